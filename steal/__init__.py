@@ -1,0 +1,37 @@
+"""What a PyTorch model did: every tensor that its modules took and gave, on disk or in memory.
+
+>>> import torch
+>>> with steal_forward(torch.nn.Linear(4, 2)) as capture:
+...     _ = torch.nn.Linear(4, 2)  # another model: not stolen
+>>> len(capture)
+0
+"""
+
+from ._describe import describe
+from ._dump import Dump, restore
+from ._errors import DumpError, FilchError
+from ._key import Key
+from ._records import Call, ModuleInfo, Origin, Record, Records
+from ._steal import Capture, is_stealing, steal_append, steal_forward
+from ._structure import Foreign, Skipped, tensors
+
+__all__ = [
+    "Call",
+    "Capture",
+    "Dump",
+    "DumpError",
+    "FilchError",
+    "Foreign",
+    "Key",
+    "ModuleInfo",
+    "Origin",
+    "Record",
+    "Records",
+    "Skipped",
+    "describe",
+    "is_stealing",
+    "restore",
+    "steal_append",
+    "steal_forward",
+    "tensors",
+]

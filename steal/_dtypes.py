@@ -1,0 +1,94 @@
+"""How each torch dtype is carried by an ONNX tensor, bit for bit."""
+
+from dataclasses import dataclass
+
+import torch
+from onnx import TensorProto
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """What an ONNX file holds for a torch dtype.
+
+    Attributes:
+        onnx_type: the `TensorProto.DataType` written to the file.
+        view: the torch dtype under which the bytes are written. A smaller item than the torch dtype's own adds a last
+            dimension (complex numbers become pairs of reals).
+        short: how `describe` writes the dtype (`f32`).
+    """
+
+    onnx_type: int
+    view: torch.dtype
+    short: str
+
+
+def _table() -> dict[torch.dtype, Carrier]:
+    named = {
+        "float32": ("FLOAT", "f32"), "float64": ("DOUBLE", "f64"), "float16": ("FLOAT16", "f16"),
+        "bfloat16": ("BFLOAT16", "bf16"), "int8": ("INT8", "i8"), "int16": ("INT16", "i16"), "int32": ("INT32", "i32"),
+        "int64": ("INT64", "i64"), "uint8": ("UINT8", "u8"), "uint16": ("UINT16", "u16"), "uint32": ("UINT32", "u32"),
+        "uint64": ("UINT64", "u64"), "bool": ("BOOL", "bool"), "float8_e4m3fn": ("FLOAT8E4M3FN", "f8e4m3fn"),
+        "float8_e4m3fnuz": ("FLOAT8E4M3FNUZ", "f8e4m3fnuz"), "float8_e5m2": ("FLOAT8E5M2", "f8e5m2"),
+        "float8_e5m2fnuz": ("FLOAT8E5M2FNUZ", "f8e5m2fnuz"), "float8_e8m0fnu": ("FLOAT8E8M0", "f8e8m0fnu"),
+    }  # fmt: skip
+    table = {
+        getattr(torch, name): Carrier(getattr(TensorProto, onnx_name), getattr(torch, name), short)
+        for name, (onnx_name, short) in named.items()
+        if hasattr(torch, name)
+    }
+    # ONNX names complex types, but no runtime loads them as constants: pairs of reals are what all of them read.
+    table[torch.complex64] = Carrier(TensorProto.FLOAT, torch.float32, "c64")
+    table[torch.complex128] = Carrier(TensorProto.DOUBLE, torch.float64, "c128")
+    table[torch.complex32] = Carrier(TensorProto.FLOAT16, torch.float16, "c32")
+    # torch packs two float4 in a byte and counts bytes in the shape; ONNX counts numbers. The bytes travel as they are.
+    table[torch.float4_e2m1fn_x2] = Carrier(TensorProto.UINT8, torch.uint8, "f4e2m1x2")
+    return table
+
+
+CARRIERS = _table()
+_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in CARRIERS}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`torch.float32` -> `"float32"`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(name: str) -> torch.dtype | None:
+    """`"float32"` -> `torch.float32`; None for a name that no carrier knows."""
+    return _BY_NAME.get(name)
+
+
+def not_storable(tensor: torch.Tensor) -> str | None:
+    """The reason why a tensor's numbers can't be written, or None if they can."""
+    if tensor.is_meta or type(tensor).__name__ in {"FakeTensor", "FunctionalTensor"}:
+        return "it has no data"
+    if tensor.is_nested:
+        return "it is nested"
+    if tensor.layout != torch.strided:
+        return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
+    if tensor.is_quantized:
+        return "it is quantized"
+    if tensor.dtype not in CARRIERS:
+        return f"ONNX has no carrier for {dtype_name(tensor.dtype)}"
+    return None
+
+
+def to_carrier(tensor: torch.Tensor) -> torch.Tensor:
+    """The same bits as a contiguous CPU tensor of the carrier's dtype, sharing memory where it can.
+
+    Args:
+        tensor: any strided tensor for which `not_storable` is None, on any device.
+    """
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
+    carrier = CARRIERS[tensor.dtype].view
+    if tensor.dtype.is_complex:
+        return torch.view_as_real(plain)
+    return plain if carrier == tensor.dtype else plain.view(carrier)
+
+
+def from_carrier(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The inverse of `to_carrier`: a carrier's tensor as `dtype`, sharing memory."""
+    if dtype.is_complex:
+        return torch.view_as_complex(tensor)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)

@@ -1,0 +1,135 @@
+"""Reads a dump: nothing but the index at first, a tensor's bytes when it is asked for."""
+
+import json
+import math
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+from . import _format as form
+from ._dtypes import CARRIERS, dtype_of
+from ._errors import DumpError
+from ._key import Key
+from ._records import ModuleInfo, Origin, Record, Records
+from ._structure import Spec
+from ._writer import tensor_of
+
+
+class Dump(Records):
+    """A dump on disk: a mapping from key to value that reads a value when it is asked for.
+
+    Attributes:
+        environment: versions and time of the run that made it.
+    """
+
+    environment: dict[str, str]
+
+
+def restore(path: str | os.PathLike[str]) -> Dump:
+    """Open a dump.
+
+    Args:
+        path: what `steal_forward(dump_file=…)` wrote.
+
+    Returns:
+        the dump, with the keys, order and nesting of the capture. Tensors are on the CPU; those of a large dump are
+        mapped from the file, privately: writing to one does not reach the file.
+
+    Raises:
+        DumpError: there is no such file, it is not a dump, or it is damaged.
+    """
+    where = Path(path)
+    model = _load(where)
+    props = form.metadata(model)
+    if form.VERSION_KEY not in props:
+        raise DumpError(f"{str(where)!r} is an ONNX model, but no dump: steal_forward(dump_file=…) writes dumps")
+    if props[form.VERSION_KEY] != str(form.VERSION):
+        raise DumpError(f"{str(where)!r} has format {props[form.VERSION_KEY]}; this Filch reads format {form.VERSION}")
+    try:
+        index = {key: json.loads(props[key]) for key in (form.TENSORS_KEY, form.RECORDS_KEY, form.MODULES_KEY)}
+        reader = _Reader(where, model, index[form.TENSORS_KEY])
+        records = {
+            Key(str(name), int(iteration), str(kind)): Record(spec, Origin(path_, call, int(count)))
+            for name, iteration, kind, spec, path_, call, count in index[form.RECORDS_KEY]
+        }
+        modules = {
+            name: ModuleInfo(str(info["class"]), tuple(map(str, info["parameters"])))
+            for name, info in index[form.MODULES_KEY].items()
+        }
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DumpError(f"the index of {str(where)!r} is damaged: {error}") from error
+    dump = Dump(records, modules, reader, str(where))
+    dump.environment = json.loads(props.get(form.ENVIRONMENT_KEY, "{}"))
+    return dump
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    try:
+        contents = path.read_bytes()
+    except FileNotFoundError:
+        raise DumpError(f"there is no file {str(path)!r}") from None
+    except OSError as error:
+        raise DumpError(f"can't read {str(path)!r}: {error.strerror}") from error
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(contents)
+    except DecodeError:
+        raise DumpError(f"{str(path)!r} is not an ONNX file, or it is cut short") from None
+    if not model.HasField("graph"):
+        raise DumpError(f"{str(path)!r} is not an ONNX file, or it is cut short")
+    return model
+
+
+class _Reader:
+    """The tensors of one dump."""
+
+    def __init__(self, path: Path, model: onnx.ModelProto, table: list[Any]) -> None:
+        self._path = path
+        self._protos = {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
+        self._table = table
+        self._maps: dict[str, mmap.mmap] = {}
+
+    def get(self, reference: Spec) -> torch.Tensor:
+        """The tensor at this place of the index; see `Holder`."""
+        if not isinstance(reference, int) or not 0 <= reference < len(self._table):
+            raise DumpError(f"{str(self._path)!r} refers to a tensor that is not in it: {reference!r}")
+        name, dtype_name, dims = self._table[reference]
+        proto, dtype = self._protos.get(name), dtype_of(dtype_name)
+        if proto is None or dtype is None:
+            raise DumpError(f"{str(self._path)!r} has no tensor {name!r} of a known dtype")
+        shape = torch.Size(dims)
+        wanted = math.prod([*shape, 2] if dtype.is_complex else shape) * CARRIERS[dtype].view.itemsize
+        raw = self._bytes(name, proto)
+        if len(raw) != wanted:
+            raise DumpError(f"{str(self._path)!r}: tensor {name!r} has {len(raw)} bytes where its shape wants {wanted}")
+        return tensor_of(torch.frombuffer(raw, dtype=torch.uint8) if wanted else None, dtype, shape)
+
+    def _bytes(self, name: str, proto: TensorProto) -> bytearray | memoryview:
+        if proto.data_location != TensorProto.EXTERNAL:
+            return bytearray(proto.raw_data)
+        place = {entry.key: entry.value for entry in proto.external_data}
+        try:
+            location, offset, length = place["location"], int(place["offset"]), int(place["length"])
+        except (KeyError, ValueError) as error:
+            raise DumpError(f"{str(self._path)!r} does not say where the bytes of {name!r} are") from error
+        mapped = self._map(location)
+        if offset < 0 or length < 0 or offset + length > len(mapped):
+            raise DumpError(f"{location!r} beside {str(self._path)!r} is cut short: the bytes of {name!r} are not in it")
+        return memoryview(mapped)[offset : offset + length]
+
+    def _map(self, location: str) -> mmap.mmap:
+        if location not in self._maps:
+            if location in ("", ".", "..") or Path(location).name != location:
+                raise DumpError(f"{str(self._path)!r} points outside its folder: {location!r}")
+            try:
+                with (self._path.parent / location).open("rb") as file:
+                    self._maps[location] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            except (OSError, ValueError) as error:
+                raise DumpError(f"can't read {location!r}, the data of {str(self._path)!r}: {error}") from error
+        return self._maps[location]

@@ -1,0 +1,9 @@
+"""The exceptions of Filch; all of them are one sentence that says what was wrong, with what, and what to do."""
+
+
+class FilchError(Exception):
+    """Anything that Filch refuses: bad arguments, unusable files, a backend that is not there."""
+
+
+class DumpError(FilchError):
+    """A file that is no dump, or a dump that is damaged; the message names the path."""

@@ -1,0 +1,35 @@
+"""The names, limits and JSON of the dump format, shared by its writer and its reader.
+
+A dump is an ONNX model without inputs. Each tensor is the `value` of one Constant node, and a graph output whose name a
+person can read. Its bytes stand in the node, or, in a large dump, in one file beside it. What ONNX can't say is JSON
+under these keys of `metadata_props`:
+
+- `filch.dump`: the version of the format.
+- `filch.tensors`: `[output name, torch dtype, shape]` for each tensor; records name tensors by their place here.
+- `filch.records`: `[name, iteration, kind, spec, path, call, iteration in the call]` for each record, in the run's order.
+- `filch.modules`: the class and the parameters of each stolen module, by name.
+- `filch.environment`: versions and time, for people.
+"""
+
+from onnx import ModelProto
+
+VERSION = 1
+VERSION_KEY = "filch.dump"
+TENSORS_KEY = "filch.tensors"
+RECORDS_KEY = "filch.records"
+MODULES_KEY = "filch.modules"
+ENVIRONMENT_KEY = "filch.environment"
+
+# 64 bytes is what vector loads want; a page is what can be mapped on its own.
+ALIGNMENT = 64
+PAGE = 4096
+# Below, one file is handier; above, loading a dump to read one tensor of it would cost too much.
+INLINE_LIMIT = 32 * 2**20
+# Constant has been able to hold every type since opset 21 (24 for float8 E8M0); ONNX Runtime and the checker read both.
+OPSET = 24
+IR_VERSION = 13
+
+
+def metadata(model: ModelProto) -> dict[str, str]:
+    """A model's `metadata_props` as a dictionary."""
+    return {entry.key: entry.value for entry in model.metadata_props}

@@ -1,0 +1,22 @@
+"""The name of one captured value."""
+
+from typing import Literal, NamedTuple
+
+Kind = Literal["I", "O", "V"]
+
+
+class Key(NamedTuple):
+    """What a captured value is called; equal to, and usable as, the plain tuple.
+
+    Attributes:
+        name: the module's name, as given to `steal_forward` (`""` for an unnamed one), or the name given to `steal_append`.
+        iteration: how many times it was called before in this capture.
+        kind: `"I"` for inputs, `"O"` for the output, `"V"` for a value handed to `steal_append`.
+    """
+
+    name: str
+    iteration: int
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.name or '(root)'}#{self.iteration}.{self.kind}"

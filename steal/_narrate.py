@@ -1,0 +1,44 @@
+"""What `steal_forward(verbose=1)` prints."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._describe import describe
+from ._key import Key
+
+
+class Narrator:
+    """Prints what happens in a capture; at verbosity 0 it is silent."""
+
+    def __init__(self, verbose: int) -> None:
+        self._verbose = verbose
+
+    def _say(self, text: str) -> None:
+        if self._verbose:
+            print(text)
+
+    def enter(self, name: str, module: nn.Module, iteration: int, args: Any, kwargs: Any) -> None:
+        if self._verbose:
+            self._say(f"+{name} -- stolen forward for class {type(module).__name__} -- iteration {iteration}")
+            self._say(f"  <- args={describe(args)} --- kwargs={describe(kwargs)}")
+
+    def leave(self, name: str, output: Any) -> None:
+        if self._verbose:
+            self._say(f"  -> {describe(output)}")
+            self._say(f"-{name}.")
+
+    def failed(self, name: str) -> None:
+        self._say(f"-{name} raised.")
+
+    def stored(self, key: Key, value: Any) -> None:
+        if self._verbose and key.kind != "I":
+            self._say(f"-- stores key={tuple(key)} -- {describe(value)}")
+
+    def skipped(self, key: Key, tensor: torch.Tensor, reason: str) -> None:
+        if self._verbose:
+            self._say(f"-- skips a {describe(tensor)} of key={tuple(key)}: {reason}")
+
+    def gathered(self, count: int, dump_file: str | None) -> None:
+        self._say(f"-- stored {count} values" + (f" in {dump_file}" if dump_file else ""))

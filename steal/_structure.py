@@ -1,0 +1,297 @@
+"""Any nesting of Python values as JSON plus a list of tensors, and back.
+
+The JSON form (`Spec`) is plain for what JSON can say (`null`, booleans, strings, small integers, finite floats) and an
+object with one tag otherwise, e.g. `{"tuple": [...]}` or `{"tensor": 3}`. Tensors are handed out to, and asked back
+from, whoever holds them. Decoding runs no code of the file's choosing: a class is only ever looked up among those that
+the process has imported already, and is filled without calling its constructor.
+"""
+
+import dataclasses
+import enum
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ._dtypes import dtype_name, dtype_of
+from ._errors import DumpError
+
+Spec = Any  # what `json` reads and writes
+Put = Callable[[torch.Tensor, str], Spec]  # (tensor, its path) -> the spec that stands for it
+Get = Callable[[Spec], Any]  # the inverse: the inside of {"tensor": …} -> tensor
+
+_DEEPEST = 100  # deeper nesting than any model's; stops cycles too
+_EXACT = 2**53  # integers beyond lose digits in other JSON readers
+_SCALARS = (bool, int, float, complex, str, bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Foreign:
+    """Stands for an object whose class is not imported where the dump is restored (or can't be rebuilt).
+
+    Attributes:
+        type_name: `"module:QualifiedName"`.
+        fields: what the object held, by name; also readable as attributes.
+    """
+
+    type_name: str
+    fields: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["fields"][name]
+        except KeyError:
+            raise AttributeError(f"{self.__dict__.get('type_name')} was stored without {name!r}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """Stands for a value that was not stored.
+
+    Attributes:
+        what: what it was, as `describe` writes it (`f32[2, 3]`) or a class name.
+        reason: why it was not stored.
+    """
+
+    what: str
+    reason: str
+
+
+def type_name(cls: type) -> str:
+    """`"module:QualifiedName"`, the form in which dumps name classes."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def encode(value: Any, put: Put, path: str = "", depth: int = 0) -> Spec:
+    """Describe `value` as JSON; every tensor in it goes through `put`.
+
+    Args:
+        value: what a module took or gave.
+        put: called with each tensor and its path (`[0].last_hidden_state`); its result stands for the tensor.
+        path: where `value` stands.
+        depth: how deep `value` is nested.
+    """
+
+    def inside(child: Any, step: str) -> Spec:
+        return encode(child, put, path + step, depth + 1)
+
+    if isinstance(value, torch.Tensor):
+        return put(value, path)
+    if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
+        return _ndarray(value, put, path)
+    if value is None or (isinstance(value, _SCALARS) and not isinstance(value, enum.Enum)):
+        return _scalar(value)
+    if depth > _DEEPEST:
+        return skipped(value, "it is nested too deeply")
+    if (parts := children(value)) is not None:
+        tag, steps = parts
+        items = [[_label(key), inside(child, step)] for step, key, child in steps]
+        if type(value) in (tuple, list, dict):
+            return {tag: items}
+        return {tag: items, "class": value.type_name if isinstance(value, Foreign) else type_name(type(value))}
+    return _constant(value)
+
+
+def children(value: Any) -> tuple[str, Iterator[tuple[str, Any, Any]]] | None:
+    """How a container is taken apart: its tag, and (path step, key, child) for each child; None for no container."""
+    if isinstance(value, torch.Size):
+        return None
+    if isinstance(value, Foreign):
+        return "fields", ((f".{name}", name, item) for name, item in value.fields.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return "fields", ((f".{name}", name, item) for name, item in zip(value._fields, value, strict=True))
+    if isinstance(value, tuple | list):
+        tag = "tuple" if isinstance(value, tuple) else "list"
+        return tag, ((f"[{index}]", index, item) for index, item in enumerate(value))
+    if isinstance(value, Mapping):  # ModelOutput is one, with None fields left out, as everybody reads it
+        named = dataclasses.is_dataclass(value)
+        return "fields" if named else "dict", (
+            (f".{key}" if named else f"[{key!r}]", key, item) for key, item in list(value.items())
+        )
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+        return "fields", ((f".{name}", name, getattr(value, name)) for name in names)
+    if _is_state_holder(type(value)):
+        return "state", ((f".{name}", name, item) for name, item in list(vars(value).items()))
+    return None
+
+
+def _is_state_holder(cls: type) -> bool:
+    """Whether a class is nothing but its attributes, so that these are enough to rebuild it: the caches of transformers."""
+    return any(base.__module__ == "transformers.cache_utils" for base in cls.__mro__[:-1])
+
+
+def _label(key: Any) -> Spec:
+    if isinstance(key, str | int) and not isinstance(key, bool | enum.Enum):
+        return _scalar(key)
+    return encode(key, lambda tensor, _: skipped(tensor, "it is a key of a dictionary"), depth=_DEEPEST - 2)
+
+
+def _scalar(value: Any) -> Spec:
+    plain = next((base for base in _SCALARS if isinstance(value, base)), None)
+    if value is None or plain in (bool, str):
+        return value if plain is None else plain(value)
+    if plain is int:
+        return int(value) if abs(value) <= _EXACT else {"int": hex(value)}
+    if plain is float:
+        return float(value) if math.isfinite(value) else {"float": str(float(value))}
+    if plain is complex:
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    return {"bytes": value.hex()}
+
+
+def _ndarray(value: Any, put: Put, path: str) -> Spec:
+    try:
+        held = put(torch.from_numpy(np.array(value)), path)
+    except TypeError:
+        return skipped(value, f"torch has no dtype {value.dtype}")
+    return {"numpy": held, "scalar": True} if isinstance(value, np.generic) else {"numpy": held}
+
+
+def _constant(value: Any) -> Spec:
+    """What is neither container nor number, where it has a name to be found by again."""
+    if isinstance(value, torch.Size):
+        return {"size": [int(dim) for dim in value]}
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+        return {"torch": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    if isinstance(value, enum.Enum):
+        return {"enum": value.name, "class": type_name(type(value))}
+    if isinstance(value, slice | range):
+        parts = [value.start, value.stop, value.step]
+        if all(part is None or isinstance(part, int) for part in parts):
+            return {type(value).__name__: [_scalar(part) for part in parts]}
+    return skipped(value, "Filch does not know how to store it")
+
+
+def skipped(value: Any, reason: str) -> Spec:
+    """The spec of a value that is not stored: what it is, and the reason."""
+    what = f"{dtype_name(value.dtype)}{list(value.shape)}" if isinstance(value, torch.Tensor) else type_name(type(value))
+    return {"skipped": what, "reason": reason}
+
+
+def decode(spec: Spec, get: Get) -> Any:
+    """The value that `encode` described.
+
+    Args:
+        spec: JSON, from a file that is not trusted.
+        get: called with what `put` returned for a tensor, under its tag `"tensor"`.
+
+    Raises:
+        DumpError: the JSON is not of the form that `encode` writes.
+    """
+    try:
+        return _decode(spec, get, 0)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise DumpError(f"the description of a value is damaged: {str(spec)[:80]!r} ({error})") from error
+
+
+def _decode(spec: Spec, get: Get, depth: int) -> Any:
+    if not isinstance(spec, dict):
+        if spec is None or isinstance(spec, bool | int | float | str):
+            return spec
+        raise TypeError("a bare list")
+    if depth > 2 * _DEEPEST:
+        raise ValueError("nested too deeply")
+    tag = next(iter(spec))
+    if tag in ("tuple", "list", "dict", "fields", "state"):
+        items = [(_decode(key, get, depth + 1), _decode(item, get, depth + 1)) for key, item in spec[tag]]
+        return _rebuild(tag, items, spec.get("class"))
+    return _LEAVES[tag](spec, get)
+
+
+def _rebuild(tag: str, items: list[tuple[Any, Any]], class_name: str | None) -> Any:
+    values = [item for _, item in items]
+    if class_name is None:
+        return {"tuple": tuple, "list": list}[tag](values) if tag != "dict" else dict(items)
+    cls = _imported(class_name)
+    if tag == "tuple":
+        # torch's own structseqs (torch.max's result) refuse tuple.__new__; they take the sequence and run no Python.
+        return cls(values) if cls is not None and cls.__module__ == "torch.return_types" else tuple(values)
+    if tag == "dict":
+        return OrderedDict(items) if cls is OrderedDict else dict(items)
+    if tag == "fields" and cls is not None and issubclass(cls, tuple):
+        return tuple.__new__(cls, values)
+    if tag == "fields" and cls is not None and issubclass(cls, OrderedDict):
+        return _model_output(cls, items)
+    if cls is not None and tag in ("fields", "state") and (dataclasses.is_dataclass(cls) or _is_state_holder(cls)):
+        made = object.__new__(cls)
+        for name, item in items:
+            object.__setattr__(made, name, item)
+        return made
+    return values if tag == "list" else Foreign(class_name, {str(name): item for name, item in items})
+
+
+def _model_output(cls: type, items: list[tuple[Any, Any]]) -> Any:
+    made = OrderedDict.__new__(cls)  # type: ignore[type-var]
+    for field in dataclasses.fields(cls):
+        object.__setattr__(made, field.name, None)
+    for name, item in items:
+        OrderedDict.__setitem__(made, name, item)
+        object.__setattr__(made, name, item)
+    return made
+
+
+def _imported(class_name: str) -> type | None:
+    module, _, qualified = class_name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualified.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) else None
+
+
+def _decode_enum(spec: Spec, _: Get) -> Any:
+    cls = _imported(spec["class"])
+    known = cls is not None and issubclass(cls, enum.Enum)
+    return cls[spec["enum"]] if known else Foreign(spec["class"], {"name": spec["enum"]})  # type: ignore[index]
+
+
+def _decode_torch(spec: Spec, _: Get) -> Any:
+    found = dtype_of(spec["torch"]) or getattr(torch, spec["torch"])
+    if not isinstance(found, torch.dtype | torch.layout | torch.memory_format):
+        raise TypeError(f"torch.{spec['torch']} is no dtype, layout or memory format")
+    return found
+
+
+def _decode_numpy(spec: Spec, get: Get) -> Any:
+    held = _decode(spec["numpy"], get, 0)
+    if isinstance(held, Skipped):
+        return held
+    return held.numpy()[()] if spec.get("scalar") else held.numpy()
+
+
+_LEAVES: dict[str, Callable[[Spec, Get], Any]] = {
+    "tensor": lambda spec, get: get(spec["tensor"]),
+    "numpy": _decode_numpy,
+    "skipped": lambda spec, _: Skipped(str(spec["skipped"]), str(spec["reason"])),
+    "int": lambda spec, _: int(spec["int"], 16),
+    "float": lambda spec, _: float(spec["float"]),
+    "complex": lambda spec, _: complex(*map(float.fromhex, spec["complex"])),
+    "bytes": lambda spec, _: bytes.fromhex(spec["bytes"]),
+    "size": lambda spec, _: torch.Size(spec["size"]),
+    "torch": _decode_torch,
+    "device": lambda spec, _: torch.device(spec["device"]),
+    "enum": _decode_enum,
+    "slice": lambda spec, get: slice(*(_decode(part, get, 0) for part in spec["slice"])),
+    "range": lambda spec, get: range(*(_decode(part, get, 0) for part in spec["range"])),
+}
+
+
+def tensors(value: Any) -> dict[str, torch.Tensor]:
+    """All tensors of a nested value by path, in order; the same paths whether or not a class could be rebuilt.
+
+    >>> list(tensors({"mask": torch.zeros(2), "pair": (torch.ones(1), 3)}))
+    ["['mask']", "['pair'][0]"]
+    """
+    found: dict[str, torch.Tensor] = {}
+
+    def put(tensor: torch.Tensor, path: str) -> Spec:
+        found[path] = tensor
+
+    encode(value, put)
+    return found
