@@ -7,6 +7,7 @@
 0
 """
 
+from ._arguments import argument_tensors
 from ._describe import describe
 from ._dump import Dump, restore
 from ._errors import DumpError, FilchError
@@ -28,6 +29,7 @@ __all__ = [
     "Record",
     "Records",
     "Skipped",
+    "argument_tensors",
     "describe",
     "is_stealing",
     "restore",

@@ -1,14 +1,16 @@
 """What captures and dumps have in common: a mapping from key to value, decoded when it is asked for."""
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from ._describe import describe
 from ._key import Key
-from ._structure import Spec, decode
+from ._structure import Spec, decode, type_name
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,16 @@ class ModuleInfo:
 
     type_name: str
     parameters: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "ModuleInfo":
+        """What there is to know of `module`."""
+        marks = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+        try:
+            parameters = inspect.signature(module.forward).parameters.values()
+        except (TypeError, ValueError):  # scripted modules and C functions have no signature
+            return cls(type_name(type(module)))
+        return cls(type_name(type(module)), tuple(marks.get(item.kind, "") + item.name for item in parameters))
 
 
 @dataclass(frozen=True)

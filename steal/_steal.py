@@ -1,6 +1,5 @@
 """The context manager that steals what modules take and give while a model runs."""
 
-import inspect
 import os
 import sys
 import threading
@@ -21,7 +20,7 @@ from ._narrate import Narrator
 from ._records import ModuleInfo, Origin, Record, Records
 from ._selection import Modules, select
 from ._store import MemoryStore, Store
-from ._structure import Spec, encode, skipped, type_name
+from ._structure import Spec, encode, skipped
 from ._writer import DumpWriter
 
 _active: ContextVar[tuple["_Recorder", ...]] = ContextVar("filch_active", default=())
@@ -147,7 +146,7 @@ class _Recorder:
         self._roots = 0
         self._handles: list[Any] = []
         self._records: dict[Key, Record] = {}
-        self._modules = {name: ModuleInfo(type_name(type(module)), _parameters(module)) for name, module in chosen}
+        self._modules = {name: ModuleInfo.of(module) for name, module in chosen}
         self.capture = Capture(self._records, self._modules, store)
 
     def __enter__(self) -> "_Recorder":
@@ -252,11 +251,3 @@ def path_of(kind: Kind | str, path: str) -> str:
         return path
     return path.replace("[0]", ".args", 1) if path.startswith("[0]") else path.replace("[1]", ".kwargs", 1)
 
-
-def _parameters(module: nn.Module) -> tuple[str, ...]:
-    marks = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-    try:
-        parameters = inspect.signature(module.forward).parameters.values()
-    except (TypeError, ValueError):  # scripted modules and C functions have no signature
-        return ()
-    return tuple(marks.get(parameter.kind, "") + parameter.name for parameter in parameters)

@@ -1,0 +1,21 @@
+"""What the graph of an exported model says: its nodes and values, and which of them each module call took and gave."""
+
+from ._calls import ModuleCall, Port
+from ._errors import BackendError, ExportError, ProgramError
+from ._export import export
+from ._graph import Graph, Node, Value
+from ._program import Program, load_program
+
+__all__ = [
+    "BackendError",
+    "ExportError",
+    "Graph",
+    "ModuleCall",
+    "Node",
+    "Port",
+    "Program",
+    "ProgramError",
+    "Value",
+    "export",
+    "load_program",
+]

@@ -1,0 +1,110 @@
+"""Finds the values of module calls again by their numbers, where torch.export could not follow them by name."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from filch.steal import Key, Records, argument_tensors, tensors
+
+from ._calls import ModuleCall, Port
+from ._original import Original
+from ._trace import Seen
+
+_NOTE = "found by its numbers"
+
+
+def find_by_value(
+    missing: Sequence[tuple[str, int]],
+    seen: Seen,
+    original: Original,
+    inputs: Mapping[str, str],
+    followed: Mapping[tuple[str, int], ModuleCall],
+) -> dict[tuple[str, int], ModuleCall]:
+    """The calls that could not be followed by name: their modules take or give what torch can't rebuild (a cache), say.
+
+    The exported program is run in eager mode on the same inputs, and each tensor that such a call took or gave is looked
+    for among its values: same shape, same dtype, the same numbers.
+
+    Args:
+        missing: the calls to find, by module path and iteration.
+        seen: the eager run; its `values` hold what these calls took and gave.
+        original: the exported program.
+        inputs: for each input of its graph, the path of the model's argument.
+        followed: the calls of which some ports were followed by name (these stay) and others were not (they are None).
+    """
+    assert seen.values is not None, "nothing was kept of the calls to find"
+    wanted = {key: _tensors_of(seen.values, key) for key in missing}
+    candidates = _candidates([t for sides in wanted.values() for side in sides for t in side.values()])
+    root_args, root_kwargs = seen.values["", 0, "I"]
+    arguments = argument_tensors(seen.values.modules[""].parameters, root_args, root_kwargs)
+    given = {name: arguments[path] for name, path in inputs.items()}
+    known = original.graph.known
+
+    def visit(name: str, value: torch.Tensor) -> None:
+        if name in known:
+            for slot in candidates.get((value.dtype, value.shape), ()):
+                slot.offer(name, value)
+
+    for name, value in given.items():
+        visit(name, value)
+    for name in original.graph.constants:
+        held = original.program.state_dict.get(name, original.program.constants.get(name))
+        if isinstance(held, torch.Tensor):
+            visit(name, held)
+    original.run(given, visit)
+    found = {id(slot.tensor): slot for slots in candidates.values() for slot in slots}
+    calls = {}
+    for key, sides in wanted.items():
+        known_ports = _followed(followed.get(key))
+        ports = (tuple(known_ports.get((side, path)) or found[id(t)].port(path) for path, t in held.items()) for side, held in enumerate(sides))
+        calls[key] = ModuleCall(*key, *ports)
+    return calls
+
+
+def _followed(call: ModuleCall | None) -> dict[tuple[int, str], Port]:
+    sides = (call.inputs, call.outputs) if call else ()
+    return {(side, port.path): port for side, ports in enumerate(sides) for port in ports if port is not None}
+
+
+class _Slot:
+    """One tensor that is looked for, and the best value so far."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self._best: tuple[float, str] | None = None
+
+    def offer(self, name: str, value: torch.Tensor) -> None:
+        error = _error(self.tensor, value)
+        if error <= 1e-5 and (self._best is None or error < self._best[0]):
+            self._best = (error, name)
+
+    def port(self, path: str) -> Port:
+        if self._best is None:
+            return Port(path, None, "dead", "no value of the exported program has its numbers")
+        return Port(path, self._best[1], "exact", _NOTE)
+
+
+def _error(expected: torch.Tensor, actual: torch.Tensor) -> float:
+    """The largest harmonic error; decomposing may round differently, so that equality would ask too much."""
+    if expected.numel() == 0:
+        return 0.0
+    if not (expected.dtype.is_floating_point or expected.dtype.is_complex):
+        return 0.0 if torch.equal(expected, actual) else float("inf")
+    a, e = actual.to(torch.complex128), expected.to(torch.complex128)
+    same = (a == e) | (a.isnan() & e.isnan())
+    return float(torch.where(same, 0.0, ((a - e).abs() / (e.abs() + 1)).nan_to_num(nan=float("inf"))).max())
+
+
+def _candidates(wanted: Sequence[torch.Tensor]) -> dict[tuple[torch.dtype, torch.Size], list[_Slot]]:
+    slots: dict[tuple[torch.dtype, torch.Size], list[_Slot]] = {}
+    for tensor in wanted:
+        slots.setdefault((tensor.dtype, tensor.shape), []).append(_Slot(tensor))
+    return slots
+
+
+def _tensors_of(values: Records, key: tuple[str, int]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    path, iteration = key
+    args, kwargs = values[Key(path, iteration, "I")]
+    return (
+        argument_tensors(values.modules[path].parameters, args, kwargs),
+        tensors(values[Key(path, iteration, "O")]),
+    )

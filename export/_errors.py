@@ -1,0 +1,25 @@
+"""What goes wrong between a model and its graph."""
+
+from filch.steal import FilchError
+
+
+class ExportError(FilchError):
+    """A model that can't be exported; the message gives torch's reason first."""
+
+
+class ProgramError(FilchError):
+    """A file that is no ONNX model, or one that can't be used; the message names the path."""
+
+
+class BackendError(FilchError):
+    """A backend that is not there, lacks a device, or can't run a program."""
+
+
+def reason(error: BaseException) -> str:
+    """The first line of the error at the root of a chain, without the banners that torch puts around it."""
+    root = error
+    while (deeper := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
+        root = deeper
+    lines = [line.strip() for line in str(root).splitlines()]
+    text = next((line for line in lines if line), "")
+    return f"{type(root).__name__}: {text}" if text else type(root).__name__

@@ -1,0 +1,192 @@
+"""Exports a model to ONNX without losing track of its modules."""
+
+import contextlib
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from filch.steal import ModuleInfo, argument_tensors, tensors
+from torch import nn
+from torch.export import ExportedProgram, ModuleCallSignature
+from torch.utils import _pytree as pytree
+
+from ._by_value import find_by_value
+from ._calls import ModuleCall, Port
+from ._errors import ExportError, reason
+from ._from_onnx import graph_from_onnx
+from ._names import Names
+from ._original import Original
+from ._program import Program
+from ._trace import Seen, SeenCall, leaf_paths, observe
+
+_log = logging.getLogger("filch")
+Signatures = Mapping[tuple[str, int], ModuleCallSignature]
+
+
+def export(
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+) -> Program:
+    """Export `model` to ONNX, unoptimised, and say for each call of each module which values it took and gave.
+
+    The model is run once as it is, with these inputs, to see which modules run.
+
+    Args:
+        model: in eval mode, usually.
+        args: its positional arguments: tensors, or anything that nests them.
+        kwargs: its keyword arguments.
+        dynamic_shapes: as `torch.export.export` takes them.
+
+    Returns:
+        the program; `optimize` makes the one that people ship of it.
+
+    Raises:
+        ExportError: the model fails on these inputs, or torch can't export it; torch's reason comes first.
+    """
+    if not isinstance(model, nn.Module):
+        raise ExportError(f"export takes a torch.nn.Module, not {type(model).__name__}")
+    args, kwargs = tuple(args) if not isinstance(args, torch.Tensor) else (args,), dict(kwargs or {})
+    _register_caches(model)
+    seen = observe(model, args, kwargs)
+    with _frozen(model):
+        exported = _torch_export(model, args, kwargs, dynamic_shapes, seen)
+        signatures = _set_aside(exported)
+        translated = _torch_onnx_export(exported)
+    decomposed = translated.exported_program
+    onnx_model = translated.model
+    graph = graph_from_onnx(onnx_model)
+    names = Names(exported, decomposed, graph)
+    calls = {("", 0): _root_call(seen, exported, names)}
+    calls |= {key: _call(key, seen.calls[key], signature, names) for key, signature in signatures.items() if key in seen.calls}
+    original = Original.of(decomposed, onnx_model)
+    inputs = _inputs(model, exported, args, kwargs)
+    lost = [key for key in seen.calls if key not in calls or None in (*calls[key].inputs, *calls[key].outputs)]
+    if lost:
+        seen.remember(model, args, kwargs, lost)
+        calls |= find_by_value(lost, seen, original, inputs, calls)
+    ordered = {key: calls[key] for key in seen.calls}
+    return Program(onnx_model, inputs, ordered, ModuleInfo.of(model).type_name, original)
+
+
+def _torch_export(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, seen: Seen
+) -> ExportedProgram:
+    def attempt(preserve: Sequence[str]) -> ExportedProgram:
+        with _quiet():
+            return torch.export.export(
+                model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False,
+                preserve_module_call_signature=tuple(preserve),
+            )  # fmt: skip
+
+    try:
+        return attempt(seen.plain_modules())
+    except Exception as error:  # noqa: BLE001  torch.export raises whatever it meets
+        first = error
+    try:
+        # A module that is called with arguments of different structure has no one signature; without signatures, the
+        # calls are found again by what they took and gave.
+        exported = attempt(())
+    except Exception as error:
+        raise ExportError(f"torch can't export {type(model).__name__}: {reason(error)}") from error
+    _log.info("exported without module signatures: %s", reason(first))
+    return exported
+
+
+def _set_aside(exported: ExportedProgram) -> Signatures:
+    """Take the module call signatures off the program: left in, they dangle once dead code is removed, and the ONNX
+    export fails on that."""
+    found = {}
+    for entry in exported.module_call_graph:
+        if entry.fqn and entry.signature is not None:
+            path, _, count = entry.fqn.partition("@")
+            found[path, int(count or 0)] = entry.signature
+            entry.signature = None
+    return found
+
+
+def _torch_onnx_export(exported: ExportedProgram) -> Any:
+    try:
+        with _quiet():
+            return torch.onnx.export(exported, dynamo=True, optimize=False, verbose=False)
+    except Exception as error:
+        raise ExportError(f"torch.onnx can't translate the exported program: {reason(error)}") from error
+
+
+def _call(key: tuple[str, int], seen: SeenCall, signature: ModuleCallSignature, names: Names) -> ModuleCall:
+    return ModuleCall(
+        *key, inputs=_ports(seen.inputs, signature.inputs, names), outputs=_ports(seen.outputs, signature.outputs, names)
+    )
+
+
+def _ports(paths: Sequence[str | None], arguments: Sequence[Any], names: Names) -> tuple[Port, ...]:
+    pairs = zip(paths, arguments, strict=True)
+    return tuple(names.port(path, argument.name) for path, argument in pairs if path is not None and argument.name)
+
+
+def _root_call(seen: Seen, exported: ExportedProgram, names: Names) -> ModuleCall:
+    """The model's own call, which has no signature entry: its inputs and outputs are the program's."""
+    signature, call = exported.graph_signature, seen.calls["", 0]
+    inputs = [spec.arg for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
+    outputs = [spec.arg for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
+    return ModuleCall("", 0, _ports(call.inputs, inputs, names), _ports(call.outputs, outputs, names))
+
+
+def _inputs(model: nn.Module, exported: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, str]:
+    """The graph's inputs, and for each the path of the argument that it is fed."""
+    order = exported.call_spec.in_spec.children()[1].context if exported.call_spec.in_spec is not None else kwargs
+    found = argument_tensors(ModuleInfo.of(model).parameters, args, kwargs)
+    paths = leaf_paths((args, {key: kwargs[key] for key in order}), found)
+    specs = [spec for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    return {spec.arg.name: path for spec, path in zip(specs, paths, strict=True) if path is not None}
+
+
+def _register_caches(model: nn.Module) -> None:
+    """Tell torch how to take apart the caches of transformers, where that library is in use."""
+    if "transformers" not in sys.modules:
+        return
+    with contextlib.suppress(ImportError):
+        from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model  # noqa: PLC0415
+
+        register_cache_pytrees_for_model(model)
+        return
+    with contextlib.suppress(ImportError):
+        from transformers.integrations.executorch import register_dynamic_cache_export_support  # noqa: PLC0415
+
+        register_dynamic_cache_export_support()
+
+
+@contextlib.contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """Parameters without gradients: with them, torch 2.13 decomposes attention with a learned bias (T5, Swin) to strides
+    unlike those it traced, and fails."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch's progress, deprecations and notes to itself: what matters of them is in the error, if there is one."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "torch._dynamo")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,123 @@
+"""Reads an ONNX model as a `Graph`."""
+
+import ast
+import re
+from typing import Any
+
+import onnx_ir as ir
+
+from ._graph import Dim, Graph, Node, Value
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_STACK = "pkg.torch.onnx.stack_trace"
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def graph_from_onnx(model: ir.Model) -> Graph:
+    """The graph of an ONNX model; nodes without a name are given one."""
+    graph = model.graph
+    values: dict[str, Value] = {}
+    for value in (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs)):
+        if value.name:
+            values[value.name] = value_of(value)
+    taken = {node.name for node in graph if node.name}
+    return Graph(
+        name=graph.name or "",
+        inputs=tuple(value.name or "" for value in graph.inputs if value.name not in graph.initializers),
+        outputs=tuple(value.name or "" for value in graph.outputs),
+        constants=tuple(graph.initializers),
+        nodes=tuple(_node(node, index, taken) for index, node in enumerate(graph)),
+        values=values,
+    )
+
+
+def value_of(value: ir.Value) -> Value:
+    """What an ONNX value says of itself, or its constant does."""
+    shape = value.shape if value.shape is not None else value.const_value.shape if value.const_value else None
+    dtype = value.dtype if value.dtype is not None else value.const_value.dtype if value.const_value else None
+    return Value(
+        value.name or "",
+        None if dtype is None else dtype_name(dtype),
+        None if shape is None else tuple(_dim(dim) for dim in shape),
+    )
+
+
+def dtype_name(dtype: ir.DataType) -> str:
+    """`FLOAT` -> `"float32"`: ONNX's name as torch writes it."""
+    return _DTYPES.get(dtype.name, dtype.name.lower())
+
+
+_DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"} | {
+    name: "float8_" + name.removeprefix("FLOAT8").lower() for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")  # fmt: skip
+}
+
+
+def _dim(dim: Any) -> Dim:
+    return dim if isinstance(dim, int) else dim.value
+
+
+def _node(node: ir.Node, index: int, taken: set[str | None]) -> Node:
+    op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+    name = node.name or _free(f"{node.op_type}_{index}", taken)
+    module, target = _scope(node)
+    return Node(
+        name=name,
+        op=op,
+        inputs=tuple("" if value is None else value.name or "" for value in node.inputs),
+        outputs=tuple(value.name or "" for value in node.outputs),
+        attributes={attr.name: _attribute(attr) for attr in node.attributes.values()},
+        captured=tuple(sorted(_captured(node))),
+        module=module,
+        source=_source(node),
+        target=target,
+    )
+
+
+def _free(name: str, taken: set[str | None]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _scope(node: ir.Node) -> tuple[str | None, str | None]:
+    """The module path and the name of the exported operation, from the list that torch's exporter leaves on nodes."""
+    try:
+        scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "None"))
+    except (ValueError, SyntaxError):
+        return None, None
+    if not isinstance(scopes, list) or not scopes:
+        return None, None
+    return (str(scopes[-2]) if len(scopes) > 1 else ""), str(scopes[-1])
+
+
+def _source(node: ir.Node) -> str | None:
+    """The innermost frame that the exporter recorded, which is the line of model code."""
+    frames = _FRAME.findall(node.metadata_props.get(_STACK, ""))
+    return f"{frames[-1][0]}:{frames[-1][1]}" if frames else None
+
+
+def _attribute(attr: ir.Attr) -> Any:
+    if attr.type in (ir.AttributeType.TENSOR, ir.AttributeType.SPARSE_TENSOR):
+        tensor = attr.as_tensor()
+        if tensor.size <= 8 and tensor.dtype != ir.DataType.STRING:
+            return tensor.numpy().tolist()
+        return f"<{dtype_name(tensor.dtype)}{list(tensor.shape)}>"
+    if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+        return f"<graph of {len(list(attr.as_graph()))} nodes>" if attr.type == ir.AttributeType.GRAPH else "<graphs>"
+    value = attr.value
+    return list(value) if isinstance(value, tuple | list) else value
+
+
+def _captured(node: ir.Node) -> set[str]:
+    """Names of outer values that are read inside a node's subgraphs."""
+    found: set[str] = set()
+    for attr in node.attributes.values():
+        graphs = [attr.as_graph()] if attr.type == ir.AttributeType.GRAPH else attr.as_graphs() if attr.type == ir.AttributeType.GRAPHS else []  # fmt: skip
+        for graph in graphs:
+            own = {value.name for value in (*graph.inputs, *graph.initializers.values())}
+            own |= {out.name for inner in graph for out in inner.outputs}
+            read = {value.name for inner in graph for value in inner.inputs if value is not None}
+            read |= {value.name for value in graph.outputs} | {name for inner in graph for name in _captured(inner)}
+            found |= {name for name in read - own if name}
+    return found

@@ -1,0 +1,120 @@
+"""What an ONNX graph was translated from, kept so that every node of it has a reference value."""
+
+import base64
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+from onnx_ir import serde, tensor_adapters
+from torch.export import ExportedProgram
+
+from ._eager import held_names, run_eager
+from ._errors import ExportError, reason
+from ._from_onnx import graph_from_onnx
+from ._graph import Graph
+
+_log = logging.getLogger("filch")
+_ENTRY = "filch.onnx"
+_IN_STATE = "filch-state"  # the 'file' of weights that are the exported program's own
+
+
+class Original:
+    """The torch program behind an ONNX graph, and the graph as it was before anything was changed in it.
+
+    Args:
+        load: makes both; called when one of them is asked for.
+    """
+
+    def __init__(self, load: Callable[[], tuple[ExportedProgram, ir.Model]]) -> None:
+        self._load = load
+
+    @cached_property
+    def _parts(self) -> tuple[ExportedProgram, ir.Model]:
+        return self._load()
+
+    @property
+    def program(self) -> ExportedProgram:
+        """The decomposed program; its nodes have the names of the ONNX values.
+
+        Raises:
+            ExportError: the file that it is kept in can't be loaded here.
+        """
+        return self._parts[0]
+
+    @property
+    def model(self) -> ir.Model:
+        """The ONNX model, untouched."""
+        return self._parts[1]
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph of `model`."""
+        return graph_from_onnx(self.model)
+
+    def run(self, inputs: Mapping[str, torch.Tensor], visit: Callable[[str, torch.Tensor], None]) -> None:
+        """Run the program node by node in eager PyTorch (see `run_eager`).
+
+        Args:
+            inputs: by the names of the graph's inputs.
+            visit: called with the name and the value of each node.
+        """
+        run_eager(self.program, inputs, visit)
+
+    @classmethod
+    def of(cls, program: ExportedProgram, model: ir.Model) -> "Original":
+        """Keep `program`, and `model` as it is now."""
+        untouched = model.clone()
+        return cls(lambda: (program, untouched))
+
+    @classmethod
+    def at(cls, path: Path) -> "Original":
+        """What `save` wrote to `path`."""
+        return cls(lambda: _load(path))
+
+
+def save(original: Original, path: Path) -> bool:
+    """Write the program as torch.export does, with the graph beside it; say whether that was possible."""
+    program, model = original.program, original.model.clone()
+    names = {target: target for target in held_names(program).values()}
+    for name, value in model.graph.initializers.items():
+        if name in names and value.const_value is not None:
+            value.const_value = ir.ExternalTensor(
+                _IN_STATE, None, None, value.const_value.dtype, shape=value.const_value.shape, name=name  # type: ignore[arg-type]
+            )
+    contents = base64.b64encode(serde.serialize_model(model).SerializeToString()).decode()
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".pt2", dir=path.parent)
+    os.close(handle)
+    try:
+        torch.export.save(program, temporary, extra_files={_ENTRY: contents})
+        os.replace(temporary, path)
+    except Exception as error:  # noqa: BLE001  torch raises whatever its serializers meet
+        _log.warning("the exported program can't be kept beside the ONNX file (%s): only modules will have reference values", reason(error))  # fmt: skip
+        return False
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    return True
+
+
+def _load(path: Path) -> tuple[ExportedProgram, ir.Model]:
+    extra = {_ENTRY: ""}
+    try:
+        program = torch.export.load(path, extra_files=extra)
+        model = serde.deserialize_model(_parse(base64.b64decode(extra[_ENTRY])))
+    except Exception as error:
+        raise ExportError(f"can't load {str(path)!r}, which holds the reference of all nodes: {reason(error)}") from error
+    held = {**program.state_dict, **program.constants}
+    for name, value in model.graph.initializers.items():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = tensor_adapters.TorchTensor(held[name].detach(), name=name)
+    return program, model
+
+
+def _parse(contents: bytes):  # noqa: ANN202
+    import onnx  # noqa: PLC0415
+
+    return onnx.ModelProto.FromString(contents)

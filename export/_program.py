@@ -1,0 +1,177 @@
+"""A model exported to ONNX, with what is known of how its modules' calls became the graph's values."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+from torch.export import ExportedProgram
+
+from . import _original
+from ._calls import ModuleCall, Port
+from ._errors import ProgramError
+from ._from_onnx import graph_from_onnx
+from ._graph import Graph
+from ._original import Original
+
+_PROGRAM = "filch.program"
+_INPUTS = "filch.inputs"
+_CALLS = "filch.module_calls"
+_MODEL = "filch.model"
+_ORIGINAL = "filch.original"
+_VERSION = 1
+_LARGE = 64 * 2**20  # beyond, weights go to a file beside the model
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model exported to ONNX.
+
+    Attributes:
+        model: the ONNX model; passes may change it, `module_calls` follow by value names.
+        inputs: for each input of the graph, in order, the path of the argument that it is fed (`input_ids`,
+            `cache.layers[0].keys`); empty for a file that Filch did not export.
+        module_calls: by `(module path, iteration)`, which values each call of a module took and gave; `("", 0)` is the
+            model itself.
+        model_type: the exported module's class as `"module:QualifiedName"`; `""` if not known.
+        original: what the graph was translated from; None where only the file is there, and then only modules have
+            reference values.
+        path: the file it was loaded from, or None.
+    """
+
+    model: ir.Model
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    module_calls: Mapping[tuple[str, int], ModuleCall] = field(default_factory=dict)
+    model_type: str = ""
+    original: Original | None = None
+    path: Path | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The graph as it is now."""
+        return graph_from_onnx(self.model)
+
+    @cached_property
+    def is_foreign(self) -> bool:
+        """Whether the module calls are not known, so that values can only be mapped by inference."""
+        return not self.module_calls
+
+    @property
+    def exported_program(self) -> ExportedProgram | None:
+        """The decomposed torch program that the graph was translated from."""
+        return self.original.program if self.original else None
+
+    def save(self, path: str | os.PathLike[str], *, original: bool = True) -> None:
+        """Write the ONNX file (weights over 64 MB in all go to `<path>.data`).
+
+        Args:
+            path: where to. The module calls travel in the file's metadata.
+            original: write what the graph was translated from too, to `<path>.pt2`, as torch.export does: comparing
+                the file, whatever was changed in it since, then has eager reference values for all nodes, not for
+                modules alone. It holds the weights once more.
+
+        Raises:
+            ProgramError: the disk refuses.
+        """
+        where = Path(path)
+        saved = ir.Model(self.model.graph, ir_version=self.model.ir_version, functions=list(self.model.functions.values()),
+            producer_name=self.model.producer_name, metadata_props=dict(self.model.metadata_props))  # fmt: skip
+        saved.metadata_props.update(self._metadata())
+        size = sum(value.const_value.nbytes for value in self.model.graph.initializers.values() if value.const_value)
+        try:
+            if original and self.original is not None and _original.save(self.original, beside(where)):
+                saved.metadata_props[_ORIGINAL] = beside(where).name
+            ir.save(saved, where, external_data=f"{where.name}.data" if size > _LARGE else None)
+        except OSError as error:
+            raise ProgramError(f"can't write {str(where)!r}: {error.strerror}") from error
+
+    def _metadata(self) -> dict[str, str]:
+        calls = [
+            [call.path, call.iteration, [_pack(port) for port in call.inputs], [_pack(port) for port in call.outputs]]
+            for call in self.module_calls.values()
+        ]
+        contents = {_PROGRAM: _VERSION, _INPUTS: dict(self.inputs), _CALLS: calls, _MODEL: self.model_type}
+        return {key: json.dumps(value) for key, value in contents.items()}
+
+
+def beside(path: Path) -> Path:
+    """Where the original of the program at `path` is kept."""
+    return path.with_name(path.name + ".pt2")
+
+
+def load_program(path: str | os.PathLike[str]) -> Program:
+    """Load any ONNX file.
+
+    Args:
+        path: a file that `Program.save` wrote, was changed since, or that anybody else exported.
+
+    Raises:
+        ProgramError: there is no such file, it is not an ONNX model, or what Filch noted in it is damaged.
+    """
+    where = Path(path)
+    if not where.is_file():
+        raise ProgramError(f"there is no file {str(where)!r}")
+    try:
+        model = ir.load(where)
+        graph_from_onnx(model)
+    except (DecodeError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
+        raise ProgramError(f"{str(where)!r} is not an ONNX file, or it is cut short") from error
+    if not len(model.graph) and not model.graph.outputs:
+        raise ProgramError(f"{str(where)!r} is not an ONNX file, or it is cut short")
+    props = model.metadata_props
+    if "filch.dump" in props:
+        raise ProgramError(f"{str(where)!r} is a dump, not a program: it holds tensors, and no node that computes")
+    if _PROGRAM not in props:
+        return Program(model, path=where)
+    try:
+        calls = [_unpack(entry) for entry in json.loads(props[_CALLS])]
+        program = Program(
+            model=model,
+            inputs=dict(json.loads(props[_INPUTS])),
+            module_calls={(call.path, call.iteration): call for call in calls},
+            model_type=str(json.loads(props[_MODEL])),
+            original=_find_original(where, props.get(_ORIGINAL)),
+            path=where,
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise ProgramError(f"what Filch noted in {str(where)!r} is damaged: {error}") from error
+    return follow_changes(program)
+
+
+def follow_changes(program: Program) -> Program:
+    """Resolve the module calls again, in case passes have changed the graph since it was exported."""
+    if program.original is None:
+        return program
+    before, now = program.original.graph, program.graph
+    from dataclasses import replace  # noqa: PLC0415
+
+    return replace(program, module_calls={key: call.resolved(before, now) for key, call in program.module_calls.items()})
+
+
+def _find_original(path: Path, name: str | None) -> Original | None:
+    if name is None or Path(name).name != name:
+        return None
+    found = path.with_name(name)
+    return Original.at(found) if found.is_file() else None
+
+
+def _pack(port: Port) -> list[Any]:
+    return [port.path, port.value, port.how, port.note]
+
+
+def _unpack(entry: list[Any]) -> ModuleCall:
+    path, iteration, inputs, outputs = entry
+    return ModuleCall(
+        str(path), int(iteration), tuple(Port(*map(_text, port)) for port in inputs), tuple(Port(*map(_text, port)) for port in outputs)  # type: ignore[arg-type]
+    )
+
+
+def _text(item: Any) -> Any:
+    if item is not None and not isinstance(item, str):
+        raise TypeError(f"{item!r} is no text")
+    return item

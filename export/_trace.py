@@ -1,0 +1,136 @@
+"""What a model's modules take and give, seen once in eager mode before it is exported."""
+
+import copy
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from filch.steal import ModuleInfo, Records, argument_tensors, steal_forward, tensors
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from ._errors import ExportError, reason
+
+_SCALARS = (torch.Tensor, str, int, float, bool, type(None))
+
+
+@dataclass
+class SeenCall:
+    """One call of a module in the eager run.
+
+    Attributes:
+        inputs: for each leaf of `(args, kwargs)`, in pytree order, the path of the tensor there (`mask`), or None.
+        outputs: for each leaf of the output, the path of the tensor there (`[0]`), or None.
+        plain: whether torch.export can rebuild its arguments and output without the module noticing: they nest in
+            tuples, lists and dictionaries alone, and the module put nothing into these.
+    """
+
+    inputs: list[str | None] = field(default_factory=list)
+    outputs: list[str | None] = field(default_factory=list)
+    plain: bool = True
+
+
+@dataclass
+class Seen:
+    """The eager run.
+
+    Attributes:
+        calls: by module path and iteration, in order of their start.
+        values: what some calls took and gave, to be found again by their numbers (see `remember`).
+    """
+
+    calls: dict[tuple[str, int], SeenCall] = field(default_factory=dict)
+    values: Records | None = None
+
+    def remember(
+        self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], keys: Sequence[tuple[str, int]]
+    ) -> None:
+        """Run the model again and keep what these calls took and gave."""
+        paths = sorted({path for path, _ in keys if path})
+        with steal_forward([("", model), *((path, model.get_submodule(path)) for path in paths)]) as self.values:
+            _run(model, args, kwargs, None)
+
+    def plain_modules(self) -> list[str]:
+        """The modules below the model itself whose calls are all plain."""
+        unplain = {path for (path, _), call in self.calls.items() if not call.plain}
+        return sorted({path for path, _ in self.calls if path and path not in unplain})
+
+
+def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Seen:
+    """Run `model` once on copies of its inputs and note what each of its modules took and gave.
+
+    Raises:
+        ExportError: the model itself fails on these inputs.
+    """
+    seen = Seen()
+    _run(model, args, kwargs, _Watch(model, seen))
+    return seen
+
+
+class _Watch:
+    """Forward hooks on all modules of a model."""
+
+    def __init__(self, model: nn.Module, seen: Seen) -> None:
+        self._seen = seen
+        self._ran: Counter[str] = Counter()
+        self._open: list[tuple[SeenCall, list[int]]] = []
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._parameters = {path: ModuleInfo.of(module).parameters for path, module in model.named_modules()}
+
+    def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        path = self._paths[id(module)]
+        call = self._seen.calls[path, self._ran[path]] = SeenCall()
+        self._ran[path] += 1
+        self._open.append((call, _identities(args, kwargs)))
+        call.inputs = leaf_paths((args, kwargs), argument_tensors(self._parameters[path], args, kwargs))
+        call.plain = _is_plain((args, kwargs))
+
+    def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:  
+        call, before = self._open.pop()
+        call.outputs = leaf_paths(output, tensors(output))
+        call.plain = call.plain and _is_plain(output) and _identities(args, kwargs) == before
+
+
+def _run(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], watch: _Watch | None) -> None:
+    args, kwargs = copy.deepcopy((tuple(args), dict(kwargs)))  # caches are extended in place
+    handles = []
+    for module in model.modules() if watch else ():
+        handles += [
+            module.register_forward_pre_hook(watch.before, with_kwargs=True),  # type: ignore[union-attr]
+            module.register_forward_hook(watch.after, with_kwargs=True),  # type: ignore[union-attr]
+        ]
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            model(*args, **kwargs)
+    except Exception as error:
+        raise ExportError(f"{type(model).__name__} itself fails on these inputs: {reason(error)}") from error
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def leaf_paths(tree: Any, found: Mapping[str, torch.Tensor]) -> list[str | None]:
+    """For each pytree leaf of `tree`, the path under which `found` has the same tensor."""
+    places: dict[int, list[str]] = {}
+    for path, tensor in found.items():
+        places.setdefault(id(tensor), []).append(path)
+    return [places[id(leaf)].pop(0) if places.get(id(leaf)) else None for leaf in pytree.tree_leaves(tree)]
+
+
+def _identities(args: Any, kwargs: Any) -> list[int]:
+    """Which objects the arguments nest: a module that puts others in writes to what torch.export would hand it a copy of."""
+    return [id(leaf) for leaf in pytree.tree_leaves((args, kwargs))]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether torch can take a value apart and rebuild it unnoticed: a cache, rebuilt, is not the caller's any more."""
+    if isinstance(value, _SCALARS):
+        return True
+    if type(value) in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return all(_is_plain(item) for item in value)
+    if isinstance(value, Mapping):
+        known = type(value) is dict or type(value) in pytree.SUPPORTED_NODES
+        return known and all(_is_plain(item) for item in value.values())
+    return False
