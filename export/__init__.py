@@ -4,6 +4,7 @@ from ._calls import ModuleCall, Port
 from ._errors import BackendError, ExportError, ProgramError
 from ._export import export
 from ._graph import Graph, Node, Value
+from ._original import Original
 from ._program import Program, load_program
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Graph",
     "ModuleCall",
     "Node",
+    "Original",
     "Port",
     "Program",
     "ProgramError",

@@ -19,6 +19,7 @@ from ._calls import ModuleCall, Port
 from ._errors import ExportError, reason
 from ._from_onnx import graph_from_onnx
 from ._names import Names
+from ._operators import model_operators
 from ._original import Original
 from ._program import Program
 from ._trace import Seen, SeenCall, leaf_paths, observe
@@ -72,7 +73,8 @@ def export(
         seen.remember(model, args, kwargs, lost)
         calls |= find_by_value(lost, seen, original, inputs, calls)
     ordered = {key: calls[key] for key in seen.calls}
-    return Program(onnx_model, inputs, ordered, ModuleInfo.of(model).type_name, original)
+    operators = model_operators(model, exported, names)
+    return Program(onnx_model, inputs, ordered, ModuleInfo.of(model).type_name, operators, original)
 
 
 def _torch_export(

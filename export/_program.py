@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from ._calls import ModuleCall, Port
 from ._errors import ProgramError
 from ._from_onnx import graph_from_onnx
 from ._graph import Graph
+from ._operators import ModelOperator
 from ._original import Original
 
 _PROGRAM = "filch.program"
 _INPUTS = "filch.inputs"
 _CALLS = "filch.module_calls"
 _MODEL = "filch.model"
+_OPERATORS = "filch.operators"
 _ORIGINAL = "filch.original"
 _VERSION = 1
 _LARGE = 64 * 2**20  # beyond, weights go to a file beside the model
@@ -39,6 +41,7 @@ class Program:
         module_calls: by `(module path, iteration)`, which values each call of a module took and gave; `("", 0)` is the
             model itself.
         model_type: the exported module's class as `"module:QualifiedName"`; `""` if not known.
+        operators: the model's operations as they are written in PyTorch, from its inputs to its results.
         original: what the graph was translated from; None where only the file is there, and then only modules have
             reference values.
         path: the file it was loaded from, or None.
@@ -48,6 +51,7 @@ class Program:
     inputs: Mapping[str, str] = field(default_factory=dict)
     module_calls: Mapping[tuple[str, int], ModuleCall] = field(default_factory=dict)
     model_type: str = ""
+    operators: tuple[ModelOperator, ...] = ()
     original: Original | None = None
     path: Path | None = None
 
@@ -96,6 +100,7 @@ class Program:
             for call in self.module_calls.values()
         ]
         contents = {_PROGRAM: _VERSION, _INPUTS: dict(self.inputs), _CALLS: calls, _MODEL: self.model_type}
+        contents[_OPERATORS] = [[item.kind, item.text, item.value] for item in self.operators]
         return {key: json.dumps(value) for key, value in contents.items()}
 
 
@@ -135,6 +140,7 @@ def load_program(path: str | os.PathLike[str]) -> Program:
             inputs=dict(json.loads(props[_INPUTS])),
             module_calls={(call.path, call.iteration): call for call in calls},
             model_type=str(json.loads(props[_MODEL])),
+            operators=tuple(ModelOperator(*map(_text, item)) for item in json.loads(props[_OPERATORS])),
             original=_find_original(where, props.get(_ORIGINAL)),
             path=where,
         )
@@ -148,8 +154,6 @@ def follow_changes(program: Program) -> Program:
     if program.original is None:
         return program
     before, now = program.original.graph, program.graph
-    from dataclasses import replace  # noqa: PLC0415
-
     return replace(program, module_calls={key: call.resolved(before, now) for key, call in program.module_calls.items()})
 
 

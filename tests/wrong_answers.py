@@ -56,6 +56,7 @@ NOT_A_NUMBER = (
     _different("a NaN stands where a number is expected", torch.tensor([1.0, 2.0]), torch.tensor([1.0, NAN])),
     _different("a number stands where NaN is expected", torch.tensor([1.0, NAN]), torch.tensor([1.0, 2.0])),
     _close("NaN is at the same place in both", torch.tensor([1.0, NAN]), torch.tensor([1.0, NAN])),
+    _different("a wrong number stands beside an equal NaN", torch.tensor([NAN, 5.0]), torch.tensor([NAN, 7.0])),
     _different("NaN is at different places", torch.tensor([NAN, 1.0]), torch.tensor([1.0, NAN])),
     # 1e10 is what some comparers replace NaN by.
     _different("1e10 stands where NaN is expected", torch.tensor([1.0, NAN]), torch.tensor([1.0, 1e10])),

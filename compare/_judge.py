@@ -1,0 +1,117 @@
+"""Holds the values of a graph against their references, a row each."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from filch.export import Graph, Node
+
+from ._metrics import Difference, compare_tensors, largest_magnitude
+from ._origins import Origins
+from ._references import Reference
+from ._report import Row, Stage, Status
+from ._tolerance import Tolerance
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run of a graph.
+
+    Attributes:
+        call: which call of the model.
+        stage: which of its graphs.
+        graph: the graph.
+        values: what its nodes made, by name; its inputs too.
+        outputs: the outputs of the undisturbed run, by name.
+    """
+
+    call: int
+    stage: Stage
+    graph: Graph
+    values: Mapping[str, torch.Tensor]
+    outputs: Mapping[str, torch.Tensor]
+
+
+def judge(
+    ran: Ran, references: Mapping[str, Reference], origins: Origins | None, tolerance: float | Tolerance | None
+) -> Iterator[Row]:
+    """A row for each value that a node made, in order, then one for each output of the undisturbed run.
+
+    Args:
+        ran: what ran.
+        references: what the values should be, by the exported graph's names.
+        origins: for a compiled graph, which exported nodes its nodes compute.
+        tolerance: see `compare_tensors`.
+    """
+    for index, node in enumerate(ran.graph.nodes):
+        for name in node.outputs:
+            if name:
+                yield _row(ran, index, node, name, references.get(name), origins, tolerance)
+    for name in ran.graph.outputs:
+        producer = ran.graph.producer.get(name)
+        node = producer or Node(name, "", (), (name,))
+        reference, actual = references.get(name), ran.outputs.get(name)
+        yield _judged(
+            Row(ran.call, ran.stage, len(ran.graph.nodes), "output", node.name, node.op, name, node.module, node.source),
+            reference, actual, tolerance, _magnitude(ran, node), "",
+        )  # fmt: skip
+
+
+def _row(
+    ran: Ran,
+    index: int,
+    node: Node,
+    name: str,
+    reference: Reference | None,
+    origins: Origins | None,
+    tolerance: float | Tolerance | None,
+) -> Row:
+    computes = origins.of(node) if origins else ()
+    named = next((item for item in reversed(computes) if item.module is not None), node)
+    row = Row(
+        call=ran.call,
+        stage=ran.stage,
+        index=index,
+        kind="constant" if name in ran.graph.fixed else "fused" if len(computes) > 1 else "node",
+        node=node.name,
+        op=node.op,
+        value=name,
+        module=node.module if node.module is not None else named.module,
+        source=node.source or named.source,
+        origins=tuple(item.name for item in computes),
+        operators=tuple(item.op for item in computes),
+    )
+    inside = origins.inside(name) if origins and reference is None else ""
+    return _judged(row, reference, ran.values.get(name), tolerance, _magnitude(ran, node), inside)
+
+
+def _magnitude(ran: Ran, node: Node) -> float:
+    """The largest number that a node computes with, weights aside."""
+    inputs = [ran.values[name] for name in node.reads if name in ran.values]
+    return max((largest_magnitude(tensor) for tensor in inputs if tensor.is_floating_point()), default=0.0)
+
+
+def _judged(
+    row: Row,
+    reference: Reference | None,
+    actual: torch.Tensor | None,
+    tolerance: float | Tolerance | None,
+    magnitude: float,
+    inside: str,
+) -> Row:
+    if actual is not None:
+        row = replace(row, dtype=str(actual.dtype).removeprefix("torch."), shape=tuple(actual.shape))
+    if reference is None:
+        if inside:
+            return replace(row, status="no value", reason=inside)
+        return replace(row, status="not mapped", reason="nothing says what it should be")
+    if actual is None:
+        return replace(row, status="no value", reason="the backend does not give it", evidence=reference.evidence)
+    difference = compare_tensors(reference.tensor, actual, tolerance=tolerance, magnitude=magnitude)
+    return replace(row, status=_status(difference), reason=difference.problem or "", evidence=reference.evidence, difference=difference)  # fmt: skip
+
+
+def _status(difference: Difference) -> Status:
+    if difference.problem:
+        return "shape or dtype differs"
+    return "same" if difference.close else "different"

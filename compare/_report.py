@@ -1,0 +1,244 @@
+"""The rows of a comparison, and what follows from them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from ._metrics import Difference
+
+Status = Literal["same", "different", "shape or dtype differs", "no value", "not mapped"]
+Stage = Literal["exported", "compiled"]
+DIVERGED = frozenset({"different", "shape or dtype differs"})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One value of a graph, held against its reference.
+
+    Attributes:
+        call: which call of the model, counted over the capture.
+        stage: whose value it is: the exported graph's, run node by node, or the graph's that the backend made of it.
+        index: the node's place in the graph.
+        kind: `node`, `fused` (a compiled node that does the work of several exported ones), `constant` (it does not
+            depend on the inputs) or `output` (a result of the undisturbed run).
+        node: the node's name.
+        op: its operator.
+        value: the value's name.
+        module: the path of the module it belongs to; None if not known.
+        source: the line of model code, `file:line`; None if not known.
+        dtype: as torch writes it; None if there is no value.
+        shape: likewise.
+        status: `same`, `different`, `shape or dtype differs`; `no value` and `not mapped` could not be judged.
+        reason: why it could not be judged, or what differs.
+        evidence: where the reference is from: `module` (stolen), `eager` (the exported program in eager PyTorch),
+            `derived` (the translation of one eager operation, run on eager's values), `inferred` (found by metadata or by
+            value); `""` if there is none.
+        difference: how far it is from the reference, where both are there.
+        origins: the names of the exported nodes that a compiled node computes.
+        operators: their operators.
+    """
+
+    call: int
+    stage: Stage
+    index: int
+    kind: str
+    node: str
+    op: str
+    value: str
+    module: str | None = None
+    source: str | None = None
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    status: Status = "not mapped"
+    reason: str = ""
+    evidence: str = ""
+    difference: Difference | None = None
+    origins: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+
+    @property
+    def judged(self) -> bool:
+        """Whether there was something to hold it against."""
+        return self.status in ("same", "different", "shape or dtype differs")
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it is not what it should be."""
+        return self.status in DIVERGED
+
+    @property
+    def error(self) -> float | None:
+        """The largest harmonic error, or None."""
+        return None if self.difference is None or self.difference.problem else self.difference.error_max
+
+    def __str__(self) -> str:
+        where = f" in {self.module}" if self.module else ""
+        line = f" ({self.source})" if self.source else ""
+        fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
+        what = str(self.difference) if self.difference else self.reason
+        return f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}"
+
+
+@dataclass(frozen=True)
+class ModuleRow:
+    """One tensor that a stolen module call took or gave, and what it is in the graph.
+
+    Attributes:
+        call: which call of the model.
+        path: the module's path.
+        iteration: how many times it ran before in that call.
+        side: `input` or `output`.
+        port: where the tensor stands: a parameter's name, or a place in the output (`""`, `[0]`).
+        how: `exact`, `alias`, `constant`, `fused`, `dead`, or `not mapped`.
+        value: the name of the graph's value, or None.
+        note: for all but the first two, which node or why.
+        difference: how far the exported graph's value is from the stolen one; None where it has none.
+    """
+
+    call: int
+    path: str
+    iteration: int
+    side: str
+    port: str
+    how: str
+    value: str | None
+    note: str
+    difference: Difference | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path or '(model)'}#{self.iteration} → {self.side}{self.port if self.side == 'output' else ' ' + self.port}"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operation of the model as it is written in PyTorch, and the row that judges it.
+
+    Attributes:
+        kind: `placeholder`, `call_module`, `call_function` or `output`.
+        text: the module's repr, or the function's name.
+        row: the row of its value in the exported graph; None if there is none.
+    """
+
+    kind: str
+    text: str
+    row: Row | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A comparison of a program on a backend with what the model did.
+
+    Attributes:
+        backend: the backend's name.
+        reference: where the reference is from.
+        program: where the program is from.
+        rows: one for each value of the exported graph and of the compiled one, in the order in which they run.
+        modules: one for each tensor that a stolen module call took or gave.
+        undisturbed: whether the observed run's outputs are bit for bit those of the undisturbed one.
+        notes: what else a reader has to know.
+        operators: the model's own operations, for each call; empty if the program does not know them.
+    """
+
+    backend: str
+    reference: str
+    program: str
+    rows: tuple[Row, ...]
+    modules: tuple[ModuleRow, ...] = ()
+    undisturbed: bool = True
+    notes: tuple[str, ...] = ()
+    operators: tuple[tuple[Operator, ...], ...] = field(default=(), repr=False)
+
+    @cached_property
+    def diverged(self) -> tuple[Row, ...]:
+        """The rows that are not what they should be, in order."""
+        return tuple(row for row in self.rows if row.diverged)
+
+    @cached_property
+    def first_divergence(self) -> Row | None:
+        """The first row that is not what it should be: in the exported graph if there is one, in the compiled one else.
+
+        Every value that it depends on and that could be judged is what it should be.
+        """
+        return next((row for row in self.diverged if row.kind != "output"), next(iter(self.diverged), None))
+
+    @cached_property
+    def close(self) -> bool:
+        """Whether no value differs, and every result of the model was judged."""
+        outputs = [row for row in self.rows if row.kind == "output"]
+        return not self.diverged and bool(outputs) and all(row.judged for row in outputs)
+
+    @property
+    def worst(self) -> Row | None:
+        """The row with the largest error."""
+        return max((row for row in self.rows if row.error is not None), key=lambda row: row.error or 0.0, default=None)
+
+    def headline(self) -> str:
+        """What was judged, what was not and why, and whether observing changed anything, in one line."""
+        parts = [f"judged {_share(self.rows, stage)} {stage} values" for stage in ("exported", "compiled") if _of(self.rows, stage)]  # fmt: skip
+        equal = "equals" if self.undisturbed else "DIFFERS FROM"
+        return f"{'; '.join(parts)}; the observed run {equal} the undisturbed one"
+
+    def assert_close(self) -> None:
+        """Raise if anything differs or no result could be judged.
+
+        Raises:
+            AssertionError: with all differences, the first one in front.
+        """
+        if self.close:
+            return
+        outputs = [row for row in self.rows if row.kind == "output" and not row.judged]
+        lines = [f"{self.program} on {self.backend} is not close to {self.reference}!", "", self.headline(), ""]
+        if self.first_divergence:
+            lines += [f"First: {self.first_divergence}", "", f"All {len(self.diverged)} that differ:"]
+            lines += [f"  {row}" for row in self.diverged]
+        lines += [f"  output {row.value} was not judged: {row.reason}" for row in outputs]
+        raise AssertionError("\n".join(lines))
+
+    def table(self, view: str = "nodes", *, wide: bool = False, width: int | None = None) -> str:
+        """The report as text.
+
+        Args:
+            view: `nodes` (a row for each value of each graph), `operators` (a row for each operation of the model, in
+                hidet's manner) or `modules` (a row for each tensor that a module took or gave).
+            wide: all rows and columns, nothing cut.
+            width: characters in a line; None is the terminal's.
+        """
+        from ._rendering import render  # noqa: PLC0415  data does not need what prints it
+
+        return render(self, view, wide=wide, width=width)
+
+    def __str__(self) -> str:
+        return self.table(width=80)
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The report as JSON, also written to `path` if one is given."""
+        from ._formats import to_json  # noqa: PLC0415
+
+        return to_json(self, path)
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """The rows as CSV, also written to `path` if one is given."""
+        from ._formats import to_csv  # noqa: PLC0415
+
+        return to_csv(self, path)
+
+    def to_markdown(self, path: str | Path | None = None) -> str:
+        """The rows as a Markdown table, also written to `path` if one is given."""
+        from ._formats import to_markdown  # noqa: PLC0415
+
+        return to_markdown(self, path)
+
+
+def _of(rows: Sequence[Row], stage: str) -> list[Row]:
+    return [row for row in rows if row.stage == stage and row.kind != "output"]
+
+
+def _share(rows: Sequence[Row], stage: str) -> str:
+    """`166 of 169` and what became of the rest."""
+    chosen = _of(rows, stage)
+    rest = Counter(row.status for row in chosen if not row.judged)
+    missing = "".join(f", {count} {status}" for status, count in rest.items())
+    return f"{sum(row.judged for row in chosen)} of {len(chosen)}{missing}"

@@ -1,0 +1,51 @@
+"""How far two tensors may be apart and still count as the same."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """A pair of limits; both have to hold.
+
+    Attributes:
+        harmonic: the largest `|actual - expected| / (|expected| + 1)` of an element. For values far under 1 it is an
+            absolute error, which would hide a mistake of 100 %: hence the second limit.
+        scale: the largest `|actual - expected|` relative to the largest `|expected|` of the tensor.
+    """
+
+    harmonic: float
+    scale: float
+
+
+_EXACT = Tolerance(0.0, 0.0)
+# float32 and float16 are those of the hidet documentation; the others follow from their epsilons. bfloat16 has 8
+# significant bits: 2 of 256 units in the last place. The scale limits are loose: they catch values that are off by a
+# sizable part of their tensor's range, not rounding.
+_DEFAULTS = {
+    torch.float64: Tolerance(1e-10, 1e-6),
+    torch.complex128: Tolerance(1e-10, 1e-6),
+    torch.float32: Tolerance(1e-5, 1e-3),
+    torch.complex64: Tolerance(1e-5, 1e-3),
+    torch.float16: Tolerance(1e-2, 1e-1),
+    torch.complex32: Tolerance(1e-2, 1e-1),
+    torch.bfloat16: Tolerance(5e-2, 2e-1),
+}
+_FLOAT8 = Tolerance(1.25e-1, 2.5e-1)  # two to three significant bits
+
+
+def default_tolerance(dtype: torch.dtype) -> Tolerance:
+    """The tolerance for a dtype: float32 1e-5, float16 1e-2, bfloat16 5e-2, float64 1e-10; integers and bool are exact."""
+    if dtype in _DEFAULTS:
+        return _DEFAULTS[dtype]
+    return _FLOAT8 if dtype.is_floating_point else _EXACT
+
+
+def tolerance_for(dtype: torch.dtype, given: "float | Tolerance | None") -> Tolerance:
+    """What a user's `tolerance=` means for a dtype: None is the default, a number replaces the harmonic limit of
+    floating-point and complex dtypes (their scale limit is then 100 times the number); integers stay exact."""
+    default = default_tolerance(dtype)
+    if given is None or default == _EXACT:
+        return default
+    return given if isinstance(given, Tolerance) else Tolerance(float(given), 100 * float(given))

@@ -1,0 +1,76 @@
+"""The operations of a model as they are written in PyTorch, one for each that torch.export found."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+
+from ._names import Names
+
+
+@dataclass(frozen=True)
+class ModelOperator:
+    """One operation of a model.
+
+    Attributes:
+        kind: `placeholder`, `call_module` (all that a module without submodules does), `call_function` or `output`.
+        text: the module's repr, or the function's name.
+        value: the name of the graph's value that holds its result; None where it is no value of the graph.
+    """
+
+    kind: str
+    text: str
+    value: str | None
+
+
+def model_operators(model: nn.Module, exported: ExportedProgram, names: Names) -> tuple[ModelOperator, ...]:
+    """The operations in the order in which they run, from the inputs to the results.
+
+    Args:
+        model: the model.
+        exported: as torch.export made it, so that operations are those of the model's code.
+        names: where its values are in the graph.
+    """
+    signature = exported.graph_signature
+    given = [spec.arg.name for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument)]  # fmt: skip
+    found = [ModelOperator("placeholder", "", name) for name in given]
+    leaves = {path: module for path, module in model.named_modules() if not list(module.children())}
+    nodes = [node for node in exported.graph.nodes if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor)]
+    for index, node in enumerate(nodes):
+        path = _module_path(node)
+        leaf = leaves.get(path.partition("@")[0]) if path else None
+        port = names.port("", node.name)
+        value = port.value if port else None
+        if leaf is None:
+            found.append(ModelOperator("call_function", function_name(node), value))
+        elif index + 1 == len(nodes) or _module_path(nodes[index + 1]) != path:
+            found.append(ModelOperator("call_module", repr(leaf), value))
+    results = [spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
+    ports = [names.port("", name) for name in results[:1]]
+    return (*found, ModelOperator("output", "", ports[0].value if ports and ports[0] else None))
+
+
+def _module_path(node: fx.Node) -> str | None:
+    """The path of the innermost module that a node runs in, with `@1` for its second call."""
+    stack = node.meta.get("nn_module_stack") or {}
+    if not stack:
+        return None
+    key, (path, _) = list(stack.items())[-1]
+    _, at, count = str(key).rpartition("@")
+    return f"{path}@{count}" if at and count.isdigit() else str(path)
+
+
+def function_name(node: fx.Node) -> str:
+    """What a user would have written: `torch.flatten` for `aten.flatten.using_ints`, `operator.iadd` for `aten.add_`."""
+    name = str(getattr(node.target, "__name__", node.target)).partition(".")[0]
+    if name == "getitem" or (name.endswith("_") and name[:-1] in _ARITHMETIC):
+        return f"operator.{name if name == 'getitem' else 'i' + name[:-1]}"
+    for place in (torch, nn.functional, torch.Tensor):
+        if hasattr(place, name):
+            return f"{'torch.nn.functional' if place is nn.functional else 'torch' if place is torch else 'torch.Tensor'}.{name}"
+    return name
+
+
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div"})

@@ -1,0 +1,170 @@
+"""ONNX Runtime, with its optimised graph observed as it is.
+
+Marking values as outputs changes what gets fused. So the untouched program is optimised first and the result saved; then
+that graph's values are made outputs, and it runs with optimisations off.
+"""
+
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import torch
+from onnx_ir import serde
+from torch.utils import dlpack
+
+from .._errors import BackendError
+from .._from_onnx import graph_from_onnx
+from .._program import Program
+from ._backend import Compiled, Values
+
+_LARGE = 2**30  # beyond, a model's weights have to stand in a file of their own (protobuf ends at 2 GiB)
+_OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+
+@dataclass(frozen=True)
+class OnnxRuntimeBackend:
+    """ONNX Runtime with one execution provider (and the CPU's behind it).
+
+    Attributes:
+        name: `onnxruntime-cpu` or `onnxruntime-cuda`.
+        provider: ONNX Runtime's name of the execution provider.
+        optimizes: it does.
+    """
+
+    name: str
+    provider: str
+    optimizes: bool = True
+
+    def compile(self, program: Program, *, optimize: bool) -> Compiled:
+        """See `Backend.compile`."""
+        folder = tempfile.TemporaryDirectory(prefix="filch-")
+        source = _write(program.model, Path(folder.name) / "program.onnx")
+        runs = Path(folder.name) / "optimized.onnx" if optimize else source
+        session = self._session(source, ort.GraphOptimizationLevel.ORT_ENABLE_ALL if optimize else _OFF, runs if optimize else None)
+        graph = graph_from_onnx(ir.load(runs)) if optimize else program.graph
+        return Compiled(graph, _Handle(session, runs), folder)
+
+    def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
+        """See `Backend.run`."""
+        handle: _Handle = compiled.handle
+        session = self._observing(handle.path, watch) if watch else handle.session
+        wanted = [entry.name for entry in session.get_inputs()]
+        if missing := [name for name in wanted if name not in inputs]:
+            raise BackendError(f"the program takes an input {missing[0]!r} that it was not given")
+        feeds = {name: _to_ort(inputs[name]) for name in wanted}
+        names = [entry.name for entry in session.get_outputs()]
+        try:
+            found = session.run_with_ort_values(names, feeds)
+        except Exception as error:  # ONNX Runtime's exceptions have no common base
+            raise BackendError(f"ONNX Runtime can't run the program: {_first_line(error)}") from error
+        return {name: _to_torch(value) for name, value in zip(names, found, strict=True) if value.is_tensor()}
+
+    def _observing(self, path: Path, watch: Collection[str]) -> ort.InferenceSession:
+        model = onnx.load(path, load_external_data=False)
+        here = {entry.name for entry in model.graph.output}
+        made = {name for node in model.graph.node for name in node.output}
+        # A value without a type is typed by ONNX Runtime's own inference; one that is no tensor is not asked for.
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in watch if name in made - here)
+        observed = path.with_name(f"observed-{path.name}")
+        onnx.save(model, observed)
+        return self._session(observed, _OFF, None)
+
+    def _session(self, path: Path, level: ort.GraphOptimizationLevel, save_to: Path | None) -> ort.InferenceSession:
+        options = ort.SessionOptions()
+        options.graph_optimization_level = level
+        options.log_severity_level = 4  # what matters is raised; the rest is advice
+        if save_to is not None:
+            options.optimized_model_filepath = str(save_to)
+            if path.with_name(_DATA).exists():
+                options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimized.data")
+        try:
+            session = ort.InferenceSession(path, options, providers=list(dict.fromkeys((self.provider, "CPUExecutionProvider"))))
+        except Exception as error:
+            raise BackendError(f"ONNX Runtime refuses the program: {_first_line(error)}") from error
+        return session
+
+
+@dataclass(frozen=True)
+class _Handle:
+    session: ort.InferenceSession
+    path: Path
+
+
+_DATA = "program.data"
+
+
+def cpu() -> OnnxRuntimeBackend:
+    """ONNX Runtime on the CPU."""
+    return OnnxRuntimeBackend("onnxruntime-cpu", "CPUExecutionProvider")
+
+
+def cuda() -> OnnxRuntimeBackend:
+    """ONNX Runtime on a CUDA device.
+
+    Raises:
+        BackendError: the device, or a library that the provider needs, is missing.
+    """
+    if not torch.cuda.is_available():
+        raise BackendError("backend 'onnxruntime-cuda' needs a CUDA device, and torch sees none: torch.cuda.is_available() is False")
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        raise BackendError("backend 'onnxruntime-cuda' needs onnxruntime-gpu; the onnxruntime that is installed is for the CPU")
+    ort.preload_dlls()
+    _probe()
+    return OnnxRuntimeBackend("onnxruntime-cuda", "CUDAExecutionProvider")
+
+
+def _probe() -> None:
+    """Ask a session what it runs on: a provider that is listed may still fail to load, and then the CPU steps in."""
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Abs", ["x"], ["y"])], "probe", [value], [out])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
+    if "CUDAExecutionProvider" not in session.get_providers():
+        raise BackendError("backend 'onnxruntime-cuda': ONNX Runtime can't load its CUDA provider; CUDA or cuDNN libraries that it needs are missing")  # fmt: skip
+
+
+def _write(model: ir.Model, path: Path) -> Path:
+    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+    if size > _LARGE:
+        ir.save(model, path, external_data=_DATA)
+    else:
+        path.write_bytes(serde.serialize_model(model).SerializeToString())
+    return path
+
+
+def _to_ort(tensor: torch.Tensor) -> ort.OrtValue:
+    plain = tensor.detach().contiguous().cpu()
+    if plain.dtype in (torch.bfloat16, *_FLOAT8):
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(plain.view(_BITS[plain.itemsize]).numpy(), _ONNX_TYPES[plain.dtype])
+    return ort.OrtValue.ortvalue_from_numpy(plain.numpy())
+
+
+def _to_torch(value: ort.OrtValue) -> torch.Tensor:
+    kind = value.element_type()
+    if kind in _BY_TYPE:
+        dtype = _BY_TYPE[kind]
+        raw = dlpack.from_dlpack(value._ortvalue.to_dlpack())  # noqa: SLF001  the public class has no way to these bits
+        return raw.clone() if raw.dtype == dtype else raw.clone().view(dtype)
+    return torch.from_numpy(value.numpy().copy())
+
+
+_BITS = {1: torch.uint8, 2: torch.int16}
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
+_ONNX_TYPES = {
+    torch.bfloat16: onnx.TensorProto.BFLOAT16,
+    torch.float8_e4m3fn: onnx.TensorProto.FLOAT8E4M3FN,
+    torch.float8_e4m3fnuz: onnx.TensorProto.FLOAT8E4M3FNUZ,
+    torch.float8_e5m2: onnx.TensorProto.FLOAT8E5M2,
+    torch.float8_e5m2fnuz: onnx.TensorProto.FLOAT8E5M2FNUZ,
+}
+_BY_TYPE: Mapping[int, torch.dtype] = {onnx_type: dtype for dtype, onnx_type in _ONNX_TYPES.items()}
+
+
+def _first_line(error: BaseException) -> str:
+    lines: Sequence[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
