@@ -1,6 +1,62 @@
-"""Where a graph leaves the model that it was made of: node by node, and which node did it first."""
+"""Where a graph leaves the model that it was made of: node by node, and which node did it first.
 
-from ._compare import compare
-from ._metrics import Difference, compare_tensors
-from ._report import Report
-__all__=["Difference","compare_tensors","compare","Report"]
+Nothing is imported until a name is asked for: importing torch takes longer than most that is done here.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._compare import compare
+    from ._demo import tiny_llm
+    from ._diff import DiffRow, DumpDiff, diff
+    from ._errors import CompareError
+    from ._metrics import Difference, compare_tensors
+    from ._report import ModuleRow, Operator, Report, Row
+    from ._tolerance import Tolerance, default_tolerance
+
+__all__ = [
+    "CompareError",
+    "DiffRow",
+    "Difference",
+    "DumpDiff",
+    "ModuleRow",
+    "Operator",
+    "Report",
+    "Row",
+    "Tolerance",
+    "compare",
+    "compare_tensors",
+    "default_tolerance",
+    "diff",
+    "tiny_llm",
+]
+
+_PLACES = {
+    "CompareError": "_errors",
+    "DiffRow": "_diff",
+    "Difference": "_metrics",
+    "DumpDiff": "_diff",
+    "ModuleRow": "_report",
+    "Operator": "_report",
+    "Report": "_report",
+    "Row": "_report",
+    "Tolerance": "_tolerance",
+    "compare": "_compare",
+    "compare_tensors": "_metrics",
+    "default_tolerance": "_tolerance",
+    "diff": "_diff",
+    "tiny_llm": "_demo",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f".{_PLACES[name]}", __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -14,6 +14,7 @@ from ._judge import Ran, judge
 from ._modules import inferred_references, module_rows, result_references
 from ._operators import operators_of
 from ._origins import Origins
+from ._progress import step
 from ._references import References
 from ._report import ModuleRow, Report, Row, Stage
 from ._tolerance import Tolerance
@@ -48,6 +49,7 @@ def compare(
     given = _program(program)
     engine = get_backend(backend) if isinstance(backend, str) else backend
     calls = stolen_calls(held, given)
+    step(f"compiling for {engine.name}", 0, len(calls))
     source = References(held, given)
     stages: list[tuple[Stage, bool]] = [("exported", False), *([("compiled", True)] if engine.optimizes else [])]  # type: ignore[list-item]
     compiled = [(stage, engine.compile(given, optimize=optimize)) for stage, optimize in stages]
@@ -55,7 +57,8 @@ def compare(
     modules: list[ModuleRow] = []
     operators = []
     undisturbed = True
-    for call in calls:
+    for number, call in enumerate(calls):
+        step(f"call {call.index}", number, len(calls))
         runs = [_run(engine, stage, made, call) for stage, made in compiled]
         undisturbed = undisturbed and all(_identical(run.outputs[name], run.values.get(name)) for run in runs for name in run.outputs)
         exported = runs[0]
@@ -69,7 +72,7 @@ def compare(
             origins = None if run is exported else Origins(exported.graph, run.graph)
             rows += judge(run, references, origins, tolerance)
         modules += seen
-        operators.append(operators_of(given, [row for row in rows if row.call == call.index and row.stage == "exported"]))
+        operators.append(operators_of(given, call, [row for row in rows if row.call == call.index and row.stage == "exported"]))
     return Report(
         backend=engine.name,
         reference=held.source if held.source != "memory" else "the capture",

@@ -8,7 +8,7 @@ from filch.steal import describe
 
 from ._tolerance import Tolerance, tolerance_for
 
-_UNITS = 8  # in the last place: what a handful of roundings adds up to
+_UNITS = 16  # in the last place: what the roundings on the way through a model add up to
 _CHUNK = 2**20  # elements at a time: a few megabytes, so that differences of large tensors need no second copy of them
 
 
@@ -77,8 +77,8 @@ def compare_tensors(
         actual: what is judged; None if it is missing.
         tolerance: see `tolerance_for`.
         magnitude: the largest magnitude that went into `actual`, if it is larger than what is expected. Differences of up to
-            8 units in the last place of that magnitude, or of the largest expected one, are rounding, however small the
-            element that has them.
+            16 units in the last place of that magnitude, or of the largest expected one, are rounding, however small the
+            element that has them (but no more than the harmonic limit of it: tolerance 0 asks for equality).
     """
     if expected is None or actual is None:
         return Difference(False, "the expected value is missing" if expected is None else "the value is missing")
@@ -89,18 +89,18 @@ def compare_tensors(
     if expected.numel() == 0:
         return Difference(True, None, 0.0, 0.0, 0.0, 0.0, 0.0, math.inf, tolerance=limits)
     e, a = _flat(expected), _flat(actual)
-    totals = _Totals(limits, _rounding(e, magnitude))
+    totals = _Totals(limits, _rounding(e, magnitude, limits))
     for start in range(0, e.numel(), _CHUNK):
         totals.add(e[start : start + _CHUNK], a[start : start + _CHUNK].to(e.device), start)
     return totals.difference(tuple(expected.shape))
 
 
-def _rounding(expected: torch.Tensor, magnitude: float) -> float:
+def _rounding(expected: torch.Tensor, magnitude: float, limits: Tolerance) -> float:
     """The absolute difference that rounding explains."""
     if expected.itemsize == 1 or not (expected.dtype.is_floating_point or expected.dtype.is_complex):
-        return 0.0  # 8 units of a float8 are its whole range
+        return 0.0  # 16 units of a float8 are more than its whole range
     largest = max((largest_magnitude(part) for part in expected.split(_CHUNK)), default=0.0)
-    return _UNITS * torch.finfo(expected.dtype).eps * max(largest, magnitude)
+    return min(_UNITS * torch.finfo(expected.dtype).eps, limits.harmonic) * max(largest, magnitude)
 
 
 def largest_magnitude(tensor: torch.Tensor) -> float:

@@ -1,10 +1,10 @@
 """The rows of a comparison, and what follows from them."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 from ._metrics import Difference
@@ -120,11 +120,13 @@ class Operator:
         kind: `placeholder`, `call_module`, `call_function` or `output`.
         text: the module's repr, or the function's name.
         row: the row of its value in the exported graph; None if there is none.
+        dtype: of what an input is given; else that of the row.
     """
 
     kind: str
     text: str
     row: Row | None
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -213,19 +215,19 @@ class Report:
     def __str__(self) -> str:
         return self.table(width=80)
 
-    def to_json(self, path: str | Path | None = None) -> str:
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The report as JSON, also written to `path` if one is given."""
         from ._formats import to_json  # noqa: PLC0415
 
         return to_json(self, path)
 
-    def to_csv(self, path: str | Path | None = None) -> str:
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """The rows as CSV, also written to `path` if one is given."""
         from ._formats import to_csv  # noqa: PLC0415
 
         return to_csv(self, path)
 
-    def to_markdown(self, path: str | Path | None = None) -> str:
+    def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
         """The rows as a Markdown table, also written to `path` if one is given."""
         from ._formats import to_markdown  # noqa: PLC0415
 

@@ -4,6 +4,7 @@ from ._calls import ModuleCall, Port
 from ._errors import BackendError, ExportError, ProgramError
 from ._export import export
 from ._graph import Graph, Node, Value
+from ._optimize import optimize
 from ._original import Original
 from ._program import Program, load_program
 
@@ -20,4 +21,5 @@ __all__ = [
     "Value",
     "export",
     "load_program",
+    "optimize",
 ]

@@ -46,7 +46,7 @@ class ModuleCall:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
 
-    def resolved(self, before: Graph, now: Graph) -> "ModuleCall":
+    def resolved(self, before: Graph | None, now: Graph) -> "ModuleCall":
         """The same call in a graph that passes have made of another one (see `follow`)."""
         return replace(
             self,
@@ -58,14 +58,21 @@ class ModuleCall:
 Calls = Mapping[tuple[str, int], ModuleCall]
 
 
-def follow(port: Port, before: Graph, now: Graph) -> Port:
+def follow(port: Port, before: Graph | None, now: Graph) -> Port:
     """What became of a port's value when `before` was transformed into `now`.
 
     Values are told by their names, which passes keep for what they keep. A value that is gone is looked for in the
     nodes that make the nearest values that are still there.
+
+    Args:
+        port: as it was in `before`.
+        before: the graph before; None if it is not there any more.
+        now: the graph after.
     """
     if port.value is None or port.value in now.known:
         return port
+    if before is None:
+        return replace(port, value=None, how="fused", note="it is gone from the graph, and what that was before is not kept")
     if port.value in before.fixed:
         return replace(port, value=None, how="constant", note="it does not depend on the inputs")
     if (source := _preserved(port.value, before, now)) is not None:

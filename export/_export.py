@@ -1,10 +1,8 @@
 """Exports a model to ONNX without losing track of its modules."""
 
 import contextlib
-import io
 import logging
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +20,7 @@ from ._names import Names
 from ._operators import model_operators
 from ._original import Original
 from ._program import Program
+from ._quiet import quiet
 from ._trace import Seen, SeenCall, leaf_paths, observe
 
 _log = logging.getLogger("filch")
@@ -81,7 +80,7 @@ def _torch_export(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, seen: Seen
 ) -> ExportedProgram:
     def attempt(preserve: Sequence[str]) -> ExportedProgram:
-        with _quiet():
+        with quiet():
             return torch.export.export(
                 model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False,
                 preserve_module_call_signature=tuple(preserve),
@@ -115,7 +114,7 @@ def _set_aside(exported: ExportedProgram) -> Signatures:
 
 def _torch_onnx_export(exported: ExportedProgram) -> Any:
     try:
-        with _quiet():
+        with quiet():
             return torch.onnx.export(exported, dynamo=True, optimize=False, verbose=False)
     except Exception as error:
         raise ExportError(f"torch.onnx can't translate the exported program: {reason(error)}") from error
@@ -176,19 +175,3 @@ def _frozen(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in trainable:
             parameter.requires_grad_(True)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch's progress, deprecations and notes to itself: what matters of them is in the error, if there is one."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "torch._dynamo")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

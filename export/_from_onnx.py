@@ -10,6 +10,7 @@ from ._graph import Dim, Graph, Node, Value
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _STACK = "pkg.torch.onnx.stack_trace"
+_NOWHERE = "_empty_nn_module_stack_from_metadata_hook"  # what torch.export calls the place of its own shape queries
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -88,7 +89,8 @@ def _scope(node: ir.Node) -> tuple[str | None, str | None]:
         return None, None
     if not isinstance(scopes, list) or not scopes:
         return None, None
-    return (str(scopes[-2]) if len(scopes) > 1 else ""), str(scopes[-1])
+    module = str(scopes[-2]) if len(scopes) > 1 else ""
+    return (None if module == _NOWHERE else module), str(scopes[-1])
 
 
 def _source(node: ir.Node) -> str | None:

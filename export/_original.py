@@ -1,13 +1,16 @@
 """What an ONNX graph was translated from, kept so that every node of it has a reference value."""
 
 import base64
+import contextlib
+import copy
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 import torch
 from onnx_ir import serde, tensor_adapters
@@ -17,6 +20,7 @@ from ._eager import held_names, run_eager
 from ._errors import ExportError, reason
 from ._from_onnx import graph_from_onnx
 from ._graph import Graph
+from ._quiet import quiet
 
 _log = logging.getLogger("filch")
 _ENTRY = "filch.onnx"
@@ -79,7 +83,8 @@ class Original:
 
 def save(original: Original, path: Path) -> bool:
     """Write the program as torch.export does, with the graph beside it; say whether that was possible."""
-    program, model = original.program, original.model.clone()
+    program, model = copy.copy(original.program), original.model.clone()
+    program.example_inputs = None  # they may nest a user's classes, which would be pickled
     names = {target: target for target in held_names(program).values()}
     for name, value in model.graph.initializers.items():
         if name in names and value.const_value is not None:
@@ -90,7 +95,8 @@ def save(original: Original, path: Path) -> bool:
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".pt2", dir=path.parent)
     os.close(handle)
     try:
-        torch.export.save(program, temporary, extra_files={_ENTRY: contents})
+        with quiet():
+            torch.export.save(program, temporary, extra_files={_ENTRY: contents})
         os.replace(temporary, path)
     except Exception as error:  # noqa: BLE001  torch raises whatever its serializers meet
         _log.warning("the exported program can't be kept beside the ONNX file (%s): only modules will have reference values", reason(error))  # fmt: skip
@@ -103,8 +109,9 @@ def save(original: Original, path: Path) -> bool:
 def _load(path: Path) -> tuple[ExportedProgram, ir.Model]:
     extra = {_ENTRY: ""}
     try:
-        program = torch.export.load(path, extra_files=extra)
-        model = serde.deserialize_model(_parse(base64.b64decode(extra[_ENTRY])))
+        with quiet(), _no_pickled_code():
+            program = torch.export.load(path, extra_files=extra)
+        model = serde.deserialize_model(onnx.ModelProto.FromString(base64.b64decode(extra[_ENTRY])))
     except Exception as error:
         raise ExportError(f"can't load {str(path)!r}, which holds the reference of all nodes: {reason(error)}") from error
     held = {**program.state_dict, **program.constants}
@@ -114,7 +121,16 @@ def _load(path: Path) -> tuple[ExportedProgram, ir.Model]:
     return program, model
 
 
-def _parse(contents: bytes):  # noqa: ANN202
-    import onnx  # noqa: PLC0415
-
-    return onnx.ModelProto.FromString(contents)
+@contextlib.contextmanager
+def _no_pickled_code() -> Iterator[None]:
+    """torch.export.load falls back to unpickling anything; this makes torch.load refuse what is not weights."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

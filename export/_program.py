@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from . import _original
 from ._calls import ModuleCall, Port
-from ._errors import ProgramError
+from ._errors import ExportError, ProgramError
 from ._from_onnx import graph_from_onnx
 from ._graph import Graph
 from ._operators import ModelOperator
@@ -151,9 +151,14 @@ def load_program(path: str | os.PathLike[str]) -> Program:
 
 def follow_changes(program: Program) -> Program:
     """Resolve the module calls again, in case passes have changed the graph since it was exported."""
-    if program.original is None:
+    now = program.graph
+    ports = (port for call in program.module_calls.values() for port in (*call.inputs, *call.outputs))
+    if all(port.value is None or port.value in now.known for port in ports):
         return program
-    before, now = program.original.graph, program.graph
+    try:
+        before = program.original.graph if program.original else None
+    except ExportError:
+        before = None  # the comparison, which needs it more, says why it can't be loaded
     return replace(program, module_calls={key: call.resolved(before, now) for key, call in program.module_calls.items()})
 
 

@@ -14,7 +14,7 @@ from ._errors import DumpError, FilchError
 from ._key import Key
 from ._records import Call, ModuleInfo, Origin, Record, Records
 from ._steal import Capture, is_stealing, steal_append, steal_forward
-from ._structure import Foreign, Skipped, tensors
+from ._structure import Foreign, Skipped, structure, tensors
 
 __all__ = [
     "Call",
@@ -35,5 +35,6 @@ __all__ = [
     "restore",
     "steal_append",
     "steal_forward",
+    "structure",
     "tensors",
 ]

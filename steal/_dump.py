@@ -17,7 +17,7 @@ from ._dtypes import CARRIERS, dtype_of
 from ._errors import DumpError
 from ._key import Key
 from ._records import ModuleInfo, Origin, Record, Records
-from ._structure import Spec
+from ._structure import Spec, decode
 from ._writer import tensor_of
 
 
@@ -26,9 +26,24 @@ class Dump(Records):
 
     Attributes:
         environment: versions and time of the run that made it.
+        tensors: name, dtype and shape of each tensor.
     """
 
     environment: dict[str, str]
+    tensors: list[Any]
+
+    def nbytes(self, key: Any) -> int:
+        """The bytes of the tensors that the record holds; none is read for it."""
+        sizes: list[int] = []
+
+        def count(reference: Spec) -> torch.Tensor:
+            _, dtype, shape = self.tensors[reference]
+            known = dtype_of(dtype)
+            sizes.append(math.prod(shape) * (known.itemsize if known else 0))
+            return torch.empty(0)
+
+        decode(self.records[key].spec, count)
+        return sum(sizes)
 
 
 def restore(path: str | os.PathLike[str]) -> Dump:
@@ -65,6 +80,7 @@ def restore(path: str | os.PathLike[str]) -> Dump:
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DumpError(f"the index of {str(where)!r} is damaged: {error}") from error
     dump = Dump(records, modules, reader, str(where))
+    dump.tensors = index[form.TENSORS_KEY]
     dump.environment = json.loads(props.get(form.ENVIRONMENT_KEY, "{}"))
     return dump
 

@@ -295,3 +295,8 @@ def tensors(value: Any) -> dict[str, torch.Tensor]:
 
     encode(value, put)
     return found
+
+
+def structure(value: Any) -> Spec:
+    """How a value is nested, and all that it holds besides the numbers of its tensors; equal for values built alike."""
+    return encode(value, lambda _tensor, _path: {"tensor": None})

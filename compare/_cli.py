@@ -1,0 +1,235 @@
+"""The command line: `filch`."""
+
+import copy
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from filch.export import Program, export, load_program, optimize
+from filch.steal import DumpError, FilchError, describe, restore, steal_forward
+from rich.console import Console
+
+from ._compare import compare
+from ._demo import tiny_llm
+from ._diff import diff
+from ._factory import Subject, make_subject
+from ._progress import progress
+from ._rendering import render, render_diff, verdict
+from ._report import Report
+
+app = typer.Typer(
+    help="Steal every intermediate tensor of a PyTorch model, and say which node of its exported or compiled graph gets it wrong. Exits with 0 if all is close, 1 if something differs, 2 in trouble.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+Factory = Annotated[str, typer.Argument(help="package.module:factory or path.py:factory; it returns (model, args[, kwargs[, dynamic_shapes]])")]  # fmt: skip
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the exit code says it.")]
+Wide = Annotated[bool, typer.Option("--wide", help="All rows and columns, however wide.")]
+Backend = Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")]
+ToleranceOption = Annotated[float | None, typer.Option(help="Harmonic error allowed; by dtype if not given.")]
+View = Annotated[str, typer.Option(help="nodes, operators or modules.")]
+
+
+@app.command()
+def demo(folder: Annotated[Path, typer.Option(help="Where the files go.")] = Path("demo")) -> None:
+    """Steal, export and compare a tiny language model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dump, onnx_file, report_file = folder / "tiny_llm.dump.onnx", folder / "tiny_llm.onnx", folder / "report.json"
+    model, args, shapes = tiny_llm(dynamic_shapes=True)
+    with progress("demo"):
+        with steal_forward(model, submodules=True, dump_file=dump):
+            model(*args)
+        export(model, args, dynamic_shapes=shapes).save(onnx_file)
+        report = compare(dump, onnx_file)
+        report.to_json(report_file)
+    typer.echo(render(report))
+    typer.echo("\nwritten:")
+    for path in sorted(folder.iterdir()):
+        typer.echo(f"  {path}")
+    raise typer.Exit(not report.close)
+
+
+@app.command()
+def show(
+    file: Annotated[Path, typer.Argument(help="A dump, or any ONNX program.")],
+    statistics: Annotated[bool, typer.Option(help="Minimum, maximum, mean, NaNs and infs of each tensor.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List what a dump holds, or write a program's graph as text."""
+    try:
+        dump = restore(file)
+    except DumpError as error:
+        if "but no dump" not in str(error):
+            raise
+        typer.echo(load_program(file).graph.text(modules=True))
+        return
+    rows = [
+        {"key": list(key), "module": dump.modules[key.name].type_name if key.name in dump.modules else None,
+         "value": describe(value, statistics=statistics), "bytes": dump.nbytes(key)}
+        for key, value in dump.items()
+    ]  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps({"environment": dump.environment, "records": rows}, indent=1))
+        return
+    for row in rows:
+        typer.echo(f"{tuple(row['key'])} -- {row['value']} -- {_size(row['bytes'])}")
+    typer.echo(f"{len(rows)} values, {_size(sum(row['bytes'] for row in rows))}; torch {dump.environment.get('torch', '?')}, {dump.environment.get('time', '?')}")  # fmt: skip
+
+
+@app.command()
+def steal(
+    factory: Factory,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The dump to write.")],
+    include: Annotated[list[str] | None, typer.Option(help="Steal the submodules of these names alone (* and **).")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Leave out the submodules of these names.")] = None,
+    storage_limit: Annotated[int | None, typer.Option(help="Leave out tensors of more bytes.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a model and steal what all its modules take and give."""
+    subject = make_subject(factory)
+    with steal_forward(
+        subject.model, submodules=True, include=include, exclude=exclude, storage_limit=storage_limit,
+        dump_file=output, verbose=0 if quiet else 1,
+    ):  # fmt: skip
+        _run(subject)
+    _say(quiet, f"written: {output}")
+
+
+@app.command("export")
+def export_command(
+    factory: Factory,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
+    optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Export a model to ONNX, with its module calls."""
+    with progress("export", quiet=quiet):
+        program = _export(make_subject(factory))
+        program = optimize(program) if optimized else program
+        program.save(output)
+    ports = [port for call in program.module_calls.values() for port in call.outputs]
+    counts = {how: sum(port.how == how for port in ports) for how in ("exact", "alias", "constant", "fused", "dead")}
+    told = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
+    _say(quiet, f"written: {output}; {len(program.module_calls)} module calls, their outputs {told}")
+
+
+@app.command("compare")
+def compare_command(
+    reference: Annotated[Path, typer.Argument(help="A dump of the model.")],
+    program: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    backend: Backend = "onnxruntime-cpu",
+    tolerance: ToleranceOption = None,
+    view: View = "nodes",
+    wide: Wide = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare what an ONNX file computes with what the model did."""
+    _known_view(view)
+    with progress("compare", quiet=quiet or as_json):
+        report = compare(reference, program, backend=backend, tolerance=tolerance)
+    if not quiet:
+        typer.echo(report.to_json() if as_json else render(report, view, wide=wide))
+    raise typer.Exit(not report.close)
+
+
+@app.command("diff")
+def diff_command(
+    expected: Annotated[Path, typer.Argument(help="A dump.")],
+    actual: Annotated[Path, typer.Argument(help="Another one.")],
+    tolerance: ToleranceOption = None,
+    wide: Wide = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare two dumps; no model is needed."""
+    found = diff(expected, actual, tolerance=tolerance)
+    if as_json:
+        typer.echo(found.to_json())
+    elif not quiet:
+        typer.echo(render_diff(found, wide=wide))
+    raise typer.Exit(not found.close)
+
+
+@app.command()
+def check(
+    factory: Factory,
+    backend: Annotated[list[str], typer.Option("--backend", "-b", help="What runs the program; give it again for more.")] = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
+    tolerance: ToleranceOption = None,
+    optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
+    view: View = "nodes",
+    wide: Wide = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Steal, export and compare a model, on one backend or several."""
+    _known_view(view)
+    reports: list[Report] = []
+    with progress("check", quiet=quiet or as_json), tempfile.TemporaryDirectory(prefix="filch-") as folder:
+        subject = make_subject(factory)
+        program = _export(subject)
+        program = optimize(program) if optimized else program
+        with steal_forward(subject.model, submodules=True, dump_file=Path(folder) / "reference.onnx") as capture:
+            _run(subject)
+        reports = [compare(capture, program, backend=name, tolerance=tolerance) for name in backend]
+    if as_json:
+        typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
+    elif not quiet:
+        typer.echo("\n\n".join(render(report, view, wide=wide) for report in reports))
+        for report in reports if len(reports) > 1 else ():
+            typer.echo(f"\n{report.backend}: {report.headline()}\n" + "\n".join(verdict(report)))
+    raise typer.Exit(not all(report.close for report in reports))
+
+
+def _export(subject: Subject) -> Program:
+    return export(subject.model, subject.args, subject.kwargs, dynamic_shapes=subject.dynamic_shapes)
+
+
+def _run(subject: Subject) -> None:
+    import torch  # noqa: PLC0415
+
+    args, kwargs = copy.deepcopy((subject.args, dict(subject.kwargs)))  # a call may extend a cache that it is given
+    with torch.no_grad():
+        subject.model(*args, **kwargs)
+
+
+def _known_view(view: str) -> None:
+    if view not in ("nodes", "operators", "modules"):
+        raise FilchError(f"there is no view {view!r}; there are nodes, operators and modules")
+
+
+def _say(quiet: bool, text: str) -> None:
+    if not quiet:
+        typer.echo(text)
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000  # type: ignore[assignment]
+    raise AssertionError
+
+
+def main() -> None:
+    """Run the command line; trouble of any kind ends with exit code 2, so that 1 always means 'different'."""
+    try:
+        app()
+    except FilchError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"filch: {error}", markup=False)
+        sys.exit(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)
+    except Exception:  # noqa: BLE001  a crash must not look like a difference
+        traceback.print_exc()
+        sys.exit(2)
+
+

@@ -1,0 +1,115 @@
+"""A language model small enough to be stolen, exported and read in a minute."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Embedding(nn.Module):
+    """Tokens and their positions as vectors."""
+
+    def __init__(self, vocabulary: int, context: int, size: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, size)
+        self.pe = nn.Embedding(context, size)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """`(batch, length)` tokens as `(batch, length, size)`."""
+        return self.embedding(input_ids) + self.pe(torch.arange(input_ids.shape[1], device=input_ids.device))
+
+
+class AttentionBlock(nn.Module):
+    """One causal head."""
+
+    def __init__(self, size: int, head: int, context: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(size, head, bias=False)
+        self.key = nn.Linear(size, head, bias=False)
+        self.value = nn.Linear(size, head, bias=False)
+        self.register_buffer("mask", torch.full((context, context), float("-inf")).triu(1))
+        self.scale = head**-0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`(batch, length, size)` to `(batch, length, head)`."""
+        length = x.shape[1]
+        scores = self.query(x) @ self.key(x).transpose(1, 2) * self.scale + self.mask[:length, :length]
+        return torch.softmax(scores, dim=-1) @ self.value(x)
+
+
+class MultiAttentionBlock(nn.Module):
+    """Several heads side by side."""
+
+    def __init__(self, size: int, heads: int, context: int) -> None:
+        super().__init__()
+        self.attention = nn.ModuleList(AttentionBlock(size, size // heads, context) for _ in range(heads))
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`(batch, length, size)` to the same."""
+        return self.linear(torch.cat([head(x) for head in self.attention], dim=-1))
+
+
+class FeedForward(nn.Module):
+    """Two layers with a ReLU between."""
+
+    def __init__(self, size: int, hidden: int) -> None:
+        super().__init__()
+        self.linear_1 = nn.Linear(size, hidden)
+        self.relu = nn.ReLU()
+        self.linear_2 = nn.Linear(hidden, size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`(batch, length, size)` to the same."""
+        return self.linear_2(self.relu(self.linear_1(x)))
+
+
+class DecoderLayer(nn.Module):
+    """Attention and feed-forward, each after a norm and beside a residual."""
+
+    def __init__(self, size: int, heads: int, hidden: int, context: int) -> None:
+        super().__init__()
+        self.attention = MultiAttentionBlock(size, heads, context)
+        self.feed_forward = FeedForward(size, hidden)
+        self.norm_1 = nn.LayerNorm(size)
+        self.norm_2 = nn.LayerNorm(size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`(batch, length, size)` to the same."""
+        x = x + self.attention(self.norm_1(x))
+        return x + self.feed_forward(self.norm_2(x))
+
+
+class LLM(nn.Module):
+    """A language model of one layer, without a head."""
+
+    def __init__(
+        self, vocabulary: int = 1024, context: int = 256, size: int = 16, heads: int = 2, hidden: int = 128
+    ) -> None:
+        super().__init__()
+        self.embedding = Embedding(vocabulary, context, size)
+        self.decoder = DecoderLayer(size, heads, hidden, context)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """`(batch, length)` tokens to `(batch, length, size)`."""
+        return self.decoder(self.embedding(input_ids))  # type: ignore[no-any-return]
+
+
+def tiny_llm(*, dynamic_shapes: bool = False, seed: int = 0) -> tuple[Any, ...]:
+    """A language model of one layer and 16 dimensions with random weights, and what it is called with.
+
+    Args:
+        dynamic_shapes: return the shapes with which it can be exported, too.
+        seed: of its weights and tokens.
+
+    Returns:
+        the model in eval mode; its arguments, `(int64[2, 30],)`; and, if asked for, the dynamic shapes.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LLM().eval()
+        inputs = (torch.randint(0, 1024, (2, 30)),)
+    if not dynamic_shapes:
+        return model, inputs
+    batch, length = torch.export.Dim("batch", min=1, max=1024), torch.export.Dim("length", min=1, max=255)
+    return model, inputs, {"input_ids": {0: batch, 1: length}}

@@ -1,0 +1,117 @@
+"""Compares two dumps of the same model, from two machines or two versions, say."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from filch.steal import Key, Records, describe, restore, structure, tensors
+
+from ._metrics import Difference, compare_tensors
+from ._tolerance import Tolerance
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """One tensor of two dumps, or one record in which they are not built alike.
+
+    Attributes:
+        key: the record's key.
+        path: where the tensor stands in the record; `""` for the record itself.
+        what: what the first dump has, as `describe` writes it.
+        reason: why there is nothing to compare, or `""`.
+        difference: how far the second dump's tensor is from the first one's.
+    """
+
+    key: Key
+    path: str
+    what: str
+    reason: str = ""
+    difference: Difference | None = None
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the dumps differ here."""
+        return self.difference is None or not self.difference.close
+
+    def __str__(self) -> str:
+        return f"{self.key}{self.path}: {self.difference or self.reason}"
+
+
+@dataclass(frozen=True)
+class DumpDiff:
+    """Two dumps, tensor by tensor.
+
+    Attributes:
+        expected: where the first one is.
+        actual: where the second one is.
+        rows: in the order of the first one's run; what only the second one has comes last.
+    """
+
+    expected: str
+    actual: str
+    rows: tuple[DiffRow, ...]
+
+    @cached_property
+    def diverged(self) -> tuple[DiffRow, ...]:
+        """The rows in which they differ."""
+        return tuple(row for row in self.rows if row.diverged)
+
+    @property
+    def first_divergence(self) -> DiffRow | None:
+        """The first of them."""
+        return next(iter(self.diverged), None)
+
+    @property
+    def close(self) -> bool:
+        """Whether they hold the same values, at least one."""
+        return bool(self.rows) and not self.diverged
+
+    def headline(self) -> str:
+        """How many tensors were held against each other, in one line."""
+        judged = sum(row.difference is not None for row in self.rows)
+        return f"judged {judged} of {len(self.rows)} values; {len(self.diverged)} differ"
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The rows as JSON, also written to `path` if one is given."""
+        from ._formats import diff_to_json  # noqa: PLC0415  data does not need what writes it
+
+        return diff_to_json(self, path)
+
+
+def diff(
+    expected: str | os.PathLike[str] | Records,
+    actual: str | os.PathLike[str] | Records,
+    *,
+    tolerance: float | Tolerance | None = None,
+) -> DumpDiff:
+    """Hold the values of two dumps or captures against each other, by key and place; no model is needed.
+
+    Args:
+        expected: the one that is taken for right.
+        actual: the one that is judged.
+        tolerance: see `compare`.
+
+    Raises:
+        DumpError: one of them can't be read.
+    """
+    first = expected if isinstance(expected, Records) else restore(expected)
+    second = actual if isinstance(actual, Records) else restore(actual)
+    return DumpDiff(first.source, second.source, tuple(_rows(first, second, tolerance)))
+
+
+def _rows(first: Records, second: Records, tolerance: float | Tolerance | None) -> Iterator[DiffRow]:
+    for key in first:
+        value = first[key]
+        if key not in second:
+            yield DiffRow(key, "", describe(value), "the second dump does not have it")
+            continue
+        other = second[key]
+        if structure(value) != structure(other):
+            yield DiffRow(key, "", describe(value), f"it is {describe(other)} in the second dump")
+        found = tensors(other)
+        for path, tensor in tensors(value).items():
+            yield DiffRow(key, path, describe(tensor), "", compare_tensors(tensor, found.get(path), tolerance=tolerance))
+    for key in second:
+        if key not in first:
+            yield DiffRow(key, "", describe(second[key]), "the first dump does not have it")

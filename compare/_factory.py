@@ -1,0 +1,92 @@
+"""Models named on the command line."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._errors import CompareError
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, and what it is called with.
+
+    Attributes:
+        model: the model.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        dynamic_shapes: with which it is exported; None for static ones.
+    """
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    dynamic_shapes: Any = None
+
+
+def make_subject(name: str) -> Subject:
+    """Call the factory called `package.module:factory` or `path.py:factory`.
+
+    Args:
+        name: what it is called; it returns `(model, args[, kwargs[, dynamic_shapes]])`.
+
+    Raises:
+        CompareError: it is not there, raises, or returns something else.
+    """
+    place, colon, attribute = name.rpartition(":")
+    if not colon or not place:
+        raise CompareError(f"a model is named as package.module:factory or path.py:factory, not {name!r}")
+    module = _load(place)
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise CompareError(f"{place!r} has no function {attribute!r}")
+    try:
+        made = factory()
+    except Exception as error:
+        raise CompareError(f"the factory {name!r} raised {type(error).__name__}: {error}") from error
+    return _subject(name, made)
+
+
+def _load(place: str) -> ModuleType:
+    try:
+        if not place.endswith(".py"):
+            if "" not in sys.path:
+                sys.path.insert(0, "")
+            return importlib.import_module(place)
+        path = Path(place).resolve()
+        if not path.is_file():
+            raise CompareError(f"there is no file {place!r}")
+        sys.path.insert(0, str(path.parent))
+        # The path is part of the name, so that a user's export.py is not taken for any other module of that name.
+        spec = importlib.util.spec_from_file_location(f"filch_factory_{path.stem}", path)
+        if spec is None or spec.loader is None:
+            raise CompareError(f"{place!r} is not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses and pickles look their module up
+        spec.loader.exec_module(module)
+    except CompareError:
+        raise
+    except Exception as error:
+        raise CompareError(f"can't import {place!r}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _subject(name: str, made: Any) -> Subject:
+    if isinstance(made, nn.Module) or not isinstance(made, tuple | list) or not 2 <= len(made) <= 4:
+        raise CompareError(f"the factory {name!r} has to return (model, args[, kwargs[, dynamic_shapes]]), not {type(made).__name__}")  # fmt: skip
+    model, args, *rest = made
+    kwargs = rest[0] if rest and rest[0] is not None else {}
+    if not isinstance(model, nn.Module):
+        raise CompareError(f"the factory {name!r} has to return a torch.nn.Module first, not {type(model).__name__}")
+    if not isinstance(kwargs, Mapping):
+        raise CompareError(f"the third of what the factory {name!r} returns has to be the keyword arguments, not {type(kwargs).__name__}")  # fmt: skip
+    given = (args,) if isinstance(args, torch.Tensor) else tuple(args)
+    return Subject(model, given, kwargs, rest[1] if len(rest) > 1 else None)

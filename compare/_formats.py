@@ -1,0 +1,97 @@
+"""Reports for other programs: JSON, CSV and Markdown."""
+
+import csv
+import io
+import json
+import math
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ._diff import DumpDiff
+from ._report import Report, Row
+
+VERSION = 1
+_MEASURES = ("error_max", "error_mean", "absolute", "relative", "scale", "snr", "mismatched", "nonfinite", "count")
+_COLUMNS = ("call", "stage", "index", "kind", "node", "op", "operators", "origins", "value", "module", "source", "dtype", "shape", "status", "reason", "evidence")  # fmt: skip
+
+
+def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
+    """A report as JSON; what JSON has no number for (inf, NaN) is a string."""
+    first = report.first_divergence
+    contents = {
+        "filch_report": VERSION,
+        "backend": report.backend,
+        "reference": report.reference,
+        "program": report.program,
+        "close": report.close,
+        "undisturbed": report.undisturbed,
+        "headline": report.headline(),
+        "notes": report.notes,
+        "first_divergence": None if first is None else record(first),
+        "rows": [record(row) for row in report.rows],
+        "modules": [asdict(row) for row in report.modules],
+    }
+    return _written(json.dumps(_plain(contents), indent=1), path)
+
+
+def diff_to_json(found: DumpDiff, path: str | os.PathLike[str] | None = None) -> str:
+    """Two dumps side by side, as JSON."""
+    rows = [{"name": row.key.name, "iteration": row.key.iteration, "kind": row.key.kind} | asdict(row) for row in found.rows]
+    for row in rows:
+        del row["key"]
+    contents = {"filch_diff": VERSION, "expected": found.expected, "actual": found.actual, "close": found.close, "headline": found.headline(), "rows": rows}  # fmt: skip
+    return _written(json.dumps(_plain(contents), indent=1), path)
+
+
+def to_csv(report: Report, path: str | os.PathLike[str] | None = None) -> str:
+    """The rows of a report as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_COLUMNS, *_MEASURES])
+    for row in report.rows:
+        writer.writerow([_text(value) for value in record(row).values()])
+    return _written(text.getvalue(), path)
+
+
+def to_markdown(report: Report, path: str | os.PathLike[str] | None = None) -> str:
+    """The rows of a report as a Markdown table."""
+    lines = [f"{report.program} on {report.backend} against {report.reference}: {report.headline()}.", ""]
+    columns = ["stage", "index", "kind", "operator", "module", "dtype", "error", "status"]
+    lines += [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+    for row in report.rows:
+        error = "" if row.error is None else f"{row.error:.1e}"
+        cells = (row.stage, row.index, row.kind, row.op, row.module or "", row.dtype or "", error, row.status)
+        lines.append(f"| {' | '.join(_escaped(cell) for cell in cells)} |")
+    return _written("\n".join(lines) + "\n", path)
+
+
+def record(row: Row) -> dict[str, Any]:
+    """A row as a flat dictionary: its attributes, then the measures of its difference."""
+    measured = row.difference if row.error is not None else None
+    return {name: getattr(row, name) for name in _COLUMNS} | {
+        name: None if measured is None else getattr(measured, name) for name in _MEASURES
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _text(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else value
+
+
+def _escaped(value: Any) -> str:
+    return str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def _written(text: str, path: str | os.PathLike[str] | None) -> str:
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text

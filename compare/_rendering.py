@@ -1,0 +1,222 @@
+"""Reports as tables for a terminal."""
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ._diff import DumpDiff
+from ._report import Operator, Report, Row
+
+ARROW = "<------"
+_WIDE = 10_000  # no line of a table is as long
+
+
+def render(report: Report, view: str = "nodes", *, wide: bool = False, width: int | None = None) -> str:
+    """The report as text (see `Report.table`)."""
+    if view not in _VIEWS:
+        raise ValueError(f"there is no view {view!r}; there are {', '.join(_VIEWS)}")
+    console = Console(file=io.StringIO(), width=_WIDE if wide else width, color_system=None, highlight=False)
+    console.print(Text(report.headline()))
+    console.print(Text(f"{report.program} on {report.backend}, against {report.reference}"))
+    for note in report.notes:
+        console.print(Text(f"note: {note}"))
+    for table in _VIEWS[view](report, wide):
+        console.print()
+        console.print(table)
+    console.print()
+    for line in verdict(report):
+        console.print(Text(line))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
+
+
+def render_diff(found: DumpDiff, *, wide: bool = False, width: int | None = None) -> str:
+    """Two dumps side by side, as text."""
+    console = Console(file=io.StringIO(), width=_WIDE if wide else width, color_system=None, highlight=False)
+    console.print(Text(f"{found.headline()}: {found.actual} against {found.expected}"))
+    console.print()
+    console.print(_table(_DIFF_COLUMNS, found.rows if wide else [row for row in found.rows if row.diverged] or found.rows))
+    console.print()
+    first = found.first_divergence
+    console.print(Text("all close" if first is None else f"the first that differs is {first}"))
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
+
+
+def verdict(report: Report) -> list[str]:
+    """What the report says in the end."""
+    if report.first_divergence is not None:
+        return [f"{len(report.diverged)} values differ; the first is", f"  {report.first_divergence}"]
+    unjudged = [row for row in report.rows if row.kind == "output" and not row.judged]
+    if unjudged or not report.close:
+        return [f"nothing was found to differ, but output {row.value!r} could not be judged: {row.reason}" for row in unjudged] or ["nothing could be judged"]  # fmt: skip
+    worst = report.worst
+    return [f"all close; the largest error is {worst.error:.1e}, at {worst.value} ({worst.op})"] if worst else ["all close"]
+
+
+def _nodes(report: Report, wide: bool) -> Iterable[Table | Text]:
+    calls = sorted({row.call for row in report.rows})
+    for call in calls:
+        for stage in ("exported", "compiled"):
+            rows = [row for row in report.rows if row.call == call and row.stage == stage]
+            if rows:
+                number = f", call {call}" if len(calls) > 1 else ""
+                yield Text(f"{_STAGES[stage]}{number}")
+                yield from _node_table(rows, wide)
+
+
+_STAGES = {"exported": "exported graph, node by node", "compiled": "compiled graph, as the backend optimised it"}
+
+
+def _node_table(rows: Sequence[Row], wide: bool) -> Iterable[Table | Text]:
+    shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
+    if wide:
+        yield _table(_WIDE_COLUMNS, shown)
+    else:
+        table = _plain_table()
+        for title in ("", "kind", "operator", "module", "dtype", "error", "attention"):
+            table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=_WIDTHS.get(title))
+        for row in shown:
+            table.add_row(*map(Text, _short_cells(row)))
+        yield table
+    if hidden := len(rows) - len(shown):
+        unjudged = sum(row.kind == "constant" and not row.judged for row in rows)
+        yield Text(f"and {hidden} values that do not depend on the inputs, {'all the same' if not unjudged else f'{unjudged} of them not judged'}")
+
+
+_WIDTHS = {"operator": 21, "module": 21}  # together with the other columns, 80 characters
+
+
+def _short_cells(row: Row) -> tuple[str, ...]:
+    operator = "" if row.kind == "output" else row.op.rpartition("::")[2]
+    if row.kind == "fused":
+        operator += f"\n  {' + '.join(row.operators)}"
+    where = row.value if row.kind == "output" else row.module or ""
+    return (str(row.index), row.kind, operator, abbreviated(where, _WIDTHS["module"]), row.dtype or "", _error(row), _arrow(row))
+
+
+def _operators(report: Report, wide: bool) -> Iterable[Table | Text]:
+    for call, operators in enumerate(report.operators):
+        if len(report.operators) > 1:
+            yield Text(f"call {call}")
+        table = _plain_table()
+        for title in ("", "kind", "operator"):
+            table.add_column(title, no_wrap=wide, overflow="fold")
+        for title in ("dtype", "error", "attention"):
+            table.add_column(title, no_wrap=True)
+        for index, item in enumerate(operators):
+            table.add_row(*map(Text, (str(index), item.kind, item.text, *_judgement(item))))
+        yield table
+
+
+def _judgement(item: Operator) -> tuple[str, str, str]:
+    if item.row is None:
+        return (item.dtype, "0.0e+00" if item.kind == "placeholder" else "", "")
+    return (item.row.dtype or "", _error(item.row), _arrow(item.row))
+
+
+def _modules(report: Report, wide: bool) -> Iterable[Table | Text]:
+    columns = {name: get for name, get in _MODULE_COLUMNS.items() if wide or name not in ("call", "note")}
+    shown = [row for row in report.modules if wide or row.side == "output"]
+    yield _table(columns, shown)
+
+
+def _plain_table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, padding=0, show_edge=False)
+
+
+def _table(columns: dict[str, Callable[..., object]], rows: Iterable[object]) -> Table:
+    table = _plain_table()
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(get(row))) for get in columns.values()))
+    return table
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.1e}"
+    return " + ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _error(row: Row) -> str:
+    return f"{row.error:.1e}" if row.error is not None else row.status.removesuffix(" differs") if row.diverged else row.status
+
+
+def _arrow(row: Row) -> str:
+    return ARROW if row.diverged else ""
+
+
+def abbreviated(path: str, size: int) -> str:
+    """A path in `size` characters: its first steps shrink to a letter each, the last ones stay.
+
+    >>> abbreviated("model.layers.3.self_attn.q_proj", 20)
+    'm.l.3.s.q_proj'
+    """
+    steps = path.split(".")
+    for index in range(len(steps) - 1):
+        if len(".".join(steps)) <= size:
+            break
+        steps[index] = steps[index] if steps[index].isdigit() else steps[index][:1]
+    short = ".".join(steps)
+    return short if len(short) <= size else "…" + short[-(size - 1) :]
+
+
+def _measure(name: str) -> Callable[[Row], object]:
+    def get(row: Row) -> object:
+        return None if row.error is None else getattr(row.difference, name)
+
+    return get
+
+
+_WIDE_COLUMNS: dict[str, Callable[..., object]] = {
+    "": lambda row: row.index,
+    "kind": lambda row: row.kind,
+    "operator": lambda row: row.op,
+    "computes": lambda row: row.operators if row.kind == "fused" else (),
+    "node": lambda row: row.node,
+    "value": lambda row: row.value,
+    "module": lambda row: row.module,
+    "dtype": lambda row: row.dtype,
+    "shape": lambda row: None if row.shape is None else str(list(row.shape)),
+    "status": lambda row: row.status,
+    "error": _measure("error_max"),
+    "mean error": _measure("error_mean"),
+    "absolute": _measure("absolute"),
+    "relative": _measure("relative"),
+    "to scale": _measure("scale"),
+    "SNR (dB)": lambda row: None if row.error is None or row.difference is None else f"{row.difference.snr:.0f}",
+    "differ": _measure("mismatched"),
+    "not finite": _measure("nonfinite"),
+    "evidence": lambda row: row.evidence,
+    "attention": _arrow,
+    "reason": lambda row: row.reason,
+    "source": lambda row: row.source,
+}
+_MODULE_COLUMNS: dict[str, Callable[..., object]] = {
+    "call": lambda row: row.call,
+    "module": str,
+    "is": lambda row: row.how,
+    "value": lambda row: row.value or row.note,
+    "error": lambda row: None if row.difference is None or row.difference.problem else row.difference.error_max,
+    "attention": lambda row: ARROW if row.difference is not None and not row.difference.close else "",
+    "note": lambda row: row.note,
+}
+_DIFF_COLUMNS: dict[str, Callable[..., object]] = {
+    "value": lambda row: f"{row.key}{row.path}",
+    "is": lambda row: row.what,
+    "error": lambda row: None if row.difference is None or row.difference.problem else row.difference.error_max,
+    "attention": lambda row: ARROW if row.diverged else "",
+    "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
+}
+_VIEWS: dict[str, Callable[[Report, bool], Iterable[Table | Text]]] = {
+    "nodes": _nodes,
+    "operators": _operators,
+    "modules": _modules,
+}
