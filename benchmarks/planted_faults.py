@@ -134,7 +134,8 @@ def main() -> int:
                 found[kind, at] += 1
                 here[at] += 1
                 if at == MISSED:
-                    print(f"MISSED {name}, {protocol}, {kind}: {plant.text} -> {plant.value}\n    {said}", flush=True)
+                    tolerated = ", tolerated" if plant.tolerated else ""
+                    print(f"MISSED {name}, {protocol}, {kind}{tolerated}: {plant.text} -> {plant.value}\n    {said}", flush=True)
             print(f"{name}: clean runs flag {clean}; {dict(here)}", flush=True)
     print(f"\n{table(found, drawn)}")
     counted = sum(found.values())

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ._diff import DumpDiff
-from ._report import Operator, Report, Row
+from ._report import ModuleRow, Operator, Report, Row
 
 ARROW = "<------"
 _WIDE = 10_000  # no line of a table is as long
@@ -119,9 +119,18 @@ def _judgement(item: Operator) -> tuple[str, str, str]:
 
 
 def _modules(report: Report, wide: bool) -> Iterable[Table | Text]:
-    columns = {name: get for name, get in _MODULE_COLUMNS.items() if wide or name not in ("call", "note")}
-    shown = [row for row in report.modules if wide or row.side == "output"]
-    yield _table(columns, shown)
+    if wide:
+        yield _table(_MODULE_COLUMNS, report.modules)
+        return
+    given = [row for row in report.modules if row.side == "output"]
+    columns = {"module": _place} | {name: _MODULE_COLUMNS[name] for name in ("is", "value", "error", "attention")}
+    yield _table(columns, given)
+
+
+def _place(row: ModuleRow) -> str:
+    """`m.layers.1.self_attn#1[0]`: the module, its second call, its first result; in 36 characters if that can be."""
+    port = (f"#{row.iteration}" if row.iteration else "") + row.port
+    return abbreviated(row.path or "(model)", max(12, 36 - len(port))) + abbreviated(port, 24)
 
 
 def _plain_table() -> Table:
@@ -201,7 +210,10 @@ _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
 }
 _MODULE_COLUMNS: dict[str, Callable[..., object]] = {
     "call": lambda row: row.call,
-    "module": str,
+    "module": lambda row: row.path or "(model)",
+    "iteration": lambda row: row.iteration,
+    "side": lambda row: row.side,
+    "port": lambda row: row.port,
     "is": lambda row: row.how,
     "value": lambda row: row.value or row.note,
     "error": lambda row: None if row.difference is None or row.difference.problem else row.difference.error_max,

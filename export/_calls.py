@@ -73,12 +73,13 @@ def follow(port: Port, before: Graph | None, now: Graph) -> Port:
         return port
     if before is None:
         return replace(port, value=None, how="fused", note="it is gone from the graph, and what that was before is not kept")
-    if port.value in before.fixed:
-        return replace(port, value=None, how="constant", note="it does not depend on the inputs")
     if (source := _preserved(port.value, before, now)) is not None:
         return replace(port, value=source, how="alias")
-    if nodes := absorbed(port.value, before, now):
-        return replace(port, value=None, how="fused", note="into " + ", ".join(node.name for node in nodes))
+    into = ", ".join(node.name for node in absorbed(port.value, before, now))
+    if port.value in before.fixed and into:
+        return replace(port, value=None, how="constant", note=f"folded, for {into}")
+    if into:
+        return replace(port, value=None, how="fused", note=f"into {into}")
     return replace(port, value=None, how="dead", note="nothing uses it any more")
 
 

@@ -58,7 +58,7 @@ def export(
     with _frozen(model):
         exported = _torch_export(model, args, kwargs, dynamic_shapes, seen)
         signatures = _set_aside(exported)
-        translated = _torch_onnx_export(exported)
+        translated = _torch_onnx_export(exported, dynamic_shapes)
     decomposed = translated.exported_program
     onnx_model = translated.model
     graph = graph_from_onnx(onnx_model)
@@ -112,10 +112,10 @@ def _set_aside(exported: ExportedProgram) -> Signatures:
     return found
 
 
-def _torch_onnx_export(exported: ExportedProgram) -> Any:
+def _torch_onnx_export(exported: ExportedProgram, dynamic_shapes: Any) -> Any:
     try:
-        with quiet():
-            return torch.onnx.export(exported, dynamo=True, optimize=False, verbose=False)
+        with quiet():  # the shapes are in the program already; here they name the graph's dimensions
+            return torch.onnx.export(exported, dynamo=True, optimize=False, verbose=False, dynamic_shapes=dynamic_shapes)
     except Exception as error:
         raise ExportError(f"torch.onnx can't translate the exported program: {reason(error)}") from error
 

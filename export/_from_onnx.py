@@ -4,6 +4,7 @@ import ast
 import re
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ._graph import Dim, Graph, Node, Value
@@ -108,7 +109,12 @@ def _attribute(attr: ir.Attr) -> Any:
     if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
         return f"<graph of {len(list(attr.as_graph()))} nodes>" if attr.type == ir.AttributeType.GRAPH else "<graphs>"
     value = attr.value
-    return list(value) if isinstance(value, tuple | list) else value
+    return [_number(item) for item in value] if isinstance(value, tuple | list) else _number(value)
+
+
+def _number(value: Any) -> Any:
+    """ONNX holds float32: 1e-05 comes back from a file as 9.999999747378752e-06, and is written as what it was."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _captured(node: ir.Node) -> set[str]:

@@ -83,16 +83,18 @@ class Program:
             ProgramError: the disk refuses.
         """
         where = Path(path)
-        saved = ir.Model(self.model.graph, ir_version=self.model.ir_version, functions=list(self.model.functions.values()),
-            producer_name=self.model.producer_name, metadata_props=dict(self.model.metadata_props))  # fmt: skip
+        saved = self.model.clone()
         saved.metadata_props.update(self._metadata())
-        size = sum(value.const_value.nbytes for value in self.model.graph.initializers.values() if value.const_value)
+        held = [value.const_value for value in saved.graph.initializers.values() if value.const_value is not None]
+        large = sum(tensor.nbytes for tensor in held) > _LARGE
         try:
             if original and self.original is not None and _original.save(self.original, beside(where)):
                 saved.metadata_props[_ORIGINAL] = beside(where).name
-            ir.save(saved, where, external_data=f"{where.name}.data" if size > _LARGE else None)
+            if not large:
+                ir.external_data.load_to_model(saved)  # of another file's
+            ir.save(saved, where, external_data=f"{where.name}.data" if large else None)
         except OSError as error:
-            raise ProgramError(f"can't write {str(where)!r}: {error.strerror}") from error
+            raise ProgramError(f"can't write {str(where)!r}: {error.strerror or error}") from error
 
     def _metadata(self) -> dict[str, str]:
         calls = [
@@ -126,11 +128,11 @@ def load_program(path: str | os.PathLike[str]) -> Program:
         graph_from_onnx(model)
     except (DecodeError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
         raise ProgramError(f"{str(where)!r} is not an ONNX file, or it is cut short") from error
-    if not len(model.graph) and not model.graph.outputs:
-        raise ProgramError(f"{str(where)!r} is not an ONNX file, or it is cut short")
     props = model.metadata_props
     if "filch.dump" in props:
         raise ProgramError(f"{str(where)!r} is a dump, not a program: it holds tensors, and no node that computes")
+    if not len(model.graph) and not model.graph.outputs:
+        raise ProgramError(f"{str(where)!r} is not an ONNX file, or it is cut short")
     if _PROGRAM not in props:
         return Program(model, path=where)
     try:

@@ -2,19 +2,14 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from ._dtypes import CARRIERS, dtype_name
+from ._dtypes import not_storable, short
 from ._structure import Foreign, Skipped, children
-
-
-def short_dtype(dtype: torch.dtype) -> str:
-    """`torch.float32` -> `"f32"`."""
-    return CARRIERS[dtype].short if dtype in CARRIERS else dtype_name(dtype)
 
 
 def describe(value: Any, *, with_shape: bool = True, statistics: bool = False) -> str:
@@ -29,11 +24,19 @@ def describe(value: Any, *, with_shape: bool = True, statistics: bool = False) -
     '((i64[2, 30],), {mask: None, scale: 0.5})'
     """
 
-    def inside(child: Any) -> str:
-        return describe(child, with_shape=with_shape, statistics=statistics)
+    def tensor(found: torch.Tensor) -> str:
+        where = "" if found.device.type == "cpu" else f"@{found.device}"
+        numbers = f" {_statistics(found)}" if statistics and not_storable(found) is None else ""
+        return short(found, with_shape=with_shape) + where + numbers
 
+    return _describe(value, tensor, ())
+
+
+def _describe(value: Any, tensor: Callable[[torch.Tensor], str], above: tuple[int, ...]) -> str:
     if isinstance(value, torch.Tensor):
-        return _tensor(value, with_shape, statistics)
+        return tensor(value)
+    if id(value) in above:
+        return "…"
     if isinstance(value, np.ndarray):
         return f"numpy {value.dtype}{list(value.shape)}"
     if isinstance(value, Skipped):
@@ -43,7 +46,7 @@ def describe(value: Any, *, with_shape: bool = True, statistics: bool = False) -
     if (parts := children(value)) is None:
         return str(value).removeprefix("torch.")
     _, steps = parts
-    items = [(key, inside(child)) for _, key, child in steps]
+    items = [(key, _describe(child, tensor, (*above, id(value)))) for _, key, child in steps]
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
         inner = ", ".join(text for _, text in items)
         return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if len(items) == 1 else f"({inner})"
@@ -53,20 +56,15 @@ def describe(value: Any, *, with_shape: bool = True, statistics: bool = False) -
     return f"{name}({', '.join(f'{key}={text}' for key, text in items)})"
 
 
-def _tensor(tensor: torch.Tensor, with_shape: bool, statistics: bool) -> str:
-    shape = ", ".join(map(str, tensor.shape)) if with_shape else f"r{tensor.dim()}"
-    where = "" if tensor.device.type == "cpu" else f"@{tensor.device}"
-    text = f"{short_dtype(tensor.dtype)}[{shape}]{where}"
-    return f"{text} {_statistics(tensor)}" if statistics and not tensor.is_meta else text
-
-
 def _statistics(tensor: torch.Tensor) -> str:
     if tensor.numel() == 0:
         return "empty"
+    if tensor.dtype == torch.float4_e2m1fn_x2:
+        return "packed"  # torch computes nothing with two numbers in a byte
     if tensor.dtype.is_complex:
         tensor = tensor.abs()
     numbers = tensor.detach().to(torch.float64)
     finite = numbers[numbers.isfinite()]
     parts = [f"{finite.min():.4g} … {finite.max():.4g}, mean {finite.mean():.4g}"] if finite.numel() else []
-    parts += [f"{count} {what}" for what, count in (("NaN", int(numbers.isnan().sum())), ("inf", int(numbers.isinf().sum()))) if count]  # fmt: skip
-    return ", ".join(parts)
+    counts = {"NaN": int(numbers.isnan().sum()), "inf": int(numbers.isinf().sum())}
+    return ", ".join(parts + [f"{count} {what}" for what, count in counts.items() if count])

@@ -59,16 +59,28 @@ def dtype_of(name: str) -> torch.dtype | None:
     return _BY_NAME.get(name)
 
 
+def short(tensor: torch.Tensor, *, with_shape: bool = True) -> str:
+    """`f32[2, 30]`, without the shape `f32[r2]`; a nested tensor has no shape to give."""
+    dtype = CARRIERS[tensor.dtype].short if tensor.dtype in CARRIERS else dtype_name(tensor.dtype)
+    if tensor.is_nested:
+        return f"{dtype}[nested]"
+    return f"{dtype}[{', '.join(map(str, tensor.shape))}]" if with_shape else f"{dtype}[r{tensor.dim()}]"
+
+
 def not_storable(tensor: torch.Tensor) -> str | None:
     """The reason why a tensor's numbers can't be written, or None if they can."""
     if tensor.is_meta or type(tensor).__name__ in {"FakeTensor", "FunctionalTensor"}:
         return "it has no data"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # noqa: SLF001  nothing public tells
+        return "it is inside a transformation of torch.func"
     if tensor.is_nested:
         return "it is nested"
     if tensor.layout != torch.strided:
         return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
     if tensor.is_quantized:
         return "it is quantized"
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # DTensor, MaskedTensor, torchao's
+        return f"its class, {type(tensor).__name__}, keeps its numbers in its own way"
     if tensor.dtype not in CARRIERS:
         return f"ONNX has no carrier for {dtype_name(tensor.dtype)}"
     return None

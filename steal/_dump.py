@@ -14,11 +14,13 @@ from onnx import TensorProto
 
 from . import _format as form
 from ._dtypes import CARRIERS, dtype_of
-from ._errors import DumpError
+from ._errors import DAMAGE, DumpError
 from ._key import Key
 from ._records import ModuleInfo, Origin, Record, Records
 from ._structure import Spec, decode
 from ._writer import tensor_of
+
+_LARGEST = 2**31  # what protobuf can hold
 
 
 class Dump(Records):
@@ -30,7 +32,7 @@ class Dump(Records):
     """
 
     environment: dict[str, str]
-    tensors: list[Any]
+    tensors: list[tuple[str, str, tuple[int, ...]]]
 
     def nbytes(self, key: Any) -> int:
         """The bytes of the tensors that the record holds; none is read for it."""
@@ -40,7 +42,7 @@ class Dump(Records):
             _, dtype, shape = self.tensors[reference]
             known = dtype_of(dtype)
             sizes.append(math.prod(shape) * (known.itemsize if known else 0))
-            return torch.empty(0)
+            return torch.empty(0, device="cpu")
 
         decode(self.records[key].spec, count)
         return sum(sizes)
@@ -66,32 +68,37 @@ def restore(path: str | os.PathLike[str]) -> Dump:
         raise DumpError(f"{str(where)!r} is an ONNX model, but no dump: steal_forward(dump_file=…) writes dumps")
     if props[form.VERSION_KEY] != str(form.VERSION):
         raise DumpError(f"{str(where)!r} has format {props[form.VERSION_KEY]}; this Filch reads format {form.VERSION}")
+    keys = (form.TENSORS_KEY, form.RECORDS_KEY, form.MODULES_KEY, form.ENVIRONMENT_KEY)
     try:
-        index = {key: json.loads(props[key]) for key in (form.TENSORS_KEY, form.RECORDS_KEY, form.MODULES_KEY)}
-        reader = _Reader(where, model, index[form.TENSORS_KEY])
-        records = {
-            Key(str(name), int(iteration), str(kind)): Record(spec, Origin(path_, call, int(count)))
-            for name, iteration, kind, spec, path_, call, count in index[form.RECORDS_KEY]
-        }
+        table, rows, known, environment = (json.loads(props[key]) for key in keys)
+        tensors = [(str(name), str(dtype), tuple(map(int, shape))) for name, dtype, shape in table]
+        records = dict(map(_record, rows))
         modules = {
-            name: ModuleInfo(str(info["class"]), tuple(map(str, info["parameters"])))
-            for name, info in index[form.MODULES_KEY].items()
+            name: ModuleInfo(str(info["class"]), tuple(map(str, info["parameters"]))) for name, info in known.items()
         }
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        dump = Dump(records, modules, _Reader(where, model, tensors), str(where))
+        dump.tensors = tensors
+        dump.environment = {name: str(value) for name, value in environment.items()}
+    except DAMAGE as error:
         raise DumpError(f"the index of {str(where)!r} is damaged: {error}") from error
-    dump = Dump(records, modules, reader, str(where))
-    dump.tensors = index[form.TENSORS_KEY]
-    dump.environment = json.loads(props.get(form.ENVIRONMENT_KEY, "{}"))
     return dump
+
+
+def _record(row: Spec) -> tuple[Key, Record]:
+    name, iteration, kind, spec, path, call, count = row
+    origin = Origin(None if path is None else str(path), None if call is None else int(call), int(count))
+    return Key(str(name), int(iteration), str(kind)), Record(spec, origin)
 
 
 def _load(path: Path) -> onnx.ModelProto:
     try:
+        if path.stat().st_size > _LARGEST:
+            raise DumpError(f"{str(path)!r} is not an ONNX file: those are never larger than 2 GiB")
         contents = path.read_bytes()
     except FileNotFoundError:
         raise DumpError(f"there is no file {str(path)!r}") from None
-    except OSError as error:
-        raise DumpError(f"can't read {str(path)!r}: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        raise DumpError(f"can't read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from error
     model = onnx.ModelProto()
     try:
         model.ParseFromString(contents)
@@ -105,11 +112,13 @@ def _load(path: Path) -> onnx.ModelProto:
 class _Reader:
     """The tensors of one dump."""
 
-    def __init__(self, path: Path, model: onnx.ModelProto, table: list[Any]) -> None:
+    def __init__(self, path: Path, model: onnx.ModelProto, table: list[tuple[str, str, tuple[int, ...]]]) -> None:
         self._path = path
         self._protos = {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
         self._table = table
-        self._maps: dict[str, mmap.mmap] = {}
+        # At once, before another dump takes this one's place: a file that is mapped stays what it was.
+        places = (entry for proto in self._protos.values() for entry in proto.external_data if entry.key == "location")
+        self._maps = {location: self._map(location) for location in {entry.value for entry in places}}
 
     def get(self, reference: Spec) -> torch.Tensor:
         """The tensor at this place of the index; see `Holder`."""
@@ -134,18 +143,17 @@ class _Reader:
             location, offset, length = place["location"], int(place["offset"]), int(place["length"])
         except (KeyError, ValueError) as error:
             raise DumpError(f"{str(self._path)!r} does not say where the bytes of {name!r} are") from error
-        mapped = self._map(location)
+        mapped = self._maps[location]
         if offset < 0 or length < 0 or offset + length > len(mapped):
-            raise DumpError(f"{location!r} beside {str(self._path)!r} is cut short: the bytes of {name!r} are not in it")
+            where = f"{location!r} beside {str(self._path)!r}"
+            raise DumpError(f"{where} is cut short: the bytes of {name!r} are not in it")
         return memoryview(mapped)[offset : offset + length]
 
     def _map(self, location: str) -> mmap.mmap:
-        if location not in self._maps:
-            if location in ("", ".", "..") or Path(location).name != location:
-                raise DumpError(f"{str(self._path)!r} points outside its folder: {location!r}")
-            try:
-                with (self._path.parent / location).open("rb") as file:
-                    self._maps[location] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            except (OSError, ValueError) as error:
-                raise DumpError(f"can't read {location!r}, the data of {str(self._path)!r}: {error}") from error
-        return self._maps[location]
+        if location in ("", ".", "..") or Path(location).name != location:
+            raise DumpError(f"{str(self._path)!r} points outside its folder: {location!r}")
+        try:
+            with (self._path.parent / location).open("rb") as file:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except (OSError, ValueError) as error:
+            raise DumpError(f"can't read {location!r}, the data of {str(self._path)!r}: {error}") from error

@@ -7,3 +7,7 @@ class FilchError(Exception):
 
 class DumpError(FilchError):
     """A file that is no dump, or a dump that is damaged; the message names the path."""
+
+
+# What taking wrong JSON for the right one can raise; RecursionError is a RuntimeError.
+DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)

@@ -6,7 +6,7 @@ under these keys of `metadata_props`:
 
 - `filch.dump`: the version of the format.
 - `filch.tensors`: `[output name, torch dtype, shape]` for each tensor; records name tensors by their place here.
-- `filch.records`: `[name, iteration, kind, spec, path, call, iteration in the call]` for each record, in the run's order.
+- `filch.records`: `[name, iteration, kind, spec, path, call, iteration in the call]` for each record, as the run went.
 - `filch.modules`: the class and the parameters of each stolen module, by name.
 - `filch.environment`: versions and time, for people.
 """

@@ -9,7 +9,7 @@ class Key(NamedTuple):
     """What a captured value is called; equal to, and usable as, the plain tuple.
 
     Attributes:
-        name: the module's name, as given to `steal_forward` (`""` for an unnamed one), or the name given to `steal_append`.
+        name: the module's name as given to `steal_forward` (`""` for an unnamed one), or what `steal_append` was given.
         iteration: how many times it was called before in this capture.
         kind: `"I"` for inputs, `"O"` for the output, `"V"` for a value handed to `steal_append`.
     """

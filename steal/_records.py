@@ -42,7 +42,7 @@ class ModuleInfo:
 
     Attributes:
         type_name: its class, as `"module:QualifiedName"`.
-        parameters: the parameters of its `forward`, as `inspect` names them; `*name` and `**name` for the variadic ones.
+        parameters: the parameters of its `forward` by name; `*name` and `**name` for the variadic ones.
     """
 
     type_name: str
@@ -51,7 +51,7 @@ class ModuleInfo:
     @classmethod
     def of(cls, module: nn.Module) -> "ModuleInfo":
         """What there is to know of `module`."""
-        marks = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+        marks: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
         try:
             parameters = inspect.signature(module.forward).parameters.values()
         except (TypeError, ValueError):  # scripted modules and C functions have no signature
@@ -101,6 +101,9 @@ class Records(Mapping[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         return decode(self.records[key].spec, self.holder.get)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.records  # Mapping's own would read the value
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self.records)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from ._errors import FilchError
@@ -21,11 +22,12 @@ def select(
             that what lies below it carries its own path; several without names are called by their index.
         submodules: take all modules below the given ones too.
         include: patterns over names; submodules that match one are taken. `*` stands for any part of one step of the
-            path, `**` for any number of steps.
+            path, `?` for one character of it, `**` for any number of steps.
         exclude: patterns over names; submodules that match one are left out.
 
     Raises:
-        FilchError: something is no module, a name is used twice, or a pattern matches nothing.
+        FilchError: something is no module, or one that takes no hooks, a name is used twice, or a pattern matches
+            nothing.
     """
     given = _named(modules)
     wanted, unwanted = _patterns(include), _patterns(exclude)
@@ -37,12 +39,12 @@ def select(
             continue
         for path, below in list(module.named_modules())[1:]:
             full = f"{name}.{path}" if name else path
-            hits = [pattern for pattern, regex in wanted.items() if regex.fullmatch(full)]
-            matched.update(hits)
-            dropped = any(regex.fullmatch(full) for regex in unwanted.values())
-            if (hits or not wanted) and not dropped and below not in dict(given).values():
+            hits = _matching(wanted, full)
+            drops = _matching(unwanted, full)
+            matched |= hits | drops
+            if (hits or not wanted) and not drops and not any(below is known for _, known in given):
                 _add(chosen, full, below)
-    if missed := sorted(set(wanted) - matched):
+    if missed := sorted((wanted.keys() | unwanted.keys()) - matched):
         raise FilchError(f"no module is called like {missed[0]!r}; names look like {_example(given)!r}")
     return list(chosen.items())
 
@@ -56,7 +58,8 @@ def _named(modules: Modules) -> list[tuple[str, nn.Module]]:
         raise FilchError(f"steal_forward takes a module, a (name, module) pair or a list of these, not {modules!r}")
     named: list[tuple[str, nn.Module]] = []
     for index, item in enumerate(items):
-        name, module = item if isinstance(item, tuple) and len(item) == 2 else ("" if len(items) == 1 else str(index), item)
+        unnamed = "" if len(items) == 1 else str(index)
+        name, module = item if isinstance(item, tuple) and len(item) == 2 else (unnamed, item)
         if not isinstance(name, str) or not isinstance(module, nn.Module):
             raise FilchError(f"item {index} is {item!r}, not a module or a (name, module) pair")
         named.append((name, module))
@@ -66,19 +69,28 @@ def _named(modules: Modules) -> list[tuple[str, nn.Module]]:
 
 
 def _add(chosen: dict[str, nn.Module], name: str, module: nn.Module) -> None:
-    if name in chosen:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise FilchError(f"{name!r} is a scripted module, and torch gives these no hooks; exclude it by its name")
+    if chosen.setdefault(name, module) is not module:
         raise FilchError(f"two modules are called {name!r}; give each its own name")
-    chosen[name] = module
 
 
 def _patterns(given: str | Iterable[str] | None) -> dict[str, re.Pattern[str]]:
-    patterns = [given] if isinstance(given, str) else list(given or ())
+    if given is None:
+        return {}
+    patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if wrong := [pattern for pattern in patterns if not isinstance(pattern, str)]:
+        raise FilchError(f"a pattern is a string like 'decoder.layers.*.mlp', not {wrong[0]!r}")
     return {pattern: _regex(pattern) for pattern in patterns}
 
 
+def _matching(patterns: dict[str, re.Pattern[str]], name: str) -> set[str]:
+    return {pattern for pattern, regex in patterns.items() if regex.fullmatch(name)}
+
+
 def _regex(pattern: str) -> re.Pattern[str]:
-    steps = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
-    parts = re.split(r"(\*\*|\*|\?)", pattern)
+    steps = {"**.": r"(?:.*\.)?", "**": ".*", "*": "[^.]*", "?": "[^.]"}
+    parts = re.split(r"(\*\*\.|\*\*|\*|\?)", pattern)
     return re.compile("".join(steps.get(part, re.escape(part)) for part in parts))
 
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from ._dtypes import not_storable
 from ._dump import restore
+from ._errors import FilchError
 from ._key import Key, Kind
 from ._narrate import Narrator
 from ._records import ModuleInfo, Origin, Record, Records
@@ -70,11 +71,15 @@ def steal_forward(
         FilchError: the modules or patterns make no sense, or `dump_file` can't be written: before anything runs.
     """
     chosen = select(modules, submodules=submodules, include=include, exclude=exclude)
+    if not (storage_limit is None or isinstance(storage_limit, int | float)):
+        raise FilchError(f"storage_limit is a number of bytes like 2**28, not {storage_limit!r}")
     with ExitStack() as stack:
         store: Store = MemoryStore() if dump_file is None else stack.enter_context(DumpWriter(dump_file))
         recorder = _Recorder(chosen, store, storage_limit, Narrator(verbose))
-        stack.enter_context(recorder)
-        recorder.capture.dump_file = None if dump_file is None else os.fspath(dump_file)
+        if dump_file is not None:
+            recorder.capture.dump_file = recorder.capture.source = os.fspath(dump_file)
+        stack.callback(recorder.unhook)
+        recorder.hook()
         token = _active.set((*_active.get(), recorder))
         try:
             yield recorder.capture
@@ -95,6 +100,8 @@ def steal_append(name: str, value: Any) -> None:
         name: any name; used again, it counts the iterations.
         value: a tensor, or any nesting that holds some.
     """
+    if not isinstance(name, str):
+        raise FilchError(f"steal_append takes a name and a value; the name is a string, not {name!r}")
     if recorders := _active.get():
         recorders[-1].append(name, value)
 
@@ -149,40 +156,46 @@ class _Recorder:
         self._modules = {name: ModuleInfo.of(module) for name, module in chosen}
         self.capture = Capture(self._records, self._modules, store)
 
-    def __enter__(self) -> "_Recorder":
+    def hook(self) -> None:
+        """Start to listen."""
         for name, module in self._chosen:
             before, after = self._hooks(name)
-            self._handles += [
-                module.register_forward_pre_hook(before, with_kwargs=True),
-                module.register_forward_hook(after, with_kwargs=True, always_call=True),
-            ]
-        return self
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
 
-    def __exit__(self, *_: object) -> None:
+    def unhook(self) -> None:
+        """Leave nothing on the modules; torch may still call a hook, in a thread that runs the model on."""
         for handle in self._handles:
             handle.remove()
+        self._handles.clear()
 
     def finish(self) -> None:
         """Close the store; a capture that went to disk reads from its dump from here on."""
-        self._store.close(self._modules)
-        if self.capture.dump_file is not None:
-            self.capture.holder = restore(self.capture.dump_file).holder
+        with self._lock:
+            self.unhook()
+            self._store.close(self._modules)
+        if isinstance(self._store, DumpWriter):
+            self.capture.holder = restore(self._store.path).holder
         self._narrator.gathered(len(self._records), self.capture.dump_file)
 
     def _hooks(self, name: str) -> tuple[Any, Any]:
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if torch.compiler.is_compiling():
+            if _is_traced():
                 return
             with self._lock:
+                if not self._handles:
+                    return
                 frame = self._enter(name, module)
                 self._narrator.enter(name, module, frame.iteration, args, kwargs)
                 self._record(Key(name, frame.iteration, "I"), (args, kwargs), frame.origin)
 
         def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:  # noqa: ARG001  the hook's signature
-            if torch.compiler.is_compiling() or not self._stack():
+            if _is_traced():
                 return
             with self._lock:
                 frame = self._leave(name)
+                if frame is None or not self._handles:
+                    return
                 if output is None and sys.exception() is not frame.handled:
                     self._narrator.failed(name)
                     return
@@ -202,7 +215,8 @@ class _Recorder:
             self._running.root = _Root(module, self._roots)
             self._roots += 1
         # One module under two names is one call: its second name's frame stands where the first one's does.
-        same = stack and stack[-1].name != name and self._is_same(stack[-1].name, module)
+        names = [frame.name for frame in stack if frame.origin is stack[-1].origin]
+        same = names and name not in names and self._is_same(names[-1], module)
         origin = stack[-1].origin if same else self._running.root.enter(module)
         frame = _Frame(name, self._calls[name], origin, sys.exception())
         self._calls[name] += 1
@@ -212,11 +226,16 @@ class _Recorder:
     def _is_same(self, name: str, module: nn.Module) -> bool:
         return any(known == name and held is module for known, held in self._chosen)
 
-    def _leave(self, name: str) -> _Frame:
-        """Take the call's frame off; frames above it belong to calls that ended by an exception unseen."""
+    def _leave(self, name: str) -> _Frame | None:
+        """Take the call's frame off; None if it has none, as it began before the block or failed before our hook."""
         stack = self._stack()
-        index = max(index for index, frame in enumerate(stack) if frame.name == name)
-        return stack.pop(index)
+        index = next((index for index in reversed(range(len(stack))) if stack[index].name == name), None)
+        if index is None:
+            return None
+        frame = stack.pop(index)
+        # Above it stand its module's other names, and calls that ended unseen: torch tells hooks of `Exception`s only.
+        stack[index:] = [other for other in stack[index:] if other.origin is frame.origin]
+        return frame
 
     def append(self, name: str, value: Any) -> None:
         with self._lock:
@@ -238,16 +257,19 @@ class _Recorder:
         self._records[key] = record
         self._narrator.stored(key, value)
 
-
     def _over_limit(self, tensor: torch.Tensor) -> str | None:
         size = tensor.numel() * tensor.element_size()
         over = self._limit is not None and size > self._limit
         return f"its {size} bytes are over the storage limit of {self._limit}" if over else None
 
 
+def _is_traced() -> bool:
+    """Whether torch writes the model down instead of running it; it would write our copies down too."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+
+
 def path_of(kind: Kind | str, path: str) -> str:
-    """A path inside a record as a person reads it: `[0][1]` of inputs is `.args[1]`, `[1]['mask']` is `.kwargs['mask']`."""
+    """A path inside a record as a person reads it; of inputs, `[0][1]` is `.args[1]`, `[1]['x']` is `.kwargs['x']`."""
     if kind != "I":
         return path
     return path.replace("[0]", ".args", 1) if path.startswith("[0]") else path.replace("[1]", ".kwargs", 1)
-

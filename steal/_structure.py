@@ -9,22 +9,24 @@ the process has imported already, and is filled without calling its constructor.
 import dataclasses
 import enum
 import math
+import reprlib
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
-from ._dtypes import dtype_name, dtype_of
-from ._errors import DumpError
+from ._dtypes import dtype_of, short
+from ._errors import DAMAGE, DumpError
 
 Spec = Any  # what `json` reads and writes
 Put = Callable[[torch.Tensor, str], Spec]  # (tensor, its path) -> the spec that stands for it
 Get = Callable[[Spec], Any]  # the inverse: the inside of {"tensor": …} -> tensor
 
-_DEEPEST = 100  # deeper nesting than any model's; stops cycles too
+_DEEPEST = 100  # deeper nesting than any model's
 _EXACT = 2**53  # integers beyond lose digits in other JSON readers
 _SCALARS = (bool, int, float, complex, str, bytes)
 
@@ -66,30 +68,36 @@ def type_name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def encode(value: Any, put: Put, path: str = "", depth: int = 0) -> Spec:
+def encode(value: Any, put: Put, path: str = "", above: tuple[int, ...] = ()) -> Spec:
     """Describe `value` as JSON; every tensor in it goes through `put`.
 
     Args:
         value: what a module took or gave.
         put: called with each tensor and its path (`[0].last_hidden_state`); its result stands for the tensor.
         path: where `value` stands.
-        depth: how deep `value` is nested.
+        above: the `id` of each container that `value` is in.
     """
-
-    def inside(child: Any, step: str) -> Spec:
-        return encode(child, put, path + step, depth + 1)
-
     if isinstance(value, torch.Tensor):
         return put(value, path)
     if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
         return _ndarray(value, put, path)
     if value is None or (isinstance(value, _SCALARS) and not isinstance(value, enum.Enum)):
         return _scalar(value)
-    if depth > _DEEPEST:
+    if len(above) > _DEEPEST:
         return skipped(value, "it is nested too deeply")
-    if (parts := children(value)) is not None:
-        tag, steps = parts
-        items = [[_label(key), inside(child, step)] for step, key, child in steps]
+    if id(value) in above:
+        return skipped(value, "it contains itself")
+    try:
+        tag, steps = children(value) or (None, ())
+        listed = list(steps)
+    except Exception as error:  # noqa: BLE001  a class of the user's that won't be read is no reason to end the run
+        return skipped(value, f"reading it raised {type(error).__name__}")
+    if tag is not None:
+        inside = (*above, id(value))
+        items = [
+            [_label(key, index), encode(child, put, path + step, inside)]
+            for index, (step, key, child) in enumerate(listed)
+        ]
         if type(value) in (tuple, list, dict):
             return {tag: items}
         return {tag: items, "class": value.type_name if isinstance(value, Foreign) else type_name(type(value))}
@@ -121,14 +129,18 @@ def children(value: Any) -> tuple[str, Iterator[tuple[str, Any, Any]]] | None:
 
 
 def _is_state_holder(cls: type) -> bool:
-    """Whether a class is nothing but its attributes, so that these are enough to rebuild it: the caches of transformers."""
+    """Whether a class is nothing but its attributes, which are enough to rebuild it: the caches of transformers."""
     return any(base.__module__ == "transformers.cache_utils" for base in cls.__mro__[:-1])
 
 
-def _label(key: Any) -> Spec:
-    if isinstance(key, str | int) and not isinstance(key, bool | enum.Enum):
+def _label(key: Any, index: int) -> Spec:
+    if type(key) in (int, str):
         return _scalar(key)
-    return encode(key, lambda tensor, _: skipped(tensor, "it is a key of a dictionary"), depth=_DEEPEST - 2)
+    if isinstance(key, np.generic):
+        key = key.item()  # equal, and found by the same look-ups
+    reason = f"it is key {index} of a dictionary"  # with its place, as two keys must not become one
+    spec = encode(key, lambda tensor, _: skipped(tensor, reason), above=(0,) * (_DEEPEST - 2))
+    return skipped(key, reason) if isinstance(spec, dict) and "skipped" in spec else spec
 
 
 def _scalar(value: Any) -> Spec:
@@ -147,7 +159,7 @@ def _scalar(value: Any) -> Spec:
 def _ndarray(value: Any, put: Put, path: str) -> Spec:
     try:
         held = put(torch.from_numpy(np.array(value)), path)
-    except TypeError:
+    except (TypeError, ValueError):  # ValueError: the other byte order
         return skipped(value, f"torch has no dtype {value.dtype}")
     return {"numpy": held, "scalar": True} if isinstance(value, np.generic) else {"numpy": held}
 
@@ -160,8 +172,10 @@ def _constant(value: Any) -> Spec:
         return {"torch": str(value).removeprefix("torch.")}
     if isinstance(value, torch.device):
         return {"device": str(value)}
-    if isinstance(value, enum.Enum):
+    if isinstance(value, enum.Enum) and value.name in type(value).__members__:  # flags may be several at once
         return {"enum": value.name, "class": type_name(type(value))}
+    if isinstance(value, type) and _is_state_holder(value):  # an empty cache knows the class of its layers to come
+        return {"type": type_name(value)}
     if isinstance(value, slice | range):
         parts = [value.start, value.stop, value.step]
         if all(part is None or isinstance(part, int) for part in parts):
@@ -171,7 +185,7 @@ def _constant(value: Any) -> Spec:
 
 def skipped(value: Any, reason: str) -> Spec:
     """The spec of a value that is not stored: what it is, and the reason."""
-    what = f"{dtype_name(value.dtype)}{list(value.shape)}" if isinstance(value, torch.Tensor) else type_name(type(value))
+    what = short(value) if isinstance(value, torch.Tensor) else type_name(type(value))
     return {"skipped": what, "reason": reason}
 
 
@@ -187,8 +201,8 @@ def decode(spec: Spec, get: Get) -> Any:
     """
     try:
         return _decode(spec, get, 0)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise DumpError(f"the description of a value is damaged: {str(spec)[:80]!r} ({error})") from error
+    except DAMAGE as error:
+        raise DumpError(f"the description of a value is damaged: {reprlib.repr(spec)} ({error})") from error
 
 
 def _decode(spec: Spec, get: Get, depth: int) -> Any:
@@ -198,7 +212,7 @@ def _decode(spec: Spec, get: Get, depth: int) -> Any:
         raise TypeError("a bare list")
     if depth > 2 * _DEEPEST:
         raise ValueError("nested too deeply")
-    tag = next(iter(spec))
+    tag: Any = next(iter(spec), None)
     if tag in ("tuple", "list", "dict", "fields", "state"):
         items = [(_decode(key, get, depth + 1), _decode(item, get, depth + 1)) for key, item in spec[tag]]
         return _rebuild(tag, items, spec.get("class"))
@@ -215,40 +229,57 @@ def _rebuild(tag: str, items: list[tuple[Any, Any]], class_name: str | None) -> 
         return cls(values) if cls is not None and cls.__module__ == "torch.return_types" else tuple(values)
     if tag == "dict":
         return OrderedDict(items) if cls is OrderedDict else dict(items)
-    if tag == "fields" and cls is not None and issubclass(cls, tuple):
-        return tuple.__new__(cls, values)
-    if tag == "fields" and cls is not None and issubclass(cls, OrderedDict):
-        return _model_output(cls, items)
-    if cls is not None and tag in ("fields", "state") and (dataclasses.is_dataclass(cls) or _is_state_holder(cls)):
+    if tag == "list":
+        return values
+    fields = {str(name): item for name, item in items}
+    made = _filled(cls, fields) if cls is not None else None
+    return Foreign(class_name, fields) if made is None else made
+
+
+def _filled(cls: type, fields: dict[str, Any]) -> Any:
+    """An instance of `cls` with these fields, made without its constructor; None if they don't fit the class."""
+    if issubclass(cls, tuple):
+        fits = tuple(fields) == getattr(cls, "_fields", None)
+        return tuple.__new__(cls, fields.values()) if fits else None
+    if _is_state_holder(cls):
         made = object.__new__(cls)
-        for name, item in items:
-            object.__setattr__(made, name, item)
+        vars(made).update(fields)
         return made
-    return values if tag == "list" else Foreign(class_name, {str(name): item for name, item in items})
-
-
-def _model_output(cls: type, items: list[tuple[Any, Any]]) -> Any:
-    made = OrderedDict.__new__(cls)  # type: ignore[type-var]
-    for field in dataclasses.fields(cls):
-        object.__setattr__(made, field.name, None)
-    for name, item in items:
-        OrderedDict.__setitem__(made, name, item)
+    known = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    if not known or not fields.keys() <= set(known):  # setting others could run code: a property's
+        return None
+    if issubclass(cls, OrderedDict):  # ModelOutput: an attribute and an item each, the missing ones None
+        made = OrderedDict.__new__(cls)
+        for name, item in fields.items():
+            OrderedDict.__setitem__(made, name, item)
+        fields = dict.fromkeys(known) | fields
+    else:
+        made = object.__new__(cls)
+    for name, item in fields.items():
         object.__setattr__(made, name, item)
     return made
 
 
 def _imported(class_name: str) -> type | None:
+    """The class of this name among what is imported; `getattr` would import more, where a module has `__getattr__`."""
     module, _, qualified = class_name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualified.split("."):
-        found = getattr(found, part, None)
+        found = vars(found).get(part) if isinstance(found, type | ModuleType) else None
     return found if isinstance(found, type) else None
 
 
 def _decode_enum(spec: Spec, _: Get) -> Any:
     cls = _imported(spec["class"])
-    known = cls is not None and issubclass(cls, enum.Enum)
-    return cls[spec["enum"]] if known else Foreign(spec["class"], {"name": spec["enum"]})  # type: ignore[index]
+    members = cls.__members__ if cls is not None and issubclass(cls, enum.Enum) else {}
+    name = spec["enum"]
+    return members[name] if name in members else Foreign(spec["class"], {"name": name})
+
+
+def _decode_type(spec: Spec, _: Get) -> Any:
+    cls = _imported(spec["type"])
+    known = cls is not None and _is_state_holder(cls)
+    return cls if known else Skipped("builtins:type", f"{spec['type']} is not imported")
 
 
 def _decode_torch(spec: Spec, _: Get) -> Any:
@@ -277,6 +308,7 @@ _LEAVES: dict[str, Callable[[Spec, Get], Any]] = {
     "torch": _decode_torch,
     "device": lambda spec, _: torch.device(spec["device"]),
     "enum": _decode_enum,
+    "type": _decode_type,
     "slice": lambda spec, get: slice(*(_decode(part, get, 0) for part in spec["slice"])),
     "range": lambda spec, get: range(*(_decode(part, get, 0) for part in spec["range"])),
 }

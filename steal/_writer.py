@@ -1,12 +1,15 @@
 """Writes a dump: bytes go to the disk while the model runs, the ONNX model around them at the end."""
 
+import contextlib
+import itertools
 import json
 import os
 import platform
+import re
 import tempfile
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import onnx
 import torch
@@ -24,46 +27,57 @@ from ._structure import Spec
 class DumpWriter:
     """A store on disk (see `Store`); as a context manager it leaves a finished dump, or no file at all.
 
-    Everything is written under a temporary name in the same folder and renamed at the end, so that a dump that is
-    there is whole, and one that was there before stays until then.
+    Everything is written under a temporary name in the same folder and renamed at the end, the model last, so that a
+    dump that is there is whole, and one that was there before stays until then.
+
+    Attributes:
+        path: where the dump will be; absolute, as the block may change the working directory.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        try:
+            self.path = Path(path).absolute()
+        except TypeError:
+            raise DumpError(f"dump_file is a path like 'reference.onnx', not {path!r}") from None
+        if self.path.is_dir():
+            raise DumpError(f"can't write a dump to {str(path)!r}: it is a folder; add a name like 'reference.onnx'")
         self._tensors: list[tuple[str, torch.dtype, torch.Size]] = []
         self._spans: list[tuple[int, int]] = []  # offset and length in the data file
         self._records: list[list[Spec]] = []
         self._names: set[str] = set()
-        self._file: BinaryIO | None = None
+        self._file: BinaryIO
+        self._temporary: Path
 
-    def __enter__(self) -> "DumpWriter":
+    def __enter__(self) -> Self:
         try:
-            handle, self._temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent or ".")
-        except OSError as error:
-            raise DumpError(f"can't write a dump to {str(self.path)!r}: {error.strerror}") from error
-        self._file = os.fdopen(handle, "w+b")
+            handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+        except (OSError, ValueError) as error:  # ValueError: a null character
+            raise self._refused(error) from error
+        self._file, self._temporary = os.fdopen(handle, "w+b"), Path(name)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
+        with contextlib.suppress(OSError):  # the disk may be full still
             self._file.close()
-        Path(self._temporary).unlink(missing_ok=True)
+        self._temporary.unlink(missing_ok=True)
 
     def put(self, tensor: torch.Tensor, name: str) -> Spec:
         """Write the numbers of `tensor` as they are now; see `Store.put`."""
-        assert self._file is not None, "put after close"
         raw = to_carrier(tensor).reshape(-1).view(torch.uint8).numpy()
-        end = self._file.seek(0, os.SEEK_END)
-        offset = _align(end, form.PAGE if raw.nbytes >= form.PAGE else form.ALIGNMENT)
-        self._file.write(b"\0" * (offset - end))
-        self._file.write(raw.data)
+        try:
+            end = self._file.seek(0, os.SEEK_END)
+            offset = _align(end, form.PAGE if raw.nbytes >= form.PAGE else form.ALIGNMENT)
+            self._file.write(b"\0" * (offset - end))
+            self._file.write(raw.data)
+        except OSError as error:
+            raise self._refused(error) from error
         self._tensors.append((self._unique(name), tensor.dtype, tensor.shape))
         self._spans.append((offset, raw.nbytes))
         return len(self._tensors) - 1
 
     def get(self, reference: Spec) -> torch.Tensor:
         """Read a tensor back; see `Store.get`."""
-        name, dtype, shape = self._tensors[reference]
+        _, dtype, shape = self._tensors[reference]
         raw = torch.frombuffer(bytearray(self._bytes(reference)), dtype=torch.uint8) if shape.numel() else None
         return tensor_of(raw, dtype, shape)
 
@@ -78,24 +92,46 @@ class DumpWriter:
         Raises:
             DumpError: the disk refuses.
         """
-        assert self._file is not None, "closed twice"
         external = sum(length for _, length in self._spans) > form.INLINE_LIMIT
-        data = self.path.with_name(self.path.name + ".data")
+        data = self._free_name() if external else None
         try:
             self._file.flush()
-            model = self._model(modules, data.name if external else None)
-            if external:
-                os.chmod(self._temporary, 0o666 & ~_umask())
-                os.replace(self._temporary, data)
-            stale = None if external else _data_of(self.path)
+            model = self._model(modules, data.name if data else None)
+            if data:
+                self._temporary.chmod(0o666 & ~_umask())
+                self._temporary.replace(data)
+            stale = self._data_of_former()
             _write(self.path, model.SerializeToString())
-            if stale == data.name:
-                data.unlink(missing_ok=True)
+            if stale:
+                stale.unlink(missing_ok=True)
         except OSError as error:
-            raise DumpError(f"can't write the dump to {str(self.path)!r}: {error.strerror}") from error
+            if data:
+                data.unlink(missing_ok=True)
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError | ValueError) -> DumpError:
+        return DumpError(f"can't write a dump to {str(self.path)!r}: {getattr(error, 'strerror', None) or error}")
+
+    def _free_name(self) -> Path:
+        """A data file that nobody has: not the former dump's, which must last until the new one is there."""
+        names = (f"{self.path.name}.{count}.data" if count else f"{self.path.name}.data" for count in itertools.count())
+        return next(path for path in map(self.path.with_name, names) if not path.exists())
+
+    def _data_of_former(self) -> Path | None:
+        """The data file of the dump that stands at `path` until now: without it, that file is dead weight."""
+        model = onnx.ModelProto()
+        try:
+            model.ParseFromString(self.path.read_bytes())
+        except (OSError, DecodeError):
+            return None
+        if form.VERSION_KEY not in form.metadata(model):
+            return None
+        places = (entry for node in model.graph.node for item in node.attribute for entry in item.t.external_data)
+        names = (entry.value for entry in places if entry.key == "location")
+        ours = re.compile(re.escape(self.path.name) + r"(\.\d+)?\.data")
+        return next((self.path.with_name(name) for name in names if ours.fullmatch(name)), None)
 
     def _bytes(self, index: int) -> bytes:
-        assert self._file is not None
         self._file.flush()
         offset, length = self._spans[index]
         return os.pread(self._file.fileno(), length, offset)
@@ -123,9 +159,8 @@ class DumpWriter:
                     proto.external_data.add(key=key, value=str(value))
             graph.node.append(helper.make_node("Constant", [], [name], name=name, value=proto))
             graph.output.append(helper.make_tensor_value_info(name, carrier.onnx_type, dims))
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", form.OPSET)], ir_version=form.IR_VERSION, producer_name="filch"
-        )
+        opsets = [helper.make_opsetid("", form.OPSET)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=form.IR_VERSION, producer_name="filch")
         helper.set_model_props(model, self._metadata(modules))
         return model
 
@@ -157,7 +192,8 @@ def tensor_of(raw: torch.Tensor | None, dtype: torch.dtype, shape: torch.Size) -
     """Bytes (uint8, 1-d; None for an empty tensor) as a tensor of `dtype` and `shape`, sharing memory."""
     carrier = CARRIERS[dtype].view
     dims = (*shape, 2) if dtype.is_complex else tuple(shape)
-    plain = torch.empty(dims, dtype=carrier) if raw is None else raw.view(carrier).reshape(dims)
+    # On the CPU by name: the caller may have set another default device.
+    plain = torch.empty(dims, dtype=carrier, device="cpu") if raw is None else raw.view(carrier).reshape(dims)
     return from_carrier(plain, dtype)
 
 
@@ -175,19 +211,6 @@ def _write(path: Path, contents: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(contents)
-        os.replace(temporary, path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _data_of(path: Path) -> str | None:
-    """The data file of the dump that stands at `path` now, if there is one: overwriting it makes that file dead weight."""
-    model = onnx.ModelProto()
-    try:
-        model.ParseFromString(path.read_bytes())
-    except (OSError, DecodeError):
-        return None
-    if form.VERSION_KEY not in form.metadata(model):
-        return None
-    places = (entry for node in model.graph.node for entry in node.attribute[0].t.external_data)
-    return next((entry.value for entry in places if entry.key == "location"), None)

@@ -1,7 +1,7 @@
 """What a backend has to be able to do."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -19,12 +19,10 @@ class Compiled:
     Attributes:
         graph: the graph that really runs.
         handle: the backend's own, to run it.
-        keep: whatever must live as long (a folder with files).
     """
 
     graph: Graph
     handle: Any
-    keep: Any = field(default=None, repr=False)
 
 
 class Backend(Protocol):

@@ -4,7 +4,9 @@ Marking values as outputs changes what gets fused. So the untouched program is o
 that graph's values are made outputs, and it runs with optimisations off.
 """
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +43,14 @@ class OnnxRuntimeBackend:
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
         """See `Backend.compile`."""
-        folder = tempfile.TemporaryDirectory(prefix="filch-")
-        source = _write(program.model, Path(folder.name) / "program.onnx")
-        runs = Path(folder.name) / "optimized.onnx" if optimize else source
+        folder = Path(tempfile.mkdtemp(prefix="filch-"))
+        source = _write(program.model, folder / "program.onnx")
+        runs = folder / "optimized.onnx" if optimize else source
         session = self._session(source, ort.GraphOptimizationLevel.ORT_ENABLE_ALL if optimize else _OFF, runs if optimize else None)
         graph = graph_from_onnx(ir.load(runs)) if optimize else program.graph
-        return Compiled(graph, _Handle(session, runs), folder)
+        compiled = Compiled(graph, _Handle(session, runs))
+        weakref.finalize(compiled, shutil.rmtree, folder, ignore_errors=True)
+        return compiled
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
@@ -133,7 +137,7 @@ def _write(model: ir.Model, path: Path) -> Path:
     if size > _LARGE:
         ir.save(model, path, external_data=_DATA)
     else:
-        path.write_bytes(serde.serialize_model(model).SerializeToString())
+        path.write_bytes(serde.serialize_model(ir.external_data.load_to_model(model.clone())).SerializeToString())
     return path
 
 

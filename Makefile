@@ -1,0 +1,59 @@
+# Each target goes from a bare clone to its end, and does again only what has changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# What is installed depends on these two alone: the package itself is installed editable.
+PINS := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint fix coverage bench clean
+
+help: ## say what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.installed ## steal, export and compare a tiny language model
+	$(BIN)/filch demo
+
+test: $(VENV)/.installed-test ## run the tests; `make test ARGS="-k dump"` some of them
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-lint ## check style, types and who imports whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: $(VENV)/.installed-lint ## mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+coverage: $(VENV)/.installed-test ## run the tests and say which lines they never ran
+	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage report
+
+bench: $(VENV)/.installed-test ## measure what the README claims
+	@set -e; for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+
+clean: ## remove all that was made here, the environment too
+	rm -rf $(VENV) build dist demo .coverage .*_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp, as an interrupted `python -m venv` leaves a python without its pip behind.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Filch needs Python 3.11 or newer, and {sys.executable} is {sys.version.split()[0]}: say make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.installed: $(PINS) | $(VENV)/.made
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/.installed-test: $(PINS) | $(VENV)/.made
+	$(INSTALL) -e '.[test]'
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-lint: $(PINS) | $(VENV)/.made
+	$(INSTALL) -e '.[lint,test]'
+	touch $@ $(VENV)/.installed $(VENV)/.installed-test

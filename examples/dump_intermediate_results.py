@@ -1,0 +1,49 @@
+"""Steals what six modules of a tiny language model take and give, restores it, and finds it again in the ONNX graph."""
+
+import tempfile
+from pathlib import Path
+
+from filch.compare import compare, tiny_llm
+from filch.export import export
+from filch.steal import describe, restore, steal_forward
+
+
+def main(folder: Path) -> None:
+    model, inputs, dynamic_shapes = tiny_llm(dynamic_shapes=True)
+    print(f"inputs={describe(inputs)}")
+    print(f"dynamic_shapes={describe(dynamic_shapes)}")
+
+    print("\nIt contains these submodules:")
+    for name, module in model.named_modules():
+        print(f"- {name}: {type(module).__name__}")
+
+    print("\nWhat six of them take and give goes to a dump, one ONNX file of constants:")
+    with steal_forward(
+        [
+            ("model", model),
+            ("model.decoder", model.decoder),
+            ("model.decoder.attention", model.decoder.attention),
+            ("model.decoder.feed_forward", model.decoder.feed_forward),
+            ("model.decoder.norm_1", model.decoder.norm_1),
+            ("model.decoder.norm_2", model.decoder.norm_2),
+        ],
+        dump_file=folder / "dump.onnx",
+        verbose=1,
+        storage_limit=2**28,
+    ):
+        model(*inputs)
+
+    print("\nRestored from it:")
+    for key, value in restore(folder / "dump.onnx").items():
+        print(f"{tuple(key)} -- {describe(value)}")
+
+    print("\nAnd held against the exported graph, run by ONNX Runtime:")
+    export(model, inputs, dynamic_shapes=dynamic_shapes).save(folder / "model.onnx")
+    report = compare(folder / "dump.onnx", folder / "model.onnx")
+    print(report.table("modules", width=80))
+    report.assert_close()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        main(Path(name))

@@ -1,0 +1,104 @@
+"""`Graph`, the one view on graphs: its text, its cones, what it knows of nodes."""
+
+import onnx_ir as ir
+import torch
+from filch.export import Graph, Node, Value, export, load_program
+from torch import nn
+
+
+class Attention(nn.Module):
+    """The self-attention of hidet's document, small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.query(x), dim=-1)
+
+
+def test_the_text_of_a_graph_has_a_line_for_each_constant_and_node() -> None:
+    """Typed like hidet's: inputs in the head, constants first, the results last."""
+    graph = export(Attention().eval(), (torch.zeros(1, 2, 8),)).graph
+
+    text = graph.text()
+
+    assert text.splitlines() == [
+        "Graph(x: float32[1, 2, 8]){",
+        "  query.weight = Constant(float32[8, 8])",
+        "  query.bias = Constant(float32[8])",
+        "  val_0: ?[?] = Transpose(query.weight, perm=[1, 0])",
+        "  val_1: ?[?] = MatMul(x, val_0)",
+        "  linear: float32[1, 2, 8] = Add(val_1, query.bias)",
+        "  softmax: float32[1, 2, 8] = Softmax(linear, axis=-1)",
+        "  return softmax",
+        "}",
+    ]
+
+
+def test_modules_and_source_lines_are_written_on_request() -> None:
+    """They come from what the exporter recorded."""
+    graph = export(Attention().eval(), (torch.zeros(1, 2, 8),)).graph
+
+    lines = graph.text(modules=True, sources=True).splitlines()
+
+    assert "# query, " in lines[5] and "linear.py:" in lines[5]
+    assert "test_graph.py:" in lines[6]
+
+
+def test_symbolic_dimensions_are_written_by_name() -> None:
+    """A dynamic batch is no number."""
+    batch = torch.export.Dim("batch", min=1, max=9)
+
+    graph = export(Attention().eval(), (torch.zeros(2, 2, 8),), dynamic_shapes={"x": {0: batch}}).graph
+
+    assert str(graph.values[graph.inputs[0]]) == "float32[batch, 2, 8]"
+
+
+def chain() -> Graph:
+    """a → n1 → b → n2 → c, and w → n3 → d."""
+    nodes = (Node("n1", "Relu", ("a",), ("b",)), Node("n2", "Add", ("b", "d"), ("c",)), Node("n3", "Neg", ("w",), ("d",)))
+    ordered = (nodes[2], nodes[0], nodes[1])
+    return Graph("chain", ("a",), ("c",), ("w",), ordered, {name: Value(name) for name in "abcdw"})
+
+
+def test_a_cone_ends_at_the_values_that_stop_it() -> None:
+    """What makes c from b and d is one node; from nothing, all three."""
+    graph = chain()
+
+    assert [node.name for node in graph.cone(["c"], frozenset({"b", "d"}))] == ["n2"]
+    assert [node.name for node in graph.cone(["c"], frozenset())] == ["n3", "n1", "n2"]
+
+
+def test_what_does_not_depend_on_the_inputs_is_fixed() -> None:
+    """Constants, and what is computed from them alone."""
+    assert chain().fixed == {"w", "d"}
+
+
+def test_a_node_reads_what_its_subgraphs_capture() -> None:
+    """A branch of an If that uses an outer value depends on it."""
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["" : 18]>
+        outer (bool c, float[2] x) => (float[2] y) {
+            h = Relu(x)
+            y = If(c) <then_branch = t () => (float[2] a) { a = Neg(h) }, else_branch = e () => (float[2] b) { b = Abs(h) }>
+        }"""
+    )
+    from filch.export._from_onnx import graph_from_onnx
+
+    graph = graph_from_onnx(model)
+
+    assert graph.producer["y"].reads == ("c", "h")
+    assert [node.op for node in graph.consumers["h"]] == ["If"]
+
+
+def test_nodes_without_names_are_given_unique_ones(tmp_path) -> None:  # noqa: ANN001
+    """Rows and mappings go by name."""
+    model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 18]> g (float[2] x) => (float[2] z) { y = Relu(x)
+        z = Relu(y) }""")
+    ir.save(model, tmp_path / "m.onnx")
+
+    names = [node.name for node in load_program(tmp_path / "m.onnx").graph.nodes]
+
+    assert len(set(names)) == 2
+    assert all(names)

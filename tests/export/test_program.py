@@ -1,0 +1,215 @@
+"""Programs: saved, loaded, changed since, refused."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from filch.compare import compare, tiny_llm
+from filch.export import ExportError, Program, ProgramError, export, load_program, optimize
+from filch.export.backends import backend_names, get_backend
+from filch.steal import Capture, FilchError, steal_forward
+from torch import nn
+
+
+@pytest.fixture(scope="module")
+def stolen() -> Capture:
+    """The tiny LLM's eager run."""
+    model, inputs = tiny_llm()
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(*inputs)
+    return capture
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    """The tiny LLM, exported."""
+    return export(*tiny_llm())
+
+
+def test_a_saved_program_is_loaded_with_its_calls_inputs_and_operators(program: Program, tmp_path: Path) -> None:
+    """They travel in the file's metadata; the file passes the checker and is an ordinary ONNX file."""
+    program.save(tmp_path / "m.onnx")
+
+    loaded = load_program(tmp_path / "m.onnx")
+
+    assert loaded.module_calls == program.module_calls
+    assert (loaded.inputs, loaded.operators, loaded.model_type) == (program.inputs, program.operators, program.model_type)
+    assert loaded.graph == program.graph
+    onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
+
+
+def test_a_saved_program_judges_as_many_values_as_the_one_in_memory(program: Program, stolen: Capture, tmp_path: Path) -> None:
+    """What it was translated from is kept beside it."""
+    program.save(tmp_path / "m.onnx")
+
+    report = compare(stolen, tmp_path / "m.onnx")
+
+    assert report.close
+    assert report.headline() == compare(stolen, program).headline()
+
+
+def test_without_its_original_a_file_is_still_judged_at_its_modules(program: Program, stolen: Capture, tmp_path: Path) -> None:
+    """Values that no module took or gave are then not mapped, and said not to be."""
+    program.save(tmp_path / "m.onnx", original=False)
+
+    report = compare(stolen, tmp_path / "m.onnx")
+
+    assert os.listdir(tmp_path) == ["m.onnx"]
+    assert report.close
+    assert {row.evidence for row in report.rows} == {"module", ""}
+    assert {row.status for row in report.rows} == {"same", "not mapped", "no value"}
+
+
+def test_a_damaged_original_is_a_note_in_the_report(program: Program, stolen: Capture, tmp_path: Path) -> None:
+    """The comparison goes on with what the modules say."""
+    program.save(tmp_path / "m.onnx")
+    (tmp_path / "m.onnx.pt2").write_bytes(b"nothing of use")
+
+    report = compare(stolen, tmp_path / "m.onnx")
+
+    assert report.close
+    assert "m.onnx.pt2" in report.notes[0]
+
+
+def test_a_pickle_in_the_original_is_not_run(program: Program, stolen: Capture, tmp_path: Path) -> None:
+    """torch.export.load alone would fall back to unpickling anything."""
+    import zipfile
+
+    program.save(tmp_path / "m.onnx")
+    bad, marker = tmp_path / "bad.pt2", tmp_path / "ran"
+    payload = b"cposix\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR."
+    with zipfile.ZipFile(tmp_path / "m.onnx.pt2") as old, zipfile.ZipFile(bad, "w") as new:
+        for item in old.namelist():
+            new.writestr(item, payload if item.endswith(".pt") else old.read(item))
+    shutil.move(bad, tmp_path / "m.onnx.pt2")
+
+    report = compare(stolen, tmp_path / "m.onnx")
+
+    assert not marker.exists()
+    assert report.notes
+
+
+def test_a_file_that_was_changed_since_is_held_against_what_it_was(program: Program, stolen: Capture, tmp_path: Path) -> None:
+    """A weight that somebody edited in the file is found at the node that reads it."""
+    program.save(tmp_path / "m.onnx")
+    model = ir.load(tmp_path / "m.onnx")
+    weight = model.graph.initializers["decoder.feed_forward.linear_2.bias"]
+    changed = weight.const_value.numpy().copy()
+    changed[3] += np.float32(0.25)
+    weight.const_value = ir.tensor(changed)
+    ir.save(model, tmp_path / "m.onnx")
+
+    report = compare(stolen, tmp_path / "m.onnx")
+
+    assert not report.close
+    assert (report.first_divergence.op, report.first_divergence.module) == ("Add", "decoder.feed_forward.linear_2")
+    assert report.first_divergence.difference.mismatched == 60
+
+
+def test_a_changed_graph_resolves_its_calls_again(program: Program, tmp_path: Path) -> None:
+    """An optimised file says what became of each value that is gone."""
+    optimize(program).save(tmp_path / "m.onnx")
+
+    loaded = load_program(tmp_path / "m.onnx")
+
+    assert loaded.module_calls == optimize(program).module_calls
+    assert all(port.value is None or port.value in loaded.graph.known for call in loaded.module_calls.values() for port in call.outputs)
+
+
+def test_large_weights_go_to_a_file_beside_the_model(tmp_path: Path) -> None:
+    """64 MB of weights are too much for a protobuf that one wants to read quickly."""
+    model = nn.Linear(4100, 4100).eval()
+    x = torch.randn(1, 4100)
+
+    export(model, (x,)).save(tmp_path / "m.onnx", original=False)
+
+    assert sorted(os.listdir(tmp_path)) == ["m.onnx", "m.onnx.data"]
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(x)
+    assert compare(capture, tmp_path / "m.onnx").close
+
+
+def damaged(path: Path) -> None:
+    """A file whose notes are not what Filch writes."""
+    model = onnx.load(path)
+    for entry in model.metadata_props:
+        if entry.key == "filch.module_calls":
+            entry.value = json.dumps([["x"]])
+    onnx.save(model, path)
+
+
+def test_unusable_files_are_refused_in_a_sentence(program: Program, tmp_path: Path) -> None:
+    """No such file, no ONNX, cut short, a dump, damaged notes."""
+    text = tmp_path / "text.onnx"
+    text.write_text("no protobuf")
+    short = tmp_path / "short.onnx"
+    program.save(short, original=False)
+    short.write_bytes(short.read_bytes()[:1000])
+    notes = tmp_path / "notes.onnx"
+    program.save(notes, original=False)
+    damaged(notes)
+    dump = tmp_path / "dump.onnx"
+    with steal_forward(nn.Identity(), dump_file=dump):
+        pass
+
+    for path, message in [
+        (tmp_path / "none.onnx", "there is no file"),
+        (text, "is not an ONNX file"),
+        (short, "is not an ONNX file, or it is cut short"),
+        (notes, "what Filch noted in .* is damaged"),
+        (dump, "is a dump, not a program"),
+    ]:
+        with pytest.raises(ProgramError, match=message):
+            load_program(path)
+
+
+def test_what_cannot_be_exported_gives_torchs_reason_first() -> None:
+    """Not its banner, and no traceback from five levels down."""
+
+    class Branches(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if x.sum() > 0 else x - 1
+
+    with pytest.raises(ExportError, match=r"^torch can't export Branches: .*(data-dependent|guard)") as caught:
+        export(Branches(), (torch.ones(2),))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_fails_itself_is_told_from_one_that_cannot_be_exported() -> None:
+    """The reason is the model's own exception."""
+    with pytest.raises(ExportError, match="Linear itself fails on these inputs: RuntimeError: mat1 and mat2"):
+        export(nn.Linear(3, 3), (torch.ones(2, 4),))
+
+
+def test_export_takes_a_module() -> None:
+    """And says what it was given instead."""
+    with pytest.raises(ExportError, match="not function"):
+        export(lambda x: x, (torch.ones(1),))  # type: ignore[arg-type]
+
+
+def test_backends_go_by_name() -> None:
+    """An unknown one is refused with the nearest name, a missing device with what is missing."""
+    assert {"eager", "onnxruntime-cpu", "onnxruntime-cuda", "reference"} <= set(backend_names())
+    with pytest.raises(FilchError, match="there is no backend 'onnxruntime-cup'; did you mean 'onnxruntime-cpu'"):
+        get_backend("onnxruntime-cup")
+    with pytest.raises(FilchError, match="does not take these options"):
+        get_backend("eager", colour="red")
+    if not torch.cuda.is_available():
+        with pytest.raises(FilchError, match="needs a CUDA device, and torch sees none"):
+            get_backend("onnxruntime-cuda")
+
+
+@pytest.mark.gpu
+def test_the_cuda_backend_runs_the_tiny_llm(program: Program, stolen: Capture) -> None:
+    """On the device, by the session's own word."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    report = compare(stolen, program, backend="onnxruntime-cuda", tolerance=1e-4)
+
+    assert report.close

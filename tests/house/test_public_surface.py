@@ -1,0 +1,94 @@
+"""What users may import: all of it meant, documented, and no dearer than what it is for."""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted(file for room in ("steal", "export", "compare") for file in (ROOT / room).rglob("*.py"))
+PACKAGES = ["filch." + ".".join(file.parent.relative_to(ROOT).parts) for file in FILES if file.name == "__init__.py"]
+MEMBERS = (property, cached_property, classmethod, staticmethod)
+
+
+def _sub_packages(package):
+    return {other.rpartition(".")[2] for other in PACKAGES if other.rpartition(".")[0] == package}
+
+
+def _undocumented(name, value):
+    """`name`, and the public methods and properties of `value`, as far as they lack a docstring of their own."""
+    made_up = f"{name.rpartition('.')[2]}("  # what dataclasses write where there is none
+    doc = inspect.getdoc(value)
+    missing = [name] if not doc or doc.startswith(made_up) else []
+    if inspect.isclass(value):
+        for member, held in vars(value).items():
+            if not member.startswith("_") and (inspect.isfunction(held) or isinstance(held, MEMBERS)):
+                missing += [] if inspect.getdoc(getattr(value, member)) or held.__doc__ else [f"{name}.{member}"]
+    return missing
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_all_is_sorted(package):
+    """A name is found where one looks for it, once."""
+    names = importlib.import_module(package).__all__
+    assert list(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_all_is_what_is_public(package):
+    """Every name listed is there, and no other without an underscore."""
+    module = importlib.import_module(package)
+    missing = [name for name in module.__all__ if not hasattr(module, name)]
+    assert not missing
+    by_accident = {name for name in dir(module) if not name.startswith("_")} - {*module.__all__}
+    assert by_accident <= _sub_packages(package)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_an_unknown_name_is_an_attribute_error(package):
+    """A lazy package says no as any module does."""
+    module = importlib.import_module(package)
+    with pytest.raises(AttributeError, match="no attribute 'swipe'"):
+        module.swipe  # noqa: B018  it is the asking that fails
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_everything_public_has_a_docstring(package):
+    """`help()` has an answer on each class, function, method and property that a user can reach."""
+    module = importlib.import_module(package)
+    public = {name: getattr(module, name) for name in module.__all__}
+    documented = {name: value for name, value in public.items() if inspect.isclass(value) or inspect.isroutine(value)}
+    assert [at for name, value in documented.items() for at in _undocumented(name, value)] == []
+
+
+def test_modules_are_private():
+    """Code lives in `_x.py`: what is public stands in the `__init__` of a package."""
+    assert [str(file.relative_to(ROOT)) for file in FILES if not file.name.startswith("_")] == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_module_says_what_it_is(file):
+    """A file is one noun or one verb; its docstring says which."""
+    assert ast.get_docstring(ast.parse(file.read_text("utf-8")))
+
+
+def _loaded_by(statement):
+    """The top-level packages that a new interpreter loads for `statement`."""
+    code = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_importing_compare_costs_nothing():
+    """pytest imports the package at every start, torch or not; a name is loaded when it is asked for."""
+    assert _loaded_by("import filch.compare") - sys.stdlib_module_names == {"filch"}
+
+
+def test_importing_steal_needs_no_runtime():
+    """On a training box there need be torch, numpy and onnx, and nothing else."""
+    assert not _loaded_by("import filch.steal") & {"onnxruntime", "onnx_ir", "onnxscript", "rich", "transformers", "typer"}
