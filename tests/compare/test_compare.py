@@ -1,0 +1,375 @@
+"""Comparing a program with what the model did: rows, statuses, the first divergence, and what is refused."""
+
+import copy
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from fakes import WrongBackend
+from filch.compare import CompareError, Report, compare, tiny_llm
+from filch.export import Program, export, load_program
+from filch.steal import Capture, DumpError, FilchError, steal_forward
+from torch import nn
+
+
+class Model(nn.Module):
+    """Three modules in a row, one of them with two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4)
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values, indices = torch.topk(self.norm(self.first(x)), 2)
+        return self.last(self.norm(x)) + values, indices
+
+
+def capture_of(model: nn.Module, *calls: tuple[torch.Tensor, ...], **options: object) -> Capture:
+    """A capture of some calls of a model."""
+    with torch.no_grad(), steal_forward(model, **{"submodules": True, **options}) as capture:  # type: ignore[arg-type]
+        for call in calls:
+            model(*call)
+    return capture
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    torch.manual_seed(0)
+    return Model().eval()
+
+
+@pytest.fixture(scope="module")
+def inputs() -> tuple[torch.Tensor]:
+    return (torch.randn(3, 4, generator=torch.Generator().manual_seed(1)),)
+
+
+@pytest.fixture(scope="module")
+def program(model: Model, inputs: tuple[torch.Tensor]) -> Program:
+    return export(model, inputs)
+
+
+@pytest.fixture(scope="module")
+def capture(model: Model, inputs: tuple[torch.Tensor]) -> Capture:
+    return capture_of(model, inputs)
+
+
+def row_of(report: Report, value: str):  # noqa: ANN201
+    """The row of a value in the exported graph."""
+    return next(row for row in report.rows if row.value == value and row.stage == "exported")
+
+
+def test_a_clean_run_judges_every_value_and_flags_none(capture: Capture, program: Program) -> None:
+    """In the exported graph and the compiled one, undisturbed."""
+    report = compare(capture, program)
+
+    assert report.close
+    assert report.first_divergence is None
+    assert report.undisturbed
+    assert {row.status for row in report.rows if row.stage == "exported"} == {"same"}
+    assert {row.stage for row in report.rows} == {"exported", "compiled"}
+    report.assert_close()
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference", "eager"])
+def test_every_backend_agrees_with_the_model(capture: Capture, program: Program, backend: str) -> None:
+    """Eager PyTorch is one of them, and passes against itself."""
+    report = compare(capture, program, backend=backend)
+
+    assert report.close
+    assert report.backend == backend
+    assert all(row.judged for row in report.rows if row.kind == "output")
+
+
+def test_every_output_of_a_node_with_several_has_a_row(capture: Capture, program: Program) -> None:
+    """Values and indices of a top-k."""
+    report = compare(capture, program)
+
+    rows = [row for row in report.rows if row.op == "TopK" and row.stage == "exported" and row.kind == "node"]
+    assert [row.dtype for row in rows] == ["float32", "int64"]
+    assert all(row.judged for row in rows)
+
+
+def test_a_wrong_second_output_is_found(capture: Capture, program: Program) -> None:
+    """Integers are exact, and the second output is not hidden behind the first."""
+    wrong = WrongBackend({program.graph.outputs[1]: lambda value: value + 1})
+
+    report = compare(capture, program, backend=wrong)
+
+    assert report.first_divergence.value == program.graph.outputs[1]
+    assert not report.close
+
+
+def test_a_wrong_value_that_the_output_does_not_show_is_found(capture: Capture, program: Program) -> None:
+    """An intermediate value counts as much."""
+    value = program.module_calls["first", 0].outputs[0].value
+
+    report = compare(capture, program, backend=WrongBackend({value: lambda tensor: tensor * 1.001}))
+
+    assert (report.first_divergence.value, report.first_divergence.module, len(report.diverged)) == (value, "first", 1)
+    with pytest.raises(AssertionError, match=r"(?s)is not close to the capture!.*First: exported node .* → linear in first \(.*linear\.py:\d+\)"):
+        report.assert_close()
+
+
+def test_all_differences_are_in_one_message(capture: Capture, program: Program) -> None:
+    """Not only the first."""
+    names = [program.module_calls[path, 0].outputs[0].value for path in ("first", "last")]
+    wrong = WrongBackend({name: lambda tensor: tensor + 1 for name in names})
+
+    with pytest.raises(AssertionError, match=r"(?s)All 2 that differ:\n  .*linear.*\n  .*linear_1"):
+        compare(capture, program, backend=wrong).assert_close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [
+        (lambda t: t.double(), "shape or dtype differs", r"the dtype differs: f64\[3, 4\] where f32\[3, 4\]"),
+        (lambda t: t[:1], "shape or dtype differs", r"the shape differs: f32\[1, 4\] where f32\[3, 4\]"),
+        (lambda t: t * float("nan"), "different", ""),
+        (lambda t: t * float("inf"), "different", ""),
+        (lambda t: -t, "different", ""),
+        (lambda _: None, "no value", "the backend does not give it"),
+    ],
+    ids=["dtype", "shape", "nan", "inf", "sign", "missing"],
+)
+def test_wrong_shapes_types_and_missing_values_have_a_status(
+    capture: Capture, program: Program, fault: object, status: str, reason: str
+) -> None:
+    """And a reason; a missing value is never a pass for its row."""
+    value = program.module_calls["first", 0].outputs[0].value
+
+    row = row_of(compare(capture, program, backend=WrongBackend({value: fault})), value)
+
+    assert row.status == status
+    assert re.search(reason, row.reason)
+
+
+def test_a_missing_result_is_no_pass(capture: Capture, program: Program) -> None:
+    """A report in which an output could not be judged is not close."""
+    output = program.graph.outputs[0]
+
+    report = compare(capture, program, backend=WrongBackend({output: lambda _: None}))
+
+    assert not report.close
+    with pytest.raises(AssertionError, match=f"output {output} was not judged: the backend does not give it"):
+        report.assert_close()
+    assert "could not be judged" in str(report)
+
+
+def test_a_backend_that_observation_disturbs_is_found_out(capture: Capture, program: Program) -> None:
+    """Its outputs differ between the two runs, by one bit here; the first line says so."""
+    output = program.graph.outputs[0]
+    wrong = WrongBackend({output: lambda t: torch.nextafter(t, t + 1)}, observed_only=True)
+
+    report = compare(capture, program, backend=wrong)
+
+    assert not report.undisturbed
+    assert "the observed run DIFFERS FROM the undisturbed one" in str(report).replace("\n", " ").partition("Model on")[0]
+
+
+def test_three_calls_in_one_block_are_compared_call_by_call() -> None:
+    """Each on its own inputs, of different shapes; a fault in one of them is that one's."""
+    model, (ids,), shapes = tiny_llm(dynamic_shapes=True)
+    capture = capture_of(model, (ids,), (ids[:1, :7],), (ids[:, :3],))
+    program = export(model, (ids,), dynamic_shapes=shapes)
+    value = program.module_calls["decoder.norm_1", 0].outputs[0].value
+
+    clean = compare(capture, program)
+    wrong = compare(capture, program, backend=WrongBackend({value: lambda t: t + 1 if t.shape[1] == 7 else t}))
+
+    assert clean.close
+    assert {row.call for row in clean.rows} == {0, 1, 2}
+    assert {row.call for row in wrong.diverged} == {1}
+
+
+def test_the_steps_of_generate_are_compared_where_the_program_fits() -> None:
+    """The first step of a generation has the inputs that the model was exported with."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=50, num_key_value_heads=2)
+    llama = LlamaForCausalLM(config).eval()
+    ids = torch.randint(3, 50, (1, 5))
+    with steal_forward(llama, submodules=True) as steps:
+        llama.generate(ids, max_new_tokens=8, do_sample=False, min_new_tokens=8)
+
+    assert len(steps.calls()) == 8
+    _, kwargs = steps["", 0, "I"]
+    with torch.no_grad(), steal_forward(llama, submodules=True) as first:
+        llama(**copy.deepcopy({name: value for name, value in kwargs.items() if name == "input_ids"}))
+    assert compare(first, export(llama, (), {"input_ids": ids})).close
+
+
+def test_references_say_where_they_are_from(capture: Capture, program: Program) -> None:
+    """Stolen from a module, computed by eager, or derived inside of an operation's translation."""
+    report = compare(capture, program)
+
+    assert row_of(report, program.module_calls["first", 0].outputs[0].value).evidence == "module"
+    assert {row.evidence for row in report.rows if row.stage == "exported"} == {"module", "eager", "derived"}
+
+
+def test_a_stolen_value_beats_what_the_exported_program_computes(model: Model, inputs: tuple[torch.Tensor], program: Program) -> None:
+    """The model that ran is the reference, not its export: a weight that changed in between is found."""
+    changed = copy.deepcopy(model)
+    with torch.no_grad():
+        changed.last.bias += 0.5
+
+    report = compare(capture_of(changed, inputs), program)
+
+    assert not report.close
+    assert {row.module for row in report.diverged if row.kind == "node"} == {"last", ""}
+
+
+def test_a_fused_node_names_what_it_computes() -> None:
+    """ONNX Runtime turns MatMul, Add and more into one; its row lists the exported nodes."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh()).eval()
+    x = torch.randn(2, 8)
+
+    report = compare(capture_of(model, (x,)), export(model, (x,)))
+
+    fused = [row for row in report.rows if row.kind == "fused"]
+    assert ("Add" in fused[0].operators or "Gemm" in fused[0].operators) and "Tanh" in fused[-1].operators
+    assert report.close
+
+
+def test_the_compiled_graph_is_searched_too(capture: Capture, program: Program) -> None:
+    """A fault that only the optimised graph has is found there."""
+
+    class WrongWhenOptimised(WrongBackend):
+        def compile(self, program: Program, *, optimize: bool):  # noqa: ANN202
+            self.wrong = optimize
+            made = super().compile(program, optimize=optimize)
+            object.__setattr__(made, "optimized", optimize)
+            return made
+
+        def run(self, compiled, inputs, watch=()):  # noqa: ANN001, ANN202
+            found = dict(super().run(compiled, inputs, watch))
+            if compiled.optimized:
+                found = {name: value * 1.01 if value.is_floating_point() else value for name, value in found.items()}
+            return found
+
+    backend = WrongWhenOptimised(optimizes=True)
+
+    report = compare(capture, program, backend=backend)
+
+    assert report.first_divergence.stage == "compiled"
+
+
+@pytest.mark.parametrize("form", ["path", "Path", "dump", "capture"])
+def test_a_reference_is_a_path_a_dump_or_a_capture(model: Model, inputs: tuple[torch.Tensor], program: Program, tmp_path: Path, form: str) -> None:
+    """And a program one or the path of a file."""
+    from filch.steal import restore
+
+    made = capture_of(model, inputs, dump_file=tmp_path / "ref.onnx")
+    program.save(tmp_path / "model.onnx")
+    reference = {"path": str(tmp_path / "ref.onnx"), "Path": tmp_path / "ref.onnx", "dump": restore(tmp_path / "ref.onnx"), "capture": made}[form]
+
+    assert compare(reference, str(tmp_path / "model.onnx")).close
+    assert compare(reference, load_program(tmp_path / "model.onnx")).close
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence(model: Model, inputs: tuple[torch.Tensor], program: Program, tmp_path: Path) -> None:
+    """A dump of another model, without the model's own inputs, of other shapes; things that are no files."""
+    parts = capture_of(model.first, inputs)
+    inner = capture_of(nn.Sequential(model.first), inputs, submodules=False, include="0")
+    only = [("first", model.first)]
+    with torch.no_grad(), steal_forward(only) as without:
+        model(*inputs)
+    shape = capture_of(model, (torch.randn(2, 4),))
+    (tmp_path / "text.onnx").write_text("no protobuf")
+
+    for reference, message in [
+        (parts, "is of another model: it holds calls of Linear, the program is Model"),
+        (inner, "is of another model: it holds calls of Sequential"),
+        (shape, r"the program takes x: float32\[3, 4\], but the capture, call 0 of the model, was given f32\[2, 4\]; export it with"),
+    ]:
+        with pytest.raises(CompareError, match=message):
+            compare(reference, program)
+    with pytest.raises(FilchError, match="is of another model|has no inputs of an outermost call"):
+        compare(without, program)
+    with pytest.raises(DumpError, match="there is no file"):
+        compare(tmp_path / "none.onnx", program)
+    with pytest.raises(DumpError, match="is not an ONNX file"):
+        compare(tmp_path / "text.onnx", program)
+    with pytest.raises(FilchError, match="there is no backend 'nothing'"):
+        compare(parts, program, backend="nothing")
+    with pytest.raises(CompareError, match="not int"):
+        compare(parts, 3)  # type: ignore[arg-type]
+
+
+def test_an_empty_capture_is_refused(program: Program) -> None:
+    """Nothing was judged is no pass."""
+    with steal_forward(nn.Identity()) as empty:
+        pass
+
+    with pytest.raises(CompareError, match="has no inputs of an outermost call: steal the model itself too"):
+        compare(empty, program)
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_files_of_torchs_own_exporter_are_mapped_by_its_metadata(tmp_path: Path, optimized: bool) -> None:
+    """And a wrong value in one is found at its module."""
+    model, (ids,) = tiny_llm()
+    capture = capture_of(model, (ids,))
+    made = torch.onnx.export(model, (ids,), dynamo=True, optimize=optimized, verbose=False)
+    made.save(tmp_path / "foreign.onnx")
+
+    clean = compare(capture, tmp_path / "foreign.onnx")
+
+    assert clean.close
+    inferred = [row for row in clean.modules if row.how == "inferred"]
+    assert len(inferred) >= 0.9 * sum(row.side == "output" for row in clean.modules)
+
+    file = ir.load(tmp_path / "foreign.onnx")
+    bias = file.graph.initializers["decoder.feed_forward.linear_1.bias"]
+    bias.const_value = ir.tensor(bias.const_value.numpy() + np.float32(0.1), name=bias.name)
+    ir.save(file, tmp_path / "foreign.onnx")
+
+    wrong = compare(capture, tmp_path / "foreign.onnx")
+
+    assert not wrong.close
+    assert wrong.first_divergence.module == "decoder.feed_forward.linear_1"
+    assert wrong.first_divergence.evidence == "inferred"
+
+
+def test_files_without_any_metadata_are_mapped_by_their_numbers(tmp_path: Path) -> None:
+    """A value that no node has is not mapped, with the reason; the results are judged all the same."""
+    model, (ids,) = tiny_llm()
+    capture = capture_of(model, (ids,))
+    made = torch.onnx.export(model, (ids,), dynamo=True, optimize=False, verbose=False)
+    bare = made.model
+    for node in bare.graph:
+        node.metadata_props.clear()
+    weight = bare.graph.initializers["decoder.norm_2.weight"]
+    ir.save(bare, tmp_path / "bare.onnx")
+    weight.const_value = ir.tensor(weight.const_value.numpy() * 1.01, name=weight.name)
+    ir.save(bare, tmp_path / "wrong.onnx")
+
+    clean, wrong = compare(capture, tmp_path / "bare.onnx"), compare(capture, tmp_path / "wrong.onnx")
+
+    assert clean.close and {row.note for row in clean.modules if row.how == "inferred"} == {"by its numbers"}
+    assert not wrong.close
+    lost = next(row for row in wrong.modules if row.path == "decoder.norm_2" and row.side == "output")
+    assert (lost.how, lost.note) == ("not mapped", "nothing in this file says which value it is, and none has its numbers")
+
+
+def test_eager_in_half_precision_is_judged_by_the_dtype_it_gives(capture: Capture, program: Program) -> None:
+    """A program in another dtype differs in dtype: that is said, not hidden."""
+    from filch.export.backends import get_backend
+
+    report = compare(capture, program, backend=get_backend("eager", dtype=torch.float16))
+
+    assert not report.close
+    assert "the dtype differs: f16[" in report.first_divergence.reason
+
+
+def test_half_precision_models_are_compared_in_half_precision() -> None:
+    """float16 through ONNX Runtime, bfloat16 in eager."""
+    model = Model().eval().half()
+    x = (torch.randn(3, 4).half(),)
+
+    assert compare(capture_of(model, x), export(model, x)).close

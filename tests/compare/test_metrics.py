@@ -1,0 +1,108 @@
+"""Comparing two tensors: nothing that is wrong gets through, nothing that is right is flagged."""
+
+import math
+
+import pytest
+import torch
+from filch.compare import Tolerance, compare_tensors, default_tolerance
+from wrong_answers import CASES, Case
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_planted_differences_are_told_from_equal_values(case: Case) -> None:
+    """The cases that peers let through, and their harmless neighbours."""
+    assert compare_tensors(case.expected, case.actual).close == case.close
+
+
+def test_the_measures_are_what_their_definitions_say() -> None:
+    """Computed by hand: e = [1, -2, 0, 4], a = [1.5, -2, 0.25, 3]."""
+    expected, actual = torch.tensor([1.0, -2.0, 0.0, 4.0]), torch.tensor([1.5, -2.0, 0.25, 3.0])
+
+    found = compare_tensors(expected, actual)
+
+    assert found.error_max == 0.25
+    assert found.error_mean == pytest.approx((0.25 + 0 + 0.25 + 0.2) / 4)
+    assert (found.absolute, found.relative, found.scale) == (1.0, 0.5, 0.25)
+    assert found.snr == pytest.approx(10 * math.log10(21 / (0.25 + 0.0625 + 1)))
+    assert (found.mismatched, found.count, found.nonfinite, found.index) == (3, 4, 0, (0,))
+
+
+@pytest.mark.parametrize("size", [2**20 - 1, 2**20, 2**20 + 1, 3 * 2**20 + 7])
+def test_a_wrong_element_is_found_wherever_the_chunks_end(size: int) -> None:
+    """The last element of a tensor that is compared in pieces."""
+    expected = torch.zeros(size)
+    actual = expected.clone()
+    actual[-1] = 1
+
+    found = compare_tensors(expected, actual)
+
+    assert (found.close, found.mismatched, found.index, found.count) == (False, 1, (size - 1,), size)
+
+
+def test_the_index_is_that_of_the_largest_error() -> None:
+    """In the tensor's own shape."""
+    expected = torch.zeros(2, 3, 4)
+    actual = expected.clone()
+    actual[1, 0, 2], actual[1, 2, 3] = 0.5, 2.0
+
+    assert compare_tensors(expected, actual).index == (1, 2, 3)
+
+
+def test_a_tolerance_of_zero_asks_for_equality() -> None:
+    """Not one unit in the last place is let pass."""
+    expected = torch.ones(3)
+    actual = torch.nextafter(expected, torch.tensor(2.0))
+
+    assert compare_tensors(expected, actual).close
+    assert not compare_tensors(expected, actual, tolerance=0).close
+    assert compare_tensors(expected, expected.clone(), tolerance=0).close
+
+
+def test_both_limits_of_a_tolerance_hold() -> None:
+    """A tensor of small values may be within the first and out of the second."""
+    expected, actual = torch.tensor([1e-4, 1e-4]), torch.tensor([1e-4, 1.5e-4])
+
+    assert compare_tensors(expected, actual, tolerance=Tolerance(1e-3, 0.6)).close
+    assert not compare_tensors(expected, actual, tolerance=Tolerance(1e-3, 0.1)).close
+
+
+def test_rounding_of_large_inputs_is_no_difference_in_a_small_result() -> None:
+    """100 - 100 is 1e-6 here and 0 there; without what went into it, that is a 100 % error."""
+    expected, actual = torch.tensor([1e-6]), torch.tensor([0.0])
+
+    assert not compare_tensors(expected, actual).close
+    assert compare_tensors(expected, actual, magnitude=100.0).close
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.int32])
+def test_integers_are_compared_exactly_whatever_the_tolerance(dtype: torch.dtype) -> None:
+    """One is too many."""
+    expected, actual = torch.tensor([0, 1]).to(dtype), torch.tensor([1, 1]).to(dtype)
+
+    assert not compare_tensors(expected, actual, tolerance=10).close
+
+
+def test_the_default_tolerances_follow_the_dtype() -> None:
+    """As documented."""
+    limits = [default_tolerance(dtype).harmonic for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8)]
+
+    assert limits == [1e-10, 1e-5, 1e-2, 5e-2, 0.0]
+
+
+@pytest.mark.parametrize("view", ["transposed", "expanded", "conjugate", "negative"])
+def test_views_are_compared_by_their_numbers(view: str) -> None:
+    """Strides and lazy conjugation do not matter."""
+    base = torch.randn(3, 3, dtype=torch.complex64)
+    made = {"transposed": base.T, "expanded": base[:1].expand(3, 3), "conjugate": base.conj(), "negative": base.conj().imag}[view]
+
+    assert compare_tensors(made, made.clone().resolve_conj().resolve_neg().contiguous()).close
+    assert not compare_tensors(made, (made + 1).contiguous()).close
+
+
+def test_comparing_changes_neither_side() -> None:
+    """A peer writes into what it is given."""
+    expected, actual = torch.tensor([0.0, math.nan]), torch.tensor([0.0, 1.0])
+
+    compare_tensors(expected, actual)
+
+    assert expected[0] == 0 and expected[1].isnan() and actual.tolist() == [0.0, 1.0]

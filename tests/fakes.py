@@ -1,0 +1,40 @@
+"""Backends that are wrong on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from filch.export import Program
+from filch.export.backends import Compiled, get_backend
+
+Fault = Callable[[torch.Tensor], torch.Tensor | None]
+
+
+@dataclass
+class WrongBackend:
+    """ONNX Runtime, but what it says of some values is changed, or kept back.
+
+    Attributes:
+        faults: by value name, what becomes of the value; None leaves it out.
+        observed_only: whether the undisturbed run tells the truth.
+    """
+
+    faults: Mapping[str, Fault] = field(default_factory=dict)
+    observed_only: bool = False
+    name: str = "wrong"
+    optimizes: bool = False
+
+    def compile(self, program: Program, *, optimize: bool) -> Compiled:
+        return get_backend("onnxruntime-cpu").compile(program, optimize=optimize)
+
+    def run(self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], watch: Collection[str] = ()) -> Mapping[str, torch.Tensor]:
+        found = dict(get_backend("onnxruntime-cpu").run(compiled, inputs, watch))
+        if self.observed_only and not watch:
+            return found
+        for name, fault in self.faults.items():
+            if name in found:
+                changed = fault(found.pop(name))
+                found |= {} if changed is None else {name: changed}
+        return found
