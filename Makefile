@@ -20,10 +20,9 @@ test: $(VENV)/.installed-test ## run the tests; `make test ARGS="-k dump"` some 
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.installed-lint ## check style, types and who imports whom
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	@failed=0; for check in "ruff check ." "ruff format --check ." mypy lint-imports; do \
+		echo "$(BIN)/$$check"; $(BIN)/$$check || failed=1; \
+	done; exit $$failed
 
 fix: $(VENV)/.installed-lint ## mend what ruff can mend
 	$(BIN)/ruff check --fix .

@@ -13,10 +13,11 @@ from random import Random
 
 import onnx
 import torch
+from onnx_ir import serde
+
 from filch.compare import Report, compare
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, ModuleInfo, argument_tensors, steal_forward
-from onnx_ir import serde
 
 # The models and the plants live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -101,7 +102,10 @@ def table(found: Counter[tuple[str, str]], drawn: Counter[str]) -> str:
     """A row per kind of plant, and their sum."""
     places = (EXPORTED, COMPILED, READER, MISSED)
     head = ("kind", "planted", "counted", *places)
-    rows = [(kind, drawn[kind], sum(found[kind, at] for at in places), *(found[kind, at] for at in places)) for kind in KINDS]
+    rows = [
+        (kind, drawn[kind], sum(found[kind, at] for at in places), *(found[kind, at] for at in places))
+        for kind in KINDS
+    ]
     total = ("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:]))  # type: ignore[arg-type]
     return "\n".join(f"{row[0]!s:20}" + "".join(f"{cell!s:>10}" for cell in row[1:]) for row in (head, *rows, total))
 
@@ -135,7 +139,10 @@ def main() -> int:
                 here[at] += 1
                 if at == MISSED:
                     tolerated = ", tolerated" if plant.tolerated else ""
-                    print(f"MISSED {name}, {protocol}, {kind}{tolerated}: {plant.text} -> {plant.value}\n    {said}", flush=True)
+                    print(
+                        f"MISSED {name}, {protocol}, {kind}{tolerated}: {plant.text} -> {plant.value}\n    {said}",
+                        flush=True,
+                    )
             print(f"{name}: clean runs flag {clean}; {dict(here)}", flush=True)
     print(f"\n{table(found, drawn)}")
     counted = sum(found.values())

@@ -48,7 +48,8 @@ def compare(
     held = reference if isinstance(reference, Records) else restore(reference)
     given = _program(program)
     engine = get_backend(backend) if isinstance(backend, str) else backend
-    calls = stolen_calls(held, given)
+    stolen = stolen_calls(held, given)
+    calls = stolen.calls
     step(f"compiling for {engine.name}", 0, len(calls))
     source = References(held, given)
     stages: list[tuple[Stage, bool]] = [("exported", False), *([("compiled", True)] if engine.optimizes else [])]  # type: ignore[list-item]
@@ -80,7 +81,8 @@ def compare(
         rows=tuple(rows),
         modules=tuple(modules),
         undisturbed=undisturbed,
-        notes=tuple(source.notes),
+        notes=(*source.notes, *stolen.notes, *stolen.left_out),
+        calls=(len(calls), len(calls) + len(stolen.left_out)),
         operators=tuple(operators),
     )
 

@@ -27,20 +27,54 @@ class StolenCall:
     keys: Mapping[tuple[str, int], tuple[str, int]]
 
 
-def stolen_calls(reference: Records, program: Program) -> list[StolenCall]:
+@dataclass(frozen=True)
+class StolenCalls:
+    """The calls of the program's model in a capture or dump.
+
+    Attributes:
+        calls: those that the program can be fed.
+        left_out: for each of the others, why not.
+        notes: what the program was not fed though the model was given it.
+    """
+
+    calls: tuple[StolenCall, ...]
+    left_out: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def stolen_calls(reference: Records, program: Program) -> StolenCalls:
     """The calls of the program's model in a capture or dump.
 
     Raises:
-        CompareError: there is none, or what they were given is not what the program takes.
+        CompareError: there is none, or none was given what the program takes.
     """
     calls = [call for call in reference.calls() if _is_outermost(reference, call)]
     if not calls:
-        raise CompareError(f"{_where(reference)} has no inputs of an outermost call: steal the model itself too, not its submodules alone")  # fmt: skip
+        raise CompareError(
+            f"{_where(reference)} has no inputs of an outermost call: steal the model itself too, not its submodules alone"
+        )
     fitting = [call for call in calls if program.model_type in ("", reference.modules[call.name].type_name)]
     if not fitting:
         stolen = reference.modules[calls[0].name].type_name
-        raise CompareError(f"{_where(reference)} is of another model: it holds calls of {_short(stolen)}, the program is {_short(program.model_type)}")  # fmt: skip
-    return [_stolen(reference, program, call) for call in fitting]
+        raise CompareError(
+            f"{_where(reference)} is of another model: it holds calls of {_short(stolen)}, "
+            f"the program is {_short(program.model_type)}"
+        )
+    made: list[StolenCall] = []
+    refused: list[CompareError] = []
+    unused: dict[str, None] = {}
+    for call in fitting:
+        try:
+            stolen_call, extra = _stolen(reference, program, call)
+        except CompareError as error:
+            refused.append(error)
+        else:
+            made.append(stolen_call)
+            unused |= dict.fromkeys(extra)
+    if not made:
+        raise refused[0]
+    notes = [f"the model was given {name!r} too, which the program does not take" for name in unused]
+    return StolenCalls(tuple(made), tuple(map(str, refused)), tuple(notes))
 
 
 def _where(reference: Records) -> str:
@@ -55,8 +89,9 @@ def _is_outermost(reference: Records, call: Call) -> bool:
     return any(reference.records[key].origin.path == "" and key.kind == "I" for key in call.keys)
 
 
-def _stolen(reference: Records, program: Program, call: Call) -> StolenCall:
-    keys = {}
+def _stolen(reference: Records, program: Program, call: Call) -> tuple[StolenCall, list[str]]:
+    """One call, and the paths of what the model was given and the program does not take."""
+    keys: dict[tuple[str, int], tuple[str, int]] = {}
     for key in call.keys:
         origin = reference.records[key].origin
         if origin.path is not None and key.kind == "I":
@@ -65,26 +100,33 @@ def _stolen(reference: Records, program: Program, call: Call) -> StolenCall:
     args, kwargs = reference[Key(name, iteration, "I")]
     found = argument_tensors(reference.modules[name].parameters, args, kwargs)
     place = f"{_where(reference)}, call {call.index} of {name or 'the model'}"
-    return StolenCall(call.index, name, _feeds(program, found, place), keys)
+    paths = _paths(program, found, place)
+    feeds = {graph_name: _fed(program, graph_name, path, found[path], place) for graph_name, path in paths.items()}
+    return StolenCall(call.index, name, feeds, keys), [path for path in found if path not in paths.values()]
 
 
-def _feeds(program: Program, found: Mapping[str, torch.Tensor], place: str) -> dict[str, torch.Tensor]:
-    graph = program.graph
-    feeds = {}
-    rest = [path for path in found if path not in program.inputs.values() and path not in graph.inputs]
-    for name in graph.inputs:
-        path = program.inputs.get(name, name)
-        if path not in found and not program.inputs and rest:
-            path = rest.pop(0)  # a foreign file: inputs that are not called like parameters are taken in order
+def _paths(program: Program, found: Mapping[str, torch.Tensor], place: str) -> dict[str, str]:
+    """For each input of the graph, the path of the argument that it is fed."""
+    inputs = program.graph.inputs
+    paths = {name: program.inputs.get(name, name) for name in inputs}
+    if not program.inputs:  # a foreign file: inputs that are not called like arguments are taken in order
+        rest = [path for path in found if path not in inputs]
+        paths = {name: path if path in found or not rest else rest.pop(0) for name, path in paths.items()}
+    for path in paths.values():
         if path not in found:
             has = ", ".join(found) or "no tensors"
             raise CompareError(f"the program takes an input {path!r}, but {place}, was given {has}")
-        value = graph.values[name]
-        tensor = found[path]
-        if value.shape is not None and not _fits(tuple(tensor.shape), value.shape):
-            raise CompareError(f"the program takes {name}: {value}, but {place}, was given {describe(tensor)}; export it with these inputs, or with dynamic_shapes")  # fmt: skip
-        feeds[name] = tensor
-    return feeds
+    return paths
+
+
+def _fed(program: Program, name: str, path: str, tensor: torch.Tensor, place: str) -> torch.Tensor:
+    value = program.graph.values[name]
+    if value.shape is not None and not _fits(tuple(tensor.shape), value.shape):
+        raise CompareError(
+            f"the program takes {name}: {value}, but {place}, was given {describe(tensor)} as {path}; "
+            "export it with these inputs, or with dynamic_shapes"
+        )
+    return tensor
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[object, ...]) -> bool:

@@ -9,7 +9,7 @@ from filch.steal import describe
 from ._tolerance import Tolerance, tolerance_for
 
 _UNITS = 16  # in the last place: what the roundings on the way through a model add up to
-_CHUNK = 2**20  # elements at a time: a few megabytes, so that differences of large tensors need no second copy of them
+_CHUNK = 2**17  # elements at a time: what is made of them stays in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -86,34 +86,39 @@ def compare_tensors(
         what = "shape" if expected.shape != actual.shape else "dtype"
         return Difference(False, f"the {what} differs: {describe(actual)} where {describe(expected)} is expected")
     limits = tolerance_for(expected.dtype, tolerance)
-    if expected.numel() == 0:
-        return Difference(True, None, 0.0, 0.0, 0.0, 0.0, 0.0, math.inf, tolerance=limits)
-    e, a = _flat(expected), _flat(actual)
-    totals = _Totals(limits, _rounding(e, magnitude, limits))
+    if expected.numel() == 0 or _equal(expected, actual):
+        return Difference(True, None, 0.0, 0.0, 0.0, 0.0, 0.0, math.inf, count=expected.numel(), tolerance=limits)
+    e, a = _flat(expected), _flat(actual).to(expected.device)
+    totals = _Totals()
     for start in range(0, e.numel(), _CHUNK):
-        totals.add(e[start : start + _CHUNK], a[start : start + _CHUNK].to(e.device), start)
-    return totals.difference(tuple(expected.shape))
+        totals.add(e[start : start + _CHUNK], a[start : start + _CHUNK], start)
+    rounding, mismatched = 0.0, 0
+    if totals.worst > limits.harmonic or totals.scale > limits.scale:
+        rounding = _rounding(expected.dtype, max(totals.largest, magnitude), limits)
+        chunks = zip(e.split(_CHUNK), a.split(_CHUNK), strict=True)
+        mismatched = sum(_mismatched(*pair, limits.harmonic, rounding) for pair in chunks)
+    in_scale = totals.scale <= limits.scale or totals.absolute <= rounding
+    return totals.difference(close=not mismatched and in_scale, mismatched=mismatched, limits=limits, shape=tuple(expected.shape))
 
 
-def _rounding(expected: torch.Tensor, magnitude: float, limits: Tolerance) -> float:
-    """The absolute difference that rounding explains."""
-    if expected.itemsize == 1 or not (expected.dtype.is_floating_point or expected.dtype.is_complex):
+def _equal(expected: torch.Tensor, actual: torch.Tensor) -> bool:
+    """Whether all numbers are equal, at memory speed; a NaN is not, here, and is looked at more closely."""
+    return bool(torch.equal(_flat(expected), _flat(actual).to(expected.device)))
+
+
+def _rounding(dtype: torch.dtype, largest: float, limits: Tolerance) -> float:
+    """The absolute difference that rounding explains, where the largest number is `largest`."""
+    if dtype.itemsize == 1 or not (dtype.is_floating_point or dtype.is_complex):
         return 0.0  # 16 units of a float8 are more than its whole range
-    largest = max((largest_magnitude(part) for part in expected.split(_CHUNK)), default=0.0)
-    return min(_UNITS * torch.finfo(expected.dtype).eps, limits.harmonic) * max(largest, magnitude)
+    return min(_UNITS * torch.finfo(dtype).eps, limits.harmonic) * largest
 
 
 def largest_magnitude(tensor: torch.Tensor) -> float:
     """The largest absolute value among a tensor's finite numbers; 0 if it has none."""
-    size = _real(tensor).abs()
-    return float(torch.where(size.isfinite(), size, 0.0).max()) if size.numel() else 0.0
-
-
-def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """In a type that has arithmetic."""
-    if tensor.dtype == torch.complex32:
-        return tensor.to(torch.complex64)
-    return tensor.to(torch.float32) if tensor.itemsize == 1 and tensor.dtype.is_floating_point else tensor
+    if not tensor.numel():
+        return 0.0
+    size = (tensor.to(torch.float32) if tensor.itemsize == 1 and tensor.dtype.is_floating_point else tensor).abs()
+    return float(torch.where(size.isfinite(), size, 0.0).max())
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -125,68 +130,86 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 class _Totals:
     """What the chunks add up to."""
 
-    def __init__(self, limits: Tolerance, rounding: float) -> None:
-        self._limits = limits
-        self._rounding = rounding
-        self._worst, self._where = -1.0, 0
-        self._sum = self._absolute = self._relative = self._largest = self._signal = self._noise = 0.0
-        self._mismatched = self._nonfinite = self._count = 0
+    def __init__(self) -> None:
+        self.worst, self._where = -1.0, 0
+        self.absolute = self.largest = 0.0
+        self._sum = self._relative = self._signal = self._noise = 0.0
+        self._nonfinite = self._count = 0
+
+    @property
+    def scale(self) -> float:
+        """The largest absolute difference relative to the largest expected magnitude."""
+        return self.absolute / self.largest if self.largest else (math.inf if self.absolute else 0.0)
 
     def add(self, expected: torch.Tensor, actual: torch.Tensor, start: int) -> None:
-        e, a, same = _wide(expected, actual)
-        distance = torch.where(same, 0.0, (a - e).abs())
-        size = e.abs()
-        odd = ~same & ~(torch.isfinite(a) & torch.isfinite(e))
-        distance = torch.where(odd, math.inf, distance)
-        if not expected.dtype.is_floating_point and not expected.dtype.is_complex:
-            # int64 differences may round to 0 in float64, and differ all the same.
-            distance = torch.where(same, distance, distance.clamp(min=1.0))
-        # Equal NaNs must not reach the quotient: max() would return them and hide every other element.
-        error = torch.where(same, 0.0, torch.where(odd, math.inf, distance / (size + 1)))
+        distance, size, odd = _distances(expected, actual)
+        error = distance / (size + 1)
         worst, where = error.max(dim=0)
-        if float(worst) > self._worst:
-            self._worst, self._where = float(worst), start + int(where)
-        finite, known = ~odd, torch.isfinite(size)
+        if float(worst) > self.worst:
+            self.worst, self._where = float(worst), start + int(where)
         self._sum += float(error.sum())
-        self._absolute = max(self._absolute, float(distance.max()))
-        nonzero = finite & known & (size > 0)
-        self._relative = max(self._relative, float(torch.where(nonzero, distance / size, 0.0).max()))
-        self._largest = max(self._largest, float(torch.where(known, size, 0.0).max()))
-        self._signal += float(torch.where(known, size, 0.0).square().sum())
+        self.absolute = max(self.absolute, float(distance.max()))
+        self.largest = max(self.largest, float(size.max()))
+        # Nothing is relative to 0, and what is not finite is counted apart.
+        self._relative = max(self._relative, float((distance / size).nan_to_num_(nan=0.0, posinf=0.0).max()))
+        self._signal += float(size.square().sum())
         self._noise += float(distance.square().sum())
-        self._mismatched += int(((error > self._limits.harmonic) & (distance > self._rounding)).sum())
-        self._nonfinite += int(odd.sum())
+        self._nonfinite += odd
         self._count += expected.numel()
 
-    def difference(self, shape: tuple[int, ...]) -> Difference:
-        scale = self._absolute / self._largest if self._largest else (math.inf if self._absolute else 0.0)
-        in_scale = scale <= self._limits.scale or self._absolute <= self._rounding
+    def difference(self, *, close: bool, mismatched: int, limits: Tolerance, shape: tuple[int, ...]) -> Difference:
         return Difference(
-            close=not self._mismatched and in_scale,
-            error_max=self._worst,
+            close=close,
+            error_max=self.worst,
             error_mean=self._sum / self._count,
-            absolute=self._absolute,
+            absolute=self.absolute,
             relative=self._relative,
-            scale=scale,
-            snr=10 * math.log10(self._signal / self._noise) if self._noise and self._signal and math.isfinite(self._noise) else (-math.inf if self._noise else math.inf),
-            mismatched=self._mismatched,
+            scale=self.scale,
+            snr=_decibel(self._signal, self._noise),
+            mismatched=mismatched,
             nonfinite=self._nonfinite,
             count=self._count,
             index=_unravel(self._where, shape),
-            tolerance=self._limits,
-        )  # fmt: skip
+            tolerance=limits,
+        )
 
 
-def _wide(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Both in a type that holds their difference, and where they are the same (NaN to NaN, infinity to itself)."""
-    if expected.dtype.is_complex:
-        e, a = expected.to(torch.complex128), actual.to(torch.complex128)
-        return e, a, _same(e.real, a.real) & _same(e.imag, a.imag)
-    if expected.dtype.is_floating_point:
-        e, a = expected.to(torch.float64), actual.to(torch.float64)
-        return e, a, _same(e, a)
-    bits = expected.view(torch.int64) == actual.view(torch.int64) if expected.dtype == torch.uint64 else expected == actual
-    return expected.to(torch.float64), actual.to(torch.float64), bits
+def _decibel(signal: float, noise: float) -> float:
+    if not noise:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal and math.isfinite(noise) else -math.inf
+
+
+def _mismatched(expected: torch.Tensor, actual: torch.Tensor, harmonic: float, rounding: float) -> int:
+    distance, size, _ = _distances(expected, actual)
+    return int(((distance / (size + 1) > harmonic) & (distance > rounding)).sum())
+
+
+def _distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """`|a - e|` and `|e|` in float64, and how many elements are NaN or infinite on one side alone.
+
+    Where both are the same NaN or infinity, the distance is 0; where only one is, it is infinite. The size of what is
+    not finite is 0, so that it can't hide another element in a sum or a quotient.
+    """
+    if not (expected.dtype.is_floating_point or expected.dtype.is_complex):
+        return _integer_distances(expected, actual)
+    wide = torch.complex128 if expected.dtype.is_complex else torch.float64
+    e, a = expected.to(wide), actual.to(wide)
+    distance, size = (a - e).abs(), e.abs()
+    if math.isfinite(float(distance.sum())):  # neither side has a NaN or an infinity: by far the usual case
+        return distance, size, 0
+    same = _same(e, a) if wide == torch.float64 else _same(e.real, a.real) & _same(e.imag, a.imag)
+    odd = ~same & ~(torch.isfinite(a) & torch.isfinite(e))
+    distance = torch.where(same, 0.0, torch.where(odd, math.inf, distance))
+    return distance, torch.where(size.isfinite(), size, 0.0), int(odd.sum())
+
+
+def _integer_distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+    unsigned = expected.dtype == torch.uint64  # torch can't compare these, but their bits
+    same = expected.view(torch.int64) == actual.view(torch.int64) if unsigned else expected == actual
+    e, a = expected.to(torch.float64), actual.to(torch.float64)
+    # Differences of large integers may round to 0 in float64; they differ all the same.
+    return torch.where(same, 0.0, (a - e).abs().clamp_(min=1.0)), e.abs(), 0
 
 
 def _same(e: torch.Tensor, a: torch.Tensor) -> torch.Tensor:

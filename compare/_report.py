@@ -76,7 +76,7 @@ class Row:
 
     def __str__(self) -> str:
         where = f" in {self.module}" if self.module else ""
-        line = f" ({self.source})" if self.source else ""
+        line = f" ({short_source(self.source)})" if self.source else ""
         fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
         what = str(self.difference) if self.difference else self.reason
         return f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}"
@@ -141,6 +141,7 @@ class Report:
         modules: one for each tensor that a stolen module call took or gave.
         undisturbed: whether the observed run's outputs are bit for bit those of the undisturbed one.
         notes: what else a reader has to know.
+        calls: how many calls of the model were compared, and how many there are.
         operators: the model's own operations, for each call; empty if the program does not know them.
     """
 
@@ -151,6 +152,7 @@ class Report:
     modules: tuple[ModuleRow, ...] = ()
     undisturbed: bool = True
     notes: tuple[str, ...] = ()
+    calls: tuple[int, int] = (1, 1)
     operators: tuple[tuple[Operator, ...], ...] = field(default=(), repr=False)
 
     @cached_property
@@ -179,7 +181,9 @@ class Report:
 
     def headline(self) -> str:
         """What was judged, what was not and why, and whether observing changed anything, in one line."""
-        parts = [f"judged {_share(self.rows, stage)} {stage} values" for stage in ("exported", "compiled") if _of(self.rows, stage)]  # fmt: skip
+        compared, there = self.calls
+        parts = [f"compared {compared} of {there} calls"] if there > compared else []
+        parts += [f"judged {_share(self.rows, stage)} {stage} values" for stage in ("exported", "compiled") if _of(self.rows, stage)]  # fmt: skip
         equal = "equals" if self.undisturbed else "DIFFERS FROM"
         return f"{'; '.join(parts)}; the observed run {equal} the undisturbed one"
 
@@ -232,6 +236,15 @@ class Report:
         from ._formats import to_markdown  # noqa: PLC0415
 
         return to_markdown(self, path)
+
+
+def short_source(source: str) -> str:
+    """A line of code by the path that a reader knows it by: in its package, or from where one stands."""
+    _, installed, inside = source.rpartition("site-packages/")
+    if installed:
+        return inside
+    here = f"{os.getcwd()}/"
+    return source.removeprefix(here)
 
 
 def _of(rows: Sequence[Row], stage: str) -> list[Row]:

@@ -33,6 +33,13 @@ def describe(value: Any, *, with_shape: bool = True, statistics: bool = False) -
 
 
 def _describe(value: Any, tensor: Callable[[torch.Tensor], str], above: tuple[int, ...]) -> str:
+    try:
+        return _described(value, tensor, above)
+    except Exception:  # noqa: BLE001  what can't write itself is no reason to end the run that prints it
+        return f"<{type(value).__name__}>"
+
+
+def _described(value: Any, tensor: Callable[[torch.Tensor], str], above: tuple[int, ...]) -> str:
     if isinstance(value, torch.Tensor):
         return tensor(value)
     if id(value) in above:

@@ -20,8 +20,6 @@ from ._records import ModuleInfo, Origin, Record, Records
 from ._structure import Spec, decode
 from ._writer import tensor_of
 
-_LARGEST = 2**31  # what protobuf can hold
-
 
 class Dump(Records):
     """A dump on disk: a mapping from key to value that reads a value when it is asked for.
@@ -92,7 +90,7 @@ def _record(row: Spec) -> tuple[Key, Record]:
 
 def _load(path: Path) -> onnx.ModelProto:
     try:
-        if path.stat().st_size > _LARGEST:
+        if path.stat().st_size > form.LARGEST:
             raise DumpError(f"{str(path)!r} is not an ONNX file: those are never larger than 2 GiB")
         contents = path.read_bytes()
     except FileNotFoundError:

@@ -25,6 +25,7 @@ ALIGNMENT = 64
 PAGE = 4096
 # Below, one file is handier; above, loading a dump to read one tensor of it would cost too much.
 INLINE_LIMIT = 32 * 2**20
+LARGEST = 2**31  # what protobuf can hold
 # Constant has been able to hold every type since opset 21 (24 for float8 E8M0); ONNX Runtime and the checker read both.
 OPSET = 24
 IR_VERSION = 13

@@ -255,7 +255,8 @@ class _Recorder:
         record = Record(encode(value, put), origin)
         self._store.add(key, record)
         self._records[key] = record
-        self._narrator.stored(key, value)
+        if not (isinstance(record.spec, dict) and "skipped" in record.spec):
+            self._narrator.stored(key, value)
 
     def _over_limit(self, tensor: torch.Tensor) -> str | None:
         size = tensor.numel() * tensor.element_size()

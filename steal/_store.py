@@ -32,7 +32,8 @@ class MemoryStore:
         self._tensors: list[torch.Tensor] = []
 
     def put(self, tensor: torch.Tensor, name: str) -> Spec:  # noqa: ARG002  the name is for files
-        self._tensors.append(tensor.detach().to("cpu", copy=True))
+        with torch.inference_mode(mode=False):  # a copy made in it could not be given to a model that trains
+            self._tensors.append(tensor.detach().to("cpu", copy=True))
         return len(self._tensors) - 1
 
     def get(self, reference: Spec) -> torch.Tensor:

@@ -290,10 +290,24 @@ def _decode_torch(spec: Spec, _: Get) -> Any:
 
 
 def _decode_numpy(spec: Spec, get: Get) -> Any:
-    held = _decode(spec["numpy"], get, 0)
-    if isinstance(held, Skipped):
-        return held
-    return held.numpy()[()] if spec.get("scalar") else held.numpy()
+    held = spec["numpy"]
+    if "tensor" not in held:
+        return _LEAVES["skipped"](held, get)
+    array = get(held["tensor"]).numpy()
+    return array[()] if spec.get("scalar") else array
+
+
+def _integer(spec: Spec) -> int | None:
+    found = int(spec["int"], 16) if isinstance(spec, dict) else spec
+    if not (found is None or isinstance(found, int)):
+        raise TypeError(f"{found!r} is no integer")
+    return found
+
+
+def _decode_size(spec: Spec, _: Get) -> torch.Size:
+    if any(not -(2**63) <= dim < 2**63 for dim in spec["size"]):
+        raise ValueError("a dimension is out of range")  # torch would find that out much later
+    return torch.Size(spec["size"])
 
 
 _LEAVES: dict[str, Callable[[Spec, Get], Any]] = {
@@ -304,13 +318,13 @@ _LEAVES: dict[str, Callable[[Spec, Get], Any]] = {
     "float": lambda spec, _: float(spec["float"]),
     "complex": lambda spec, _: complex(*map(float.fromhex, spec["complex"])),
     "bytes": lambda spec, _: bytes.fromhex(spec["bytes"]),
-    "size": lambda spec, _: torch.Size(spec["size"]),
+    "size": _decode_size,
     "torch": _decode_torch,
     "device": lambda spec, _: torch.device(spec["device"]),
     "enum": _decode_enum,
     "type": _decode_type,
-    "slice": lambda spec, get: slice(*(_decode(part, get, 0) for part in spec["slice"])),
-    "range": lambda spec, get: range(*(_decode(part, get, 0) for part in spec["range"])),
+    "slice": lambda spec, _: slice(*map(_integer, spec["slice"])),
+    "range": lambda spec, _: range(*map(_integer, spec["range"])),  # type: ignore[arg-type]
 }
 
 

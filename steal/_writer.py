@@ -102,12 +102,13 @@ class DumpWriter:
                 self._temporary.replace(data)
             stale = self._data_of_former()
             _write(self.path, model.SerializeToString())
-            if stale:
-                stale.unlink(missing_ok=True)
         except OSError as error:
             if data:
                 data.unlink(missing_ok=True)
             raise self._refused(error) from error
+        if stale:
+            with contextlib.suppress(OSError):  # dead weight, no more
+                stale.unlink(missing_ok=True)
 
     def _refused(self, error: OSError | ValueError) -> DumpError:
         return DumpError(f"can't write a dump to {str(self.path)!r}: {getattr(error, 'strerror', None) or error}")
@@ -121,7 +122,7 @@ class DumpWriter:
         """The data file of the dump that stands at `path` until now: without it, that file is dead weight."""
         model = onnx.ModelProto()
         try:
-            model.ParseFromString(self.path.read_bytes())
+            model.ParseFromString(self.path.read_bytes() if self.path.stat().st_size <= form.LARGEST else b"")
         except (OSError, DecodeError):
             return None
         if form.VERSION_KEY not in form.metadata(model):
@@ -137,6 +138,7 @@ class DumpWriter:
         return os.pread(self._file.fileno(), length, offset)
 
     def _unique(self, name: str) -> str:
+        name = name.encode(errors="backslashreplace").decode()  # protobuf takes no lone surrogates
         unique, count = name, 0
         while unique in self._names:
             count += 1

@@ -6,18 +6,29 @@ Run as a script, it prints the table.
 from __future__ import annotations
 
 import copy
+import runpy
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
-from filch.compare import Report, compare
+from filch.compare import Report, compare, tiny_llm
 from filch.export import export, optimize
 from filch.steal import Capture, steal_forward
-
+from torch import nn
 from zoo import HARD, ZOO
 
-MODELS = ZOO | HARD
+EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet18_correctness.py"
+
+
+def _resnet18() -> tuple[nn.Module, tuple[torch.Tensor], dict[str, torch.Tensor]]:
+    """The example's model, on a small image."""
+    model, _ = runpy.run_path(str(EXAMPLE))["resnet18"]()
+    return model, (torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)),), {}
+
+
+MODELS = {"tiny LLM": lambda: (*tiny_llm(), {}), "ResNet-18": _resnet18} | ZOO | HARD
 TITLES = ("model", "calls", "exact", "alias", "dead", "largest error", "optimised: exact", "alias", "folded", "fused", "dead")
 
 

@@ -12,7 +12,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if not wanting:
         return
-    import torch  # noqa: PLC0415  takes longer than most single tests
+    import torch
 
     if torch.cuda.is_available():
         return

@@ -1,40 +1,38 @@
 """Plants faults in a sound ONNX model, one node each, and keeps those that change what their node makes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import torch
-from filch.compare import compare_tensors
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from filch.compare import compare_tensors
 
 __all__ = ["KINDS", "Plant", "Planter", "run"]
 
 Values = Mapping[str, np.ndarray]
 
-_TRIES = 60  # most swaps of inputs are refused for their types or shapes
-_SMALL = 8  # elements of a constant that is a setting rather than data
-_HIGH_BITS = {np.dtype("float16"): range(6, 15), np.dtype("float32"): range(17, 31)}
-_OTHER_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL)
-_MUL = "planted_mul"
+TRIES = 200  # most swapped inputs and other types are refused
+HIGH_BITS = {np.dtype("float16"): range(6, 15), np.dtype("float32"): range(17, 31)}
+TYPES = [TensorProto.DataType.Value(name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT32", "INT64", "BOOL")]
+STRINGS = {b"none": b"tanh", b"tanh": b"none", b"NOTSET": b"SAME_UPPER"}
+MUL = "planted_mul"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plant:
-    """One fault in a model.
+    """A model in which one node, the maker of `value`, is wrong.
 
     Args:
         kind: One of `KINDS`.
-        node: The name of the one node that is wrong.
-        value: What that node makes.
-        text: What was done.
-        model: The model with the fault.
-        tolerated: Whether `compare_tensors` lets the wrong value pass although it is off by 1 %.
+        node: The wrong node's name.
+        value: What it makes.
+        text: The wrong node, as it is now.
+        model: The model with it.
+        tolerated: Whether `compare_tensors` lets the wrong value pass, which is off by 1 %.
     """
 
     kind: str
@@ -46,281 +44,226 @@ class Plant:
 
 
 class Draft:
-    """A copy of the sound model in which one node is about to be changed.
-
-    Args:
-        model: The sound model.
-        values: What its nodes make, and its weights.
-        random: Decides where and how much.
-    """
+    """A copy of the sound model, in which one node is about to be changed."""
 
     def __init__(self, model: ModelProto, values: Values, random: Random) -> None:
         self.model = ModelProto()
         self.model.CopyFrom(model)
-        self.values = values
-        self.random = random
         self.nodes = self.model.graph.node
         self.weights = {tensor.name: tensor for tensor in self.model.graph.initializer}
+        self.values, self.random = values, random
 
-    def pick(self, fits: Callable[[NodeProto], Any]) -> NodeProto | None:
-        """A node that fits, if there is one."""
-        found = [node for node in self.nodes if fits(node)]
-        return self.random.choice(found) if found else None
+    def pick(self, fits: Callable[[NodeProto], object]) -> NodeProto:
+        return self.random.choice([node for node in self.nodes if fits(node)])
 
-    def size(self, name: str) -> int:
-        """How many elements a value has; 0 if it is not known."""
-        return self.values[name].size if name in self.values else 0
+    def pick_float(self, names: Callable[[NodeProto], Iterable[str]]) -> tuple[int, int]:
+        """Where a floating-point value stands: the node's index and the place in it."""
+        places = ((i, k, name) for i, node in enumerate(self.nodes) for k, name in enumerate(names(node)))
+        return self.random.choice([(i, k) for i, k, name in places if self.is_float(name)])
 
-    def rank(self, name: str) -> int:
-        """How many dimensions a value has."""
-        return self.values[name].ndim
+    def is_float(self, name: str) -> bool:
+        return name in self.values and self.values[name].size > 0 and self.values[name].dtype in HIGH_BITS
+
+    def has_bits(self, name: str) -> bool:
+        return name in self.weights and self.is_float(name)
+
+    def is_epsilon(self, name: str) -> bool:
+        return self.is_float(name) and self.values[name].size == 1 and 0 < self.values[name].item() < 0.01
 
     def give(self, node: NodeProto, position: int, array: np.ndarray) -> None:
         """Let `node` alone read `array` at one of its inputs."""
         name = node.input[position]
-        readers = sum(list(other.input).count(name) for other in self.nodes)
-        if name not in self.weights or readers > 1:
+        if name not in self.weights or sum(list(other.input).count(name) for other in self.nodes) > 1:
             name = node.input[position] = f"{name}_of_{node.name}"
             self.weights[name] = self.model.graph.initializer.add()
         self.weights[name].CopyFrom(numpy_helper.from_array(array, name))
 
+    def insert_mul(self, index: int, source: str, made: str, dtype: np.dtype) -> NodeProto:
+        self.nodes.insert(index, helper.make_node("Mul", [source, ""], [made], name=MUL))
+        self.give(self.nodes[index], 1, np.array(self.random.uniform(1.001, 1.05), dtype))
+        return self.nodes[index]
 
-Change = tuple[NodeProto, str]  # the node that was changed, and how
 
-
-def _epsilon(draft: Draft) -> Change | None:
-    """Another epsilon, in a norm's attribute or in the constant that an Add reads."""
-
-    def position(node: NodeProto) -> int | None:
-        small = (i for i, name in enumerate(node.input) if draft.size(name) == 1 and 0 < draft.values[name].item() < 1e-2)
-        return next(small, None) if node.op_type == "Add" else None
-
-    node = draft.pick(lambda node: _attribute(node, "epsilon") or position(node) is not None)
-    if node is None:
-        return None
-    attribute, new = _attribute(node, "epsilon"), draft.random.choice((1e-4, 1e-3, 1e-2, 1e-1))
-    if attribute:
-        attribute.f = new
+def change_epsilon(draft: Draft) -> NodeProto:
+    """In a norm's attribute, or in the constant that an Add reads."""
+    reads = lambda node: node.op_type == "Add" and any(map(draft.is_epsilon, node.input))  # noqa: E731
+    node = draft.pick(lambda node: attribute(node, "epsilon") or reads(node))
+    new = draft.random.choice((1e-4, 1e-3, 1e-2, 1e-1))
+    if reads(node):
+        position = next(i for i, name in enumerate(node.input) if draft.is_epsilon(name))
+        draft.give(node, position, np.full_like(draft.values[node.input[position]], new))
     else:
-        draft.give(node, position(node), np.full_like(draft.values[node.input[position(node)]], new))
-    return node, f"epsilon {new:g}"
+        attribute(node, "epsilon").f = new
+    return node
 
 
-def _axis(draft: Draft) -> Change | None:
-    """Another axis, in an attribute or among the axes that the node reads."""
-    reads = lambda node: node.op_type.startswith(("Reduce", "Squeeze", "Unsqueeze")) and draft.size(_input(node, 1)) == 1  # noqa: E731
-    node = draft.pick(lambda node: draft.values.get(_input(node, 0)) is not None and (_attribute(node, "axis") or reads(node)))
-    if node is None:
-        return None
-    rank = max(draft.rank(node.input[0]), draft.rank(node.output[0]), 1)
-    attribute = _attribute(node, "axis")
-    old = attribute.i if attribute else draft.values[node.input[1]].item()
-    axis = draft.random.choice([axis for axis in range(-rank, rank) if axis not in (old, old - rank, old + rank)] or [0])
-    if attribute:
-        attribute.i = axis
-    else:
+def change_axis(draft: Draft) -> NodeProto:
+    """In an attribute, or among the axes that the node reads."""
+    reads = lambda node: node.op_type.startswith(("Reduce", "Squeeze", "Unsqueeze")) and len(node.input) > 1  # noqa: E731
+    node = draft.pick(lambda node: attribute(node, "axis") or reads(node))
+    rank = max(draft.values[name].ndim for name in (node.input[0], node.output[0]))
+    axis = draft.random.randrange(-rank, rank + 1)
+    if reads(node):
         draft.give(node, 1, np.full_like(draft.values[node.input[1]], axis))
-    return node, f"axis {axis}"
+    else:
+        attribute(node, "axis").i = axis
+    return node
 
 
-def _bit(draft: Draft) -> Change | None:
-    """One high bit of one weight, for one of its readers."""
-    flips = lambda name: name in draft.weights and draft.size(name) and draft.values[name].dtype in _HIGH_BITS  # noqa: E731
-    node = draft.pick(lambda node: any(map(flips, node.input)))
-    if node is None:
-        return None
-    position = draft.random.choice([i for i, name in enumerate(node.input) if flips(name)])
+def flip_bit(draft: Draft) -> NodeProto:
+    """A high one, of one weight, for one of its readers."""
+    node = draft.pick(lambda node: any(map(draft.has_bits, node.input)))
+    position = draft.random.choice([i for i, name in enumerate(node.input) if draft.has_bits(name)])
     array = draft.values[node.input[position]].copy()
-    bit, index = draft.random.choice(_HIGH_BITS[array.dtype]), draft.random.randrange(array.size)
-    array.reshape(-1).view(f"uint{8 * array.itemsize}")[index] ^= 1 << bit
+    bits, bit = array.reshape(-1).view(f"uint{8 * array.itemsize}"), draft.random.choice(HIGH_BITS[array.dtype])
+    bits[draft.random.randrange(array.size)] ^= 1 << bit
     draft.give(node, position, array)
-    return node, f"bit {bit} of element {index} of {node.input[position]}"
+    return node
 
 
-def _swap(draft: Draft) -> Change | None:
-    """Two inputs in each other's place."""
+def swap_inputs(draft: Draft) -> NodeProto:
     node = draft.pick(lambda node: len(set(node.input) - {""}) > 1)
-    if node is None:
-        return None
-    i, j = sorted(draft.random.sample(range(len(node.input)), 2))
+    i, j = draft.random.sample(range(len(node.input)), 2)
     node.input[i], node.input[j] = node.input[j], node.input[i]
-    return node, f"inputs {i} and {j} swapped"
+    return node
 
 
-def _mul_after(draft: Draft) -> Change | None:
-    """A Mul that takes over the name of what a node makes."""
-    made = _floats(draft, lambda node: node.output)
-    if not made:
-        return None
-    index, position = draft.random.choice(made)
-    node = draft.nodes[index]
-    name = node.output[position]
+def multiply_value(draft: Draft) -> NodeProto:
+    """The Mul takes over the name of what another node made."""
+    index, position = draft.pick_float(lambda node: node.output)
+    node, name = draft.nodes[index], draft.nodes[index].output[position]
     node.output[position] = f"{name}_before"
-    return _insert_mul(draft, index + 1, node.output[position], name)
+    return draft.insert_mul(index + 1, node.output[position], name, draft.values[name].dtype)
 
 
-def _mul_before(draft: Draft) -> Change | None:
-    """A Mul in front of one input of one node."""
-    read = _floats(draft, lambda node: node.input)
-    if not read:
-        return None
-    index, position = draft.random.choice(read)
-    node = draft.nodes[index]
-    name = node.input[position]
+def multiply_input(draft: Draft) -> NodeProto:
+    """The Mul makes a value of a new name, which one node reads."""
+    index, position = draft.pick_float(lambda node: node.input)
+    node, name = draft.nodes[index], draft.nodes[index].input[position]
     node.input[position] = f"{name}_for_{node.name}"
-    return _insert_mul(draft, index, name, node.input[position])
+    return draft.insert_mul(index, name, node.input[position], draft.values[name].dtype)
 
 
-def _insert_mul(draft: Draft, index: int, source: str, made: str) -> Change:
-    factor = draft.random.uniform(1.001, 1.05)
-    dtype = draft.values[source if source in draft.values else made].dtype
-    draft.model.graph.initializer.append(numpy_helper.from_array(np.array(factor, dtype), f"{_MUL}_factor"))
-    mul = helper.make_node("Mul", [source, f"{_MUL}_factor"], [made], name=_MUL)
-    draft.nodes.insert(index, mul)
-    return draft.nodes[index], f"{source} times {factor:.4f}"
-
-
-def _bias(draft: Draft) -> Change | None:
-    """A Gemm or Conv without its bias, or an Add that gives one of its inputs."""
+def drop_bias(draft: Draft) -> NodeProto:
+    """Of a Gemm or Conv; or an Add gives one of its inputs."""
     node = draft.pick(lambda node: node.op_type == "Add" or (node.op_type in ("Gemm", "Conv") and len(node.input) == 3))
-    if node is None:
-        return None
-    dropped = 2 if node.op_type != "Add" else draft.random.randrange(2)
-    text = f"{node.op_type} without {node.input.pop(dropped)}"
-    if node.op_type == "Add":
-        node.op_type = "Identity"
-    return node, text
+    node.input.pop(draft.random.randrange(2) if node.op_type == "Add" else 2)
+    node.op_type = "Identity" if node.op_type == "Add" else node.op_type
+    return node
 
 
-def _constant(draft: Draft) -> Change | None:
-    """One number of a small Constant."""
-    node = draft.pick(lambda node: node.op_type == "Constant" and 0 < draft.size(node.output[0]) <= _SMALL)
-    if node is None:
-        return None
+def change_constant(draft: Draft) -> NodeProto:
+    """One number of a Constant that is small, hence a setting rather than data."""
+    node = draft.pick(lambda node: node.op_type == "Constant" and 0 < draft.values[node.output[0]].size <= 8)
     array = np.array(draft.values[node.output[0]])
     index = draft.random.randrange(array.size)
-    old = array.flat[index]
-    array.flat[index] = new = _other_number(old, draft.random)
+    array.flat[index] = other_number(array.flat[index].item(), draft.random)
     del node.attribute[:]
     node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(array)))
-    return node, f"{new} for {old}"
+    return node
 
 
-def _perm(draft: Draft) -> Change | None:
-    """Another permutation of a Transpose."""
-    node = draft.pick(lambda node: node.op_type == "Transpose" and _attribute(node, "perm"))
-    if node is None:
-        return None
-    perm = _attribute(node, "perm").ints
+def permute(draft: Draft) -> NodeProto:
+    node = draft.pick(lambda node: node.op_type == "Transpose" and attribute(node, "perm"))
+    perm = attribute(node, "perm").ints
     perm[:] = draft.random.sample(list(perm), len(perm))
-    return node, f"perm {list(perm)}"
+    return node
 
 
-def _other_attribute(draft: Draft) -> Change | None:
-    """Any other attribute: a type, a factor, a flag, pads."""
+def change_attribute(draft: Draft) -> NodeProto:
+    """Any other: a type, a factor, a flag, one of the pads."""
     fits = lambda item: item.name not in ("axis", "epsilon", "perm") and item.type in (1, 2, 3, 7)  # noqa: E731
     node = draft.pick(lambda node: node.op_type != "Constant" and any(map(fits, node.attribute)))
-    if node is None:
-        return None
-    attribute = draft.random.choice([item for item in node.attribute if fits(item)])
-    if attribute.name == "to":
-        attribute.i = draft.random.choice(_OTHER_TYPES)
-    elif attribute.type == AttributeProto.STRING:
-        attribute.s = {b"none": b"tanh", b"tanh": b"none", b"NOTSET": b"SAME_UPPER"}.get(attribute.s, attribute.s)
-    elif attribute.type == AttributeProto.FLOAT:
-        attribute.f = _other_number(attribute.f, draft.random)
-    elif attribute.type == AttributeProto.INT:
-        attribute.i = int(_other_number(attribute.i, draft.random))
-    elif attribute.ints:
-        index = draft.random.randrange(len(attribute.ints))
-        attribute.ints[index] = int(_other_number(attribute.ints[index], draft.random))
-    return node, f"{attribute.name} {helper.get_attribute_value(attribute)}"
+    changed = draft.random.choice([item for item in node.attribute if fits(item)])
+    if changed.name == "to":
+        changed.i = draft.random.choice(TYPES)
+    elif changed.type == AttributeProto.STRING:
+        changed.s = STRINGS.get(changed.s, changed.s)
+    elif changed.type == AttributeProto.FLOAT:
+        changed.f = other_number(changed.f, draft.random)
+    elif changed.type == AttributeProto.INT:
+        changed.i = other_number(changed.i, draft.random)
+    else:
+        index = draft.random.randrange(len(changed.ints))
+        changed.ints[index] = other_number(changed.ints[index], draft.random)
+    return node
 
 
-KINDS: dict[str, Callable[[Draft], Change | None]] = {
-    "epsilon": _epsilon,
-    "axis": _axis,
-    "weight bit": _bit,
-    "swapped inputs": _swap,
-    "Mul takes the name": _mul_after,
-    "Mul for one reader": _mul_before,
-    "dropped bias": _bias,
-    "constant": _constant,
-    "Transpose perm": _perm,
-    "other attribute": _other_attribute,
+KINDS: dict[str, Callable[[Draft], NodeProto]] = {
+    "epsilon": change_epsilon,
+    "axis": change_axis,
+    "weight bit": flip_bit,
+    "swapped inputs": swap_inputs,
+    "Mul takes the name": multiply_value,
+    "Mul for one reader": multiply_input,
+    "dropped bias": drop_bias,
+    "constant": change_constant,
+    "Transpose perm": permute,
+    "other attribute": change_attribute,
 }
 
 
 class Planter:
-    """Plants faults in one model.
-
-    Args:
-        model: It, sound.
-        inputs: What it is run on, by the names of its inputs.
-    """
+    """Plants faults in one sound model, which is run on `inputs` (by name)."""
 
     def __init__(self, model: ModelProto, inputs: Values) -> None:
-        self._model = model
-        self._inputs = inputs
-        names = [name for node in model.graph.node for name in node.output if name]
+        self.model, self.inputs, self.drawn = model, inputs, 0
         weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-        self.values = {**inputs, **weights, **run(model, inputs, names)}
-        self.drawn = 0
+        self.values = {
+            **inputs,
+            **weights,
+            **run(model, inputs, [name for node in model.graph.node for name in node.output]),
+        }
 
     def plant(self, kind: str, random: Random) -> Plant | None:
-        """A fault of which the model still runs and its node makes something else; None if none was found."""
-        for _ in range(_TRIES):
-            draft = Draft(self._model, self.values, random)
-            change = KINDS[kind](draft)
-            if change is None:
+        """A fault with which the model still runs and the wrong node's value is wrong; None if none was found."""
+        for _ in range(TRIES):
+            draft = Draft(self.model, self.values, random)
+            try:
+                node = KINDS[kind](draft)
+            except IndexError:  # nothing to choose from
                 return None
             self.drawn += 1
-            node, text = change
-            plant = self._tell(kind, node, f"{node.op_type} {node.name}: {text}", draft.model)
-            if plant is not None:
-                return plant
+            try:
+                pairs = self.right_and_wrong(draft, node)
+            except Exception:  # noqa: BLE001, S112  ONNX Runtime, whose exceptions have no common base, refuses it
+                continue
+            tolerated = all(compare_tensors(*map(torch.tensor, pair)).close for pair in pairs)
+            if not tolerated or any(is_off(*pair) for pair in pairs):
+                return Plant(kind, node.name, node.output[0], helper.printable_node(node), draft.model, tolerated)
         return None
 
-    def _tell(self, kind: str, node: NodeProto, text: str, model: ModelProto) -> Plant | None:
-        """The plant, if the wrong node's value is wrong; of a value that the sound model lacks, if its reader's is."""
-        value = node.output[0]
-        values = [value]
-        if value not in self.values:
-            values = [name for reader in model.graph.node if value in reader.input for name in reader.output if name]
-        try:
-            made = run(model, self._inputs, values)
-            if any(made[name].shape != self.values[name].shape for name in values):
-                # What the clean model says of shapes is no longer true, which a runtime that trusts it trips over.
-                del model.graph.value_info[:]
-            run(model, self._inputs, [])
-        except Exception:  # noqa: BLE001  ONNX Runtime's exceptions have no common base; what it refuses is no plant
-            return None
-        pairs = [(self.values[name], made[name]) for name in values]
-        tolerated = all(compare_tensors(torch.tensor(clean), torch.tensor(wrong)).close for clean, wrong in pairs)
-        if tolerated and not any(is_material(clean, wrong) for clean, wrong in pairs):
-            return None
-        return Plant(kind, node.name, value, text, model, tolerated)
+    def right_and_wrong(self, draft: Draft, node: NodeProto) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The node's value in both models; of a value that the sound model lacks, its reader's."""
+        names = [node.output[0]]
+        if names[0] not in self.values:
+            names = [name for reader in draft.nodes if names[0] in reader.input for name in reader.output]
+        elif node.name != MUL:  # a node alone takes no time, and most changes end here
+            right, wrong = self.values[names[0]], self.run_alone(draft, node)
+            if np.array_equal(right, wrong):
+                return []
+            if right.shape != wrong.shape:  # what is noted of shapes is no longer true, and runtimes trust it
+                del draft.model.graph.value_info[:]
+        run(draft.model, self.inputs, [])
+        made = run(draft.model, self.inputs, names)
+        return [(self.values[name], made[name]) for name in names if name]
 
-
-def is_material(clean: np.ndarray, wrong: np.ndarray) -> bool:
-    """Whether an element is off by 1 % of itself and of the median element: plain, so that `compare` is judged by another."""
-    if clean.shape != wrong.shape or clean.dtype != wrong.dtype:
-        return True
-    if clean.dtype.kind != "f":
-        return bool((clean != wrong).any())
-    with np.errstate(invalid="ignore", over="ignore"):
-        size = np.abs(clean.astype(np.float64))
-        typical = np.median(size[np.isfinite(size) & (size > 0)]) if (np.isfinite(size) & (size > 0)).any() else 0.0
-        same = (clean == wrong) | (np.isnan(clean) & np.isnan(wrong))
-        return bool((~same & ~(np.abs(wrong.astype(np.float64) - clean) <= 0.01 * (size + typical))).any())
+    def run_alone(self, draft: Draft, node: NodeProto) -> np.ndarray:
+        weights = {name: numpy_helper.to_array(draft.weights[name]) for name in node.input if name in draft.weights}
+        values = {name: array for name, array in (self.values | weights).items() if name in node.input}
+        types = [(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in values.items()]
+        output = helper.make_empty_tensor_value_info(node.output[0])
+        graph = helper.make_graph([node], "alone", [helper.make_tensor_value_info(*of) for of in types], [output])
+        model = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
+        return run(model, values, [])[node.output[0]]
 
 
 def run(model: ModelProto, inputs: Values, names: list[str]) -> dict[str, np.ndarray]:
     """What a model makes as it stands: its outputs and `names`."""
     watched = ModelProto()
     watched.CopyFrom(model)
-    here = {output.name for output in model.graph.output}
-    watched.graph.output.extend(helper.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in here)
+    wanted = dict.fromkeys(names).keys() - {"", *(output.name for output in model.graph.output)}
+    watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in sorted(wanted))
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -330,28 +273,21 @@ def run(model: ModelProto, inputs: Values, names: list[str]) -> dict[str, np.nda
     return {name: array for name, array in found if isinstance(array, np.ndarray)}
 
 
-def _floats(draft: Draft, names: Callable[[NodeProto], Any]) -> list[tuple[int, int]]:
-    """The places, as node and position, at which floating-point values stand."""
-    return [
-        (index, position)
-        for index, node in enumerate(draft.nodes)
-        for position, name in enumerate(names(node))
-        if draft.size(name) and draft.values[name].dtype.kind == "f"
-    ]
+def is_off(right: np.ndarray, wrong: np.ndarray) -> bool:
+    """Whether an element is off by 1 % of itself and of the median: `compare_tensors` is what is judged."""
+    if right.shape != wrong.shape or right.dtype != wrong.dtype or right.dtype.kind != "f":
+        return not np.array_equal(right, wrong)
+    size = np.abs(right[np.isfinite(right) & (right != 0)], dtype=np.float64)
+    return not np.allclose(wrong, right, rtol=0.01, atol=0.01 * np.median(size) if size.size else 0.0, equal_nan=True)
 
 
-def _attribute(node: NodeProto, name: str) -> AttributeProto | None:
+def attribute(node: NodeProto, name: str) -> AttributeProto | None:
     return next((item for item in node.attribute if item.name == name), None)
 
 
-def _input(node: NodeProto, position: int) -> str:
-    return node.input[position] if len(node.input) > position else ""
-
-
-def _other_number(old: Any, random: Random) -> Any:  # noqa: ANN401  whatever a constant holds
-    if isinstance(old, bool | np.bool_):
+def other_number(old: float, random: Random) -> float:
+    if isinstance(old, bool):
         return not old
-    if isinstance(old, int | np.integer):
-        return old - 1 if old > 2**30 else old + random.choice((-1, 1))
-    with np.errstate(over="ignore"):  # twice the lowest number is -inf, and wrong too
-        return old * random.choice((0.5, 0.99, 1.01, 2.0)) if old else 0.01
+    if isinstance(old, int):  # the largest and the lowest one stand for infinity
+        return old // 2 if abs(old) > 2**30 else old + random.choice((-1, 1))
+    return old * random.choice((0.5, 0.99, 1.01)) if old else 0.01

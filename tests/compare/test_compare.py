@@ -187,21 +187,26 @@ def test_three_calls_in_one_block_are_compared_call_by_call() -> None:
 
 
 def test_the_steps_of_generate_are_compared_where_the_program_fits() -> None:
-    """The first step of a generation has the inputs that the model was exported with."""
+    """A program of the first step, and one of the second, which is given the cache that the first one made."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    config = LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=50, num_key_value_heads=2)
+    config = LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, vocab_size=50
+    )
     llama = LlamaForCausalLM(config).eval()
-    ids = torch.randint(3, 50, (1, 5))
     with steal_forward(llama, submodules=True) as steps:
-        llama.generate(ids, max_new_tokens=8, do_sample=False, min_new_tokens=8)
+        llama.generate(torch.randint(3, 50, (1, 5)), max_new_tokens=8, min_new_tokens=8, do_sample=False)
 
     assert len(steps.calls()) == 8
-    _, kwargs = steps["", 0, "I"]
-    with torch.no_grad(), steal_forward(llama, submodules=True) as first:
-        llama(**copy.deepcopy({name: value for name, value in kwargs.items() if name == "input_ids"}))
-    assert compare(first, export(llama, (), {"input_ids": ids})).close
+    for index in (0, 1):
+        args, kwargs = steps["", index, "I"]
+        report = compare(steps, export(llama, args, kwargs))
+
+        assert report.close
+        assert report.headline().startswith("compared 1 of 8 calls; judged ")
+        assert {row.call for row in report.rows} == {index}
+        assert sum("was given" in note for note in report.notes) == 7
 
 
 def test_references_say_where_they_are_from(capture: Capture, program: Program) -> None:
@@ -285,7 +290,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(model: Model, inputs: tuple[
     for reference, message in [
         (parts, "is of another model: it holds calls of Linear, the program is Model"),
         (inner, "is of another model: it holds calls of Sequential"),
-        (shape, r"the program takes x: float32\[3, 4\], but the capture, call 0 of the model, was given f32\[2, 4\]; export it with"),
+        (shape, r"the program takes x: float32\[3, 4\], but the capture, call 0 of the model, was given f32\[2, 4\] as x; export it with"),
     ]:
         with pytest.raises(CompareError, match=message):
             compare(reference, program)

@@ -26,6 +26,7 @@ def test_every_module_call_of_an_architecture_is_resolved_and_none_is_wrong(name
     assert all(row.difference is not None for row in rows if row.how != "dead")
     wrong = [f"{row}: {row.difference}" for row in line.report.modules if row.difference and not row.difference.close]
     assert not wrong
+    assert line.worst <= 1e-5
     assert line.report.close and line.report.undisturbed
     assert line.optimized_report.close and line.optimized_report.undisturbed
     assert all(row.judged for row in line.report.rows if row.kind == "output")

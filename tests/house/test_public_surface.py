@@ -85,10 +85,17 @@ def _loaded_by(statement):
 
 
 def test_importing_compare_costs_nothing():
-    """pytest imports the package at every start, torch or not; a name is loaded when it is asked for."""
+    """Naming the package loads nothing, neither torch nor a terminal: a name is loaded when it is asked for."""
     assert _loaded_by("import filch.compare") - sys.stdlib_module_names == {"filch"}
 
 
 def test_importing_steal_needs_no_runtime():
     """On a training box there need be torch, numpy and onnx, and nothing else."""
-    assert not _loaded_by("import filch.steal") & {"onnxruntime", "onnx_ir", "onnxscript", "rich", "transformers", "typer"}
+    assert not _loaded_by("import filch.steal") & {
+        "onnxruntime",
+        "onnx_ir",
+        "onnxscript",
+        "rich",
+        "transformers",
+        "typer",
+    }

@@ -1,0 +1,116 @@
+"""What the tests of this room share: a module that takes and gives anything, and a comparison that forgives nothing."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from filch.steal import restore, steal_forward
+
+
+class Echo(nn.Module):
+    """Takes anything, and gives what it was made with."""
+
+    def __init__(self, answer=None):
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, *args, **kwargs):
+        return self.answer
+
+
+@pytest.fixture
+def echo():
+    """The class `Echo`."""
+    return Echo
+
+
+@pytest.fixture
+def remembered():
+    """Sends a value through a module, and gives what a capture in memory holds of it."""
+
+    def send(value):
+        module = Echo()
+        with steal_forward(("echo", module)) as capture:
+            module(value)
+        return capture["echo", 0, "I"][0][0]
+
+    return send
+
+
+@pytest.fixture
+def restored(tmp_path):
+    """Sends a value through a module, and gives what a dump holds of it."""
+
+    def send(value):
+        module = Echo()
+        with steal_forward(("echo", module), dump_file=tmp_path / "echo.onnx"):
+            module(value)
+        return restore(tmp_path / "echo.onnx")["echo", 0, "I"][0][0]
+
+    return send
+
+
+def bits(tensor):
+    """The bytes of a tensor's numbers, in the order of its indices."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    real = torch.view_as_real(plain) if plain.dtype.is_complex else plain
+    return real.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def difference(actual, expected):
+    """What tells two values apart, to the bit and to the class; None if nothing does."""
+    if isinstance(expected, torch.Tensor):
+        wanted, found = (
+            (expected.dtype, expected.shape),
+            (getattr(actual, "dtype", None), getattr(actual, "shape", None)),
+        )
+        if type(actual) is not torch.Tensor or wanted != found or actual.device.type != "cpu":
+            return f"{actual!r} is no plain tensor of {wanted}"
+        return None if bits(actual) == bits(expected) else f"{actual} has not the bits of {expected}"
+    if type(actual) is not type(expected):
+        return f"{actual!r} is not of the type of {expected!r}"
+    if isinstance(expected, np.ndarray | np.generic):
+        same = (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        return None if same and actual.tobytes() == expected.tobytes() else f"{actual!r} is not {expected!r}"
+    if isinstance(expected, float):
+        same = actual == expected and math.copysign(1, actual) == math.copysign(1, expected)
+        return None if same or (math.isnan(actual) and math.isnan(expected)) else f"{actual} is not {expected}"
+    if isinstance(expected, complex):
+        return difference([actual.real, actual.imag], [expected.real, expected.imag])
+    if (parts := _parts(expected)) is None:
+        return None if actual == expected else f"{actual!r} is not {expected!r}"
+    found = _parts(actual)
+    if [name for name, _ in found] != [name for name, _ in parts]:
+        return f"{actual!r} has not the parts of {expected!r}"
+    pairs = zip(found, parts, strict=True)
+    return next((text for (name, one), (_, other) in pairs if (text := _at(name, difference(one, other)))), None)
+
+
+def _at(name, text):
+    return text and f"[{name}] {text}"
+
+
+def _parts(value):
+    if isinstance(value, torch.Size | str | bytes):
+        return None
+    if isinstance(value, tuple | list):
+        return list(enumerate(value))
+    items = list(value.items()) if isinstance(value, Mapping) else []
+    if dataclasses.is_dataclass(value):
+        return items + [(f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)]
+    if isinstance(value, Mapping):
+        return items
+    if type(value).__module__ == "transformers.cache_utils" and not isinstance(value, type):
+        return list(vars(value).items())
+    return None
+
+
+@pytest.fixture
+def differ():
+    """The function `difference`."""
+    return difference

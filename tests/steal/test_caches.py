@@ -1,0 +1,116 @@
+"""Models of transformers: caches in and out, and the steps of `generate`."""
+
+import pytest
+import torch
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers.cache_utils import DynamicLayer, EncoderDecoderCache
+
+from filch.steal import describe, restore, steal_forward, tensors
+
+
+@pytest.fixture(scope="module")
+def llama():
+    """Two layers, eight features a head, random weights."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval().requires_grad_(requires_grad=False)
+
+
+@pytest.fixture
+def ids():
+    """Two prompts of five tokens."""
+    return torch.randint(0, 64, (2, 5), generator=torch.Generator().manual_seed(0))
+
+
+def test_a_cache_is_stored_as_it_went_in_and_as_it_came_out(llama, ids, tmp_path, differ):
+    """The model writes into the very object that it was given, and the inputs still hold what it was before."""
+    cache = llama(ids, use_cache=True).past_key_values
+    before = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
+
+    with steal_forward(("llama", llama), dump_file=tmp_path / "dump.onnx"):
+        output = llama(ids[:, :1], past_key_values=cache)
+
+    dump = restore(tmp_path / "dump.onnx")
+    found = dump["llama", 0, "I"][1]["past_key_values"]
+    assert type(found) is DynamicCache
+    assert found.get_seq_length() == 5
+    assert differ([(layer.keys, layer.values) for layer in found.layers], before) is None
+    assert cache.get_seq_length() == 6
+    assert differ(dump["llama", 0, "O"], output) is None
+
+
+def test_paths_of_a_cache_lead_to_its_tensors(llama, ids):
+    """As one would write them."""
+    cache = llama(ids, use_cache=True).past_key_values
+
+    assert list(tensors(cache)) == [f".layers[{index}].{name}" for index in range(2) for name in ("keys", "values")]
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_restored_cache_can_be_used_as_an_input_again(llama, ids, tmp_path, filled):
+    """The model gives the same logits to the bit, with an empty cache too, whose layers are yet to be made."""
+    cache = DynamicCache()
+    if filled:
+        llama(ids, past_key_values=cache)
+
+    with steal_forward(("llama", llama), dump_file=tmp_path / "dump.onnx"):
+        output = llama(ids, past_key_values=cache)
+
+    args, kwargs = restore(tmp_path / "dump.onnx")["llama", 0, "I"]
+    again = llama(*args, **kwargs)
+    assert torch.equal(again.logits, output.logits)
+    assert again.past_key_values.get_seq_length() == output.past_key_values.get_seq_length() == (10 if filled else 5)
+
+
+def test_a_cache_that_is_written_in_place_is_stored_as_it_was(llama, ids, tmp_path):
+    """A StaticCache keeps its tensors and changes their numbers."""
+    cache = StaticCache(config=llama.config, max_cache_len=8)
+    llama(ids[:, :2], past_key_values=cache)
+    pointer = cache.layers[0].keys.data_ptr()
+
+    with steal_forward(("llama", llama), dump_file=tmp_path / "dump.onnx"):
+        llama(ids[:, 2:], past_key_values=cache)
+
+    dump = restore(tmp_path / "dump.onnx")
+    before, after = (dump["llama", 0, "I"][1]["past_key_values"], dump["llama", 0, "O"].past_key_values)
+    written = [cached.layers[0].keys.abs().sum(dim=(0, 1, 3)).ne(0).tolist() for cached in (before, after)]
+    assert cache.layers[0].keys.data_ptr() == pointer
+    assert written == [[True] * 2 + [False] * 6, [True] * 5 + [False] * 3]
+    assert type(after) is StaticCache
+
+
+def test_a_pair_of_caches_is_stored(restored, differ):
+    """Encoder-decoder models hold two caches in one, and which layers were updated."""
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    cache.self_attention_cache.update(torch.ones(1, 1, 2, 4), torch.zeros(1, 1, 2, 4), 0)
+
+    found = restored(cache)
+
+    assert differ(found, cache) is None
+    assert found.self_attention_cache.layer_class_to_replicate is DynamicLayer
+
+
+def test_generating_eight_tokens_is_captured_step_by_step(llama, ids, tmp_path, differ):
+    """Every module at every step, in memory as on disk; the tokens are those that come out without."""
+    options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    expected = llama.generate(ids, **options)
+
+    to_disk = steal_forward(llama, submodules=True, dump_file=tmp_path / "dump.onnx")
+    with to_disk, steal_forward(llama, submodules=True) as capture:
+        generated = llama.generate(ids, **options)
+
+    dump = restore(tmp_path / "dump.onnx")
+    assert torch.equal(generated, expected)
+    assert list(dump) == list(capture)
+    assert len(dump.calls()) == 8
+    assert [call.name for call in dump.calls()] == [""] * 8
+    lengths = [dump["model.layers.0", step, "I"][1]["past_key_values"].get_seq_length() for step in range(8)]
+    assert lengths == [0, *range(5, 12)]
+    tokens = [dump["lm_head", step, "O"][:, -1].argmax(-1) for step in range(8)]
+    assert torch.equal(torch.stack(tokens, dim=1), generated[:, 5:])
+    assert all(differ(dump[key], capture[key]) is None for key in capture)
+    assert "skipped" not in dump.describe()
+    assert describe(dump["lm_head", 7, "O"]) == "f32[2, 1, 64]"

@@ -1,0 +1,455 @@
+"""Dumps are input that nobody vouches for: whatever is wrong with one is a single DumpError, and nothing of it runs."""
+
+import contextlib
+import copy
+import dataclasses
+import itertools
+import json
+import random
+import re
+import sys
+from types import ModuleType
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from filch.steal import DumpError, Foreign, describe, restore, steal_forward
+
+
+@dataclasses.dataclass
+class Watched:
+    """Says when code of its class runs."""
+
+    value: object = None
+    ran = []  # noqa: RUF012  the class's own
+
+    def __post_init__(self):
+        self.ran.append("constructor")
+
+    @property
+    def secret(self):
+        return None
+
+    @secret.setter
+    def secret(self, _):
+        self.ran.append("property")
+
+    def __setattr__(self, name, value):
+        self.ran.append("attribute")
+        super().__setattr__(name, value)
+
+
+VALUE = {
+    "tensors": [torch.arange(4.0), torch.ones(2, dtype=torch.complex64), torch.zeros(0, 2)],
+    "numbers": (1, 2**70, 1.5, float("nan"), 1j, None, True),
+    "others": [torch.Size([2]), torch.float16, torch.device("cpu"), slice(1, None), range(3), b"a", object()],
+    "array": torch.ones(2).numpy(),
+    "class": Watched(5),
+}
+
+
+class Give(nn.Module):
+    """Takes nothing and gives a value."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def forward(self):
+        return self.value
+
+
+def _write(path, value=VALUE):
+    module = Give(value)
+    with steal_forward(("m", module), dump_file=path):
+        module()
+    return path
+
+
+@pytest.fixture
+def dump(tmp_path):
+    """A dump with something of everything in it."""
+    return _write(tmp_path / "dump.onnx")
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A dump whose bytes lie beside it."""
+    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    return _write(tmp_path / "dump.onnx", [torch.arange(64.0), torch.ones(64)])
+
+
+def _read_all(path):
+    """Everything that can be asked of a dump."""
+    found = restore(path)
+    sizes = [(key, found.nbytes(key), key in found) for key in found]
+    return found.describe(), found.calls(), found.modules, found.environment, sizes
+
+
+def _edit(path, change):
+    """Change the model in a file."""
+    model = onnx.load(path, load_external_data=False)
+    change(model)
+    path.write_bytes(model.SerializeToString())
+
+
+def _set(path, key, value):
+    """Put `value`, as JSON, in the place of a metadata entry."""
+
+    def change(model):
+        for entry in model.metadata_props:
+            if entry.key == key:
+                entry.value = value if isinstance(value, str) else json.dumps(value)
+
+    _edit(path, change)
+
+
+def _error(path):
+    """The message of the one error that reading this dump ends in."""
+    with pytest.raises(DumpError) as caught:
+        _read_all(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_path_without_a_file_is_refused(tmp_path):
+    """With the path."""
+    path = tmp_path / "none.onnx"
+
+    assert _error(path) == f"there is no file '{path}'"
+
+
+def test_a_folder_is_refused(tmp_path):
+    """With the reason."""
+    assert _error(tmp_path) == f"can't read '{tmp_path}': Is a directory"
+
+
+def test_a_path_that_can_not_be_is_refused():
+    """No file has a null character in its name."""
+    assert _error("a\0b") == "can't read 'a\\x00b': embedded null byte"
+
+
+@pytest.mark.parametrize("contents", [b"", b"\0", b"hello", b"\x08\x0d", b"PK\x03\x04" + bytes(100), bytes(range(256))])
+def test_a_file_that_is_no_onnx_model_is_refused(tmp_path, contents):
+    """Whatever it is."""
+    (tmp_path / "file").write_bytes(contents)
+
+    assert _error(tmp_path / "file") == f"'{tmp_path / 'file'}' is not an ONNX file, or it is cut short"
+
+
+def test_a_file_larger_than_any_onnx_model_is_not_read(tmp_path):
+    """It is refused by its size."""
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(2**31 + 1)
+
+    assert _error(tmp_path / "file") == f"'{tmp_path / 'file'}' is not an ONNX file: those are never larger than 2 GiB"
+
+
+def test_an_onnx_model_that_is_no_dump_is_refused(tmp_path):
+    """With what writes dumps."""
+    onnx.save(onnx.helper.make_model(onnx.GraphProto(name="g")), tmp_path / "model.onnx")
+
+    expected = f"'{tmp_path / 'model.onnx'}' is an ONNX model, but no dump: steal_forward(dump_file=…) writes dumps"
+    assert _error(tmp_path / "model.onnx") == expected
+
+
+@pytest.mark.parametrize("version", ["2", "0", "", "1.0", "one", "[]"])
+def test_a_dump_of_another_version_is_refused(dump, version):
+    """With both versions."""
+    _set(dump, "filch.dump", version)
+
+    assert _error(dump) == f"'{dump}' has format {version}; this Filch reads format 1"
+
+
+def test_a_dump_cut_at_any_place_is_refused(tmp_path):
+    """Byte by byte, nothing that is cut short passes for whole."""
+    whole = _write(tmp_path / "dump.onnx", torch.ones(2)).read_bytes()
+    cut = tmp_path / "cut.onnx"
+
+    for length in range(len(whole)):
+        cut.write_bytes(whole[:length])
+        assert str(cut) in _error(cut)
+
+
+def test_a_dump_with_wrong_bytes_reads_or_is_refused(dump):
+    """A thousand dumps with some bytes changed at random: no error but ours."""
+    whole, generator = dump.read_bytes(), random.Random(0)  # noqa: S311  not for secrets
+    refused = 0
+
+    for _ in range(1000):
+        wrong = bytearray(whole)
+        for _ in range(generator.choice((1, 1, 4))):
+            wrong[generator.randrange(len(wrong))] = generator.randrange(256)
+        dump.write_bytes(wrong)
+        try:
+            _read_all(dump)
+        except DumpError:
+            refused += 1
+
+    assert 200 < refused < 1000
+
+
+HOSTILE = [
+    None, True, -1, 2**70, 1e400, -0.5, "", "x", "\ud800", [], {}, [[]], [None, None], {"tensor": 0}, {"x": 1},
+    {"numpy": {"numpy": None}}, {"torch": "load"}, {"torch": "compile"}, {"device": "nowhere"}, {"size": [-1, 2**70]},
+    {"class": "os:system"}, {"tuple": [[0, 1]], "class": "torch:Tensor"}, {"fields": [], "class": "builtins:object"},
+    {"state": [["x", 1]], "class": "transformers.cache_utils:DynamicCache"}, {"enum": [], "class": "enum:Enum"},
+    {"type": "builtins:print"}, {"range": [0, 1, 0]}, {"slice": [1, 2, 3, 4]}, {"float": "x"}, {"bytes": "0"},
+    {"dict": [[{"list": []}, 1]]}, {"dict": [[{"tensor": 0}, 1]]}, {"skipped": []}, {"int": "0x" + "f" * 5000},
+]  # fmt: skip
+
+
+def _places_in(value, path=()):
+    """The paths of all values inside a JSON value."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _places_in(item, (*path, key))
+
+
+def _with(value, path, replacement):
+    if not path:
+        return replacement
+    changed = copy.copy(value)
+    changed[path[0]] = _with(changed[path[0]], path[1:], replacement)
+    return changed
+
+
+@pytest.mark.parametrize("key", ["filch.tensors", "filch.records", "filch.modules", "filch.environment"])
+def test_a_wrong_value_anywhere_in_the_index_reads_or_is_refused(dump, key):
+    """Values of the JSON are replaced by wrong ones, many ways at random: no error but ours, and no code of a class."""
+    model = onnx.load(dump)
+    entry = next(entry for entry in model.metadata_props if entry.key == key)
+    right = json.loads(entry.value)
+    Watched.ran.clear()
+    ways = list(itertools.product(_places_in(right), HOSTILE))
+    refused = 0
+
+    for path, wrong in random.Random(0).sample(ways, min(len(ways), 1000)):  # noqa: S311  not for secrets
+        entry.value = json.dumps(_with(right, path, wrong))
+        dump.write_bytes(model.SerializeToString())
+        try:
+            _read_all(dump)
+        except DumpError:
+            refused += 1
+
+    assert refused > 10
+    assert Watched.ran == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "nul", "[1,", '"', "[" * 100_000, '{"a":' * 100_000, "9" * 5000, "\x00"])
+@pytest.mark.parametrize("key", ["filch.tensors", "filch.records", "filch.modules", "filch.environment"])
+def test_an_index_that_is_no_json_is_refused(dump, key, text):
+    """With the path; however deep it is."""
+    _set(dump, key, text)
+
+    assert _error(dump).startswith(f"the index of '{dump}' is damaged: ")
+
+
+@pytest.mark.parametrize("key", ["filch.tensors", "filch.records", "filch.modules", "filch.environment"])
+def test_an_index_with_a_part_missing_is_refused(dump, key):
+    """With the name of the part."""
+
+    def remove(model):
+        model.metadata_props.remove(next(entry for entry in model.metadata_props if entry.key == key))
+
+    _edit(dump, remove)
+
+    assert _error(dump) == f"the index of '{dump}' is damaged: '{key}'"
+
+
+def _nested(tag, depth):
+    """A description of this many levels, as JSON text: `json` itself would not write it."""
+    before, after = {"numpy": ('{"numpy":', "}"), "list": ('{"list":[[0,', "]]}"), "slice": ('{"slice":[', "]}")}[tag]
+    return before * depth + "null" + after * depth
+
+
+@pytest.mark.parametrize("depth", [210, 900])
+@pytest.mark.parametrize("tag", ["numpy", "list", "slice"])
+def test_a_description_nested_too_deeply_is_refused(dump, tag, depth):
+    """Before the interpreter's own limit, and beyond it."""
+    _set(dump, "filch.records", f'[["m", 0, "O", {_nested(tag, depth)}, "", 0, 0]]')
+
+    assert re.match("the (description of a value|index of '.*') is damaged: ", _error(dump))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"tensor": 99}, "refers to a tensor that is not in it: 99"),
+        ({"tensor": -1}, "refers to a tensor that is not in it: -1"),
+        ({"tensor": "a"}, "refers to a tensor that is not in it: 'a'"),
+        ({"unheard": 1}, "the description of a value is damaged: {'unheard': 1} ('unheard')"),
+        ([1], "the description of a value is damaged: [1] (a bare list)"),
+        ({"device": "cuda:-3"}, "the description of a value is damaged: {'device': 'cuda:-3'}"),
+    ],
+)
+def test_a_wrong_description_is_refused_when_it_is_read(dump, spec, message):
+    """The others can still be read."""
+    rows = json.loads(next(entry.value for entry in onnx.load(dump).metadata_props if entry.key == "filch.records"))
+    _set(dump, "filch.records", [rows[0], [*rows[1][:3], spec, *rows[1][4:]]])
+
+    found = restore(dump)
+
+    with pytest.raises(DumpError) as caught:
+        found["m", 0, "O"]
+    assert message in str(caught.value)
+    assert found["m", 0, "I"] == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (["gone", "float32", [4]], "has no tensor 'gone' of a known dtype"),
+        (["m#0.O['tensors'][0]", "float31", [4]], "of a known dtype"),
+        (["m#0.O['tensors'][0]", "float32", [5]], "has 16 bytes where its shape wants 20"),
+        (["m#0.O['tensors'][0]", "float64", [4]], "has 16 bytes where its shape wants 32"),
+        (["m#0.O['tensors'][0]", "float32", [2**40, 2**40]], "has 16 bytes where its shape wants"),
+        (["m#0.O['tensors'][0]", "float32", [-2, -2]], "the description of a value is damaged"),
+    ],
+)
+def test_a_tensor_that_is_not_what_the_index_says_is_refused(dump, row, message):
+    """Sizes are compared before anything is allocated."""
+    rows = json.loads(next(entry.value for entry in onnx.load(dump).metadata_props if entry.key == "filch.tensors"))
+    _set(dump, "filch.tensors", [row, *rows[1:]])
+
+    assert message in _error(dump)
+
+
+def test_data_that_is_missing_is_refused(data):
+    """With the name of the file that lacks."""
+    (data.parent / "dump.onnx.data").unlink()
+
+    assert "can't read 'dump.onnx.data', the data of" in _error(data)
+
+
+@pytest.mark.parametrize("length", [0, 1, 255, 256, 511])
+def test_data_that_is_cut_short_is_refused(data, length):
+    """At any place."""
+    with (data.parent / "dump.onnx.data").open("r+b") as file:
+        file.truncate(length)
+
+    assert re.search(r"is cut short: the bytes of '.*' are not in it|cannot mmap an empty file", _error(data))
+
+
+def _point(path, **place):
+    """Change where the first tensor says that its bytes are."""
+
+    def change(model):
+        for entry in model.graph.node[0].attribute[0].t.external_data:
+            entry.value = str(place.get(entry.key, entry.value))
+
+    _edit(path, change)
+
+
+@pytest.mark.parametrize(
+    "location", ["../secret", "/etc/passwd", "", ".", "..", "folder/secret", "./secret", "../folder/dump.onnx.data"]
+)
+def test_data_outside_the_folder_is_not_read(tmp_path, monkeypatch, location):
+    """Neither by an absolute path nor through other folders."""
+    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    folder = tmp_path / "folder"
+    (folder / "folder").mkdir(parents=True)
+    for place in (tmp_path, folder, folder / "folder"):
+        (place / "secret").write_bytes(bytes(1000))
+    path = _write(folder / "dump.onnx", [torch.arange(64.0), torch.ones(64)])
+    _point(path, location=location)
+
+    assert _error(path) == f"'{path}' points outside its folder: {location!r}"
+
+
+@pytest.mark.parametrize("location", ["none", "folder", "a\0b", "x" * 300])
+def test_data_that_can_not_be_read_is_refused(data, location):
+    """Not there, no file, or no name."""
+    (data.parent / "folder").mkdir()
+    _point(data, location=location)
+
+    assert f"can't read {location!r}, the data of '{data}'" in _error(data)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"offset": -64}, {"offset": 2**63}, {"offset": 10**30}, {"offset": 1000}, {"length": 2**62}, {"length": 1000},
+        {"length": -256}, {"offset": -256, "length": 512}, {"offset": 0, "length": 0}, {"length": 255}, {"length": 257},
+        {"offset": "x"}, {"offset": ""}, {"length": "1e3"}, {"length": "9" * 5000},
+    ],
+)  # fmt: skip
+def test_offsets_and_lengths_that_do_not_fit_are_refused(data, place):
+    """Each is checked against the file and the shape."""
+    _point(data, **place)
+
+    assert str(data) in _error(data)
+
+
+def test_a_tensor_without_a_place_is_refused(data):
+    """With its name."""
+
+    def change(model):
+        del model.graph.node[0].attribute[0].t.external_data[1:]
+
+    _edit(data, change)
+
+    assert "does not say where the bytes of 'm#0.O[0]' are" in _error(data)
+
+
+@pytest.mark.parametrize("field", ["attribute", "output"])
+def test_a_node_without_its_parts_is_refused(dump, field):
+    """An attribute holds the tensor, an output names it."""
+    _edit(dump, lambda model: model.graph.node[0].ClearField(field))
+
+    assert _error(dump).startswith(f"the index of '{dump}' is damaged: ")
+
+
+@pytest.mark.parametrize("fields", [[["secret", 1]], [["value", 1], ["secret", 2]], [["__class__", 1]], [["value", 1]]])
+def test_no_code_of_a_class_runs_when_a_dump_names_it(dump, fields):
+    """No constructor, no property, no `__setattr__`; fields that it does not have make it foreign."""
+    Watched.ran.clear()
+    spec = {"fields": fields, "class": f"{__name__}:Watched"}
+    _set(dump, "filch.records", [["m", 0, "O", spec, "", 0, 0]])
+
+    found = restore(dump)["m", 0, "O"]
+
+    assert isinstance(found, Watched if fields == [["value", 1]] else Foreign)
+    assert dict(fields) == (found.fields if isinstance(found, Foreign) else vars(found))
+    assert Watched.ran == []
+
+
+@pytest.mark.parametrize("name", ["lazy_one:Anything", "not_there:Anything", "lazy_one:a.b.c"])
+@pytest.mark.parametrize("tag", ["fields", "state", "dict", "tuple"])
+def test_nothing_is_imported_because_a_dump_names_it(dump, monkeypatch, tag, name):
+    """Neither a module, nor what a module imports when it is asked for a name."""
+    module, asked = ModuleType("lazy_one"), []
+    module.__getattr__ = asked.append
+    monkeypatch.setitem(sys.modules, "lazy_one", module)
+    before = set(sys.modules)
+    _set(dump, "filch.records", [["m", 0, "O", {tag: [["a", 1]], "class": name}, "", 0, 0]])
+
+    restore(dump)["m", 0, "O"]
+
+    assert asked == []
+    assert set(sys.modules) == before
+
+
+def test_a_class_of_types_is_given_only_where_it_is_a_cache_layers(dump):
+    """A restored cache calls the class that it holds, so no other class is put there."""
+    _set(dump, "filch.records", [["m", 0, "O", {"type": "builtins:print"}, "", 0, 0]])
+    assert describe(restore(dump)["m", 0, "O"]) == "skipped builtins:type (builtins:print is not imported)"
+
+    _set(dump, "filch.records", [["m", 0, "O", {"type": "subprocess:Popen"}, "", 0, 0]])
+    assert "skipped" in describe(restore(dump)["m", 0, "O"])
+
+
+def test_reading_a_damaged_dump_leaves_it_as_it_is(dump):
+    """Nothing is written, whatever is found."""
+    _set(dump, "filch.records", "[")
+    before = dump.read_bytes()
+
+    with contextlib.suppress(DumpError):
+        restore(dump)
+
+    assert dump.read_bytes() == before
+    assert [path.name for path in dump.parent.iterdir()] == ["dump.onnx"]

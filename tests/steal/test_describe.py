@@ -1,0 +1,119 @@
+"""One line for any value."""
+
+import collections
+import enum
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers.modeling_outputs import BaseModelOutput
+
+from filch.steal import Foreign, Skipped, describe
+from filch.steal._dtypes import CARRIERS
+
+NAN, INF = float("nan"), float("inf")
+
+
+class Pair(NamedTuple):
+    left: object
+    right: object
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+def _loop():
+    value = [1]
+    value.append({"again": value})
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (torch.zeros(2, 30), "f32[2, 30]"),
+        (torch.zeros(()), "f32[]"),
+        (torch.zeros(0, 3, dtype=torch.bfloat16), "bf16[0, 3]"),
+        (nn.Parameter(torch.zeros(1, dtype=torch.complex64)), "c64[1]"),
+        (torch.zeros(2, device="meta"), "f32[2]@meta"),
+        (((torch.zeros(1),), {}), "((f32[1],), {})"),
+        ((torch.zeros(1), None), "(f32[1], None)"),
+        ([torch.zeros(1)], "[f32[1]]"),
+        ([], "[]"),
+        ((), "()"),
+        ({"mask": None, 3: torch.ones(1)}, "{mask: None, 3: f32[1]}"),
+        (Pair(torch.zeros(1), "a"), "Pair(left=f32[1], right='a')"),
+        (BaseModelOutput(last_hidden_state=torch.zeros(1)), "BaseModelOutput(last_hidden_state=f32[1])"),
+        (collections.OrderedDict(a=1), "{a: 1}"),
+        ("it's", '"it\'s"'),
+        (1.5, "1.5"),
+        (torch.float32, "float32"),
+        (torch.Size([2, 3]), "torch.Size([2, 3])"),
+        (Colour.RED, "<Colour.RED: 1>"),
+        (np.zeros((2, 3), "i2"), "numpy int16[2, 3]"),
+        (Skipped("f32[2]", "it is nested"), "skipped f32[2] (it is nested)"),
+        (Foreign("a.b:Outer.State", {"h": torch.zeros(1), "n": 2}), "State(h=f32[1], n=2)"),
+        (_loop(), "[1, {again: …}]"),
+    ],
+)
+def test_a_value_is_described_in_one_line(value, text):
+    """Tensors by dtype and shape, the rest as Python writes it."""
+    assert describe(value) == text
+
+
+def test_shapes_can_be_left_out():
+    """The rank takes their place, in any nesting."""
+    assert describe([torch.zeros(2, 3), {"a": torch.zeros(())}], with_shape=False) == "[f32[r2], {a: f32[r0]}]"
+
+
+class Silent:
+    def __str__(self):
+        raise NotImplementedError
+
+
+def test_a_value_that_can_not_be_written_is_described_by_its_class():
+    """Its own fault does not reach the run that prints it; what stands beside it is described."""
+    assert describe([Silent(), 10**5000, torch.zeros(1)]) == "[<Silent>, <int>, f32[1]]"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([1.0, -3.0, 4.0], "f32[3] -3 … 4, mean 0.6667"),
+        ([1.0, NAN, INF, -INF, 3.0], "f32[5] 1 … 3, mean 2, 1 NaN, 2 inf"),
+        ([NAN], "f32[1] 1 NaN"),
+        ([], "f32[0] empty"),
+        ([True, False], "bool[2] 0 … 1, mean 0.5"),
+        ([3 + 4j], "c64[1] 5 … 5, mean 5"),
+        ([2**40], "i64[1] 1.1e+12 … 1.1e+12, mean 1.1e+12"),
+    ],
+)
+def test_statistics_are_of_the_finite_numbers(value, text):
+    """What is not finite is counted; complex numbers are measured by their size."""
+    assert describe(torch.tensor(value), statistics=True) == text
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+@pytest.mark.parametrize("dtype", CARRIERS, ids=str)
+def test_statistics_of_every_dtype(dtype):
+    """Those of two numbers in a byte are left out: torch computes nothing with them."""
+    tensor = torch.zeros(16, dtype=torch.uint8).view(dtype)
+    zero = "5.877e-39" if dtype == torch.float8_e8m0fnu else "0"  # E8M0 is powers of two alone
+
+    line = describe(tensor, statistics=True)
+
+    expected = "packed" if dtype == torch.float4_e2m1fn_x2 else f"{zero} … {zero}, mean {zero}"
+    assert line == f"{CARRIERS[dtype].short}[{tensor.numel()}] {expected}"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_tensors_without_numbers_have_no_statistics():
+    """And a nested one has no shape to give."""
+    nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
+
+    line = describe([torch.zeros(2, device="meta"), torch.eye(2).to_sparse(), nested], statistics=True)
+
+    assert line == "[f32[2]@meta, f32[2, 2], f32[nested]]"

@@ -1,0 +1,326 @@
+"""A dump is an ONNX model that anybody can read, one file or two, and replaces the one before it whole."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+from torch import nn
+
+from filch.steal import describe, restore, steal_forward
+from filch.steal._dtypes import CARRIERS
+
+LARGE = 2**23 + 1  # float32s just over the 32 MiB that go into one file
+
+
+@pytest.fixture(params=[False, True], ids=["inline", "external"])
+def external(request, monkeypatch):
+    """Whether the bytes go beside the model: once as they come, once whatever their size."""
+    if request.param:
+        monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    return request.param
+
+
+def _dump(path, *values):
+    """A dump of these values as the outputs of a module called `m`."""
+    module = nn.Identity()
+    with steal_forward(("m", module), dump_file=path) as capture:
+        for value in values:
+            module(value)
+    return capture
+
+
+def _names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _places(path):
+    """Offset and length of each tensor that lies beside the model."""
+    protos = [node.attribute[0].t for node in onnx.load(path, load_external_data=False).graph.node]
+    entries = [{entry.key: entry.value for entry in proto.external_data} for proto in protos]
+    return [(int(entry["offset"]), int(entry["length"])) for entry in entries if entry]
+
+
+def test_any_onnx_runtime_restores_a_dump(tmp_path, external):
+    """ONNX Runtime, the reference evaluator and the checker read it; outputs are called by what they are."""
+    x, ids = torch.randn(2, 3), torch.arange(4)
+    module = nn.Sequential(nn.Linear(3, 2))
+    with steal_forward(("model", module), submodules=True, dump_file=tmp_path / "dump.onnx") as capture:
+        module(x)
+        nn.Identity()(ids)
+
+    model = onnx.load(tmp_path / "dump.onnx")
+    onnx.checker.check_model(tmp_path / "dump.onnx", full_check=True)
+    session = onnxruntime.InferenceSession(tmp_path / "dump.onnx", providers=["CPUExecutionProvider"])
+    names = ["model#0.I.args[0]", "model.0#0.I.args[0]", "model.0#0.O", "model#0.O"]
+    values = [x, x, capture["model.0", 0, "O"], capture["model", 0, "O"]]
+
+    assert [value.name for value in session.get_outputs()] == names
+    assert list(model.graph.input) == list(model.graph.initializer) == []
+    assert {node.op_type for node in model.graph.node} == {"Constant"}
+    assert [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in model.graph.output][-1] == [2, 2]
+    for outputs in (session.run(None, {}), ReferenceEvaluator(model).run(None, {})):
+        assert all(np.array_equal(found, value) for found, value in zip(outputs, values, strict=True))
+    assert _names(tmp_path) == (["dump.onnx", "dump.onnx.data"] if external else ["dump.onnx"])
+
+
+@pytest.mark.parametrize("optimise", [False, True])
+def test_onnx_runtime_loads_every_dtype(tmp_path, external, optimise):
+    """And gives back those that NumPy knows, with our bits; complex numbers as pairs of real ones."""
+    given = {
+        dtype: torch.arange(64, dtype=torch.uint8).reshape(2, 32).view(dtype)
+        for dtype in CARRIERS
+        if dtype != torch.bool
+    }
+    _dump(tmp_path / "dump.onnx", {str(dtype): tensor for dtype, tensor in given.items()}, {"empty": torch.ones(0, 2)})
+    options = onnxruntime.SessionOptions()
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
+
+    session = onnxruntime.InferenceSession(tmp_path / "dump.onnx", options, providers=["CPUExecutionProvider"])
+
+    unknown = {torch.bfloat16, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu}
+    asked = [dtype for dtype in given if dtype not in unknown]
+    found = session.run([f"m#0.O['{dtype}']" for dtype in asked] + ["m#1.O['empty']"], {})
+    for dtype, array in zip(asked, found[:-1], strict=True):
+        assert array.tobytes() == given[dtype].view(torch.uint8).numpy().tobytes(), dtype
+    assert found[-1].shape == (0, 2)
+
+
+def test_what_onnx_can_not_say_is_json_beside_it(tmp_path):
+    """Under keys of ours, for whoever reads a dump without Filch."""
+    _dump(tmp_path / "dump.onnx", (torch.ones(2, dtype=torch.complex64), None))
+
+    props = {entry.key: json.loads(entry.value) for entry in onnx.load(tmp_path / "dump.onnx").metadata_props}
+
+    assert list(props) == ["filch.dump", "filch.tensors", "filch.records", "filch.modules", "filch.environment"]
+    assert props["filch.dump"] == 1
+    assert props["filch.tensors"][0] == ["m#0.I.args[0][0]", "complex64", [2]]
+    assert props["filch.records"][1] == ["m", 0, "O", {"tuple": [[0, {"tensor": 1}], [1, None]]}, "", 0, 0]
+    assert props["filch.modules"] == {"m": {"class": "torch.nn.modules.linear:Identity", "parameters": ["input"]}}
+
+
+def test_a_dump_without_tensors_is_a_dump(tmp_path):
+    """Nothing called, or nothing but None given."""
+    capture = _dump(tmp_path / "nothing.onnx")
+    _dump(tmp_path / "none.onnx", None)
+
+    onnx.checker.check_model(tmp_path / "nothing.onnx", full_check=True)
+    assert dict(restore(tmp_path / "nothing.onnx")) == dict(capture) == {}
+    assert dict(restore(tmp_path / "none.onnx")) == {("m", 0, "I"): ((None,), {}), ("m", 0, "O"): None}
+
+
+def test_a_large_dump_lies_beside_its_model_and_is_mapped(tmp_path, differ):
+    """Over 32 MiB of tensors; the model stays small, and reading a tensor copies nothing."""
+    tensor = torch.arange(LARGE, dtype=torch.float32)
+    module = nn.Linear(1, 1)
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"), pytest.raises(RuntimeError):
+        module(tensor)
+
+    dump = restore(tmp_path / "dump.onnx")
+    found = dump["m", 0, "I"][0][0]
+    assert (tmp_path / "dump.onnx").stat().st_size < 10_000
+    assert (tmp_path / "dump.onnx.data").stat().st_size == 4 * LARGE
+    assert differ(found, tensor) is None
+    assert dump["m", 0, "I"][0][0].data_ptr() == found.data_ptr()
+
+
+def test_a_dump_just_under_the_limit_is_one_file(tmp_path):
+    """32 MiB of tensors exactly."""
+    module = nn.Linear(1, 1)
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"), pytest.raises(RuntimeError):
+        module(torch.zeros(LARGE - 1))
+
+    assert _names(tmp_path) == ["dump.onnx"]
+
+
+def test_writing_to_a_restored_tensor_does_not_reach_the_file(tmp_path, monkeypatch):
+    """The file is mapped privately."""
+    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    _dump(tmp_path / "dump.onnx", torch.ones(4))
+
+    restore(tmp_path / "dump.onnx")["m", 0, "O"].fill_(5)
+
+    assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [1] * 4
+
+
+def test_tensors_beside_the_model_are_aligned(tmp_path, monkeypatch):
+    """To 64 bytes, and from a page on to pages; those of length 0 stay in the model, as ONNX Runtime wants them."""
+    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    sizes = (1, 3, 0, 4095, 4096, 5000, 7)
+    tensors = [torch.full((size,), index, dtype=torch.uint8) for index, size in enumerate(sizes)]
+    _dump(tmp_path / "dump.onnx", tensors)
+
+    places = _places(tmp_path / "dump.onnx")
+
+    assert [length for _, length in places] == [size for size in sizes if size] * 2
+    assert all(offset % 64 == 0 for offset, _ in places)
+    assert all(offset % 4096 == 0 for offset, length in places if length >= 4096)
+    assert all(end <= start for (_, end), (start, _) in zip([(0, 0)], places[:1], strict=True))
+    ends = [offset + length for offset, length in places]
+    assert all(end <= start for end, (start, _) in zip(ends[:-1], places[1:], strict=True))
+    assert [tensor.tolist() for tensor in restore(tmp_path / "dump.onnx")["m", 0, "O"]] == [t.tolist() for t in tensors]
+
+
+def test_dumping_again_replaces_and_does_not_grow(tmp_path, external):
+    """As often as one likes, with the bytes in the model or beside it."""
+    sizes = set()
+    for index in range(4):
+        _dump(tmp_path / "dump.onnx", torch.full((1000,), float(index)))
+        sizes.add(sum(path.stat().st_size for path in tmp_path.iterdir()))
+        assert restore(tmp_path / "dump.onnx")["m", 0, "O"][0] == index
+        assert len(_names(tmp_path)) == 1 + external
+
+    assert max(sizes) - min(sizes) <= 4  # the data file's name
+
+
+def test_a_small_dump_removes_the_data_of_the_large_one_that_it_replaces(tmp_path, monkeypatch):
+    """Its own data file would be dead weight."""
+    with monkeypatch.context() as patch:
+        patch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+        _dump(tmp_path / "dump.onnx", torch.ones(4))
+    assert _names(tmp_path) == ["dump.onnx", "dump.onnx.data"]
+
+    _dump(tmp_path / "dump.onnx", torch.zeros(4))
+
+    assert _names(tmp_path) == ["dump.onnx"]
+
+
+def test_old_data_that_can_not_be_removed_does_not_spoil_the_new_dump(tmp_path, monkeypatch):
+    """It is dead weight and no more."""
+    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    _dump(tmp_path / "dump.onnx", torch.ones(4))
+    remove = Path.unlink
+
+    def refuse(path, **options):
+        if path.name == "dump.onnx.data":
+            raise PermissionError
+        remove(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    _dump(tmp_path / "dump.onnx", torch.zeros(4))
+
+    assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [0] * 4
+
+
+def test_a_neighbour_that_is_not_ours_is_left_alone(tmp_path, external):
+    """A file of the name that our data would have, with a model of somebody else's at our place or with none."""
+    neighbour = tmp_path / "dump.onnx.data"
+    neighbour.write_text("not ours")
+    onnx.save(onnx.helper.make_model(onnx.GraphProto(name="theirs")), tmp_path / "dump.onnx")
+
+    for index in range(3):
+        _dump(tmp_path / "dump.onnx", torch.full((4,), float(index)))
+        assert neighbour.read_text() == "not ours"
+        assert restore(tmp_path / "dump.onnx")["m", 0, "O"][0] == index
+
+    assert len(_names(tmp_path)) == 2 + external
+
+
+@pytest.mark.parametrize("location", ["precious.txt", "../precious.txt", "other.onnx.data"])
+def test_a_damaged_dump_in_our_place_can_not_make_us_remove_other_files(tmp_path, location):
+    """Only what is called like its data is taken for it, and a node without attributes is no reason to fail."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    precious = folder / location
+    precious.write_text("precious")
+    graph = onnx.GraphProto(name="hostile", node=[onnx.NodeProto(op_type="Constant", output=["x"])])
+    proto = onnx.TensorProto(name="y", data_location=onnx.TensorProto.EXTERNAL)
+    proto.external_data.add(key="location", value=location)
+    graph.node.append(onnx.helper.make_node("Constant", [], ["y"], value=proto))
+    model = onnx.helper.make_model(graph)
+    onnx.helper.set_model_props(model, {"filch.dump": "1"})
+    (folder / "dump.onnx").write_bytes(model.SerializeToString())
+
+    _dump(folder / "dump.onnx", torch.ones(1))
+
+    assert precious.read_text() == "precious"
+    assert restore(folder / "dump.onnx")["m", 0, "O"] == 1
+
+
+def test_a_dump_that_is_open_stays_what_it_was_when_another_takes_its_place(tmp_path, external):
+    """Its values are those of its own run, those not read yet too."""
+    first = _dump(tmp_path / "dump.onnx", torch.zeros(8))
+    opened = restore(tmp_path / "dump.onnx")
+
+    for index in range(1, 4):
+        _dump(tmp_path / "dump.onnx", torch.full((8,), float(index)))
+
+    assert opened["m", 0, "O"].tolist() == first["m", 0, "O"].tolist() == [0] * 8
+    assert external == (len(_names(tmp_path)) == 2)
+
+
+def test_the_former_dump_is_there_until_the_block_ends(tmp_path, external):
+    """Whole, with its data; nothing else than the finished dump has a name that one would see."""
+    _dump(tmp_path / "dump.onnx", torch.zeros(8))
+    module = nn.Identity()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
+        module(torch.ones(8))
+        during = restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist()
+        visible = [name for name in _names(tmp_path) if not name.startswith(".")]
+
+    assert during == [0] * 8
+    assert len(visible) == 1 + external
+    assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [1] * 8
+
+
+KILLED = """
+import os, sys, torch
+from pathlib import Path
+from filch.steal import steal_forward
+import filch.steal._format as form
+form.INLINE_LIMIT = int(sys.argv[2])
+real, left = Path.replace, [int(sys.argv[3])]
+def replace(self, target):
+    left[0] -= 1
+    if left[0] < 0:
+        os._exit(9)
+    return real(self, target)
+Path.replace = replace
+module = torch.nn.Identity()
+with steal_forward(("m", module), dump_file=sys.argv[1]):
+    module(torch.ones(8))
+"""
+
+
+def test_a_kill_while_a_dump_is_put_in_its_place_leaves_the_former_one(tmp_path, monkeypatch):
+    """Between the two files of the new one, the old one is still the dump, and reads as it did."""
+    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    _dump(tmp_path / "dump.onnx", torch.zeros(8))
+
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "dump.onnx"), "0", "1"]
+    code = subprocess.run(command, check=False).returncode
+
+    assert code == 9
+    assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [0] * 8
+
+
+def test_files_have_the_permissions_that_files_have_here(tmp_path, external):
+    """Those that the umask leaves, for the model and for its data."""
+    before = os.umask(0o027)
+    try:
+        _dump(tmp_path / "dump.onnx", torch.ones(8))
+    finally:
+        os.umask(before)
+
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
+    assert len(_names(tmp_path)) == 1 + external
+
+
+def test_a_dump_can_be_moved_with_its_data(tmp_path, external):
+    """Paths inside it are relative to it."""
+    (tmp_path / "here").mkdir()
+    _dump(tmp_path / "here" / "dump.onnx", torch.ones(2))
+
+    (tmp_path / "here").rename(tmp_path / "there")
+
+    assert describe(restore(tmp_path / "there" / "dump.onnx")["m", 0, "O"]) == "f32[2]"
+    assert len(_names(tmp_path / "there")) == 1 + external

@@ -1,0 +1,157 @@
+"""Captures and dumps as mappings, what they know of their modules, and arguments by the names of parameters."""
+
+import pytest
+import torch
+from torch import nn
+
+from filch.steal import Key, ModuleInfo, argument_tensors, restore, steal_forward
+
+
+class Signature(nn.Module):
+    def forward(self, x, mask=None, *rest, scale: float = 1.0, **options):
+        return x
+
+
+@pytest.fixture(params=["memory", "dump"])
+def records(request, tmp_path):
+    """Two calls of a named module, in memory or restored."""
+    module, path = nn.Identity(), tmp_path / "dump.onnx"
+    with steal_forward(("m", module), dump_file=path if request.param == "dump" else None) as capture:
+        module(torch.zeros(2))
+        module(torch.ones(2))
+    return restore(path) if request.param == "dump" else capture
+
+
+def test_records_are_a_mapping_in_the_order_of_the_run(records):
+    """Keys are equal to plain tuples, and say what they are."""
+    assert list(records) == [("m", 0, "I"), ("m", 0, "O"), ("m", 1, "I"), ("m", 1, "O")]
+    assert len(records) == 4
+    assert isinstance(next(iter(records)), Key)
+    assert [str(key) for key in records][:2] == ["m#0.I", "m#0.O"]
+    assert str(Key("", 3, "O")) == "(root)#3.O"
+    assert torch.equal(records[Key("m", 1, "O")], records["m", 1, "O"])
+    assert [value.tolist() for key, value in records.items() if key.kind == "O"] == [[0, 0], [1, 1]]
+
+
+def test_a_key_that_is_not_there_is_a_key_error(records):
+    """As with any mapping."""
+    assert ("m", 2, "O") not in records
+    assert "m" not in records
+    assert records.get(("m", 2, "O"), "nothing") == "nothing"
+    with pytest.raises(KeyError, match=r"\('m', 2, 'O'\)"):
+        records["m", 2, "O"]
+
+
+def test_asking_for_a_key_reads_no_value(records, monkeypatch):
+    """Whether it is there is known from the index."""
+    monkeypatch.setattr(records, "holder", None)
+
+    assert ("m", 0, "O") in records
+
+
+def test_a_description_has_a_line_for_each_record(records):
+    """The key as a tuple, and what it holds."""
+    assert records.describe().splitlines() == [
+        "('m', 0, 'I') -- ((f32[2],), {})",
+        "('m', 0, 'O') -- f32[2]",
+        "('m', 1, 'I') -- ((f32[2],), {})",
+        "('m', 1, 'O') -- f32[2]",
+    ]
+
+
+def test_records_say_where_they_are(tmp_path):
+    """In memory, or in which file."""
+    with steal_forward(nn.Identity(), dump_file=tmp_path / "dump.onnx"), steal_forward(nn.Identity()) as capture:
+        pass
+
+    assert repr(capture) == "<Capture of 0 values in memory>"
+    assert repr(restore(tmp_path / "dump.onnx")) == f"<Dump of 0 values in {tmp_path / 'dump.onnx'}>"
+
+
+def test_modules_are_known_by_class_and_parameters(tmp_path):
+    """The variadic ones are marked; what never ran is known too."""
+    modules = [("s", Signature()), ("linear", nn.Linear(2, 2))]
+
+    with steal_forward(modules, dump_file=tmp_path / "dump.onnx") as capture:
+        pass
+
+    expected = {
+        "s": ModuleInfo(f"{__name__}:Signature", ("x", "mask", "*rest", "scale", "**options")),
+        "linear": ModuleInfo("torch.nn.modules.linear:Linear", ("input",)),
+    }
+    assert capture.modules == restore(tmp_path / "dump.onnx").modules == expected
+
+
+def test_a_forward_without_a_signature_has_no_known_parameters():
+    """As with functions of C; the module's class is known all the same."""
+
+    class Opaque:
+        __signature__ = 5  # which `inspect` refuses, as it does some functions of C
+
+        def __call__(self, x):
+            return x
+
+    module = nn.Identity()
+    module.forward = Opaque()
+
+    with steal_forward(("m", module)) as capture:
+        module(torch.ones(1))
+
+    assert capture.modules["m"] == ModuleInfo("torch.nn.modules.linear:Identity", ())
+    assert capture["m", 0, "O"] == 1
+
+
+def test_a_dump_knows_the_size_of_a_record_without_reading_it(tmp_path, echo, monkeypatch):
+    """The bytes of all tensors in it, whatever they are held in."""
+    module = echo()
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
+        module(
+            torch.zeros(3), {"c": torch.zeros(2, dtype=torch.complex64)}, torch.zeros(0), torch.zeros(2).numpy(), "text"
+        )
+    dump = restore(tmp_path / "dump.onnx")
+    monkeypatch.setattr(dump, "holder", None)
+
+    assert dump.nbytes(("m", 0, "I")) == 12 + 16 + 0 + 8
+    assert dump.nbytes(("m", 0, "O")) == 0
+
+
+def test_a_dump_knows_the_environment_of_its_run(tmp_path):
+    """Versions and time, for whoever compares two runs."""
+    with steal_forward(nn.Identity(), dump_file=tmp_path / "dump.onnx"):
+        pass
+
+    found = restore(tmp_path / "dump.onnx").environment
+    assert list(found) == ["torch", "onnx", "python", "platform", "device", "time"]
+    assert found["torch"] == torch.__version__
+    assert len(found["time"]) == len("2025-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "names"),
+    [
+        ((1,), {}, ["x"]),
+        ((1, 2), {}, ["x", "mask"]),
+        ((1,), {"mask": 2}, ["x", "mask"]),
+        ((), {"mask": 2, "x": 1}, ["mask", "x"]),
+        ((1, 2, 3, 4), {"scale": 5, "other": 6}, ["x", "mask", "*rest[0]", "*rest[1]", "scale", "other"]),
+    ],
+)
+def test_arguments_are_called_by_the_parameters_that_they_fill(args, kwargs, names):
+    """However the call was written."""
+    parameters = ModuleInfo.of(Signature()).parameters
+
+    found = argument_tensors(
+        parameters,
+        [torch.tensor(value) for value in args],
+        {name: torch.tensor(value) for name, value in kwargs.items()},
+    )
+
+    assert list(found) == names
+    assert [tensor.item() for tensor in found.values()] == [*args, *kwargs.values()]
+
+
+def test_arguments_without_a_known_signature_are_called_by_their_place():
+    """A module whose forward tells no parameters still has its tensors told apart."""
+    found = argument_tensors((), [torch.tensor(0), [torch.tensor(1), None]], {"a": {"b": torch.tensor(2)}})
+
+    assert {name: tensor.item() for name, tensor in found.items()} == {"*args[0]": 0, "*args[1][0]": 1, "a['b']": 2}

@@ -1,0 +1,193 @@
+"""Which modules are stolen, under which names, and what is said when that makes no sense."""
+
+import pytest
+import torch
+from torch import nn
+
+from filch.steal import FilchError, steal_forward
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mlp = nn.Identity(), nn.Sequential(nn.Identity(), nn.Identity())
+
+    def forward(self, x):
+        return self.mlp(self.norm(x))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.Identity()
+        self.layers = nn.ModuleList([Layer(), Layer()])
+
+    def forward(self, x):
+        x = self.norm(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+LAYER = ["{}.norm", "{}.mlp.0", "{}.mlp.1", "{}.mlp", "{}"]
+ALL = ["norm", *(name.format(f"layers.{index}") for index in range(2) for name in LAYER), ""]
+
+
+def _stolen(run, modules, **options):
+    """The names of the modules whose outputs are taken when `run` runs, as they come."""
+    with steal_forward(modules, **options) as capture:
+        run(torch.ones(1))
+    return [key.name for key in capture if key.kind == "O"]
+
+
+@pytest.fixture
+def model():
+    """Two layers of a norm and two modules in a row, after a norm."""
+    return Model()
+
+
+def test_a_module_alone_is_called_by_the_empty_name(model):
+    """Given bare, in a list, or with a name of its own."""
+    assert _stolen(model, model) == [""]
+    assert _stolen(model, [model]) == [""]
+    assert _stolen(model, ("model", model)) == ["model"]
+    assert _stolen(model, [("model", model)]) == ["model"]
+
+
+def test_several_modules_without_names_are_called_by_their_place(model):
+    """None is lost, named ones keep their names."""
+    assert _stolen(model, [model.norm, model.layers[0], ("last", model.layers[1])]) == ["0", "1", "last"]
+
+
+def test_submodules_are_called_by_their_paths(model):
+    """Below the name that was given, or bare below none."""
+    assert _stolen(model, model, submodules=True) == ALL
+    assert _stolen(model, ("m", model), submodules=True) == [f"m.{name}" if name else "m" for name in ALL]
+
+
+def test_a_module_that_is_given_by_name_is_not_taken_again_as_a_submodule(model):
+    """One record a call; what lies below both is called by the first."""
+    given = [("model", model), ("model.norm", model.norm), ("second", model.layers[1])]
+
+    names = _stolen(model, given, submodules=True, exclude="model.layers.**")
+
+    assert names == ["model.norm", *(name.format("second") for name in LAYER), "model"]
+
+
+def test_named_modules_may_overlap_with_submodules_of_the_same_names(model):
+    """A list of names as `named_modules` gives them, and `submodules=True` as well."""
+    given = [("model", model), ("model.layers.0", model.layers[0])]
+
+    assert _stolen(model, given, submodules=True) == [f"model.{name}" if name else "model" for name in ALL]
+
+
+@pytest.mark.parametrize(
+    ("include", "names"),
+    [
+        ("norm", ["norm"]),
+        ("layers.*", ["layers.0", "layers.1"]),
+        ("layers.*.norm", ["layers.0.norm", "layers.1.norm"]),
+        ("layers.*.mlp.?", ["layers.0.mlp.0", "layers.0.mlp.1", "layers.1.mlp.0", "layers.1.mlp.1"]),
+        ("**.norm", ["norm", "layers.0.norm", "layers.1.norm"]),
+        ("layers.**.norm", ["layers.0.norm", "layers.1.norm"]),
+        ("layers.0.**", ["layers.0.norm", "layers.0.mlp.0", "layers.0.mlp.1", "layers.0.mlp"]),
+        ("**", ALL[:-1]),
+        ("*orm", ["norm"]),
+        (["norm", "layers.1"], ["norm", "layers.1"]),
+        ({"norm"}, ["norm"]),
+        ("layers.0.mlp", ["layers.0.mlp"]),
+    ],
+)
+def test_include_takes_what_its_patterns_match(model, include, names):
+    """`*` and `?` stay within a step of the path, `**` is any number of steps; the given module is there too."""
+    assert _stolen(model, model, include=include) == [*names, ""]
+    assert _stolen(model, model, include=include, submodules=True) == [*names, ""]
+
+
+@pytest.mark.parametrize(
+    ("exclude", "names"),
+    [
+        ("layers.**", ["norm", ""]),
+        (["**.mlp", "**.mlp.*"], ["norm", "layers.0.norm", "layers.0", "layers.1.norm", "layers.1", ""]),
+        ("layers.?.mlp.**", [name for name in ALL if ".mlp." not in name]),
+    ],
+)
+def test_exclude_leaves_out_what_its_patterns_match(model, exclude, names):
+    """The rest stays in its order."""
+    assert _stolen(model, model, submodules=True, exclude=exclude) == names
+
+
+def test_exclude_wins_over_include(model):
+    """What both match is left out; what is included comes without `submodules`."""
+    assert _stolen(model, model, include="layers.*", exclude="layers.0") == ["layers.1", ""]
+
+
+def test_a_dot_in_a_pattern_is_a_dot():
+    """Patterns are no regular expressions."""
+    model = nn.ModuleDict({"axb": nn.Identity(), "a+b": nn.Identity()})
+    model.forward = lambda x: model["a+b"](model["axb"](x))
+
+    assert _stolen(model, model, include="a+b") == ["a+b", ""]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"include": "layer.*"}, "no module is called like 'layer.*'; names look like 'm.norm'"),
+        (
+            {"include": ["m.norm", "m.layers.*.mpl"]},
+            "no module is called like 'm.layers.*.mpl'; names look like 'm.norm'",
+        ),
+        ({"include": "norm"}, "no module is called like 'norm'; names look like 'm.norm'"),
+        ({"exclude": "m.nrom", "submodules": True}, "no module is called like 'm.nrom'; names look like 'm.norm'"),
+        ({"include": 5}, "a pattern is a string like 'decoder.layers.*.mlp', not 5"),
+        ({"exclude": ["m.norm", None]}, "a pattern is a string like 'decoder.layers.*.mlp', not None"),
+        ({"storage_limit": "1GB"}, "storage_limit is a number of bytes like 2**28, not '1GB'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(model, options, message):
+    """With the option's value, and what it should be."""
+    with pytest.raises(FilchError) as caught, steal_forward(("m", model), **options):
+        pytest.fail("the block was entered")
+
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        (5, "steal_forward takes a module, a (name, module) pair or a list of these, not 5"),
+        ("m", "steal_forward takes a module, a (name, module) pair or a list of these, not 'm'"),
+        ({"m": 1}, "steal_forward takes a module, a (name, module) pair or a list of these, not {'m': 1}"),
+        ([], "no module was given to steal_forward"),
+        (("m", 5), "item 0 is ('m', 5), not a module or a (name, module) pair"),
+        ([("m", 5)], "item 0 is ('m', 5), not a module or a (name, module) pair"),
+        ([nn.Identity(), "m"], "item 1 is 'm', not a module or a (name, module) pair"),
+        ([(5, nn.Identity())], "item 0 is (5, Identity()), not a module or a (name, module) pair"),
+        ([nn.Identity], "item 0 is <class 'torch.nn.modules.linear.Identity'>, not a module or a (name, module) pair"),
+        ([("m", nn.Identity()), ("m", nn.ReLU())], "two modules are called 'm'; give each its own name"),
+        ([nn.Identity(), ("0", nn.ReLU())], "two modules are called '0'; give each its own name"),
+    ],
+)
+def test_modules_that_make_no_sense_are_refused(modules, message):
+    """With the value, its place, and what it should be."""
+    with pytest.raises(FilchError) as caught, steal_forward(modules):
+        pytest.fail("the block was entered")
+
+    assert str(caught.value) == message
+
+
+def test_a_submodule_that_takes_a_given_name_is_refused(model):
+    """Two modules under one name would write over each other's records."""
+    given = [("m.norm", nn.Identity()), ("m", model)]
+
+    with pytest.raises(FilchError, match=r"two modules are called 'm\.norm'"), steal_forward(given, submodules=True):
+        pytest.fail("the block was entered")
+
+
+def test_a_module_that_is_held_twice_is_stolen_under_its_first_path():
+    """As `named_modules` counts: tied modules are one."""
+    shared = nn.Identity()
+    model = nn.Sequential(shared, shared)
+
+    assert _stolen(model, model, submodules=True) == ["0", "0", ""]

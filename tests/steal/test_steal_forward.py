@@ -1,0 +1,521 @@
+"""What a `steal_forward` block takes: each call of each module, in the run's order, as the values were then."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from filch.steal import DumpError, Key, Origin, Skipped, restore, steal_forward
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.linear = (nn.Linear(16, 16, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).transpose(-1, -2) / 4
+        return self.linear(torch.softmax(scores + torch.full((30, 30), -1e9).triu(1), dim=-1) @ self.value(x))
+
+
+class FeedForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear_1, self.relu, self.linear_2 = nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)
+
+    def forward(self, x):
+        return self.linear_2(self.relu(self.linear_1(x)))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.feed_forward = Attention(), FeedForward()
+        self.norm_1, self.norm_2 = nn.LayerNorm(16), nn.LayerNorm(16)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm_1(x))
+        return x + self.feed_forward(self.norm_2(x))
+
+
+class LLM(nn.Module):
+    """The model of the script that this project grew from: 22 modules, an embedding and one decoder layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.pe, self.decoder = nn.Embedding(100, 16), nn.Embedding(30, 16), DecoderLayer()
+
+    def forward(self, input_ids):
+        return self.decoder(self.embedding(input_ids) + self.pe(torch.arange(30)))
+
+
+STOLEN = ["", ".decoder", ".decoder.attention", ".decoder.feed_forward", ".decoder.norm_1", ".decoder.norm_2"]
+
+RECORDS = """\
+('model', 0, 'I') -- ((i64[2, 30],), {})
+('model.decoder', 0, 'I') -- ((f32[2, 30, 16],), {})
+('model.decoder.norm_1', 0, 'I') -- ((f32[2, 30, 16],), {})
+('model.decoder.norm_1', 0, 'O') -- f32[2, 30, 16]
+('model.decoder.attention', 0, 'I') -- ((f32[2, 30, 16],), {})
+('model.decoder.attention', 0, 'O') -- f32[2, 30, 16]
+('model.decoder.norm_2', 0, 'I') -- ((f32[2, 30, 16],), {})
+('model.decoder.norm_2', 0, 'O') -- f32[2, 30, 16]
+('model.decoder.feed_forward', 0, 'I') -- ((f32[2, 30, 16],), {})
+('model.decoder.feed_forward', 0, 'O') -- f32[2, 30, 16]
+('model.decoder', 0, 'O') -- f32[2, 30, 16]
+('model', 0, 'O') -- f32[2, 30, 16]"""
+
+NARRATED = """\
++model -- stolen forward for class LLM -- iteration 0
+  <- args=(i64[2, 30],) --- kwargs={}
++model.decoder -- stolen forward for class DecoderLayer -- iteration 0
+  <- args=(f32[2, 30, 16],) --- kwargs={}
++model.decoder.norm_1 -- stolen forward for class LayerNorm -- iteration 0
+  <- args=(f32[2, 30, 16],) --- kwargs={}
+  -> f32[2, 30, 16]
+-model.decoder.norm_1.
+-- stores key=('model.decoder.norm_1', 0, 'O') -- f32[2, 30, 16]
++model.decoder.attention -- stolen forward for class Attention -- iteration 0
+  <- args=(f32[2, 30, 16],) --- kwargs={}
+  -> f32[2, 30, 16]
+-model.decoder.attention.
+-- stores key=('model.decoder.attention', 0, 'O') -- f32[2, 30, 16]
++model.decoder.norm_2 -- stolen forward for class LayerNorm -- iteration 0
+  <- args=(f32[2, 30, 16],) --- kwargs={}
+  -> f32[2, 30, 16]
+-model.decoder.norm_2.
+-- stores key=('model.decoder.norm_2', 0, 'O') -- f32[2, 30, 16]
++model.decoder.feed_forward -- stolen forward for class FeedForward -- iteration 0
+  <- args=(f32[2, 30, 16],) --- kwargs={}
+  -> f32[2, 30, 16]
+-model.decoder.feed_forward.
+-- stores key=('model.decoder.feed_forward', 0, 'O') -- f32[2, 30, 16]
+  -> f32[2, 30, 16]
+-model.decoder.
+-- stores key=('model.decoder', 0, 'O') -- f32[2, 30, 16]
+  -> f32[2, 30, 16]
+-model.
+-- stores key=('model', 0, 'O') -- f32[2, 30, 16]
+-- stored 12 values in llm.onnx
+"""
+
+
+@pytest.fixture
+def llm():
+    """The model, six of its modules under the names of the script, and its inputs."""
+    torch.manual_seed(0)
+    model = LLM()
+    return model, [(f"model{path}", model.get_submodule(path[1:])) for path in STOLEN], torch.randint(0, 100, (2, 30))
+
+
+def test_six_named_modules_of_a_language_model_give_twelve_records_in_the_order_of_the_run(llm, tmp_path, differ):
+    """The scenario of the seed: same keys, same order, same nesting, and the numbers that the modules saw."""
+    model, modules, ids = llm
+
+    with steal_forward(modules, dump_file=tmp_path / "llm.onnx", storage_limit=2**28) as capture:
+        output = model(ids)
+
+    dump = restore(tmp_path / "llm.onnx")
+    assert dump.describe() == RECORDS
+    assert capture.describe() == RECORDS
+    assert list(dump) == list(capture)
+    assert differ(dict(dump), dict(capture)) is None
+    assert differ(dump["model", 0, "O"], output.detach()) is None
+    assert differ(dump["model", 0, "I"], ((ids,), {})) is None
+    hidden = model.embedding(ids) + model.pe(torch.arange(30))
+    assert differ(dump["model.decoder.norm_1", 0, "O"], model.decoder.norm_1(hidden)) is None
+
+
+def test_verbose_one_tells_the_run(llm, tmp_path, monkeypatch, capsys):
+    """Each module is entered and left, each output is stored, and the end says how many values there are."""
+    model, modules, ids = llm
+    monkeypatch.chdir(tmp_path)
+
+    with steal_forward(modules, dump_file="llm.onnx", verbose=1):
+        model(ids)
+
+    assert capsys.readouterr().out == NARRATED
+
+
+def test_verbose_one_tells_what_is_skipped_and_what_fails(capsys):
+    """A tensor that is left out, and a call that raised, leave a line each; nobody says that they were stored."""
+    module = nn.Sequential(nn.Linear(3, 3))
+
+    with steal_forward(("m", module), storage_limit=8, verbose=1):
+        module(torch.zeros(3))
+        with pytest.raises(TypeError):
+            module("no tensor")
+
+    assert (
+        capsys.readouterr().out
+        == """\
++m -- stolen forward for class Sequential -- iteration 0
+  <- args=(f32[3],) --- kwargs={}
+-- skips a f32[3] of key=('m', 0, 'I'): its 12 bytes are over the storage limit of 8
+  -> f32[3]
+-m.
+-- skips a f32[3] of key=('m', 0, 'O'): its 12 bytes are over the storage limit of 8
++m -- stolen forward for class Sequential -- iteration 1
+  <- args=('no tensor',) --- kwargs={}
+-m raised.
+-- stored 3 values
+"""
+    )
+
+
+def test_verbose_zero_prints_nothing_at_all(llm, tmp_path, capfd):
+    """Neither standard output nor standard error gets a byte, with values skipped and calls failing too."""
+    model, modules, ids = llm
+
+    with steal_forward(modules, dump_file=tmp_path / "llm.onnx", storage_limit=100):
+        model(ids)
+        with pytest.raises(TypeError):
+            model("no tensor")
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_model_called_three_times_counts_its_iterations():
+    """Each call has its own records, and is its own call of an outermost module."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    inputs = [torch.full((1, 2), float(index)) for index in range(3)]
+
+    with steal_forward(("m", model), submodules=True) as capture:
+        outputs = [model(x) for x in inputs]
+
+    assert [key for key in capture if key.kind == "O"] == [
+        ("m.0", 0, "O"), ("m", 0, "O"), ("m.0", 1, "O"), ("m", 1, "O"), ("m.0", 2, "O"), ("m", 2, "O"),
+    ]  # fmt: skip
+    for index, (x, output) in enumerate(zip(inputs, outputs, strict=True)):
+        assert torch.equal(capture["m", index, "I"][0][0], x)
+        assert torch.equal(capture["m", index, "O"], output)
+        assert capture.records[Key("m.0", index, "O")].origin == Origin("0", index, 0)
+    assert [(call.index, call.name, len(call.keys)) for call in capture.calls()] == [
+        (0, "m", 4),
+        (1, "m", 4),
+        (2, "m", 4),
+    ]
+
+
+class Twice(nn.Module):
+    """Runs one module twice in a forward, through a name of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.ModuleDict({"linear": nn.Linear(2, 2)})
+
+    def forward(self, x):
+        return self.inner["linear"](self.inner["linear"](x))
+
+
+def test_a_module_used_twice_in_one_forward_has_two_iterations_within_its_call():
+    """The key counts over the capture, the origin within the call of the outermost module."""
+    model = Twice()
+
+    with steal_forward(model, submodules=True) as capture:
+        model(torch.ones(1, 2))
+        model(torch.ones(1, 2))
+
+    origins = {tuple(key): record.origin for key, record in capture.records.items() if key.kind == "O"}
+    assert origins == {
+        ("inner.linear", 0, "O"): Origin("inner.linear", 0, 0),
+        ("inner.linear", 1, "O"): Origin("inner.linear", 0, 1),
+        ("", 0, "O"): Origin("", 0, 0),
+        ("inner.linear", 2, "O"): Origin("inner.linear", 1, 0),
+        ("inner.linear", 3, "O"): Origin("inner.linear", 1, 1),
+        ("", 1, "O"): Origin("", 1, 0),
+    }
+    assert torch.equal(capture["inner.linear", 0, "O"], capture["inner.linear", 1, "I"][0][0])
+
+
+def test_paths_are_those_inside_the_outermost_module_whatever_the_names():
+    """A module stolen alone under a made-up name still knows where it stands in the model that ran it."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
+
+    with steal_forward([("outer", model), ("anything", model[0][0])]) as capture:
+        model(torch.ones(1, 2))
+        model[0](torch.ones(1, 2))
+
+    assert {tuple(key): record.origin for key, record in capture.records.items() if key.kind == "O"} == {
+        ("anything", 0, "O"): Origin("0.0", 0, 0),
+        ("outer", 0, "O"): Origin("", 0, 0),
+        ("anything", 1, "O"): Origin("", 1, 0),
+    }
+
+
+class Borrowing(nn.Module):
+    """Runs a module that it does not hold."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.others = [other]  # in a list, nn.Module does not see it
+
+    def forward(self, x):
+        return self.others[0](self.others[0](x))
+
+
+def test_a_module_that_the_outermost_one_does_not_hold_belongs_to_its_call_without_a_path():
+    """There is no path inside the model to tell."""
+    borrowed = nn.Identity()
+    model = Borrowing(borrowed)
+
+    with steal_forward([("m", model), ("b", borrowed)]) as capture:
+        model(torch.ones(1))
+
+    origins = [capture.records[Key("b", index, "O")].origin for index in range(2)]
+    assert origins == [Origin(None, 0, 0)] * 2
+    assert len(capture.calls()) == 1
+
+
+class Countdown(nn.Module):
+    """Calls itself until its second argument is zero."""
+
+    def forward(self, x, left):
+        return self(x + 1, left - 1) if left else x
+
+
+def test_a_module_that_calls_itself_keeps_its_calls_apart():
+    """The outermost call enters first and leaves last."""
+    model = Countdown()
+
+    with steal_forward(("m", model)) as capture:
+        model(torch.zeros(1), 2)
+
+    assert list(capture) == [("m", 0, "I"), ("m", 1, "I"), ("m", 2, "I"), ("m", 2, "O"), ("m", 1, "O"), ("m", 0, "O")]
+    assert [capture["m", index, "I"][0][1] for index in range(3)] == [2, 1, 0]
+    assert [capture.records[Key("m", index, "O")].origin for index in range(3)] == [
+        Origin("", 0, index) for index in range(3)
+    ]
+
+
+def test_one_module_under_two_names_is_one_call_with_two_records():
+    """Both names get the same values and the same origin, at each depth of a recursion."""
+    model = Countdown()
+
+    with steal_forward([("a", model), ("b", model)]) as capture:
+        model(torch.zeros(1), 1)
+
+    assert [tuple(key) for key in capture if key.kind == "I"] == [
+        ("a", 0, "I"),
+        ("b", 0, "I"),
+        ("a", 1, "I"),
+        ("b", 1, "I"),
+    ]
+    for index, answer in ((0, 1.0), (1, 1.0)):
+        assert capture["a", index, "O"] == capture["b", index, "O"] == answer
+        assert [capture.records[Key(name, index, "O")].origin for name in "ab"] == [Origin("", 0, index)] * 2
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((torch.ones(1), None, torch.zeros(1)), {}),
+        ((torch.ones(1), None), {}),
+        ((torch.ones(1),), {"b": torch.zeros(1), "a": None}),
+        ((), {"x": torch.ones(1), "flag": True}),
+        ((), {}),
+    ],
+)
+def test_arguments_are_stored_as_they_were_given(echo, tmp_path, differ, args, kwargs):
+    """Positions, keywords, their order and each None come back."""
+    module = echo()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
+        module(*args, **kwargs)
+
+    assert differ(restore(tmp_path / "dump.onnx")["m", 0, "I"], (args, kwargs)) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        (torch.ones(2), None),
+        {"logits": torch.ones(2), "loss": None, "states": [torch.zeros(1), {"deep": torch.ones(1)}]},
+        5,
+        (),
+    ],
+)
+def test_outputs_of_any_nesting_are_stored(echo, tmp_path, differ, answer):
+    """An output of None is an output; nothing that is None is left out."""
+    module = echo(answer)
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
+        module()
+
+    assert differ(restore(tmp_path / "dump.onnx")["m", 0, "O"], answer) is None
+
+
+def test_an_output_of_none_is_stored_while_the_caller_handles_an_exception(echo):
+    """What the caller has caught before is not taken for a failure of the module."""
+    module = echo(None)
+
+    with steal_forward(("m", module)) as capture:
+        try:
+            raise ValueError  # noqa: TRY301
+        except ValueError:
+            module()
+
+    assert list(capture) == [("m", 0, "I"), ("m", 0, "O")]
+    assert capture["m", 0, "O"] is None
+
+
+class InPlace(nn.Module):
+    """Writes into its input and into its submodule's output."""
+
+    def __init__(self):
+        super().__init__()
+        self.identity, self.relu = nn.Identity(), nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.identity(x)
+        y += 1
+        return self.relu(y)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_later_changes_in_place_do_not_reach_a_capture(tmp_path, on_disk):
+    """What was stored is what was there then, whatever the model and its caller write into it afterwards."""
+    model, x = InPlace(), torch.tensor([-3.0, 3.0])
+
+    with steal_forward(("m", model), submodules=True, dump_file=tmp_path / "d.onnx" if on_disk else None) as capture:
+        output = model(x)
+        output.fill_(9)
+
+    assert x.tolist() == [9, 9]
+    assert capture["m", 0, "I"][0][0].tolist() == [-3, 3]
+    assert capture["m.identity", 0, "O"].tolist() == [-3, 3]
+    assert capture["m.relu", 0, "I"][0][0].tolist() == [-2, 4]
+    assert capture["m", 0, "O"].tolist() == [0, 4]
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(23, False), (24, True), (None, True), (0, False)])
+def test_the_storage_limit_holds_for_each_tensor_of_inputs_and_outputs(tmp_path, limit, kept):
+    """At the limit a tensor is stored, one byte above it is recorded as skipped, with its dtype, shape and reason."""
+    module = nn.Identity()
+    x = torch.arange(6.0).reshape(2, 3)
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx", storage_limit=limit):
+        module(x)
+
+    dump = restore(tmp_path / "dump.onnx")
+    for value in (dump["m", 0, "I"][0][0], dump["m", 0, "O"]):
+        if kept:
+            assert torch.equal(value, x)
+        else:
+            assert value == Skipped("f32[2, 3]", f"its 24 bytes are over the storage limit of {limit}")
+
+
+def test_the_storage_limit_leaves_out_single_tensors_not_records(echo):
+    """Beside a large tensor a small one is kept."""
+    module = echo()
+
+    with steal_forward(("m", module), storage_limit=8) as capture:
+        module(torch.zeros(100), small=torch.ones(2))
+
+    (large,), kwargs = capture["m", 0, "I"]
+    assert isinstance(large, Skipped)
+    assert torch.equal(kwargs["small"], torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "name", ["0", "a,b", "True", "a___b", "a.b", "", "ö 'quoted' \"twice\"", "(root)#0.I", "../x", "\ud800"]
+)
+def test_any_name_comes_back(tmp_path, name):
+    """Names are not taken apart, so that nothing in them has a meaning."""
+    module = nn.Identity()
+
+    with steal_forward((name, module), dump_file=tmp_path / "dump.onnx") as capture:
+        module(torch.ones(1))
+        module(torch.ones(2))
+
+    dump = restore(tmp_path / "dump.onnx")
+    assert list(dump) == list(capture) == [(name, 0, "I"), (name, 0, "O"), (name, 1, "I"), (name, 1, "O")]
+    assert torch.equal(dump[name, 1, "O"], torch.ones(2))
+    assert list(dump.modules) == [name]
+
+
+def test_names_that_look_alike_in_the_file_stay_apart(tmp_path):
+    """Two tensors never share an ONNX name, even when their keys and paths are written the same."""
+    first, second = nn.Identity(), nn.Identity()
+
+    with steal_forward([("", first), ("(root)", second)], dump_file=tmp_path / "dump.onnx"):
+        first(torch.ones(1))
+        second(torch.zeros(1))
+
+    dump = restore(tmp_path / "dump.onnx")
+    assert dump["", 0, "O"] == 1
+    assert dump["(root)", 0, "O"] == 0
+
+
+def test_a_capture_can_be_read_inside_the_block_and_after_it(tmp_path):
+    """In the block it reads what is on disk so far; after it, it reads the finished dump."""
+    module = nn.Identity()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
+        module(torch.ones(3))
+        inside = capture["m", 0, "O"]
+        empty = capture.get(("m", 1, "O"))
+        module(torch.ones(0, 2))
+
+    assert torch.equal(inside, torch.ones(3))
+    assert empty is None
+    assert torch.equal(capture["m", 0, "O"], torch.ones(3))
+    assert capture["m", 1, "O"].shape == (0, 2)
+    assert capture.dump_file == str(tmp_path / "dump.onnx")
+    assert repr(capture) == f"<Capture of 4 values in {tmp_path / 'dump.onnx'}>"
+
+
+def test_a_block_may_change_the_working_directory(tmp_path, monkeypatch):
+    """A relative dump_file is meant from where the block began."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    module = nn.Identity()
+
+    with steal_forward(("m", module), dump_file="dump.onnx") as capture:
+        module(torch.ones(1))
+        os.chdir("elsewhere")
+
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["dump.onnx"]
+    assert capture["m", 0, "O"] == 1
+    assert capture.dump_file == "dump.onnx"
+
+
+@pytest.mark.parametrize(
+    ("dump_file", "message"),
+    [
+        ("missing/dump.onnx", "can't write a dump to '.*missing/dump.onnx': No such file or directory"),
+        ("taken/dump.onnx", "can't write a dump to '.*taken/dump.onnx': Not a directory"),
+        ("", "can't write a dump to '': it is a folder; add a name like 'reference.onnx'"),
+        ("folder", "can't write a dump to 'folder': it is a folder; add a name like 'reference.onnx'"),
+        ("a\0b", "can't write a dump to '.*': embedded null byte"),
+        (5, "dump_file is a path like 'reference.onnx', not 5"),
+    ],
+)
+def test_a_dump_file_that_can_not_be_written_is_refused_before_anything_runs(tmp_path, monkeypatch, dump_file, message):
+    """The block is never entered, the module has no hooks, and the folder is as it was."""
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("taken").touch()
+    module, entered = nn.Identity(), False
+
+    with pytest.raises(DumpError, match=message), steal_forward(module, dump_file=dump_file):
+        entered = True
+
+    assert not entered
+    assert not module._forward_hooks  # noqa: SLF001
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "taken"]
+
+
+@pytest.mark.gpu
+def test_tensors_of_a_gpu_come_back_on_the_cpu(tmp_path, differ):
+    """With the bits that they had there, from memory and from a dump."""
+    module = nn.Linear(3, 2).cuda()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"), steal_forward(("m", module)) as capture:
+        output = module(torch.randn(4, 3, device="cuda"))
+
+    for records in (capture, restore(tmp_path / "dump.onnx")):
+        assert differ(records["m", 0, "O"], output.detach()) is None
