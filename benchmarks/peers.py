@@ -22,7 +22,7 @@ Adapter = Callable[[Tensor, Tensor], bool]
 RIGHT, WRONG, RAISES, NOT_INSTALLED = "right", "WRONG", "raises", "not installed"
 
 
-def _as_numpy(tensor: Tensor) -> Any:  # noqa: ANN401 (an array or None, without importing numpy)
+def _as_numpy(tensor: Tensor) -> Any:  # an array or None, without importing numpy
     if tensor is None:
         return None
     try:

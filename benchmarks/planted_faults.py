@@ -27,6 +27,7 @@ from zoo import ZOO
 
 MODELS = ("llama", "bert", "resnet", "t5", "vit")
 EXPORTED, COMPILED, READER, MISSED = "exported", "compiled", "reader", "missed"
+PROTOCOLS = ("memory", "file")
 ENOUGH = 0.98
 
 
@@ -66,12 +67,11 @@ def subject(name: str, folder: Path) -> Subject:
     return Subject(name, program, capture, Planter(clean, inputs), file, onnx.load(file))
 
 
-def clean_flags(one: Subject) -> Iterator[tuple[str, int]]:
+def flagged_when_clean(one: Subject) -> dict[str, int]:
     """How many rows a clean run flags, by protocol; a run that is not close flags at least one."""
     model = serde.serialize_model(one.program.model)
-    for protocol in ("memory", "file"):
-        report = one.compare(model, protocol)
-        yield protocol, len(report.diverged) or int(not report.close)
+    reports = {protocol: one.compare(model, protocol) for protocol in PROTOCOLS}
+    return {protocol: len(report.diverged) or int(not report.close) for protocol, report in reports.items()}
 
 
 def verdict(report: Report, plant: Plant) -> str:
@@ -89,15 +89,6 @@ def verdict(report: Report, plant: Plant) -> str:
     return READER if unjudged and first.node in readers else MISSED
 
 
-def try_plant(one: Subject, plant: Plant, protocol: str) -> tuple[str, str]:
-    """The verdict on a plant, and what the report says first."""
-    try:
-        report = one.compare(plant.model, protocol)
-    except FilchError as error:
-        return MISSED, f"{type(error).__name__}: {error}"
-    return verdict(report, plant), f"{'close' if report.close else 'not close'}; first: {report.first_divergence}"
-
-
 def table(found: Counter[tuple[str, str]], drawn: Counter[str]) -> str:
     """A row per kind of plant, and their sum."""
     places = (EXPORTED, COMPILED, READER, MISSED)
@@ -108,6 +99,24 @@ def table(found: Counter[tuple[str, str]], drawn: Counter[str]) -> str:
     ]
     total = ("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:]))  # type: ignore[arg-type]
     return "\n".join(f"{row[0]!s:20}" + "".join(f"{cell!s:>10}" for cell in row[1:]) for row in (head, *rows, total))
+
+
+def plant_all(one: Subject, kinds: list[str], plants: int, random: Random) -> Iterator[tuple[str, str]]:
+    """The kind and the verdict of each plant that counts; a miss is printed."""
+    for index in range(plants):
+        plant = one.planter.plant(kinds[index % len(kinds)], random)
+        if plant is None:
+            continue
+        protocol = PROTOCOLS[index // len(kinds) % 2]
+        try:
+            report = one.compare(plant.model, protocol)
+            at, said = verdict(report, plant), report.first_divergence
+        except FilchError as error:
+            at, said = MISSED, error
+        if at == MISSED:
+            how = f"{protocol}, {plant.kind}{', tolerated' if plant.tolerated else ''}"
+            print(f"MISSED {one.name}, {how}: {plant.node}: {plant.text}\n    first: {said}", flush=True)
+        yield plant.kind, at
 
 
 def main() -> int:
@@ -123,32 +132,17 @@ def main() -> int:
     flagged = 0
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
-            one, random, here = subject(name, Path(folder)), Random(f"{options.seed} {name}"), Counter[str]()  # noqa: S311  no secret
-            clean = dict(clean_flags(one))
-            flagged += sum(clean.values())
-            for index in range(options.plants):
-                kind = options.kinds[index % len(options.kinds)]
-                before = one.planter.drawn
-                plant = one.planter.plant(kind, random)
-                drawn[kind] += one.planter.drawn - before
-                if plant is None:
-                    continue
-                protocol = ("memory", "file")[index // len(options.kinds) % 2]
-                at, said = try_plant(one, plant, protocol)
-                found[kind, at] += 1
-                here[at] += 1
-                if at == MISSED:
-                    tolerated = ", tolerated" if plant.tolerated else ""
-                    print(
-                        f"MISSED {name}, {protocol}, {kind}{tolerated}: {plant.text} -> {plant.value}\n    {said}",
-                        flush=True,
-                    )
-            print(f"{name}: clean runs flag {clean}; {dict(here)}", flush=True)
-    print(f"\n{table(found, drawn)}")
-    counted = sum(found.values())
-    named = counted - sum(count for (_, at), count in found.items() if at == MISSED)
-    print(f"\n{named} of {counted} found ({named / max(counted, 1):.1%}); clean runs flag {flagged} rows")
-    return int(flagged > 0 or named < ENOUGH * counted or not counted)
+            one = subject(name, Path(folder))
+            clean = flagged_when_clean(one)
+            random = Random(f"{options.seed} {name}")  # noqa: S311  no secret
+            here = Counter(plant_all(one, options.kinds, options.plants, random))
+            found, drawn, flagged = found + here, drawn + one.planter.drawn, flagged + sum(clean.values())
+            places = Counter(at for _, at in here.elements())
+            print(f"{name}: clean runs flag {clean}; {dict(places)}", flush=True)
+    counted, missed = found.total(), sum(found[kind, MISSED] for kind in KINDS)
+    print(f"\n{table(found, drawn)}\n")
+    print(f"{counted - missed} of {counted} found; clean runs flag {flagged} rows")
+    return int(flagged > 0 or counted - missed < ENOUGH * counted or not counted)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ import traceback
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
+from rich.console import Console
+
 from filch.export import Program, export, load_program, optimize
 from filch.steal import DumpError, FilchError, describe, restore, steal_forward
-from rich.console import Console
 
 from ._compare import compare
 from ._demo import tiny_llm
@@ -23,12 +25,16 @@ from ._rendering import render, render_diff, verdict
 from ._report import Report
 
 app = typer.Typer(
-    help="Steal every intermediate tensor of a PyTorch model, and say which node of its exported or compiled graph gets it wrong. Exits with 0 if all is close, 1 if something differs, 2 in trouble.",
+    help=(
+        "Steal every intermediate tensor of a PyTorch model, and say which node of its exported or compiled graph gets "
+        "it wrong. Exits with 0 if all is close, 1 if something differs, 2 in trouble."
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
-Factory = Annotated[str, typer.Argument(help="package.module:factory or path.py:factory; it returns (model, args[, kwargs[, dynamic_shapes]])")]  # fmt: skip
+)
+_FACTORY = "package.module:factory or path.py:factory; it returns (model, args[, kwargs[, dynamic_shapes]])"
+Factory = Annotated[str, typer.Argument(help=_FACTORY)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the exit code says it.")]
 Wide = Annotated[bool, typer.Option("--wide", help="All rows and columns, however wide.")]
@@ -71,23 +77,31 @@ def show(
         typer.echo(load_program(file).graph.text(modules=True))
         return
     rows = [
-        {"key": list(key), "module": dump.modules[key.name].type_name if key.name in dump.modules else None,
-         "value": describe(value, statistics=statistics), "bytes": dump.nbytes(key)}
+        {
+            "key": list(key),
+            "module": dump.modules[key.name].type_name if key.name in dump.modules else None,
+            "value": describe(value, statistics=statistics),
+            "bytes": dump.nbytes(key),
+        }
         for key, value in dump.items()
-    ]  # fmt: skip
+    ]
     if as_json:
         typer.echo(json.dumps({"environment": dump.environment, "records": rows}, indent=1))
         return
     for row in rows:
         typer.echo(f"{tuple(row['key'])} -- {row['value']} -- {_size(row['bytes'])}")
-    typer.echo(f"{len(rows)} values, {_size(sum(row['bytes'] for row in rows))}; torch {dump.environment.get('torch', '?')}, {dump.environment.get('time', '?')}")  # fmt: skip
+    size = _size(sum(row["bytes"] for row in rows))
+    version, time = (dump.environment.get(name, "?") for name in ("torch", "time"))
+    typer.echo(f"{len(rows)} values, {size}; torch {version}, {time}")
 
 
 @app.command()
 def steal(
     factory: Factory,
     output: Annotated[Path, typer.Option("--output", "-o", help="The dump to write.")],
-    include: Annotated[list[str] | None, typer.Option(help="Steal the submodules of these names alone (* and **).")] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(help="Steal the submodules of these names alone (* and **).")
+    ] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Leave out the submodules of these names.")] = None,
     storage_limit: Annotated[int | None, typer.Option(help="Leave out tensors of more bytes.")] = None,
     quiet: Quiet = False,
@@ -95,9 +109,14 @@ def steal(
     """Run a model and steal what all its modules take and give."""
     subject = make_subject(factory)
     with steal_forward(
-        subject.model, submodules=True, include=include, exclude=exclude, storage_limit=storage_limit,
-        dump_file=output, verbose=0 if quiet else 1,
-    ):  # fmt: skip
+        subject.model,
+        submodules=True,
+        include=include,
+        exclude=exclude,
+        storage_limit=storage_limit,
+        dump_file=output,
+        verbose=0 if quiet else 1,
+    ):
         _run(subject)
     _say(quiet, f"written: {output}")
 
@@ -161,7 +180,9 @@ def diff_command(
 @app.command()
 def check(
     factory: Factory,
-    backend: Annotated[list[str], typer.Option("--backend", "-b", help="What runs the program; give it again for more.")] = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
+    backend: Annotated[
+        list[str], typer.Option("--backend", "-b", help="What runs the program; give it again for more.")
+    ] = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
     tolerance: ToleranceOption = None,
     optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
     view: View = "nodes",
@@ -193,8 +214,6 @@ def _export(subject: Subject) -> Program:
 
 
 def _run(subject: Subject) -> None:
-    import torch  # noqa: PLC0415
-
     args, kwargs = copy.deepcopy((subject.args, dict(subject.kwargs)))  # a call may extend a cache that it is given
     with torch.no_grad():
         subject.model(*args, **kwargs)
@@ -231,5 +250,3 @@ def main() -> None:
     except Exception:  # noqa: BLE001  a crash must not look like a difference
         traceback.print_exc()
         sys.exit(2)
-
-

@@ -4,6 +4,7 @@ import os
 
 import onnx_ir as ir
 import torch
+
 from filch.export import Program, load_program
 from filch.export.backends import Backend, Compiled, get_backend
 from filch.steal import Records, restore
@@ -35,12 +36,12 @@ def compare(
         reference: a capture or dump of the model itself, with as many of its submodules as one likes; or a dump's path.
         program: what `export` returned, or any ONNX file.
         backend: what runs it: one of `filch.export.backends.backend_names()`, or a backend itself.
-        tolerance: how far values may be apart: None is by dtype (float32 1e-5, float16 1e-2 …), a number is the harmonic
-            error allowed, a `Tolerance` is both limits.
+        tolerance: how far values may be apart: None is by dtype (float32 1e-5, float16 1e-2 …), a number is the
+            harmonic error allowed, a `Tolerance` is both limits.
 
     Returns:
-        the report: rows for each value of the exported graph and of the graph that the backend made of it, for each call
-        of the model.
+        the report: rows for each value of the exported graph and of the graph that the backend made of it, for each
+        call of the model.
 
     Raises:
         FilchError: the files, the backend, or the two sides do not fit; in one sentence.
@@ -52,8 +53,8 @@ def compare(
     calls = stolen.calls
     step(f"compiling for {engine.name}", 0, len(calls))
     source = References(held, given)
-    stages: list[tuple[Stage, bool]] = [("exported", False), *([("compiled", True)] if engine.optimizes else [])]  # type: ignore[list-item]
-    compiled = [(stage, engine.compile(given, optimize=optimize)) for stage, optimize in stages]
+    stages: tuple[Stage, ...] = ("exported", "compiled") if engine.optimizes else ("exported",)
+    compiled = [(stage, engine.compile(given, optimize=stage == "compiled")) for stage in stages]
     rows: list[Row] = []
     modules: list[ModuleRow] = []
     operators = []
@@ -61,19 +62,23 @@ def compare(
     for number, call in enumerate(calls):
         step(f"call {call.index}", number, len(calls))
         runs = [_run(engine, stage, made, call) for stage, made in compiled]
-        undisturbed = undisturbed and all(_identical(run.outputs[name], run.values.get(name)) for run in runs for name in run.outputs)
+        undisturbed = undisturbed and all(
+            _identical(run.outputs[name], run.values.get(name)) for run in runs for name in run.outputs
+        )
         exported = runs[0]
         seen = list(module_rows(held, given, call, exported.values, tolerance))
         references = {
             **result_references(held, exported.graph, call),
             **source.of(call),
-            **inferred_references(held, given, call, seen),
+            **inferred_references(held, call, seen),
         }
         for run in runs:
             origins = None if run is exported else Origins(exported.graph, run.graph)
             rows += judge(run, references, origins, tolerance)
         modules += seen
-        operators.append(operators_of(given, call, [row for row in rows if row.call == call.index and row.stage == "exported"]))
+        operators.append(
+            operators_of(given, call, [row for row in rows if row.call == call.index and row.stage == "exported"])
+        )
     return Report(
         backend=engine.name,
         reference=held.source if held.source != "memory" else "the capture",

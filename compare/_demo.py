@@ -16,11 +16,15 @@ class Embedding(nn.Module):
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """`(batch, length)` tokens as `(batch, length, size)`."""
-        return self.embedding(input_ids) + self.pe(torch.arange(input_ids.shape[1], device=input_ids.device))
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        embedded: torch.Tensor = self.embedding(input_ids) + self.pe(positions)
+        return embedded
 
 
 class AttentionBlock(nn.Module):
     """One causal head."""
+
+    mask: torch.Tensor
 
     def __init__(self, size: int, head: int, context: int) -> None:
         super().__init__()
@@ -34,7 +38,8 @@ class AttentionBlock(nn.Module):
         """`(batch, length, size)` to `(batch, length, head)`."""
         length = x.shape[1]
         scores = self.query(x) @ self.key(x).transpose(1, 2) * self.scale + self.mask[:length, :length]
-        return torch.softmax(scores, dim=-1) @ self.value(x)
+        attended: torch.Tensor = torch.softmax(scores, dim=-1) @ self.value(x)
+        return attended
 
 
 class MultiAttentionBlock(nn.Module):
@@ -47,7 +52,8 @@ class MultiAttentionBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`(batch, length, size)` to the same."""
-        return self.linear(torch.cat([head(x) for head in self.attention], dim=-1))
+        mixed: torch.Tensor = self.linear(torch.cat([head(x) for head in self.attention], dim=-1))
+        return mixed
 
 
 class FeedForward(nn.Module):
@@ -61,7 +67,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`(batch, length, size)` to the same."""
-        return self.linear_2(self.relu(self.linear_1(x)))
+        out: torch.Tensor = self.linear_2(self.relu(self.linear_1(x)))
+        return out
 
 
 class DecoderLayer(nn.Module):
@@ -76,8 +83,9 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`(batch, length, size)` to the same."""
-        x = x + self.attention(self.norm_1(x))
-        return x + self.feed_forward(self.norm_2(x))
+        attended: torch.Tensor = x + self.attention(self.norm_1(x))
+        out: torch.Tensor = attended + self.feed_forward(self.norm_2(attended))
+        return out
 
 
 class LLM(nn.Module):
@@ -92,7 +100,8 @@ class LLM(nn.Module):
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """`(batch, length)` tokens to `(batch, length, size)`."""
-        return self.decoder(self.embedding(input_ids))  # type: ignore[no-any-return]
+        decoded: torch.Tensor = self.decoder(self.embedding(input_ids))
+        return decoded
 
 
 def tiny_llm(*, dynamic_shapes: bool = False, seed: int = 0) -> tuple[Any, ...]:

@@ -1,14 +1,15 @@
 """Reference values for what the translation of an operation has inside.
 
-An exporter translates one operation of the torch program into several ONNX nodes. Eager PyTorch has the value at the end
-of them, not those between. These are had by running the untouched translation once, with every value that eager has cut
-and fed from eager: each operation then starts from the truth, and is believed if it ends at it.
+An exporter translates one operation of the torch program into several ONNX nodes. Eager PyTorch has the value at the
+end of them, not those between. These are had by running the untouched translation once, with every value that eager has
+cut and fed from eager: each operation then starts from the truth, and is believed if it ends at it.
 """
 
 from collections.abc import Mapping
 
 import onnx_ir as ir
 import torch
+
 from filch.export import BackendError, Graph, Node, Original, Program
 from filch.export.backends import Compiled, get_backend
 

@@ -111,7 +111,9 @@ def _rows(first: Records, second: Records, tolerance: float | Tolerance | None) 
             yield DiffRow(key, "", describe(value), f"it is {describe(other)} in the second dump")
         found = tensors(other)
         for path, tensor in tensors(value).items():
-            yield DiffRow(key, path, describe(tensor), "", compare_tensors(tensor, found.get(path), tolerance=tolerance))
+            yield DiffRow(
+                key, path, describe(tensor), "", compare_tensors(tensor, found.get(path), tolerance=tolerance)
+            )
     for key in second:
         if key not in first:
             yield DiffRow(key, "", describe(second[key]), "the first dump does not have it")

@@ -57,36 +57,47 @@ def make_subject(name: str) -> Subject:
 
 def _load(place: str) -> ModuleType:
     try:
-        if not place.endswith(".py"):
-            if "" not in sys.path:
-                sys.path.insert(0, "")
-            return importlib.import_module(place)
-        path = Path(place).resolve()
-        if not path.is_file():
-            raise CompareError(f"there is no file {place!r}")
-        sys.path.insert(0, str(path.parent))
-        # The path is part of the name, so that a user's export.py is not taken for any other module of that name.
-        spec = importlib.util.spec_from_file_location(f"filch_factory_{path.stem}", path)
-        if spec is None or spec.loader is None:
-            raise CompareError(f"{place!r} is not a Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses and pickles look their module up
-        spec.loader.exec_module(module)
+        return _load_file(place) if place.endswith(".py") else _load_module(place)
     except CompareError:
         raise
     except Exception as error:
         raise CompareError(f"can't import {place!r}: {type(error).__name__}: {error}") from error
+
+
+def _load_module(name: str) -> ModuleType:
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    return importlib.import_module(name)
+
+
+def _load_file(place: str) -> ModuleType:
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise CompareError(f"there is no file {place!r}")
+    sys.path.insert(0, str(path.parent))
+    # The path is part of the name, so that a user's export.py is not taken for any other module of that name.
+    spec = importlib.util.spec_from_file_location(f"filch_factory_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise CompareError(f"{place!r} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickles look their module up
+    spec.loader.exec_module(module)
     return module
 
 
 def _subject(name: str, made: Any) -> Subject:
     if isinstance(made, nn.Module) or not isinstance(made, tuple | list) or not 2 <= len(made) <= 4:
-        raise CompareError(f"the factory {name!r} has to return (model, args[, kwargs[, dynamic_shapes]]), not {type(made).__name__}")  # fmt: skip
+        raise CompareError(
+            f"the factory {name!r} has to return (model, args[, kwargs[, dynamic_shapes]]), not {type(made).__name__}"
+        )
     model, args, *rest = made
     kwargs = rest[0] if rest and rest[0] is not None else {}
     if not isinstance(model, nn.Module):
         raise CompareError(f"the factory {name!r} has to return a torch.nn.Module first, not {type(model).__name__}")
     if not isinstance(kwargs, Mapping):
-        raise CompareError(f"the third of what the factory {name!r} returns has to be the keyword arguments, not {type(kwargs).__name__}")  # fmt: skip
+        raise CompareError(
+            f"the third of what the factory {name!r} returns has to be the keyword arguments, "
+            f"not {type(kwargs).__name__}"
+        )
     given = (args,) if isinstance(args, torch.Tensor) else tuple(args)
     return Subject(model, given, kwargs, rest[1] if len(rest) > 1 else None)

@@ -14,7 +14,10 @@ from ._report import Report, Row
 
 VERSION = 1
 _MEASURES = ("error_max", "error_mean", "absolute", "relative", "scale", "snr", "mismatched", "nonfinite", "count")
-_COLUMNS = ("call", "stage", "index", "kind", "node", "op", "operators", "origins", "value", "module", "source", "dtype", "shape", "status", "reason", "evidence")  # fmt: skip
+_COLUMNS = (
+    *("call", "stage", "index", "kind", "node", "op", "operators", "origins"),
+    *("value", "module", "source", "dtype", "shape", "status", "reason", "evidence"),
+)
 
 
 def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
@@ -38,10 +41,19 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
 
 def diff_to_json(found: DumpDiff, path: str | os.PathLike[str] | None = None) -> str:
     """Two dumps side by side, as JSON."""
-    rows = [{"name": row.key.name, "iteration": row.key.iteration, "kind": row.key.kind} | asdict(row) for row in found.rows]
+    rows = [
+        {"name": row.key.name, "iteration": row.key.iteration, "kind": row.key.kind} | asdict(row) for row in found.rows
+    ]
     for row in rows:
         del row["key"]
-    contents = {"filch_diff": VERSION, "expected": found.expected, "actual": found.actual, "close": found.close, "headline": found.headline(), "rows": rows}  # fmt: skip
+    contents = {
+        "filch_diff": VERSION,
+        "expected": found.expected,
+        "actual": found.actual,
+        "close": found.close,
+        "headline": found.headline(),
+        "rows": rows,
+    }
     return _written(json.dumps(_plain(contents), indent=1), path)
 
 

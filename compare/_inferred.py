@@ -1,13 +1,15 @@
 """Which values of a foreign ONNX file are what the stolen modules gave.
 
-Files of other exporters do not say. What torch's exporter leaves on nodes (their module's path) says it where a module's
-results can be told by it alone; else, a value of the same shape, dtype and numbers is taken for it. The second way can't
-find a value that is wrong: it says where the file still agrees, and the results, which have an order, say whether it does.
+Files of other exporters do not say. What torch's exporter leaves on nodes (their module's path) says it where a
+module's results can be told by it alone; else, a value of the same shape, dtype and numbers is taken for it. The second
+way can't find a value that is wrong: it says where the file still agrees, and the results, which have an order, say
+whether it does.
 """
 
 from collections.abc import Mapping
 
 import torch
+
 from filch.export import Graph
 
 from ._metrics import Difference, compare_tensors

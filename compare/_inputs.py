@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+
 from filch.export import Program
 from filch.steal import Call, Key, Records, argument_tensors, describe
 
@@ -51,7 +52,8 @@ def stolen_calls(reference: Records, program: Program) -> StolenCalls:
     calls = [call for call in reference.calls() if _is_outermost(reference, call)]
     if not calls:
         raise CompareError(
-            f"{_where(reference)} has no inputs of an outermost call: steal the model itself too, not its submodules alone"
+            f"{_where(reference)} has no inputs of an outermost call: "
+            "steal the model itself too, not its submodules alone"
         )
     fitting = [call for call in calls if program.model_type in ("", reference.modules[call.name].type_name)]
     if not fitting:
@@ -130,6 +132,6 @@ def _fed(program: Program, name: str, path: str, tensor: torch.Tensor, place: st
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[object, ...]) -> bool:
-    return len(shape) == len(wanted) and all(not isinstance(dim, int) or dim == size for size, dim in zip(shape, wanted, strict=True))
-
-
+    return len(shape) == len(wanted) and all(
+        not isinstance(dim, int) or dim == size for size, dim in zip(shape, wanted, strict=True)
+    )

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+
 from filch.export import Graph, Node
 
-from ._metrics import Difference, compare_tensors, largest_magnitude
+from ._metrics import Difference, compare_tensors, typical_magnitude
 from ._origins import Origins
 from ._references import Reference
 from ._report import Row, Stage, Status
@@ -33,6 +34,11 @@ class Ran:
     outputs: Mapping[str, torch.Tensor]
 
 
+_OF_SEQUENCES = frozenset(
+    {"SplitToSequence", "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceMap"}
+)
+
+
 def judge(
     ran: Ran, references: Mapping[str, Reference], origins: Origins | None, tolerance: float | Tolerance | None
 ) -> Iterator[Row]:
@@ -47,15 +53,23 @@ def judge(
     for index, node in enumerate(ran.graph.nodes):
         for name in node.outputs:
             if name:
-                yield _row(ran, index, node, name, references.get(name), origins, tolerance)
+                yield _row(ran, index, node, name, reference=references.get(name), origins=origins, tolerance=tolerance)
     for name in ran.graph.outputs:
         producer = ran.graph.producer.get(name)
         node = producer or Node(name, "", (), (name,))
-        reference, actual = references.get(name), ran.outputs.get(name)
-        yield _judged(
-            Row(ran.call, ran.stage, len(ran.graph.nodes), "output", node.name, node.op, name, node.module, node.source),
-            reference, actual, tolerance, partial(_magnitude, ran, node), "",
-        )  # fmt: skip
+        row = Row(
+            call=ran.call,
+            stage=ran.stage,
+            index=len(ran.graph.nodes),
+            kind="output",
+            node=node.name,
+            op=node.op,
+            value=name,
+            module=node.module,
+            source=node.source,
+        )
+        magnitude = partial(_magnitude, ran, node)
+        yield _judged(row, references.get(name), ran.outputs.get(name), tolerance=tolerance, magnitude=magnitude)
 
 
 def _row(
@@ -63,6 +77,7 @@ def _row(
     index: int,
     node: Node,
     name: str,
+    *,
     reference: Reference | None,
     origins: Origins | None,
     tolerance: float | Tolerance | None,
@@ -83,25 +98,29 @@ def _row(
         operators=tuple(item.op for item in computes),
     )
     inside = origins.inside(name) if origins and reference is None else ""
-    return _judged(row, reference, ran.values.get(name), tolerance, partial(_magnitude, ran, node), inside)
+    magnitude = partial(_magnitude, ran, node)
+    return _judged(row, reference, ran.values.get(name), tolerance=tolerance, magnitude=magnitude, inside=inside)
 
 
 def _magnitude(ran: Ran, node: Node) -> float:
-    """The largest number that a node computes with, weights aside."""
+    """The magnitude of what a node computes with, weights aside."""
     inputs = [ran.values[name] for name in node.reads if name in ran.values]
-    return max((largest_magnitude(tensor) for tensor in inputs if tensor.is_floating_point()), default=0.0)
+    return max((typical_magnitude(tensor) for tensor in inputs if tensor.is_floating_point()), default=0.0)
 
 
 def _judged(
     row: Row,
     reference: Reference | None,
     actual: torch.Tensor | None,
+    *,
     tolerance: float | Tolerance | None,
     magnitude: Callable[[], float],
-    inside: str,
+    inside: str = "",
 ) -> Row:
     if actual is not None:
         row = replace(row, dtype=str(actual.dtype).removeprefix("torch."), shape=tuple(actual.shape))
+    if actual is None and row.op in _OF_SEQUENCES:
+        return replace(row, status="no value", reason="a sequence of tensors: they are judged where they are taken out")
     if reference is None:
         if inside:
             return replace(row, status="no value", reason=inside)
@@ -111,7 +130,13 @@ def _judged(
     difference = compare_tensors(reference.tensor, actual, tolerance=tolerance)
     if not difference.close and not difference.problem:  # unless rounding of what went into it explains the difference
         difference = compare_tensors(reference.tensor, actual, tolerance=tolerance, magnitude=magnitude())
-    return replace(row, status=_status(difference), reason=difference.problem or "", evidence=reference.evidence, difference=difference)  # fmt: skip
+    return replace(
+        row,
+        status=_status(difference),
+        reason=difference.problem or "",
+        evidence=reference.evidence,
+        difference=difference,
+    )
 
 
 def _status(difference: Difference) -> Status:

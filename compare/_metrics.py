@@ -4,11 +4,14 @@ import math
 from dataclasses import dataclass
 
 import torch
+
 from filch.steal import describe
 
 from ._tolerance import Tolerance, tolerance_for
 
 _UNITS = 16  # in the last place: what the roundings on the way through a model add up to
+_OUTLIER = 1000
+_SAMPLE = 2**18  # elements are enough to know a tensor's magnitude
 _CHUNK = 2**17  # elements at a time: what is made of them stays in the processor's cache
 
 
@@ -20,14 +23,15 @@ class Difference:
         close: whether they count as the same: shapes and dtypes are equal, NaNs and infinities stand in the same
             places, and both limits of the tolerance hold.
         problem: why they can't be compared number by number (shapes, dtypes, a missing value), or None.
-        error_max: the largest harmonic error `|a - e| / (|e| + 1)`, half the harmonic mean of absolute and relative error
-            (source: hidet's correctness report); inf where one side is not finite and the other is anything else.
+        error_max: the largest harmonic error `|a - e| / (|e| + 1)`, half the harmonic mean of absolute and relative
+            error (source: hidet's correctness report); inf where one side is not finite and the other is anything else.
         error_mean: its mean.
         absolute: the largest absolute difference.
         relative: the largest relative difference, over the elements whose expected value is not 0.
         scale: the largest absolute difference relative to the largest expected magnitude.
         snr: the signal-to-noise ratio in decibel, 10 log10(sum e² / sum (a - e)²); inf for equal tensors.
-        mismatched: elements whose error is over the harmonic limit and more than rounding (for exact dtypes: that differ).
+        mismatched: elements whose error is over the harmonic limit and more than rounding (for exact dtypes: that
+            differ).
         nonfinite: elements of which one is NaN or infinite and the other is not the same.
         count: elements.
         index: where the largest error is.
@@ -76,29 +80,47 @@ def compare_tensors(
         expected: the reference; None if there is none.
         actual: what is judged; None if it is missing.
         tolerance: see `tolerance_for`.
-        magnitude: the largest magnitude that went into `actual`, if it is larger than what is expected. Differences of up to
-            16 units in the last place of that magnitude, or of the largest expected one, are rounding, however small the
+        magnitude: the magnitude of what went into `actual`, if it is larger than that of what is expected (see
+            `typical_magnitude`). Differences of up to 16 units in the last place of it are rounding, however small the
             element that has them (but no more than the harmonic limit of it: tolerance 0 asks for equality).
     """
     if expected is None or actual is None:
-        return Difference(False, "the expected value is missing" if expected is None else "the value is missing")
+        side = "expected value" if expected is None else "value"
+        return Difference(close=False, problem=f"the {side} is missing")
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         what = "shape" if expected.shape != actual.shape else "dtype"
-        return Difference(False, f"the {what} differs: {describe(actual)} where {describe(expected)} is expected")
+        problem = f"the {what} differs: {describe(actual)} where {describe(expected)} is expected"
+        return Difference(close=False, problem=problem)
     limits = tolerance_for(expected.dtype, tolerance)
     if expected.numel() == 0 or _equal(expected, actual):
-        return Difference(True, None, 0.0, 0.0, 0.0, 0.0, 0.0, math.inf, count=expected.numel(), tolerance=limits)
+        return _no_difference(expected.numel(), limits)
     e, a = _flat(expected), _flat(actual).to(expected.device)
     totals = _Totals()
     for start in range(0, e.numel(), _CHUNK):
         totals.add(e[start : start + _CHUNK], a[start : start + _CHUNK], start)
     rounding, mismatched = 0.0, 0
     if totals.worst > limits.harmonic or totals.scale > limits.scale:
-        rounding = _rounding(expected.dtype, max(totals.largest, magnitude), limits)
-        chunks = zip(e.split(_CHUNK), a.split(_CHUNK), strict=True)
+        rounding = _rounding(expected.dtype, max(typical_magnitude(e), magnitude), limits)
+        chunks = zip(torch.split(e, _CHUNK), torch.split(a, _CHUNK), strict=True)
         mismatched = sum(_mismatched(*pair, limits.harmonic, rounding) for pair in chunks)
     in_scale = totals.scale <= limits.scale or totals.absolute <= rounding
-    return totals.difference(close=not mismatched and in_scale, mismatched=mismatched, limits=limits, shape=tuple(expected.shape))
+    return totals.difference(
+        close=not mismatched and in_scale, mismatched=mismatched, limits=limits, shape=tuple(expected.shape)
+    )
+
+
+def _no_difference(count: int, limits: Tolerance) -> Difference:
+    return Difference(
+        close=True,
+        error_max=0.0,
+        error_mean=0.0,
+        absolute=0.0,
+        relative=0.0,
+        scale=0.0,
+        snr=math.inf,
+        count=count,
+        tolerance=limits,
+    )
 
 
 def _equal(expected: torch.Tensor, actual: torch.Tensor) -> bool:
@@ -113,12 +135,19 @@ def _rounding(dtype: torch.dtype, largest: float, limits: Tolerance) -> float:
     return min(_UNITS * torch.finfo(dtype).eps, limits.harmonic) * largest
 
 
-def largest_magnitude(tensor: torch.Tensor) -> float:
-    """The largest absolute value among a tensor's finite numbers; 0 if it has none."""
-    if not tensor.numel():
+def typical_magnitude(tensor: torch.Tensor) -> float:
+    """The largest absolute value among a tensor's finite numbers, outliers aside; 0 if it has none.
+
+    Masks hold numbers like -3.4e38 beside scores of size 1, and 'rounding' of those would explain any difference in
+    these. So what is over 1000 times the lower quartile does not count: no reduction adds up numbers so far apart.
+    """
+    sample = tensor.reshape(-1)[:: max(1, tensor.numel() // _SAMPLE)]
+    size = (sample.to(torch.float32) if sample.itemsize < 4 else sample).abs()
+    size = size[size.isfinite() & (size > 0)]
+    if not size.numel():
         return 0.0
-    size = (tensor.to(torch.float32) if tensor.itemsize == 1 and tensor.dtype.is_floating_point else tensor).abs()
-    return float(torch.where(size.isfinite(), size, 0.0).max())
+    usual = size <= _OUTLIER * size.kthvalue(1 + size.numel() // 4).values
+    return float(size[usual].max())
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 import torch
+
 from filch.export import Graph, Port, Program
 from filch.steal import Records
 
@@ -36,15 +37,16 @@ def module_rows(
         for side, held in zip(("input", "output"), stolen_tensors(reference, record), strict=True):
             ports = {port.path: port for port in (known.inputs if side == "input" else known.outputs)} if known else {}
             for place, tensor in held.items():
-                how, value, note = _resolve(ports.get(place), inference, path, iteration, tensor, side)
+                how, value, note = _resolve(ports.get(place), inference, path, iteration, tensor=tensor, side=side)
                 difference = None
-                if value is not None and value in values:
-                    difference = compare_tensors(tensor, values[value], tolerance=tolerance)
+                actual = None if value is None else values.get(value, program.constant(value))
+                if actual is not None:
+                    difference = compare_tensors(tensor, actual, tolerance=tolerance)
                 yield ModuleRow(call.index, path, iteration, side, place, how, value, note, difference)
 
 
 def _resolve(
-    port: Port | None, inference: Inference | None, path: str, iteration: int, tensor: torch.Tensor, side: str
+    port: Port | None, inference: Inference | None, path: str, iteration: int, *, tensor: torch.Tensor, side: str
 ) -> tuple[str, str | None, str]:
     if port is not None:
         return port.how, port.value, port.note
@@ -56,9 +58,7 @@ def _resolve(
     return "inferred", found[0], found[1]
 
 
-def inferred_references(
-    reference: Records, program: Program, call: StolenCall, rows: list[ModuleRow]
-) -> dict[str, Reference]:
+def inferred_references(reference: Records, call: StolenCall, rows: list[ModuleRow]) -> dict[str, Reference]:
     """What the inferred module rows say the values of a foreign graph should be."""
     found: dict[str, Reference] = {}
     for row in rows:

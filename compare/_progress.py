@@ -46,4 +46,6 @@ class _Bar(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if (counted := getattr(record, "filch_step", None)) is not None:
             done, total = counted
-            self._bar.update(self._task, description=f"{self._title}: {record.getMessage()}", completed=done, total=total)
+            self._bar.update(
+                self._task, description=f"{self._title}: {record.getMessage()}", completed=done, total=total
+            )

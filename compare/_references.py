@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+
 from filch.export import ExportError, Program
 from filch.steal import Key, Records, argument_tensors, tensors
 

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from rich import box
 from rich.console import Console
@@ -24,7 +25,7 @@ def render(report: Report, view: str = "nodes", *, wide: bool = False, width: in
     console.print(Text(f"{report.program} on {report.backend}, against {report.reference}"))
     for note in report.notes:
         console.print(Text(f"note: {note}"))
-    for table in _VIEWS[view](report, wide):
+    for table in _VIEWS[view](report, wide=wide):
         console.print()
         console.print(table)
     console.print()
@@ -39,7 +40,9 @@ def render_diff(found: DumpDiff, *, wide: bool = False, width: int | None = None
     console = Console(file=io.StringIO(), width=_WIDE if wide else width, color_system=None, highlight=False)
     console.print(Text(f"{found.headline()}: {found.actual} against {found.expected}"))
     console.print()
-    console.print(_table(_DIFF_COLUMNS, found.rows if wide else [row for row in found.rows if row.diverged] or found.rows))
+    console.print(
+        _table(_DIFF_COLUMNS, found.rows if wide else [row for row in found.rows if row.diverged] or found.rows)
+    )
     console.print()
     first = found.first_divergence
     console.print(Text("all close" if first is None else f"the first that differs is {first}"))
@@ -52,12 +55,19 @@ def verdict(report: Report) -> list[str]:
         return [f"{len(report.diverged)} values differ; the first is", f"  {report.first_divergence}"]
     unjudged = [row for row in report.rows if row.kind == "output" and not row.judged]
     if unjudged or not report.close:
-        return [f"nothing was found to differ, but output {row.value!r} could not be judged: {row.reason}" for row in unjudged] or ["nothing could be judged"]  # fmt: skip
+        return [
+            f"nothing was found to differ, but output {row.value!r} could not be judged: {row.reason}"
+            for row in unjudged
+        ] or ["nothing could be judged"]
     worst = report.worst
-    return [f"all close; the largest error is {worst.error:.1e}, at {worst.value} ({worst.op})"] if worst else ["all close"]
+    return (
+        [f"all close; the largest error is {worst.error:.1e}, at {worst.value} ({worst.op})"]
+        if worst
+        else ["all close"]
+    )
 
 
-def _nodes(report: Report, wide: bool) -> Iterable[Table | Text]:
+def _nodes(report: Report, *, wide: bool) -> Iterable[Table | Text]:
     calls = sorted({row.call for row in report.rows})
     for call in calls:
         for stage in ("exported", "compiled"):
@@ -65,13 +75,13 @@ def _nodes(report: Report, wide: bool) -> Iterable[Table | Text]:
             if rows:
                 number = f", call {call}" if len(calls) > 1 else ""
                 yield Text(f"{_STAGES[stage]}{number}")
-                yield from _node_table(rows, wide)
+                yield from _node_table(rows, wide=wide)
 
 
 _STAGES = {"exported": "exported graph, node by node", "compiled": "compiled graph, as the backend optimised it"}
 
 
-def _node_table(rows: Sequence[Row], wide: bool) -> Iterable[Table | Text]:
+def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
     if wide:
         yield _table(_WIDE_COLUMNS, shown)
@@ -84,7 +94,8 @@ def _node_table(rows: Sequence[Row], wide: bool) -> Iterable[Table | Text]:
         yield table
     if hidden := len(rows) - len(shown):
         unjudged = sum(row.kind == "constant" and not row.judged for row in rows)
-        yield Text(f"and {hidden} values that do not depend on the inputs, {'all the same' if not unjudged else f'{unjudged} of them not judged'}")
+        judgement = f"{unjudged} of them not judged" if unjudged else "all the same"
+        yield Text(f"and {hidden} values that do not depend on the inputs, {judgement}")
 
 
 _WIDTHS = {"operator": 21, "module": 21}  # together with the other columns, 80 characters
@@ -95,10 +106,18 @@ def _short_cells(row: Row) -> tuple[str, ...]:
     if row.kind == "fused":
         operator += f"\n  {' + '.join(row.operators)}"
     where = row.value if row.kind == "output" else row.module or ""
-    return (str(row.index), row.kind, operator, abbreviated(where, _WIDTHS["module"]), row.dtype or "", _error(row), _arrow(row))
+    return (
+        str(row.index),
+        row.kind,
+        operator,
+        abbreviated(where, _WIDTHS["module"]),
+        row.dtype or "",
+        _error(row),
+        _arrow(row),
+    )
 
 
-def _operators(report: Report, wide: bool) -> Iterable[Table | Text]:
+def _operators(report: Report, *, wide: bool) -> Iterable[Table | Text]:
     for call, operators in enumerate(report.operators):
         if len(report.operators) > 1:
             yield Text(f"call {call}")
@@ -118,7 +137,7 @@ def _judgement(item: Operator) -> tuple[str, str, str]:
     return (item.row.dtype or "", _error(item.row), _arrow(item.row))
 
 
-def _modules(report: Report, wide: bool) -> Iterable[Table | Text]:
+def _modules(report: Report, *, wide: bool) -> Iterable[Table | Text]:
     if wide:
         yield _table(_MODULE_COLUMNS, report.modules)
         return
@@ -155,7 +174,13 @@ def _cell(value: object) -> str:
 
 
 def _error(row: Row) -> str:
-    return f"{row.error:.1e}" if row.error is not None else row.status.removesuffix(" differs") if row.diverged else row.status
+    return (
+        f"{row.error:.1e}"
+        if row.error is not None
+        else row.status.removesuffix(" differs")
+        if row.diverged
+        else row.status
+    )
 
 
 def _arrow(row: Row) -> str:
@@ -227,7 +252,15 @@ _DIFF_COLUMNS: dict[str, Callable[..., object]] = {
     "attention": lambda row: ARROW if row.diverged else "",
     "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
 }
-_VIEWS: dict[str, Callable[[Report, bool], Iterable[Table | Text]]] = {
+
+
+class _View(Protocol):
+    """What makes the tables of a report."""
+
+    def __call__(self, report: Report, *, wide: bool) -> Iterable[Table | Text]: ...
+
+
+_VIEWS: dict[str, _View] = {
     "nodes": _nodes,
     "operators": _operators,
     "modules": _modules,

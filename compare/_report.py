@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 from ._metrics import Difference
@@ -34,8 +35,8 @@ class Row:
         status: `same`, `different`, `shape or dtype differs`; `no value` and `not mapped` could not be judged.
         reason: why it could not be judged, or what differs.
         evidence: where the reference is from: `module` (stolen), `eager` (the exported program in eager PyTorch),
-            `derived` (the translation of one eager operation, run on eager's values), `inferred` (found by metadata or by
-            value); `""` if there is none.
+            `derived` (the translation of one eager operation, run on eager's values), `inferred` (found by metadata or
+            by value); `""` if there is none.
         difference: how far it is from the reference, where both are there.
         origins: the names of the exported nodes that a compiled node computes.
         operators: their operators.
@@ -109,7 +110,8 @@ class ModuleRow:
     difference: Difference | None = None
 
     def __str__(self) -> str:
-        return f"{self.path or '(model)'}#{self.iteration} → {self.side}{self.port if self.side == 'output' else ' ' + self.port}"
+        port = self.port if self.side == "output" else f" {self.port}"
+        return f"{self.path or '(model)'}#{self.iteration} → {self.side}{port}"
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,8 @@ class Report:
         """What was judged, what was not and why, and whether observing changed anything, in one line."""
         compared, there = self.calls
         parts = [f"compared {compared} of {there} calls"] if there > compared else []
-        parts += [f"judged {_share(self.rows, stage)} {stage} values" for stage in ("exported", "compiled") if _of(self.rows, stage)]  # fmt: skip
+        stages = [stage for stage in ("exported", "compiled") if _of(self.rows, stage)]
+        parts += [f"judged {_share(self.rows, stage)} {stage} values" for stage in stages]
         equal = "equals" if self.undisturbed else "DIFFERS FROM"
         return f"{'; '.join(parts)}; the observed run {equal} the undisturbed one"
 
@@ -221,19 +224,19 @@ class Report:
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The report as JSON, also written to `path` if one is given."""
-        from ._formats import to_json  # noqa: PLC0415
+        from ._formats import to_json  # noqa: PLC0415  data does not need what writes it
 
         return to_json(self, path)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """The rows as CSV, also written to `path` if one is given."""
-        from ._formats import to_csv  # noqa: PLC0415
+        from ._formats import to_csv  # noqa: PLC0415  as above
 
         return to_csv(self, path)
 
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
         """The rows as a Markdown table, also written to `path` if one is given."""
-        from ._formats import to_markdown  # noqa: PLC0415
+        from ._formats import to_markdown  # noqa: PLC0415  as above
 
         return to_markdown(self, path)
 
@@ -243,8 +246,7 @@ def short_source(source: str) -> str:
     _, installed, inside = source.rpartition("site-packages/")
     if installed:
         return inside
-    here = f"{os.getcwd()}/"
-    return source.removeprefix(here)
+    return source.removeprefix(f"{Path.cwd()}/")
 
 
 def _of(rows: Sequence[Row], stage: str) -> list[Row]:

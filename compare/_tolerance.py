@@ -36,15 +36,18 @@ _FLOAT8 = Tolerance(1.25e-1, 2.5e-1)  # two to three significant bits
 
 
 def default_tolerance(dtype: torch.dtype) -> Tolerance:
-    """The tolerance for a dtype: float32 1e-5, float16 1e-2, bfloat16 5e-2, float64 1e-10; integers and bool are exact."""
+    """The tolerance for a dtype: float32 1e-5, float16 1e-2, bfloat16 5e-2, float64 1e-10; integers, bool are exact."""
     if dtype in _DEFAULTS:
         return _DEFAULTS[dtype]
     return _FLOAT8 if dtype.is_floating_point else _EXACT
 
 
 def tolerance_for(dtype: torch.dtype, given: "float | Tolerance | None") -> Tolerance:
-    """What a user's `tolerance=` means for a dtype: None is the default, a number replaces the harmonic limit of
-    floating-point and complex dtypes (their scale limit is then 100 times the number); integers stay exact."""
+    """What a user's `tolerance=` means for a dtype.
+
+    None is the default, a number replaces the harmonic limit of floating-point and complex dtypes (their scale limit is
+    then 100 times the number); integers stay exact.
+    """
     default = default_tolerance(dtype)
     if given is None or default == _EXACT:
         return default

@@ -1,17 +1,23 @@
 """A Llama of Hugging Face, with its cache and its `generate`, against the graph that is exported of it."""
 
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
 from filch.compare import compare
 from filch.export import export, optimize
 from filch.steal import describe, steal_forward
-from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def llama() -> tuple[LlamaForCausalLM, tuple[()], dict[str, torch.Tensor]]:
     """A small Llama with random weights, and a prompt."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=512
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=512,
     )
     return LlamaForCausalLM(config).eval(), (), {"input_ids": torch.randint(0, 512, (1, 12))}
 
@@ -24,7 +30,8 @@ if __name__ == "__main__":
         model.generate(**kwargs, max_new_tokens=8, do_sample=False)
     print(f"generate made {len(steps.calls())} calls and {len(steps)} records; the last attention was given")
     _, given = steps["model.layers.1.self_attn", 7, "I"]
-    print(f"  {describe(given['hidden_states'])} and a cache of {describe(given['past_key_values'].layers[1].keys)} per layer")
+    hidden_states, cache = given["hidden_states"], given["past_key_values"]
+    print(f"  {describe(hidden_states)} and a cache of {describe(cache.layers[1].keys)} per layer")
 
     # One call, held against the graph that people ship.
     program = optimize(export(model, args, kwargs))

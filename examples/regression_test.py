@@ -5,10 +5,11 @@ Run it with pytest, or as a script.
 
 import pytest
 import torch
+from torch import nn
+
 from filch.compare import compare
 from filch.export import export, optimize
 from filch.steal import steal_forward
-from torch import nn
 
 
 class Classifier(nn.Module):

@@ -1,10 +1,11 @@
 """ResNet-18 on ONNX Runtime, operation by operation against eager PyTorch: hidet's correctness report."""
 
 import torch
+from torch import nn
+
 from filch.compare import compare
 from filch.export import export
 from filch.steal import steal_forward
-from torch import nn
 
 
 class BasicBlock(nn.Module):

@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
+
 from filch.steal import Key, Records, argument_tensors, tensors
 
-from ._calls import ModuleCall, Port
+from ._calls import ModuleCall, Port, Sides
 from ._original import Original
-from ._trace import Seen
 
 _NOTE = "found by its numbers"
 _NEAR = 1e-5  # a harmonic error
@@ -16,28 +16,27 @@ _NEAR = 1e-5  # a harmonic error
 
 def find_by_value(
     missing: Sequence[tuple[str, int]],
-    seen: Seen,
+    values: Records,
     original: Original,
     inputs: Mapping[str, str],
-    followed: Mapping[tuple[str, int], ModuleCall],
+    followed: Mapping[tuple[str, int], Sides],
 ) -> dict[tuple[str, int], ModuleCall]:
     """The calls that could not be followed by name: their modules take or give what torch can't rebuild (a cache), say.
 
-    The exported program is run in eager mode on the same inputs, and each tensor that such a call took or gave is looked
-    for among its values: same shape, same dtype, the same numbers.
+    The exported program is run in eager mode on the same inputs, and each tensor that such a call took or gave is
+    looked for among its values: same shape, same dtype, the same numbers.
 
     Args:
         missing: the calls to find, by module path and iteration.
-        seen: the eager run; its `values` hold what these calls took and gave.
+        values: what these calls and the model itself took and gave in eager mode.
         original: the exported program.
         inputs: for each input of its graph, the path of the model's argument.
         followed: the calls of which some ports were followed by name (these stay) and others were not (they are None).
     """
-    assert seen.values is not None, "nothing was kept of the calls to find"
-    wanted = {key: _tensors_of(seen.values, key) for key in missing}
+    wanted = {key: _tensors_of(values, key) for key in missing}
     candidates = _candidates([t for sides in wanted.values() for side in sides for t in side.values()])
-    root_args, root_kwargs = seen.values["", 0, "I"]
-    arguments = argument_tensors(seen.values.modules[""].parameters, root_args, root_kwargs)
+    root_args, root_kwargs = values["", 0, "I"]
+    arguments = argument_tensors(values.modules[""].parameters, root_args, root_kwargs)
     given = {name: arguments[path] for name, path in inputs.items()}
     known = original.graph.known
 
@@ -56,14 +55,16 @@ def find_by_value(
     found = {id(slot.tensor): slot for slots in candidates.values() for slot in slots}
     calls = {}
     for key, sides in wanted.items():
-        known_ports = _followed(followed.get(key))
-        ports = (tuple(known_ports.get((side, path)) or found[id(t)].port(path) for path, t in held.items()) for side, held in enumerate(sides))
+        known_ports = _followed(followed.get(key, ()))
+        ports = (
+            tuple(known_ports.get((side, path)) or found[id(t)].port(path) for path, t in held.items())
+            for side, held in enumerate(sides)
+        )
         calls[key] = ModuleCall(*key, *ports)
     return calls
 
 
-def _followed(call: ModuleCall | None) -> dict[tuple[int, str], Port]:
-    sides = (call.inputs, call.outputs) if call else ()
+def _followed(sides: Sides | tuple[()]) -> dict[tuple[int, str], Port]:
     return {(side, port.path): port for side, ports in enumerate(sides) for port in ports if port is not None}
 
 

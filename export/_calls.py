@@ -56,6 +56,7 @@ class ModuleCall:
 
 
 Calls = Mapping[tuple[str, int], ModuleCall]
+Sides = tuple[tuple[Port | None, ...], tuple[Port | None, ...]]  # what a call took and gave; None if a trace is lost
 
 
 def follow(port: Port, before: Graph | None, now: Graph) -> Port:
@@ -72,7 +73,9 @@ def follow(port: Port, before: Graph | None, now: Graph) -> Port:
     if port.value is None or port.value in now.known:
         return port
     if before is None:
-        return replace(port, value=None, how="fused", note="it is gone from the graph, and what that was before is not kept")
+        return replace(
+            port, value=None, how="fused", note="it is gone from the graph, and what that was before is not kept"
+        )
     if (source := _preserved(port.value, before, now)) is not None:
         return replace(port, value=source, how="alias")
     into = ", ".join(node.name for node in absorbed(port.value, before, now))

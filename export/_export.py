@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from filch.steal import ModuleInfo, argument_tensors, tensors
 from torch import nn
 from torch.export import ExportedProgram, ModuleCallSignature
-from torch.utils import _pytree as pytree
+
+from filch.steal import ModuleInfo, argument_tensors
 
 from ._by_value import find_by_value
-from ._calls import ModuleCall, Port
+from ._calls import ModuleCall, Port, Sides
 from ._errors import ExportError, reason
 from ._from_onnx import graph_from_onnx
 from ._names import Names
@@ -21,7 +21,7 @@ from ._operators import model_operators
 from ._original import Original
 from ._program import Program
 from ._quiet import quiet
-from ._trace import Seen, SeenCall, leaf_paths, observe
+from ._trace import Seen, SeenCall, leaf_paths, observe, remember
 
 _log = logging.getLogger("filch")
 Signatures = Mapping[tuple[str, int], ModuleCallSignature]
@@ -63,14 +63,17 @@ def export(
     onnx_model = translated.model
     graph = graph_from_onnx(onnx_model)
     names = Names(exported, decomposed, graph)
-    calls = {("", 0): _root_call(seen, exported, names)}
-    calls |= {key: _call(key, seen.calls[key], signature, names) for key, signature in signatures.items() if key in seen.calls}
+    followed = {("", 0): _root_sides(seen, exported, names)}
+    followed |= {
+        key: _sides(seen.calls[key], signature, names) for key, signature in signatures.items() if key in seen.calls
+    }
+    calls = {key: call for key, sides in followed.items() if (call := _call(key, sides)) is not None}
     original = Original.of(decomposed, onnx_model)
     inputs = _inputs(model, exported, args, kwargs)
-    lost = [key for key in seen.calls if key not in calls or None in (*calls[key].inputs, *calls[key].outputs)]
+    lost = [key for key in seen.calls if key not in calls]
     if lost:
-        seen.remember(model, args, kwargs, lost)
-        calls |= find_by_value(lost, seen, original, inputs, calls)
+        values = remember(model, args, kwargs, lost)
+        calls |= find_by_value(lost, values, original, inputs, followed)
     ordered = {key: calls[key] for key in seen.calls}
     operators = model_operators(model, exported, names)
     return Program(onnx_model, inputs, ordered, ModuleInfo.of(model).type_name, operators, original)
@@ -82,9 +85,13 @@ def _torch_export(
     def attempt(preserve: Sequence[str]) -> ExportedProgram:
         with quiet():
             return torch.export.export(
-                model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False,
+                model,
+                args,
+                kwargs,
+                dynamic_shapes=dynamic_shapes,
+                strict=False,
                 preserve_module_call_signature=tuple(preserve),
-            )  # fmt: skip
+            )
 
     try:
         return attempt(seen.plain_modules())
@@ -101,8 +108,10 @@ def _torch_export(
 
 
 def _set_aside(exported: ExportedProgram) -> Signatures:
-    """Take the module call signatures off the program: left in, they dangle once dead code is removed, and the ONNX
-    export fails on that."""
+    """Take the module call signatures off the program.
+
+    Left in, they dangle once dead code is removed, and the ONNX export fails on that.
+    """
     found = {}
     for entry in exported.module_call_graph:
         if entry.fqn and entry.signature is not None:
@@ -115,31 +124,40 @@ def _set_aside(exported: ExportedProgram) -> Signatures:
 def _torch_onnx_export(exported: ExportedProgram, dynamic_shapes: Any) -> Any:
     try:
         with quiet():  # the shapes are in the program already; here they name the graph's dimensions
-            return torch.onnx.export(exported, dynamo=True, optimize=False, verbose=False, dynamic_shapes=dynamic_shapes)
+            return torch.onnx.export(
+                exported, dynamo=True, optimize=False, verbose=False, dynamic_shapes=dynamic_shapes
+            )
     except Exception as error:
         raise ExportError(f"torch.onnx can't translate the exported program: {reason(error)}") from error
 
 
-def _call(key: tuple[str, int], seen: SeenCall, signature: ModuleCallSignature, names: Names) -> ModuleCall:
-    return ModuleCall(
-        *key, inputs=_ports(seen.inputs, signature.inputs, names), outputs=_ports(seen.outputs, signature.outputs, names)
-    )
+def _call(key: tuple[str, int], sides: Sides) -> ModuleCall | None:
+    """The call that took and gave these ports; None if one of them is."""
+    inputs, outputs = (tuple(port for port in side if port is not None) for side in sides)
+    whole = (len(inputs), len(outputs)) == (len(sides[0]), len(sides[1]))
+    return ModuleCall(*key, inputs, outputs) if whole else None
 
 
-def _ports(paths: Sequence[str | None], arguments: Sequence[Any], names: Names) -> tuple[Port, ...]:
+def _sides(seen: SeenCall, signature: ModuleCallSignature, names: Names) -> Sides:
+    return _ports(seen.inputs, signature.inputs, names), _ports(seen.outputs, signature.outputs, names)
+
+
+def _ports(paths: Sequence[str | None], arguments: Sequence[Any], names: Names) -> tuple[Port | None, ...]:
     pairs = zip(paths, arguments, strict=True)
     return tuple(names.port(path, argument.name) for path, argument in pairs if path is not None and argument.name)
 
 
-def _root_call(seen: Seen, exported: ExportedProgram, names: Names) -> ModuleCall:
+def _root_sides(seen: Seen, exported: ExportedProgram, names: Names) -> Sides:
     """The model's own call, which has no signature entry: its inputs and outputs are the program's."""
     signature, call = exported.graph_signature, seen.calls["", 0]
     inputs = [spec.arg for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
     outputs = [spec.arg for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
-    return ModuleCall("", 0, _ports(call.inputs, inputs, names), _ports(call.outputs, outputs, names))
+    return _ports(call.inputs, inputs, names), _ports(call.outputs, outputs, names)
 
 
-def _inputs(model: nn.Module, exported: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, str]:
+def _inputs(
+    model: nn.Module, exported: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, str]:
     """The graph's inputs, and for each the path of the argument that it is fed."""
     order = exported.call_spec.in_spec.children()[1].context if exported.call_spec.in_spec is not None else kwargs
     found = argument_tensors(ModuleInfo.of(model).parameters, args, kwargs)
@@ -153,25 +171,28 @@ def _register_caches(model: nn.Module) -> None:
     if "transformers" not in sys.modules:
         return
     with contextlib.suppress(ImportError):
-        from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model  # noqa: PLC0415
+        from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model  # noqa: PLC0415  optional
 
         register_cache_pytrees_for_model(model)
         return
     with contextlib.suppress(ImportError):
-        from transformers.integrations.executorch import register_dynamic_cache_export_support  # noqa: PLC0415
+        from transformers.integrations.executorch import register_dynamic_cache_export_support  # noqa: PLC0415  optional
 
         register_dynamic_cache_export_support()
 
 
 @contextlib.contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """Parameters without gradients: with them, torch 2.13 decomposes attention with a learned bias (T5, Swin) to strides
-    unlike those it traced, and fails."""
+    """Parameters without gradients.
+
+    With them, torch 2.13 decomposes attention with a learned bias (T5, Swin) to strides unlike those it traced, and
+    fails.
+    """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trainable:
-        parameter.requires_grad_(False)
+        parameter.requires_grad = False
     try:
         yield
     finally:
         for parameter in trainable:
-            parameter.requires_grad_(True)
+            parameter.requires_grad = True

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,8 @@ def dtype_name(dtype: ir.DataType) -> str:
 
 
 _DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"} | {
-    name: "float8_" + name.removeprefix("FLOAT8").lower() for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")  # fmt: skip
+    name: "float8_" + name.removeprefix("FLOAT8").lower()
+    for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
 }
 
 
@@ -58,7 +60,7 @@ def _dim(dim: Any) -> Dim:
     return dim if isinstance(dim, int) else dim.value
 
 
-def _node(node: ir.Node, index: int, taken: set[str | None]) -> Node:
+def _node(node: ir.Node, index: int, taken: set[str]) -> Node:
     op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
     name = node.name or _free(f"{node.op_type}_{index}", taken)
     module, target = _scope(node)
@@ -75,7 +77,7 @@ def _node(node: ir.Node, index: int, taken: set[str | None]) -> Node:
     )
 
 
-def _free(name: str, taken: set[str | None]) -> str:
+def _free(name: str, taken: set[str]) -> str:
     while name in taken:
         name += "_"
     taken.add(name)
@@ -121,11 +123,16 @@ def _captured(node: ir.Node) -> set[str]:
     """Names of outer values that are read inside a node's subgraphs."""
     found: set[str] = set()
     for attr in node.attributes.values():
-        graphs = [attr.as_graph()] if attr.type == ir.AttributeType.GRAPH else attr.as_graphs() if attr.type == ir.AttributeType.GRAPHS else []  # fmt: skip
-        for graph in graphs:
+        for graph in _subgraphs(attr):
             own = {value.name for value in (*graph.inputs, *graph.initializers.values())}
             own |= {out.name for inner in graph for out in inner.outputs}
             read = {value.name for inner in graph for value in inner.inputs if value is not None}
             read |= {value.name for value in graph.outputs} | {name for inner in graph for name in _captured(inner)}
             found |= {name for name in read - own if name}
     return found
+
+
+def _subgraphs(attr: ir.Attr) -> Sequence[ir.Graph]:
+    if attr.type == ir.AttributeType.GRAPH:
+        return (attr.as_graph(),)
+    return attr.as_graphs() if attr.type == ir.AttributeType.GRAPHS else ()

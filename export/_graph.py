@@ -33,7 +33,8 @@ class Node:
 
     Attributes:
         name: unique in its graph.
-        op: the operator (`"MatMul"`), with its domain in front where it is not ONNX's own (`"com.microsoft::FusedConv"`).
+        op: the operator (`"MatMul"`), with its domain in front where it is not ONNX's own
+            (`"com.microsoft::FusedConv"`).
         inputs: names of the values it reads; `""` for an optional one that is left out.
         outputs: names of the values it makes; `""` likewise.
         attributes: by name, as plain Python values; tensors and subgraphs as short text.

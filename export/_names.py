@@ -13,11 +13,35 @@ from ._graph import Graph
 
 # These give the numbers that they take, whatever their arguments, as long as the dtype is the same.
 _IDENTITIES = frozenset(
-    {"to", "_to_copy", "contiguous", "clone", "detach", "detach_", "alias", "dropout", "dropout_", "lift_fresh_copy", "type_as"}  # fmt: skip
+    {
+        "to",
+        "_to_copy",
+        "contiguous",
+        "clone",
+        "detach",
+        "detach_",
+        "alias",
+        "dropout",
+        "dropout_",
+        "lift_fresh_copy",
+        "type_as",
+    }
 )
 # These do where the decomposition drops them though their result is used: it drops them when they change nothing.
 _IDLE_WHEN_DROPPED = frozenset(
-    {"expand", "expand_as", "view", "view_as", "reshape", "slice", "squeeze", "flatten", "repeat", "pad", "constant_pad_nd"}
+    {
+        "expand",
+        "expand_as",
+        "view",
+        "view_as",
+        "reshape",
+        "slice",
+        "squeeze",
+        "flatten",
+        "repeat",
+        "pad",
+        "constant_pad_nd",
+    }
 )
 
 
@@ -40,14 +64,19 @@ class Names:
         self._nodes: dict[str, fx.Node] = {}
         self._stands_for: dict[fx.Node, fx.Node] = {}
         self._becomes: dict[fx.Node, str] = {}
+        self._stale = _written_through_views(exported.graph_module)
         self._read(exported.graph_module, _made_of(exported, decomposed))
 
     def port(self, path: str, name: str) -> Port | None:
-        """What became of the exported program's value `name`, which stands at `path` of a module call; None if its
-        trace is lost."""
+        """What became of the exported program's value `name`; None if its trace is lost.
+
+        Args:
+            path: where it stands in a module call.
+            name: of its node.
+        """
         how: Resolution = "exact"
         node = self._nodes.get(name)
-        while node is not None:
+        while node is not None and node not in self._stale:
             value = self._value(node)
             if value is not None:
                 return Port(path, value, how)
@@ -85,12 +114,16 @@ class Names:
             elif made := made_of.get(node.name):
                 self._becomes[node] = made[-1].name
 
-    def _read_item(self, node: fx.Node, regions: Mapping[fx.Node, list[Any]], made_of: Mapping[str, list[fx.Node]]) -> None:
+    def _read_item(
+        self, node: fx.Node, regions: Mapping[fx.Node, list[Any]], made_of: Mapping[str, list[fx.Node]]
+    ) -> None:
+        source: Any
+        index: Any
         source, index = node.args
         if source in regions:
-            self._stands_for[node] = regions[source][index]  # type: ignore[index]
+            self._stands_for[node] = regions[source][index]
             return
-        made = [*made_of.get(node.name, ()), *made_of.get(source.name, ())]  # type: ignore[union-attr]
+        made = [*made_of.get(node.name, ()), *made_of.get(source.name, ())]
         items = [item for item in made if _operator(item) == "getitem" and item.args[1] == index]
         if items:
             self._becomes[node] = items[0].name
@@ -113,6 +146,46 @@ class Names:
                 self._becomes |= {node: successor.name for node, successor in zip(before, after, strict=True)}
         results = nodes[-1].args[0]
         return list(results) if isinstance(results, tuple | list) else [results]
+
+
+# The operators whose results share memory with what they take, though their schema does not say so of lists.
+_SPLITTING = frozenset({"split", "split_with_sizes", "chunk", "tensor_split", "unbind", "getitem"})
+
+
+def _written_through_views(module: fx.GraphModule) -> set[fx.Node]:
+    """The nodes whose memory is written to under another name (`y = x[0]; y.add_(1)` changes x).
+
+    What is written to directly goes by the name of the writing operation from then on. The other names of the same
+    memory stay, and stand for the numbers before as well as for those after.
+    """
+    views: dict[fx.Node, list[fx.Node]] = {}
+    root: dict[fx.Node, fx.Node] = {}
+    stale: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        written = _written(node)
+        first = node.args[0] if node.op == "call_function" and node.args else None
+        shares = isinstance(first, fx.Node) and (first in written or _is_view(node))
+        root[node] = root[first] if shares and isinstance(first, fx.Node) else node
+        for target in written:
+            stale |= {other for other in views[root[target]] if other is not target}
+        views.setdefault(root[node], []).append(node)
+    return stale
+
+
+def _written(node: fx.Node) -> list[fx.Node]:
+    schema = getattr(node.target, "_schema", None) if node.op == "call_function" else None
+    if schema is None:
+        return []
+    flags = [argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments]
+    return [
+        argument for argument, flag in zip(node.args, flags, strict=False) if flag and isinstance(argument, fx.Node)
+    ]
+
+
+def _is_view(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    results = schema.returns if schema is not None else ()
+    return _operator(node) in _SPLITTING or any(item.alias_info is not None for item in results)
 
 
 def _made_of(exported: ExportedProgram, decomposed: ExportedProgram) -> dict[str, list[fx.Node]]:

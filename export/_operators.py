@@ -34,10 +34,15 @@ def model_operators(model: nn.Module, exported: ExportedProgram, names: Names) -
         names: where its values are in the graph.
     """
     signature = exported.graph_signature
-    given = [spec.arg.name for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument)]  # fmt: skip
+    inputs = [spec.arg for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    given = [argument.name for argument in inputs if not isinstance(argument, ConstantArgument)]
     found = [ModelOperator("placeholder", "", name) for name in given]
     leaves = {path: module for path, module in model.named_modules() if not list(module.children())}
-    nodes = [node for node in exported.graph.nodes if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor)]
+    nodes = [
+        node
+        for node in exported.graph.nodes
+        if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor)
+    ]
     for index, node in enumerate(nodes):
         path = _module_path(node)
         leaf = leaves.get(path.partition("@")[0]) if path else None
@@ -63,14 +68,15 @@ def _module_path(node: fx.Node) -> str | None:
 
 
 def function_name(node: fx.Node) -> str:
-    """What a user would have written: `torch.flatten` for `aten.flatten.using_ints`, `operator.iadd` for `aten.add_`."""
+    """What a user would have written.
+
+    `torch.flatten` for `aten.flatten.using_ints`, `operator.iadd` for `aten.add_`.
+    """
     name = str(getattr(node.target, "__name__", node.target)).partition(".")[0]
     if name == "getitem" or (name.endswith("_") and name[:-1] in _ARITHMETIC):
         return f"operator.{name if name == 'getitem' else 'i' + name[:-1]}"
-    for place in (torch, nn.functional, torch.Tensor):
-        if hasattr(place, name):
-            return f"{'torch.nn.functional' if place is nn.functional else 'torch' if place is torch else 'torch.Tensor'}.{name}"
-    return name
+    places = {"torch": torch, "torch.nn.functional": nn.functional, "torch.Tensor": torch.Tensor}
+    return next((f"{place}.{name}" for place, holder in places.items() if hasattr(holder, name)), name)
 
 
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div"})

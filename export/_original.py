@@ -87,19 +87,22 @@ def save(original: Original, path: Path) -> bool:
     program.example_inputs = None  # they may nest a user's classes, which would be pickled
     names = {target: target for target in held_names(program).values()}
     for name, value in model.graph.initializers.items():
-        if name in names and value.const_value is not None:
-            value.const_value = ir.ExternalTensor(
-                _IN_STATE, None, None, value.const_value.dtype, shape=value.const_value.shape, name=name  # type: ignore[arg-type]
-            )
+        held = value.const_value
+        if name in names and held is not None:
+            shape = ir.Shape(held.shape.numpy())
+            value.const_value = ir.ExternalTensor(_IN_STATE, None, None, held.dtype, shape=shape, name=name)
     contents = base64.b64encode(serde.serialize_model(model).SerializeToString()).decode()
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".pt2", dir=path.parent)
     os.close(handle)
     try:
         with quiet():
             torch.export.save(program, temporary, extra_files={_ENTRY: contents})
-        os.replace(temporary, path)
+        Path(temporary).replace(path)
     except Exception as error:  # noqa: BLE001  torch raises whatever its serializers meet
-        _log.warning("the exported program can't be kept beside the ONNX file (%s): only modules will have reference values", reason(error))  # fmt: skip
+        _log.warning(
+            "the exported program can't be kept beside the ONNX file (%s): only modules will have reference values",
+            reason(error),
+        )
         return False
     finally:
         Path(temporary).unlink(missing_ok=True)
@@ -113,7 +116,9 @@ def _load(path: Path) -> tuple[ExportedProgram, ir.Model]:
             program = torch.export.load(path, extra_files=extra)
         model = serde.deserialize_model(onnx.ModelProto.FromString(base64.b64decode(extra[_ENTRY])))
     except Exception as error:
-        raise ExportError(f"can't load {str(path)!r}, which holds the reference of all nodes: {reason(error)}") from error
+        raise ExportError(
+            f"can't load {str(path)!r}, which holds the reference of all nodes: {reason(error)}"
+        ) from error
     held = {**program.state_dict, **program.constants}
     for name, value in model.graph.initializers.items():
         if isinstance(value.const_value, ir.ExternalTensor):

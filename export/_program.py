@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+import torch
 from google.protobuf.message import DecodeError
 from torch.export import ExportedProgram
 
 from . import _original
+from ._arrays import array_to_torch
 from ._calls import ModuleCall, Port
 from ._errors import ExportError, ProgramError
 from ._from_onnx import graph_from_onnx
@@ -69,6 +71,13 @@ class Program:
     def exported_program(self) -> ExportedProgram | None:
         """The decomposed torch program that the graph was translated from."""
         return self.original.program if self.original else None
+
+    def constant(self, name: str) -> torch.Tensor | None:
+        """The numbers of a value that the graph holds; None if it does not hold one of this name."""
+        value = self.model.graph.initializers.get(name)
+        if value is None or value.const_value is None:
+            return None
+        return array_to_torch(value.const_value.numpy())
 
     def save(self, path: str | os.PathLike[str], *, original: bool = True) -> None:
         """Write the ONNX file (weights over 64 MB in all go to `<path>.data`).
@@ -161,7 +170,9 @@ def follow_changes(program: Program) -> Program:
         before = program.original.graph if program.original else None
     except ExportError:
         before = None  # the comparison, which needs it more, says why it can't be loaded
-    return replace(program, module_calls={key: call.resolved(before, now) for key, call in program.module_calls.items()})
+    return replace(
+        program, module_calls={key: call.resolved(before, now) for key, call in program.module_calls.items()}
+    )
 
 
 def _find_original(path: Path, name: str | None) -> Original | None:
@@ -178,7 +189,10 @@ def _pack(port: Port) -> list[Any]:
 def _unpack(entry: list[Any]) -> ModuleCall:
     path, iteration, inputs, outputs = entry
     return ModuleCall(
-        str(path), int(iteration), tuple(Port(*map(_text, port)) for port in inputs), tuple(Port(*map(_text, port)) for port in outputs)  # type: ignore[arg-type]
+        str(path),
+        int(iteration),
+        tuple(Port(*map(_text, port)) for port in inputs),
+        tuple(Port(*map(_text, port)) for port in outputs),
     )
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from filch.steal import ModuleInfo, Records, argument_tensors, steal_forward, tensors
 from torch import nn
 from torch.utils import _pytree as pytree
+
+from filch.steal import ModuleInfo, Records, argument_tensors, steal_forward, tensors
 
 from ._errors import ExportError, reason
 
@@ -38,19 +39,9 @@ class Seen:
 
     Attributes:
         calls: by module path and iteration, in order of their start.
-        values: what some calls took and gave, to be found again by their numbers (see `remember`).
     """
 
     calls: dict[tuple[str, int], SeenCall] = field(default_factory=dict)
-    values: Records | None = None
-
-    def remember(
-        self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], keys: Sequence[tuple[str, int]]
-    ) -> None:
-        """Run the model again and keep what these calls took and gave."""
-        paths = sorted({path for path, _ in keys if path})
-        with steal_forward([("", model), *((path, model.get_submodule(path)) for path in paths)]) as self.values:
-            _run(model, args, kwargs, None)
 
     def plain_modules(self) -> list[str]:
         """The modules below the model itself whose calls are all plain."""
@@ -67,6 +58,16 @@ def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     seen = Seen()
     _run(model, args, kwargs, _Watch(model, seen))
     return seen
+
+
+def remember(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], keys: Sequence[tuple[str, int]]
+) -> Records:
+    """Run the model again and keep what it and these calls took and gave, to be found again by their numbers."""
+    paths = sorted({path for path, _ in keys if path})
+    with steal_forward([("", model), *((path, model.get_submodule(path)) for path in paths)]) as values:
+        _run(model, args, kwargs, None)
+    return values
 
 
 class _Watch:
@@ -87,7 +88,7 @@ class _Watch:
         call.inputs = leaf_paths((args, kwargs), argument_tensors(self._parameters[path], args, kwargs))
         call.plain = _is_plain((args, kwargs))
 
-    def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:  
+    def after(self, _module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         call, before = self._open.pop()
         call.outputs = leaf_paths(output, tensors(output))
         call.plain = call.plain and _is_plain(output) and _identities(args, kwargs) == before
@@ -120,7 +121,10 @@ def leaf_paths(tree: Any, found: Mapping[str, torch.Tensor]) -> list[str | None]
 
 
 def _identities(args: Any, kwargs: Any) -> list[int]:
-    """Which objects the arguments nest: a module that puts others in writes to what torch.export would hand it a copy of."""
+    """Which objects the arguments nest.
+
+    A module that puts others in writes to what torch.export would hand it a copy of.
+    """
     return [id(leaf) for leaf in pytree.tree_leaves((args, kwargs))]
 
 

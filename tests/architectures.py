@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
+from zoo import HARD, ZOO
+
 from filch.compare import Report, compare, tiny_llm
 from filch.export import export, optimize
 from filch.steal import Capture, steal_forward
-from torch import nn
-from zoo import HARD, ZOO
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet18_correctness.py"
 
@@ -29,7 +30,19 @@ def _resnet18() -> tuple[nn.Module, tuple[torch.Tensor], dict[str, torch.Tensor]
 
 
 MODELS = {"tiny LLM": lambda: (*tiny_llm(), {}), "ResNet-18": _resnet18} | ZOO | HARD
-TITLES = ("model", "calls", "exact", "alias", "dead", "largest error", "optimised: exact", "alias", "folded", "fused", "dead")
+TITLES = (
+    "model",
+    "calls",
+    "exact",
+    "alias",
+    "dead",
+    "largest error",
+    "optimised: exact",
+    "alias",
+    "folded",
+    "fused",
+    "dead",
+)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
+
 from filch.export import Program
 from filch.export.backends import Compiled, get_backend
 
@@ -29,7 +30,9 @@ class WrongBackend:
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
         return get_backend("onnxruntime-cpu").compile(program, optimize=optimize)
 
-    def run(self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], watch: Collection[str] = ()) -> Mapping[str, torch.Tensor]:
+    def run(
+        self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], watch: Collection[str] = ()
+    ) -> Mapping[str, torch.Tensor]:
         found = dict(get_backend("onnxruntime-cpu").run(compiled, inputs, watch))
         if self.observed_only and not watch:
             return found

@@ -1,8 +1,13 @@
 """Plants faults in a sound ONNX model, one node each, and keeps those that change what their node makes."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
+from itertools import permutations
 from random import Random
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -11,29 +16,18 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from filch.compare import compare_tensors
 
-__all__ = ["KINDS", "Plant", "Planter", "run"]
-
-Values = Mapping[str, np.ndarray]
-
-TRIES = 200  # most swapped inputs and other types are refused
+TRIES = 80  # most swapped inputs and other types are refused
 HIGH_BITS = {np.dtype("float16"): range(6, 15), np.dtype("float32"): range(17, 31)}
 TYPES = [TensorProto.DataType.Value(name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT32", "INT64", "BOOL")]
 STRINGS = {b"none": b"tanh", b"tanh": b"none", b"NOTSET": b"SAME_UPPER"}
+SIMPLE = (AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRING, AttributeProto.INTS)
+OTHERS = ("axis", "epsilon", "perm", "value", "value_float", "value_int", "value_ints")
 MUL = "planted_mul"
 
 
 @dataclass(frozen=True, eq=False)
 class Plant:
-    """A model in which one node, the maker of `value`, is wrong.
-
-    Args:
-        kind: One of `KINDS`.
-        node: The wrong node's name.
-        value: What it makes.
-        text: The wrong node, as it is now.
-        model: The model with it.
-        tolerated: Whether `compare_tensors` lets the wrong value pass, which is off by 1 %.
-    """
+    """A model in which one node, the maker of `value`, is wrong; `tolerated` if `compare_tensors` calls that close."""
 
     kind: str
     node: str
@@ -46,29 +40,16 @@ class Plant:
 class Draft:
     """A copy of the sound model, in which one node is about to be changed."""
 
-    def __init__(self, model: ModelProto, values: Values, random: Random) -> None:
-        self.model = ModelProto()
-        self.model.CopyFrom(model)
+    def __init__(self, model: ModelProto, values: Mapping[str, np.ndarray], random: Random) -> None:
+        self.model = deepcopy(model)
         self.nodes = self.model.graph.node
         self.weights = {tensor.name: tensor for tensor in self.model.graph.initializer}
         self.values, self.random = values, random
+        self.floats = {name for name, array in values.items() if array.size and array.dtype in HIGH_BITS}
+        self.epsilons = {name for name in self.floats if values[name].size == 1 and 0 < values[name].item() < 0.01}
 
     def pick(self, fits: Callable[[NodeProto], object]) -> NodeProto:
         return self.random.choice([node for node in self.nodes if fits(node)])
-
-    def pick_float(self, names: Callable[[NodeProto], Iterable[str]]) -> tuple[int, int]:
-        """Where a floating-point value stands: the node's index and the place in it."""
-        places = ((i, k, name) for i, node in enumerate(self.nodes) for k, name in enumerate(names(node)))
-        return self.random.choice([(i, k) for i, k, name in places if self.is_float(name)])
-
-    def is_float(self, name: str) -> bool:
-        return name in self.values and self.values[name].size > 0 and self.values[name].dtype in HIGH_BITS
-
-    def has_bits(self, name: str) -> bool:
-        return name in self.weights and self.is_float(name)
-
-    def is_epsilon(self, name: str) -> bool:
-        return self.is_float(name) and self.values[name].size == 1 and 0 < self.values[name].item() < 0.01
 
     def give(self, node: NodeProto, position: int, array: np.ndarray) -> None:
         """Let `node` alone read `array` at one of its inputs."""
@@ -78,19 +59,14 @@ class Draft:
             self.weights[name] = self.model.graph.initializer.add()
         self.weights[name].CopyFrom(numpy_helper.from_array(array, name))
 
-    def insert_mul(self, index: int, source: str, made: str, dtype: np.dtype) -> NodeProto:
-        self.nodes.insert(index, helper.make_node("Mul", [source, ""], [made], name=MUL))
-        self.give(self.nodes[index], 1, np.array(self.random.uniform(1.001, 1.05), dtype))
-        return self.nodes[index]
-
 
 def change_epsilon(draft: Draft) -> NodeProto:
     """In a norm's attribute, or in the constant that an Add reads."""
-    reads = lambda node: node.op_type == "Add" and any(map(draft.is_epsilon, node.input))  # noqa: E731
+    reads = lambda node: node.op_type == "Add" and draft.epsilons & set(node.input)  # noqa: E731
     node = draft.pick(lambda node: attribute(node, "epsilon") or reads(node))
     new = draft.random.choice((1e-4, 1e-3, 1e-2, 1e-1))
     if reads(node):
-        position = next(i for i, name in enumerate(node.input) if draft.is_epsilon(name))
+        position = next(i for i, name in enumerate(node.input) if name in draft.epsilons)
         draft.give(node, position, np.full_like(draft.values[node.input[position]], new))
     else:
         attribute(node, "epsilon").f = new
@@ -112,8 +88,9 @@ def change_axis(draft: Draft) -> NodeProto:
 
 def flip_bit(draft: Draft) -> NodeProto:
     """A high one, of one weight, for one of its readers."""
-    node = draft.pick(lambda node: any(map(draft.has_bits, node.input)))
-    position = draft.random.choice([i for i, name in enumerate(node.input) if draft.has_bits(name)])
+    weights = draft.floats & draft.weights.keys()
+    node = draft.pick(lambda node: weights & set(node.input))
+    position = draft.random.choice([i for i, name in enumerate(node.input) if name in weights])
     array = draft.values[node.input[position]].copy()
     bits, bit = array.reshape(-1).view(f"uint{8 * array.itemsize}"), draft.random.choice(HIGH_BITS[array.dtype])
     bits[draft.random.randrange(array.size)] ^= 1 << bit
@@ -128,20 +105,16 @@ def swap_inputs(draft: Draft) -> NodeProto:
     return node
 
 
-def multiply_value(draft: Draft) -> NodeProto:
-    """The Mul takes over the name of what another node made."""
-    index, position = draft.pick_float(lambda node: node.output)
-    node, name = draft.nodes[index], draft.nodes[index].output[position]
-    node.output[position] = f"{name}_before"
-    return draft.insert_mul(index + 1, node.output[position], name, draft.values[name].dtype)
-
-
-def multiply_input(draft: Draft) -> NodeProto:
-    """The Mul makes a value of a new name, which one node reads."""
-    index, position = draft.pick_float(lambda node: node.input)
-    node, name = draft.nodes[index], draft.nodes[index].input[position]
-    node.input[position] = f"{name}_for_{node.name}"
-    return draft.insert_mul(index, name, node.input[position], draft.values[name].dtype)
+def multiply(draft: Draft, end: str) -> NodeProto:
+    """By a Mul, which takes over the name of what a node makes, or makes what one node alone reads."""
+    node = draft.pick(lambda node: draft.floats & set(getattr(node, end)))
+    names, index = getattr(node, end), list(draft.nodes).index(node)
+    position = draft.random.choice([i for i, name in enumerate(names) if name in draft.floats])
+    value, names[position] = names[position], f"{names[position]}_at_{node.name}"
+    index, reads, makes = (index + 1, names[position], value) if end == "output" else (index, value, names[position])
+    draft.nodes.insert(index, helper.make_node("Mul", [reads, ""], [makes], name=MUL))
+    draft.give(draft.nodes[index], 1, np.array(draft.random.uniform(1.001, 1.05), draft.values[value].dtype))
+    return draft.nodes[index]
 
 
 def drop_bias(draft: Draft) -> NodeProto:
@@ -155,37 +128,22 @@ def drop_bias(draft: Draft) -> NodeProto:
 def change_constant(draft: Draft) -> NodeProto:
     """One number of a Constant that is small, hence a setting rather than data."""
     node = draft.pick(lambda node: node.op_type == "Constant" and 0 < draft.values[node.output[0]].size <= 8)
-    array = np.array(draft.values[node.output[0]])
-    index = draft.random.randrange(array.size)
-    array.flat[index] = other_number(array.flat[index].item(), draft.random)
+    old = draft.values[node.output[0]]
+    new = np.array(other(old.reshape(-1).tolist(), draft.random), old.dtype).reshape(old.shape)
     del node.attribute[:]
-    node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(array)))
+    node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(new)))
     return node
 
 
-def permute(draft: Draft) -> NodeProto:
-    node = draft.pick(lambda node: node.op_type == "Transpose" and attribute(node, "perm"))
-    perm = attribute(node, "perm").ints
-    perm[:] = draft.random.sample(list(perm), len(perm))
-    return node
-
-
-def change_attribute(draft: Draft) -> NodeProto:
-    """Any other: a type, a factor, a flag, one of the pads."""
-    fits = lambda item: item.name not in ("axis", "epsilon", "perm") and item.type in (1, 2, 3, 7)  # noqa: E731
-    node = draft.pick(lambda node: node.op_type != "Constant" and any(map(fits, node.attribute)))
+def change_attribute(draft: Draft, name: str = "") -> NodeProto:
+    """Of this name, or any that the other kinds leave: a type, a factor, a flag, one of the pads."""
+    fits = lambda item: item.name == name if name else item.type in SIMPLE and item.name not in OTHERS  # noqa: E731
+    node = draft.pick(lambda node: any(map(fits, node.attribute)))
     changed = draft.random.choice([item for item in node.attribute if fits(item)])
-    if changed.name == "to":
-        changed.i = draft.random.choice(TYPES)
-    elif changed.type == AttributeProto.STRING:
-        changed.s = STRINGS.get(changed.s, changed.s)
-    elif changed.type == AttributeProto.FLOAT:
-        changed.f = other_number(changed.f, draft.random)
-    elif changed.type == AttributeProto.INT:
-        changed.i = other_number(changed.i, draft.random)
-    else:
-        index = draft.random.randrange(len(changed.ints))
-        changed.ints[index] = other_number(changed.ints[index], draft.random)
+    old = helper.get_attribute_value(changed)
+    choices = {"to": TYPES, "perm": list(permutations(old) if name else ())}.get(changed.name)
+    new = draft.random.choice(choices) if choices else other(old, draft.random)
+    changed.CopyFrom(helper.make_attribute(changed.name, new))
     return node
 
 
@@ -194,11 +152,11 @@ KINDS: dict[str, Callable[[Draft], NodeProto]] = {
     "axis": change_axis,
     "weight bit": flip_bit,
     "swapped inputs": swap_inputs,
-    "Mul takes the name": multiply_value,
-    "Mul for one reader": multiply_input,
+    "Mul takes the name": partial(multiply, end="output"),
+    "Mul for one reader": partial(multiply, end="input"),
     "dropped bias": drop_bias,
     "constant": change_constant,
-    "Transpose perm": permute,
+    "Transpose perm": partial(change_attribute, name="perm"),
     "other attribute": change_attribute,
 }
 
@@ -206,27 +164,22 @@ KINDS: dict[str, Callable[[Draft], NodeProto]] = {
 class Planter:
     """Plants faults in one sound model, which is run on `inputs` (by name)."""
 
-    def __init__(self, model: ModelProto, inputs: Values) -> None:
-        self.model, self.inputs, self.drawn = model, inputs, 0
+    def __init__(self, model: ModelProto, inputs: Mapping[str, np.ndarray]) -> None:
+        self.model, self.inputs, self.drawn = model, inputs, Counter[str]()
         weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-        self.values = {
-            **inputs,
-            **weights,
-            **run(model, inputs, [name for node in model.graph.node for name in node.output]),
-        }
+        self.values = {**inputs, **weights, **run(model, inputs, [x for node in model.graph.node for x in node.output])}
 
     def plant(self, kind: str, random: Random) -> Plant | None:
         """A fault with which the model still runs and the wrong node's value is wrong; None if none was found."""
         for _ in range(TRIES):
             draft = Draft(self.model, self.values, random)
+            self.drawn[kind] += 1
             try:
                 node = KINDS[kind](draft)
-            except IndexError:  # nothing to choose from
-                return None
-            self.drawn += 1
-            try:
                 pairs = self.right_and_wrong(draft, node)
-            except Exception:  # noqa: BLE001, S112  ONNX Runtime, whose exceptions have no common base, refuses it
+            except IndexError:  # there is no such node
+                return None
+            except Exception:  # noqa: BLE001, S112  ONNX Runtime refuses it
                 continue
             tolerated = all(compare_tensors(*map(torch.tensor, pair)).close for pair in pairs)
             if not tolerated or any(is_off(*pair) for pair in pairs):
@@ -252,25 +205,26 @@ class Planter:
         weights = {name: numpy_helper.to_array(draft.weights[name]) for name in node.input if name in draft.weights}
         values = {name: array for name, array in (self.values | weights).items() if name in node.input}
         types = [(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in values.items()]
-        output = helper.make_empty_tensor_value_info(node.output[0])
-        graph = helper.make_graph([node], "alone", [helper.make_tensor_value_info(*of) for of in types], [output])
+        ends = (
+            [helper.make_tensor_value_info(*of) for of in types],
+            [helper.make_empty_tensor_value_info(node.output[0])],
+        )
+        graph = helper.make_graph([node], "alone", *ends)
         model = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
         return run(model, values, [])[node.output[0]]
 
 
-def run(model: ModelProto, inputs: Values, names: list[str]) -> dict[str, np.ndarray]:
+def run(model: ModelProto, inputs: Mapping[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
     """What a model makes as it stands: its outputs and `names`."""
-    watched = ModelProto()
-    watched.CopyFrom(model)
+    watched = deepcopy(model)
     wanted = dict.fromkeys(names).keys() - {"", *(output.name for output in model.graph.output)}
     watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in sorted(wanted))
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
+    options.graph_optimization_level, options.log_severity_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, 4
     session = ort.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    given = {entry.name: inputs[entry.name] for entry in session.get_inputs()}
-    found = zip([entry.name for entry in session.get_outputs()], session.run(None, given), strict=True)
-    return {name: array for name, array in found if isinstance(array, np.ndarray)}
+    found = session.run(None, {entry.name: inputs[entry.name] for entry in session.get_inputs()})
+    made = dict(zip([entry.name for entry in session.get_outputs()], found, strict=True))
+    return {name: array for name, array in made.items() if isinstance(array, np.ndarray)}
 
 
 def is_off(right: np.ndarray, wrong: np.ndarray) -> bool:
@@ -285,9 +239,13 @@ def attribute(node: NodeProto, name: str) -> AttributeProto | None:
     return next((item for item in node.attribute if item.name == name), None)
 
 
-def other_number(old: float, random: Random) -> float:
-    if isinstance(old, bool):
-        return not old
+def other(old: Any, random: Random) -> Any:
+    """Another number or name, or a list with another element."""
+    if isinstance(old, list):
+        index = random.randrange(len(old))
+        return [*old[:index], other(old[index], random), *old[index + 1 :]]
+    if isinstance(old, bytes | bool):
+        return STRINGS.get(old, old) if isinstance(old, bytes) else not old
     if isinstance(old, int):  # the largest and the lowest one stand for infinity
         return old // 2 if abs(old) > 2**30 else old + random.choice((-1, 1))
     return old * random.choice((0.5, 0.99, 1.01)) if old else 0.01

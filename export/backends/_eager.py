@@ -30,7 +30,10 @@ class EagerBackend:
     def compile(self, program: Program, *, optimize: bool) -> Compiled:  # noqa: ARG002  it never does
         """See `Backend.compile`."""
         if program.exported_program is None:
-            raise BackendError("backend 'eager' needs the exported program: use what export() returned, or a file saved by Program.save with its .pt2 beside it")  # fmt: skip
+            raise BackendError(
+                "backend 'eager' needs the exported program: use what export() returned, "
+                "or a file saved by Program.save with its .pt2 beside it"
+            )
         if self.device is not None and torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
             raise BackendError(f"backend 'eager' on {self.device!r} needs a CUDA device, and torch sees none")
         return Compiled(program.graph, self._moved(program.exported_program))
@@ -46,7 +49,7 @@ class EagerBackend:
 
         try:
             run_eager(compiled.handle, {name: self._move(value) for name, value in inputs.items()}, visit)
-        except Exception as error:  # noqa: BLE001  whatever an operator meets in another dtype
+        except Exception as error:
             raise BackendError(f"the exported program can't run in eager PyTorch: {error}") from error
         return found
 
@@ -55,7 +58,7 @@ class EagerBackend:
             return program
         moved = copy.copy(program)
         moved._state_dict = {name: self._move(tensor) for name, tensor in program.state_dict.items()}  # noqa: SLF001  it has no setter
-        moved._constants = {name: self._move(value) for name, value in program.constants.items()}  # noqa: SLF001
+        moved._constants = {name: self._move(value) for name, value in program.constants.items()}  # noqa: SLF001  nor has this
         return moved
 
     def _move(self, value: object) -> object:

@@ -1,7 +1,7 @@
 """ONNX Runtime, with its optimised graph observed as it is.
 
-Marking values as outputs changes what gets fused. So the untouched program is optimised first and the result saved; then
-that graph's values are made outputs, and it runs with optimisations off.
+Marking values as outputs changes what gets fused. So the untouched program is optimised first and the result saved;
+then that graph's values are made outputs, and it runs with optimisations off.
 """
 
 import shutil
@@ -46,7 +46,9 @@ class OnnxRuntimeBackend:
         folder = Path(tempfile.mkdtemp(prefix="filch-"))
         source = _write(program.model, folder / "program.onnx")
         runs = folder / "optimized.onnx" if optimize else source
-        session = self._session(source, ort.GraphOptimizationLevel.ORT_ENABLE_ALL if optimize else _OFF, runs if optimize else None)
+        session = self._session(
+            source, ort.GraphOptimizationLevel.ORT_ENABLE_ALL if optimize else _OFF, runs if optimize else None
+        )
         graph = graph_from_onnx(ir.load(runs)) if optimize else program.graph
         compiled = Compiled(graph, _Handle(session, runs))
         weakref.finalize(compiled, shutil.rmtree, folder, ignore_errors=True)
@@ -84,9 +86,13 @@ class OnnxRuntimeBackend:
         if save_to is not None:
             options.optimized_model_filepath = str(save_to)
             if path.with_name(_DATA).exists():
-                options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimized.data")
+                options.add_session_config_entry(
+                    "session.optimized_model_external_initializers_file_name", "optimized.data"
+                )
         try:
-            session = ort.InferenceSession(path, options, providers=list(dict.fromkeys((self.provider, "CPUExecutionProvider"))))
+            session = ort.InferenceSession(
+                path, options, providers=list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
+            )
         except Exception as error:
             raise BackendError(f"ONNX Runtime refuses the program: {_first_line(error)}") from error
         return session
@@ -113,9 +119,13 @@ def cuda() -> OnnxRuntimeBackend:
         BackendError: the device, or a library that the provider needs, is missing.
     """
     if not torch.cuda.is_available():
-        raise BackendError("backend 'onnxruntime-cuda' needs a CUDA device, and torch sees none: torch.cuda.is_available() is False")
+        raise BackendError(
+            "backend 'onnxruntime-cuda' needs a CUDA device, and torch sees none: torch.cuda.is_available() is False"
+        )
     if "CUDAExecutionProvider" not in ort.get_available_providers():
-        raise BackendError("backend 'onnxruntime-cuda' needs onnxruntime-gpu; the onnxruntime that is installed is for the CPU")
+        raise BackendError(
+            "backend 'onnxruntime-cuda' needs onnxruntime-gpu; the onnxruntime that is installed is for the CPU"
+        )
     ort.preload_dlls()
     _probe()
     return OnnxRuntimeBackend("onnxruntime-cuda", "CUDAExecutionProvider")
@@ -129,7 +139,10 @@ def _probe() -> None:
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
     if "CUDAExecutionProvider" not in session.get_providers():
-        raise BackendError("backend 'onnxruntime-cuda': ONNX Runtime can't load its CUDA provider; CUDA or cuDNN libraries that it needs are missing")  # fmt: skip
+        raise BackendError(
+            "backend 'onnxruntime-cuda': ONNX Runtime can't load its CUDA provider; "
+            "CUDA or cuDNN libraries that it needs are missing"
+        )
 
 
 def _write(model: ir.Model, path: Path) -> Path:
@@ -144,7 +157,9 @@ def _write(model: ir.Model, path: Path) -> Path:
 def _to_ort(tensor: torch.Tensor) -> ort.OrtValue:
     plain = tensor.detach().contiguous().cpu()
     if plain.dtype in (torch.bfloat16, *_FLOAT8):
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(plain.view(_BITS[plain.itemsize]).numpy(), _ONNX_TYPES[plain.dtype])
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            plain.view(_BITS[plain.itemsize]).numpy(), _ONNX_TYPES[plain.dtype]
+        )
     return ort.OrtValue.ortvalue_from_numpy(plain.numpy())
 
 

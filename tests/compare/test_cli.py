@@ -8,10 +8,11 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
+
 from filch.compare._cli import main
 from filch.compare._rendering import abbreviated
 
-FACTORIES = '''
+FACTORIES = """
 import torch
 from torch import nn
 
@@ -28,7 +29,8 @@ class Scaled(nn.Module):
 
 def good():
     torch.manual_seed(0)
-    return Scaled().eval(), (torch.ones(2, 3),), {"scale": 3.0}, {"x": {0: torch.export.Dim("n", min=1, max=8)}, "scale": None}
+    shapes = {"x": {0: torch.export.Dim("n", min=1, max=8)}, "scale": None}
+    return Scaled().eval(), (torch.ones(2, 3),), {"scale": 3.0}, shapes
 
 def refused():
     return Branches(), (torch.ones(2),)
@@ -38,7 +40,7 @@ def raises():
 
 def alone():
     return Scaled()
-'''
+"""
 
 
 @pytest.fixture
@@ -61,7 +63,9 @@ def run(*arguments: str) -> int:
     return 0
 
 
-def test_the_demo_ends_with_its_tables_and_names_what_it_wrote(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_ends_with_its_tables_and_names_what_it_wrote(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two graphs, no line over 80 columns, and the files."""
     code = run("demo")
 
@@ -109,7 +113,9 @@ def test_a_difference_ends_with_1_and_names_the_first_node(folder: Path, capsys:
 
 def test_check_does_all_in_one_on_several_backends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And leaves nothing behind."""
-    code = run("check", "export.py:good", "--backend", "onnxruntime-cpu", "--backend", "reference", "--view", "operators")
+    code = run(
+        "check", "export.py:good", "--backend", "onnxruntime-cpu", "--backend", "reference", "--view", "operators"
+    )
 
     out = capsys.readouterr().out
     assert code == 0
@@ -151,22 +157,36 @@ BAD = {
     "no ONNX file": (["show", "export.py"], "'export.py' is not an ONNX file"),
     "no dump": (["compare", "model.onnx", "model.onnx"], "is an ONNX model, but no dump"),
     "a truncated dump": (["show", "short.onnx"], "'short.onnx' is not an ONNX file, or it is cut short"),
-    "a dump of another model": (["compare", "other.onnx", "model.onnx"], "is of another model: it holds calls of LLM, the program is Scaled"),
+    "a dump of another model": (
+        ["compare", "other.onnx", "model.onnx"],
+        "is of another model: it holds calls of LLM, the program is Scaled",
+    ),
     "an unknown backend": (["check", "export.py:good", "-b", "tensorflow"], "there is no backend 'tensorflow'"),
     "no GPU": (["check", "export.py:good", "-b", "onnxruntime-cuda"], "needs a CUDA device"),
-    "a factory that raises": (["check", "export.py:raises"], "the factory 'export.py:raises' raised ValueError: no weights here"),
-    "a factory without arguments": (["check", "export.py:alone"], "has to return (model, args[, kwargs[, dynamic_shapes]]), not Scaled"),
+    "a factory that raises": (
+        ["check", "export.py:raises"],
+        "the factory 'export.py:raises' raised ValueError: no weights here",
+    ),
+    "a factory without arguments": (
+        ["check", "export.py:alone"],
+        "has to return (model, args[, kwargs[, dynamic_shapes]]), not Scaled",
+    ),
     "no such factory": (["check", "export.py:bad"], "'export.py' has no function 'bad'"),
     "no such module": (["check", "no_such_package:bad"], "can't import 'no_such_package': ModuleNotFoundError"),
     "no colon": (["check", "export.py"], "a model is named as package.module:factory or path.py:factory"),
     "an export that torch refuses": (["check", "export.py:refused"], "torch can't export Branches: "),
     "an unknown view": (["compare", "ref.onnx", "model.onnx", "--view", "side"], "there is no view 'side'"),
-    "a folder that is not there": (["steal", "export.py:good", "-o", "no/ref.onnx"], "no/ref.onnx': No such file or directory"),
-}  # fmt: skip
+    "a folder that is not there": (
+        ["steal", "export.py:good", "-o", "no/ref.onnx"],
+        "no/ref.onnx': No such file or directory",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_gets_one_sentence_and_exit_code_2(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_bad_input_gets_one_sentence_and_exit_code_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     """On standard error, without a traceback."""
     run("steal", "export.py:good", "-o", "ref.onnx", "-q")
     run("export", "export.py:good", "-o", "model.onnx", "-q")
@@ -186,7 +206,9 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(folder: Path, capsys: pytes
     assert err.startswith("filch: ") and len(err.strip().splitlines()) == 1
 
 
-def test_a_crash_is_trouble_and_no_difference(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_is_trouble_and_no_difference(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exit code 1 always means that something differs."""
     monkeypatch.setattr("filch.compare._cli.diff", lambda *_, **__: 1 / 0)
 
@@ -202,7 +224,9 @@ def test_usage_errors_end_with_2(folder: Path, capsys: pytest.CaptureFixture[str
 
 def test_the_installed_command_starts() -> None:
     """In a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "filch.compare", "--help"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "filch.compare", "--help"], capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 0
     assert all(command in done.stdout for command in ("demo", "show", "steal", "export", "compare", "diff", "check"))

@@ -9,10 +9,11 @@ import onnx_ir as ir
 import pytest
 import torch
 from fakes import WrongBackend
+from torch import nn
+
 from filch.compare import CompareError, Report, compare, tiny_llm
 from filch.export import Program, export, load_program
 from filch.steal import Capture, DumpError, FilchError, steal_forward
-from torch import nn
 
 
 class Model(nn.Module):
@@ -58,7 +59,7 @@ def capture(model: Model, inputs: tuple[torch.Tensor]) -> Capture:
     return capture_of(model, inputs)
 
 
-def row_of(report: Report, value: str):  # noqa: ANN201
+def row_of(report: Report, value: str):
     """The row of a value in the exported graph."""
     return next(row for row in report.rows if row.value == value and row.stage == "exported")
 
@@ -111,7 +112,10 @@ def test_a_wrong_value_that_the_output_does_not_show_is_found(capture: Capture, 
     report = compare(capture, program, backend=WrongBackend({value: lambda tensor: tensor * 1.001}))
 
     assert (report.first_divergence.value, report.first_divergence.module, len(report.diverged)) == (value, "first", 1)
-    with pytest.raises(AssertionError, match=r"(?s)is not close to the capture!.*First: exported node .* → linear in first \(.*linear\.py:\d+\)"):
+    with pytest.raises(
+        AssertionError,
+        match=r"(?s)is not close to the capture!.*First: exported node .* → linear in first \(.*linear\.py:\d+\)",
+    ):
         report.assert_close()
 
 
@@ -168,7 +172,9 @@ def test_a_backend_that_observation_disturbs_is_found_out(capture: Capture, prog
     report = compare(capture, program, backend=wrong)
 
     assert not report.undisturbed
-    assert "the observed run DIFFERS FROM the undisturbed one" in str(report).replace("\n", " ").partition("Model on")[0]
+    assert (
+        "the observed run DIFFERS FROM the undisturbed one" in str(report).replace("\n", " ").partition("Model on")[0]
+    )
 
 
 def test_three_calls_in_one_block_are_compared_call_by_call() -> None:
@@ -192,7 +198,12 @@ def test_the_steps_of_generate_are_compared_where_the_program_fits() -> None:
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, vocab_size=50
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        vocab_size=50,
     )
     llama = LlamaForCausalLM(config).eval()
     with steal_forward(llama, submodules=True) as steps:
@@ -217,7 +228,9 @@ def test_references_say_where_they_are_from(capture: Capture, program: Program) 
     assert {row.evidence for row in report.rows if row.stage == "exported"} == {"module", "eager", "derived"}
 
 
-def test_a_stolen_value_beats_what_the_exported_program_computes(model: Model, inputs: tuple[torch.Tensor], program: Program) -> None:
+def test_a_stolen_value_beats_what_the_exported_program_computes(
+    model: Model, inputs: tuple[torch.Tensor], program: Program
+) -> None:
     """The model that ran is the reference, not its export: a weight that changed in between is found."""
     changed = copy.deepcopy(model)
     with torch.no_grad():
@@ -245,13 +258,13 @@ def test_the_compiled_graph_is_searched_too(capture: Capture, program: Program) 
     """A fault that only the optimised graph has is found there."""
 
     class WrongWhenOptimised(WrongBackend):
-        def compile(self, program: Program, *, optimize: bool):  # noqa: ANN202
+        def compile(self, program: Program, *, optimize: bool):
             self.wrong = optimize
             made = super().compile(program, optimize=optimize)
             object.__setattr__(made, "optimized", optimize)
             return made
 
-        def run(self, compiled, inputs, watch=()):  # noqa: ANN001, ANN202
+        def run(self, compiled, inputs, watch=()):
             found = dict(super().run(compiled, inputs, watch))
             if compiled.optimized:
                 found = {name: value * 1.01 if value.is_floating_point() else value for name, value in found.items()}
@@ -265,19 +278,28 @@ def test_the_compiled_graph_is_searched_too(capture: Capture, program: Program) 
 
 
 @pytest.mark.parametrize("form", ["path", "Path", "dump", "capture"])
-def test_a_reference_is_a_path_a_dump_or_a_capture(model: Model, inputs: tuple[torch.Tensor], program: Program, tmp_path: Path, form: str) -> None:
+def test_a_reference_is_a_path_a_dump_or_a_capture(
+    model: Model, inputs: tuple[torch.Tensor], program: Program, tmp_path: Path, form: str
+) -> None:
     """And a program one or the path of a file."""
     from filch.steal import restore
 
     made = capture_of(model, inputs, dump_file=tmp_path / "ref.onnx")
     program.save(tmp_path / "model.onnx")
-    reference = {"path": str(tmp_path / "ref.onnx"), "Path": tmp_path / "ref.onnx", "dump": restore(tmp_path / "ref.onnx"), "capture": made}[form]
+    reference = {
+        "path": str(tmp_path / "ref.onnx"),
+        "Path": tmp_path / "ref.onnx",
+        "dump": restore(tmp_path / "ref.onnx"),
+        "capture": made,
+    }[form]
 
     assert compare(reference, str(tmp_path / "model.onnx")).close
     assert compare(reference, load_program(tmp_path / "model.onnx")).close
 
 
-def test_what_does_not_fit_is_refused_in_a_sentence(model: Model, inputs: tuple[torch.Tensor], program: Program, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_in_a_sentence(
+    model: Model, inputs: tuple[torch.Tensor], program: Program, tmp_path: Path
+) -> None:
     """A dump of another model, without the model's own inputs, of other shapes; things that are no files."""
     parts = capture_of(model.first, inputs)
     inner = capture_of(nn.Sequential(model.first), inputs, submodules=False, include="0")
@@ -290,11 +312,17 @@ def test_what_does_not_fit_is_refused_in_a_sentence(model: Model, inputs: tuple[
     for reference, message in [
         (parts, "is of another model: it holds calls of Linear, the program is Model"),
         (inner, "is of another model: it holds calls of Sequential"),
-        (shape, r"the program takes x: float32\[3, 4\], but the capture, call 0 of the model, was given f32\[2, 4\] as x; export it with"),
+        (
+            shape,
+            (
+                r"the program takes x: float32\[3, 4\], but the capture, call 0 of the model, "
+                r"was given f32\[2, 4\] as x; export it with"
+            ),
+        ),
     ]:
         with pytest.raises(CompareError, match=message):
             compare(reference, program)
-    with pytest.raises(FilchError, match="is of another model|has no inputs of an outermost call"):
+    with pytest.raises(FilchError, match=r"is of another model|has no inputs of an outermost call"):
         compare(without, program)
     with pytest.raises(DumpError, match="there is no file"):
         compare(tmp_path / "none.onnx", program)
@@ -359,7 +387,10 @@ def test_files_without_any_metadata_are_mapped_by_their_numbers(tmp_path: Path) 
     assert clean.close and {row.note for row in clean.modules if row.how == "inferred"} == {"by its numbers"}
     assert not wrong.close
     lost = next(row for row in wrong.modules if row.path == "decoder.norm_2" and row.side == "output")
-    assert (lost.how, lost.note) == ("not mapped", "nothing in this file says which value it is, and none has its numbers")
+    assert (lost.how, lost.note) == (
+        "not mapped",
+        "nothing in this file says which value it is, and none has its numbers",
+    )
 
 
 def test_eager_in_half_precision_is_judged_by_the_dtype_it_gives(capture: Capture, program: Program) -> None:

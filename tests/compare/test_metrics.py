@@ -4,8 +4,10 @@ import math
 
 import pytest
 import torch
-from filch.compare import Tolerance, compare_tensors, default_tolerance
 from wrong_answers import CASES, Case
+
+from filch.compare import Tolerance, compare_tensors, default_tolerance
+from filch.compare._metrics import typical_magnitude
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -74,6 +76,18 @@ def test_rounding_of_large_inputs_is_no_difference_in_a_small_result() -> None:
     assert compare_tensors(expected, actual, magnitude=100.0).close
 
 
+@pytest.mark.parametrize("mask", [-1e4, -1e9, -3.4e38])
+def test_a_mask_among_scores_does_not_explain_their_differences(mask: float) -> None:
+    """16 units in the last place of -1e9 are 1000."""
+    expected = torch.linspace(0.5, 2, 64)
+    expected[10:50] = mask
+    actual = expected.clone()
+    actual[3] += 1e-3
+
+    assert not compare_tensors(expected, actual).close
+    assert not compare_tensors(torch.ones(4), torch.ones(4) * 1.001, magnitude=typical_magnitude(expected)).close
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.int32])
 def test_integers_are_compared_exactly_whatever_the_tolerance(dtype: torch.dtype) -> None:
     """One is too many."""
@@ -84,7 +98,10 @@ def test_integers_are_compared_exactly_whatever_the_tolerance(dtype: torch.dtype
 
 def test_the_default_tolerances_follow_the_dtype() -> None:
     """As documented."""
-    limits = [default_tolerance(dtype).harmonic for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8)]
+    limits = [
+        default_tolerance(dtype).harmonic
+        for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8)
+    ]
 
     assert limits == [1e-10, 1e-5, 1e-2, 5e-2, 0.0]
 
@@ -93,7 +110,12 @@ def test_the_default_tolerances_follow_the_dtype() -> None:
 def test_views_are_compared_by_their_numbers(view: str) -> None:
     """Strides and lazy conjugation do not matter."""
     base = torch.randn(3, 3, dtype=torch.complex64)
-    made = {"transposed": base.T, "expanded": base[:1].expand(3, 3), "conjugate": base.conj(), "negative": base.conj().imag}[view]
+    made = {
+        "transposed": base.T,
+        "expanded": base[:1].expand(3, 3),
+        "conjugate": base.conj(),
+        "negative": base.conj().imag,
+    }[view]
 
     assert compare_tensors(made, made.clone().resolve_conj().resolve_neg().contiguous()).close
     assert not compare_tensors(made, (made + 1).contiguous()).close

@@ -8,10 +8,11 @@ import re
 import pytest
 import torch
 from fakes import WrongBackend
+from torch import nn
+
 from filch.compare import Report, compare, diff
 from filch.export import export
 from filch.steal import steal_append, steal_forward
-from torch import nn
 
 
 class Net(nn.Module):
@@ -59,10 +60,19 @@ def test_the_table_is_the_seeds_with_modules(report: Report) -> None:
 
 def test_the_operators_of_the_model_are_listed_as_they_are_written(report: Report) -> None:
     """Modules by their repr, functions by their name, from the placeholder to the output."""
-    table = [re.split(r"  +| (?=float32|call_)", line)[0:] for line in report.table("operators", wide=True).splitlines()]
+    table = [
+        re.split(r"  +| (?=float32|call_)", line)[0:] for line in report.table("operators", wide=True).splitlines()
+    ]
     text = "\n".join(" ".join(parts) for parts in table)
 
-    for expected in ("0 placeholder", "1 call_module", "Linear(in_features=2, out_features=2, bias=True)", "ReLU()", "torch.flatten", "4 output"):
+    for expected in (
+        "0 placeholder",
+        "1 call_module",
+        "Linear(in_features=2, out_features=2, bias=True)",
+        "ReLU()",
+        "torch.flatten",
+        "4 output",
+    ):
         assert expected in text
 
 
@@ -72,7 +82,11 @@ def test_csv_and_json_hold_the_same_numbers(report: Report) -> None:
     found = json.loads(report.to_json())
 
     assert len(rows) == len(found["rows"]) == len(report.rows)
-    assert [float(row["error_max"]) for row in rows] == [row["error_max"] for row in found["rows"]] == [row.error for row in report.rows]
+    assert (
+        [float(row["error_max"]) for row in rows]
+        == [row["error_max"] for row in found["rows"]]
+        == [row.error for row in report.rows]
+    )
     assert found["first_divergence"]["value"] == "linear"
     assert [row["status"] for row in rows] == [row.status for row in report.rows]
 
@@ -89,7 +103,7 @@ def test_what_json_has_no_number_for_is_a_string() -> None:
     assert next(row for row in found["rows"] if row["value"] == "linear")["error_max"] == "inf"
 
 
-def test_markdown_escapes_what_names_may_hold(report: Report, tmp_path) -> None:  # noqa: ANN001
+def test_markdown_escapes_what_names_may_hold(report: Report, tmp_path) -> None:
     """A pipe in a name would be another column."""
     from dataclasses import replace
 
@@ -114,7 +128,7 @@ def test_names_with_markup_are_printed_as_they_are(report: Report) -> None:
     assert "[red]x" in str(odd)
 
 
-def capture(**values: object):  # noqa: ANN201
+def capture(**values: object):
     """A capture of values that are not a model's."""
     with steal_forward(nn.Identity()) as held:
         for name, value in values.items():

@@ -2,8 +2,9 @@
 
 import onnx_ir as ir
 import torch
-from filch.export import Graph, Node, Value, export, load_program
 from torch import nn
+
+from filch.export import Graph, Node, Value, export, load_program
 
 
 class Attention(nn.Module):
@@ -56,8 +57,12 @@ def test_symbolic_dimensions_are_written_by_name() -> None:
 
 
 def chain() -> Graph:
-    """a → n1 → b → n2 → c, and w → n3 → d."""
-    nodes = (Node("n1", "Relu", ("a",), ("b",)), Node("n2", "Add", ("b", "d"), ("c",)), Node("n3", "Neg", ("w",), ("d",)))
+    """A → n1 → b → n2 → c, and w → n3 → d."""
+    nodes = (
+        Node("n1", "Relu", ("a",), ("b",)),
+        Node("n2", "Add", ("b", "d"), ("c",)),
+        Node("n3", "Neg", ("w",), ("d",)),
+    )
     ordered = (nodes[2], nodes[0], nodes[1])
     return Graph("chain", ("a",), ("c",), ("w",), ordered, {name: Value(name) for name in "abcdw"})
 
@@ -81,7 +86,10 @@ def test_a_node_reads_what_its_subgraphs_capture() -> None:
         """<ir_version: 10, opset_import: ["" : 18]>
         outer (bool c, float[2] x) => (float[2] y) {
             h = Relu(x)
-            y = If(c) <then_branch = t () => (float[2] a) { a = Neg(h) }, else_branch = e () => (float[2] b) { b = Abs(h) }>
+            y = If(c) <
+                then_branch = t () => (float[2] a) { a = Neg(h) },
+                else_branch = e () => (float[2] b) { b = Abs(h) }
+            >
         }"""
     )
     from filch.export._from_onnx import graph_from_onnx
@@ -92,7 +100,7 @@ def test_a_node_reads_what_its_subgraphs_capture() -> None:
     assert [node.op for node in graph.consumers["h"]] == ["If"]
 
 
-def test_nodes_without_names_are_given_unique_ones(tmp_path) -> None:  # noqa: ANN001
+def test_nodes_without_names_are_given_unique_ones(tmp_path) -> None:
     """Rows and mappings go by name."""
     model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 18]> g (float[2] x) => (float[2] z) { y = Relu(x)
         z = Relu(y) }""")

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from architectures import MODELS, measure
+from torch import nn
+
 from filch.compare import compare
 from filch.export import Program, export, optimize
 from filch.steal import steal_forward
-from torch import nn
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -22,7 +23,9 @@ def test_every_module_call_of_an_architecture_is_resolved_and_none_is_wrong(name
 
     rows = [row for row in line.report.modules if row.side == "output"]
     assert {row.how for row in line.report.modules} <= {"exact", "alias", "dead"}
-    assert sum(row.how in ("exact", "alias") for row in rows) + sum(row.note == "nothing uses it" for row in rows) == len(rows)
+    assert sum(row.how in ("exact", "alias") for row in rows) + sum(
+        row.note == "nothing uses it" for row in rows
+    ) == len(rows)
     assert all(row.difference is not None for row in rows if row.how != "dead")
     wrong = [f"{row}: {row.difference}" for row in line.report.modules if row.difference and not row.difference.close]
     assert not wrong
@@ -59,7 +62,7 @@ class Twice(nn.Module):
         return {"y": y, "nothing": None, "pair": (z if mask is None else z * mask, z + 1)}
 
 
-def stolen(model: nn.Module, *args: object, **kwargs: object):  # noqa: ANN201
+def stolen(model: nn.Module, *args: object, **kwargs: object):
     """A capture of one call of a model with all its submodules."""
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
@@ -110,7 +113,7 @@ class Reader(nn.Module):
 
 
 def test_a_module_that_writes_to_its_arguments_is_exported_right() -> None:
-    """torch.export would hand such a module a copy and lose what it writes: its call is found by its numbers instead."""
+    """torch.export would hand it a copy and lose what it writes: its call is found by its numbers instead."""
     model, x = Reader().eval(), torch.randn(3)
 
     program = export(model, (x,))
@@ -166,5 +169,10 @@ def test_exporting_leaves_the_model_as_it_was() -> None:
     export(model, (torch.randn(2, 4),))
 
     after = dict(model.named_parameters())
-    assert all(torch.equal(tensor, after[name]) and after[name].requires_grad == flag for name, (tensor, flag) in before.items())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert all(
+        torch.equal(tensor, after[name]) and after[name].requires_grad == flag
+        for name, (tensor, flag) in before.items()
+    )
+    for module in model.modules():
+        assert not module._forward_hooks  # noqa: SLF001  nothing public lists a module's hooks
+        assert not module._forward_pre_hooks  # noqa: SLF001  nor these

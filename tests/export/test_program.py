@@ -10,11 +10,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
+from torch import nn
+
 from filch.compare import compare, tiny_llm
 from filch.export import ExportError, Program, ProgramError, export, load_program, optimize
 from filch.export.backends import backend_names, get_backend
 from filch.steal import Capture, FilchError, steal_forward
-from torch import nn
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +40,18 @@ def test_a_saved_program_is_loaded_with_its_calls_inputs_and_operators(program: 
     loaded = load_program(tmp_path / "m.onnx")
 
     assert loaded.module_calls == program.module_calls
-    assert (loaded.inputs, loaded.operators, loaded.model_type) == (program.inputs, program.operators, program.model_type)
+    assert (loaded.inputs, loaded.operators, loaded.model_type) == (
+        program.inputs,
+        program.operators,
+        program.model_type,
+    )
     assert loaded.graph == program.graph
     onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
 
 
-def test_a_saved_program_judges_as_many_values_as_the_one_in_memory(program: Program, stolen: Capture, tmp_path: Path) -> None:
+def test_a_saved_program_judges_as_many_values_as_the_one_in_memory(
+    program: Program, stolen: Capture, tmp_path: Path
+) -> None:
     """What it was translated from is kept beside it."""
     program.save(tmp_path / "m.onnx")
 
@@ -54,7 +61,9 @@ def test_a_saved_program_judges_as_many_values_as_the_one_in_memory(program: Pro
     assert report.headline() == compare(stolen, program).headline()
 
 
-def test_without_its_original_a_file_is_still_judged_at_its_modules(program: Program, stolen: Capture, tmp_path: Path) -> None:
+def test_without_its_original_a_file_is_still_judged_at_its_modules(
+    program: Program, stolen: Capture, tmp_path: Path
+) -> None:
     """Values that no module took or gave are then not mapped, and said not to be."""
     program.save(tmp_path / "m.onnx", original=False)
 
@@ -95,7 +104,9 @@ def test_a_pickle_in_the_original_is_not_run(program: Program, stolen: Capture, 
     assert report.notes
 
 
-def test_a_file_that_was_changed_since_is_held_against_what_it_was(program: Program, stolen: Capture, tmp_path: Path) -> None:
+def test_a_file_that_was_changed_since_is_held_against_what_it_was(
+    program: Program, stolen: Capture, tmp_path: Path
+) -> None:
     """A weight that somebody edited in the file is found at the node that reads it."""
     program.save(tmp_path / "m.onnx")
     model = ir.load(tmp_path / "m.onnx")
@@ -119,7 +130,11 @@ def test_a_changed_graph_resolves_its_calls_again(program: Program, tmp_path: Pa
     loaded = load_program(tmp_path / "m.onnx")
 
     assert loaded.module_calls == optimize(program).module_calls
-    assert all(port.value is None or port.value in loaded.graph.known for call in loaded.module_calls.values() for port in call.outputs)
+    assert all(
+        port.value is None or port.value in loaded.graph.known
+        for call in loaded.module_calls.values()
+        for port in call.outputs
+    )
 
 
 def test_large_weights_go_to_a_file_beside_the_model(tmp_path: Path) -> None:
