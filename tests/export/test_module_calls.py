@@ -176,3 +176,33 @@ def test_exporting_leaves_the_model_as_it_was() -> None:
     for module in model.modules():
         assert not module._forward_hooks  # noqa: SLF001  nothing public lists a module's hooks
         assert not module._forward_pre_hooks  # noqa: SLF001  nor these
+
+
+class ViewWriter(nn.Module):
+    """Gives what it has filled row by row; and a module that gives a view of what it then adds to."""
+
+    def __init__(self, *, fills: bool) -> None:
+        super().__init__()
+        self.fills = fills
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fills:
+            y = torch.zeros_like(x)
+            for index in range(3):
+                y[index] = x[index] * 2
+            return y
+        y = x * 2
+        seen = y.view(-1)
+        y += 1
+        return seen
+
+
+@pytest.mark.parametrize("fills", [True, False])
+def test_what_is_written_through_a_view_is_not_taken_for_what_it_was_before(*, fills: bool) -> None:
+    """torch.export's signature names the tensor by the operation that made it, before the writing."""
+    model, x = nn.Sequential(ViewWriter(fills=fills), nn.ReLU()).eval(), torch.randn(3, 4)
+
+    program = export(model, (x,))
+
+    assert program.module_calls["0", 0].outputs[0].note == "found by its numbers"
+    assert compare(stolen(model, x), program).close
