@@ -1,11 +1,13 @@
 """Compares what a program computes with what the model did."""
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
 
 import onnx_ir as ir
-import torch
 
-from filch.export import Program, load_program
+from filch.export import BackendError, Program, load_program
 from filch.export.backends import Backend, Compiled, get_backend
 from filch.steal import Records, restore
 
@@ -17,10 +19,11 @@ from ._operators import operators_of
 from ._origins import Origins
 from ._progress import step
 from ._references import References
-from ._report import ModuleRow, Report, Row, Stage
+from ._report import ModuleRow, Operator, Report, Row, Stage
 from ._tolerance import Tolerance
 
 Path = str | os.PathLike[str]
+T = TypeVar("T")
 
 
 def compare(
@@ -50,52 +53,83 @@ def compare(
     given = _program(program)
     engine = get_backend(backend) if isinstance(backend, str) else backend
     stolen = stolen_calls(held, given)
-    calls = stolen.calls
-    step(f"compiling for {engine.name}", 0, len(calls))
-    source = References(held, given)
-    stages: tuple[Stage, ...] = ("exported", "compiled") if engine.optimizes else ("exported",)
-    compiled = [(stage, engine.compile(given, optimize=stage == "compiled")) for stage in stages]
-    rows: list[Row] = []
-    modules: list[ModuleRow] = []
-    operators = []
-    undisturbed = True
-    for number, call in enumerate(calls):
-        step(f"call {call.index}", number, len(calls))
-        runs = [_run(engine, stage, made, call) for stage, made in compiled]
-        undisturbed = undisturbed and all(
-            _identical(run.outputs[name], run.values.get(name)) for run in runs for name in run.outputs
-        )
-        exported = runs[0]
-        seen = list(module_rows(held, given, call, exported.values, tolerance))
-        references = {
-            **result_references(held, exported.graph, call),
-            **source.of(call),
-            **inferred_references(held, call, seen),
-        }
-        for run in runs:
-            origins = None if run is exported else Origins(exported.graph, run.graph)
-            rows += judge(run, references, origins, tolerance)
-        modules += seen
-        operators.append(
-            operators_of(given, call, [row for row in rows if row.call == call.index and row.stage == "exported"])
-        )
+    comparison = _Comparison(held, given, engine, tolerance)
+    found = []
+    for number, call in enumerate(stolen.calls):
+        step(f"call {call.index}", number, len(stolen.calls))
+        found.append(comparison.of(call))
     return Report(
         backend=engine.name,
         reference=held.source if held.source != "memory" else "the capture",
         program=str(given.path) if given.path else given.model_type.rpartition(":")[2] or "the program",
-        rows=tuple(rows),
-        modules=tuple(modules),
-        undisturbed=undisturbed,
-        notes=(*source.notes, *stolen.notes, *stolen.left_out),
-        calls=(len(calls), len(calls) + len(stolen.left_out)),
-        operators=tuple(operators),
+        rows=tuple(row for one in found for row in one.rows),
+        modules=tuple(row for one in found for row in one.modules),
+        undisturbed=all(one.undisturbed for one in found),
+        notes=(*comparison.notes, *stolen.notes, *stolen.left_out),
+        calls=(len(stolen.calls), len(stolen.calls) + len(stolen.left_out)),
+        failed=tuple(dict.fromkeys(comparison.failed)),
+        operators=tuple(one.operators for one in found),
     )
 
 
-def _run(engine: Backend, stage: Stage, made: Compiled, call: StolenCall) -> Ran:
-    outputs = engine.run(made, call.inputs)
-    values = engine.run(made, call.inputs, made.graph.producer)
-    return Ran(call.index, stage, made.graph, {**call.inputs, **values}, outputs)
+@dataclass(frozen=True)
+class _Found:
+    """What there is to say of one call."""
+
+    rows: list[Row]
+    modules: list[ModuleRow]
+    operators: tuple[Operator, ...]
+    undisturbed: bool
+
+
+class _Comparison:
+    """A program on a backend, ready for one call after the other."""
+
+    def __init__(self, held: Records, given: Program, engine: Backend, tolerance: float | Tolerance | None) -> None:
+        self._held = held
+        self._given = given
+        self._engine = engine
+        self._tolerance = tolerance
+        self._references = References(held, given)
+        self.failed: list[str] = []
+        self._exported = engine.compile(given, optimize=False)
+        self._compiled = self._or_failed(lambda: engine.compile(given, optimize=True)) if engine.optimizes else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What came up on the way."""
+        return self._references.notes
+
+    def of(self, call: StolenCall) -> _Found:
+        """Run the program on what one call was given, and judge every value."""
+        exported = self._run("exported", self._exported, call)
+        modules = list(module_rows(self._held, self._given, call, exported.values, self._tolerance))
+        references = {
+            **result_references(self._held, exported.graph, call),
+            **self._references.of(call),
+            **inferred_references(self._held, call, modules),
+        }
+        rows = list(judge(exported, references, None, self._tolerance))
+        operators = operators_of(self._given, call, rows)
+        undisturbed = exported.undisturbed
+        made = self._compiled
+        if made is not None and (ran := self._or_failed(lambda: self._run("compiled", made, call))) is not None:
+            rows += judge(ran, references, Origins(exported.graph, ran.graph), self._tolerance)
+            undisturbed = undisturbed and ran.undisturbed
+        return _Found(rows, modules, operators, undisturbed)
+
+    def _run(self, stage: Stage, made: Compiled, call: StolenCall) -> Ran:
+        outputs = self._engine.run(made, call.inputs)
+        values = self._engine.run(made, call.inputs, made.graph.producer)
+        return Ran(call.index, stage, made.graph, {**call.inputs, **values}, outputs)
+
+    def _or_failed(self, run: Callable[[], T]) -> T | None:
+        """What the backend makes of the optimised graph; if it refuses, the exported one is judged all the same."""
+        try:
+            return run()
+        except BackendError as error:
+            self.failed.append(str(error))
+            return None
 
 
 def _program(given: Path | Program | ir.Model) -> Program:
@@ -106,11 +140,3 @@ def _program(given: Path | Program | ir.Model) -> Program:
     if isinstance(given, str | os.PathLike):
         return load_program(given)
     raise CompareError(f"compare takes a Program or the path of an ONNX file, not {type(given).__name__}")
-
-
-def _identical(a: torch.Tensor, b: torch.Tensor | None) -> bool:
-    return b is not None and a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)

@@ -33,6 +33,19 @@ class Ran:
     values: Mapping[str, torch.Tensor]
     outputs: Mapping[str, torch.Tensor]
 
+    @property
+    def undisturbed(self) -> bool:
+        """Whether the observed run gave the undisturbed one's outputs, bit for bit."""
+        return all(_identical(output, self.values.get(name)) for name, output in self.outputs.items())
+
+
+def _identical(a: torch.Tensor, b: torch.Tensor | None) -> bool:
+    return b is not None and a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
 
 _OF_SEQUENCES = frozenset(
     {"SplitToSequence", "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceMap"}
@@ -50,10 +63,14 @@ def judge(
         origins: for a compiled graph, which exported nodes its nodes compute.
         tolerance: see `compare_tensors`.
     """
+    judged = {*ran.graph.inputs, *ran.graph.constants}
     for index, node in enumerate(ran.graph.nodes):
         for name in node.outputs:
             if name:
-                yield _row(ran, index, node, name, reference=references.get(name), origins=origins, tolerance=tolerance)
+                row = _row(ran, index, node, name, reference=references.get(name), origins=origins, tolerance=tolerance)
+                if row.judged:
+                    judged.add(name)
+                yield _with_unjudged(row, ran.graph, node, judged) if row.diverged and origins is None else row
     for name in ran.graph.outputs:
         producer = ran.graph.producer.get(name)
         node = producer or Node(name, "", (), (name,))
@@ -70,6 +87,14 @@ def judge(
         )
         magnitude = partial(_magnitude, ran, node)
         yield _judged(row, references.get(name), ran.outputs.get(name), tolerance=tolerance, magnitude=magnitude)
+
+
+def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:
+    """A row that diverged, with the nodes before it that could not be judged: the fault may be any of theirs."""
+    if all(name in judged for name in node.reads):
+        return row
+    nodes = graph.cone([row.value], frozenset(judged - {row.value}))
+    return replace(row, origins=tuple(item.name for item in nodes), operators=tuple(item.op for item in nodes))
 
 
 def _row(
@@ -102,10 +127,24 @@ def _row(
     return _judged(row, reference, ran.values.get(name), tolerance=tolerance, magnitude=magnitude, inside=inside)
 
 
-def _magnitude(ran: Ran, node: Node) -> float:
-    """The magnitude of what a node computes with, weights aside."""
-    inputs = [ran.values[name] for name in node.reads if name in ran.values]
-    return max((typical_magnitude(tensor) for tensor in inputs if tensor.is_floating_point()), default=0.0)
+def _magnitude(ran: Ran, node: Node, expected: torch.Tensor, actual: torch.Tensor) -> float:
+    """The magnitude of what a node computes its wrong elements with, weights aside.
+
+    Only where expected and actual differ, as far as an input's elements can be told to go there: a mask of -3.4e38 is
+    the same in both, and would explain any difference beside it.
+    """
+    differs = expected != actual
+    found = 0.0
+    for name in node.reads:
+        tensor = ran.values.get(name)
+        if tensor is not None and tensor.is_floating_point():
+            goes_there = _broadcasts(tensor.shape, expected.shape)
+            found = max(found, typical_magnitude(tensor.expand(expected.shape)[differs] if goes_there else tensor))
+    return found
+
+
+def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
 def _judged(
@@ -114,7 +153,7 @@ def _judged(
     actual: torch.Tensor | None,
     *,
     tolerance: float | Tolerance | None,
-    magnitude: Callable[[], float],
+    magnitude: Callable[[torch.Tensor, torch.Tensor], float],
     inside: str = "",
 ) -> Row:
     if actual is not None:
@@ -129,7 +168,9 @@ def _judged(
         return replace(row, status="no value", reason="the backend does not give it", evidence=reference.evidence)
     difference = compare_tensors(reference.tensor, actual, tolerance=tolerance)
     if not difference.close and not difference.problem:  # unless rounding of what went into it explains the difference
-        difference = compare_tensors(reference.tensor, actual, tolerance=tolerance, magnitude=magnitude())
+        difference = compare_tensors(
+            reference.tensor, actual, tolerance=tolerance, magnitude=magnitude(reference.tensor, actual)
+        )
     return replace(
         row,
         status=_status(difference),

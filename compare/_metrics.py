@@ -80,7 +80,7 @@ def compare_tensors(
         expected: the reference; None if there is none.
         actual: what is judged; None if it is missing.
         tolerance: see `tolerance_for`.
-        magnitude: the magnitude of what went into `actual`, if it is larger than that of what is expected (see
+        magnitude: the magnitude of what went into the elements that differ, if it is larger than theirs (see
             `typical_magnitude`). Differences of up to 16 units in the last place of it are rounding, however small the
             element that has them (but no more than the harmonic limit of it: tolerance 0 asks for equality).
     """
@@ -100,7 +100,7 @@ def compare_tensors(
         totals.add(e[start : start + _CHUNK], a[start : start + _CHUNK], start)
     rounding, mismatched = 0.0, 0
     if totals.worst > limits.harmonic or totals.scale > limits.scale:
-        rounding = _rounding(expected.dtype, max(typical_magnitude(e), magnitude), limits)
+        rounding = _rounding(expected.dtype, max(typical_magnitude(e[e != a]), magnitude), limits)
         chunks = zip(torch.split(e, _CHUNK), torch.split(a, _CHUNK), strict=True)
         mismatched = sum(_mismatched(*pair, limits.harmonic, rounding) for pair in chunks)
     in_scale = totals.scale <= limits.scale or totals.absolute <= rounding

@@ -53,6 +53,8 @@ def verdict(report: Report) -> list[str]:
     """What the report says in the end."""
     if report.first_divergence is not None:
         return [f"{len(report.diverged)} values differ; the first is", f"  {report.first_divergence}"]
+    if report.failed:
+        return [f"the exported graph is close, but the backend's own could not run: {report.failed[0]}"]
     unjudged = [row for row in report.rows if row.kind == "output" and not row.judged]
     if unjudged or not report.close:
         return [

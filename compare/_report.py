@@ -38,7 +38,8 @@ class Row:
             `derived` (the translation of one eager operation, run on eager's values), `inferred` (found by metadata or
             by value); `""` if there is none.
         difference: how far it is from the reference, where both are there.
-        origins: the names of the exported nodes that a compiled node computes.
+        origins: the names of the exported nodes that a compiled node computes; for an exported node that diverged, its
+            own and those of the nodes before it that could not be judged, so that the fault may be theirs.
         operators: their operators.
     """
 
@@ -79,6 +80,8 @@ class Row:
         where = f" in {self.module}" if self.module else ""
         line = f" ({short_source(self.source)})" if self.source else ""
         fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
+        before = [name for name in self.origins if name != self.node] if self.stage == "exported" else []
+        fused += f", after {_listed(before)}, which could not be judged" if before else ""
         what = str(self.difference) if self.difference else self.reason
         return f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}"
 
@@ -144,6 +147,7 @@ class Report:
         undisturbed: whether the observed run's outputs are bit for bit those of the undisturbed one.
         notes: what else a reader has to know.
         calls: how many calls of the model were compared, and how many there are.
+        failed: why the backend could not run the compiled graph, where it could run the exported one.
         operators: the model's own operations, for each call; empty if the program does not know them.
     """
 
@@ -155,6 +159,7 @@ class Report:
     undisturbed: bool = True
     notes: tuple[str, ...] = ()
     calls: tuple[int, int] = (1, 1)
+    failed: tuple[str, ...] = ()
     operators: tuple[tuple[Operator, ...], ...] = field(default=(), repr=False)
 
     @cached_property
@@ -174,7 +179,7 @@ class Report:
     def close(self) -> bool:
         """Whether no value differs, and every result of the model was judged."""
         outputs = [row for row in self.rows if row.kind == "output"]
-        return not self.diverged and bool(outputs) and all(row.judged for row in outputs)
+        return not self.failed and not self.diverged and bool(outputs) and all(row.judged for row in outputs)
 
     @property
     def worst(self) -> Row | None:
@@ -188,6 +193,7 @@ class Report:
         stages = [stage for stage in ("exported", "compiled") if _of(self.rows, stage)]
         parts += [f"judged {_share(self.rows, stage)} {stage} values" for stage in stages]
         equal = "equals" if self.undisturbed else "DIFFERS FROM"
+        parts += [f"NO compiled values: {reason}" for reason in self.failed]
         return f"{'; '.join(parts)}; the observed run {equal} the undisturbed one"
 
     def assert_close(self) -> None:
@@ -203,6 +209,7 @@ class Report:
         if self.first_divergence:
             lines += [f"First: {self.first_divergence}", "", f"All {len(self.diverged)} that differ:"]
             lines += [f"  {row}" for row in self.diverged]
+        lines += list(self.failed)
         lines += [f"  output {row.value} was not judged: {row.reason}" for row in outputs]
         raise AssertionError("\n".join(lines))
 
@@ -239,6 +246,11 @@ class Report:
         from ._formats import to_markdown  # noqa: PLC0415  as above
 
         return to_markdown(self, path)
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(names[-most:])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def short_source(source: str) -> str:

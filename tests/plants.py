@@ -16,7 +16,6 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from filch.compare import compare_tensors
 
-TRIES = 80  # most swapped inputs and other types are refused
 HIGH_BITS = {np.dtype("float16"): range(6, 15), np.dtype("float32"): range(17, 31)}
 TYPES = [TensorProto.DataType.Value(name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT32", "INT64", "BOOL")]
 STRINGS = {b"none": b"tanh", b"tanh": b"none", b"NOTSET": b"SAME_UPPER"}
@@ -171,7 +170,7 @@ class Planter:
 
     def plant(self, kind: str, random: Random) -> Plant | None:
         """A fault with which the model still runs and the wrong node's value is wrong; None if none was found."""
-        for _ in range(TRIES):
+        for _ in range(80):  # most swapped inputs and other types are refused
             draft = Draft(self.model, self.values, random)
             self.drawn[kind] += 1
             try:
@@ -197,8 +196,7 @@ class Planter:
                 return []
             if right.shape != wrong.shape:  # what is noted of shapes is no longer true, and runtimes trust it
                 del draft.model.graph.value_info[:]
-        run(draft.model, self.inputs, [])
-        made = run(draft.model, self.inputs, names)
+        made = run(draft.model, self.inputs, names) | run(draft.model, self.inputs, [])
         return [(self.values[name], made[name]) for name in names if name]
 
     def run_alone(self, draft: Draft, node: NodeProto) -> np.ndarray:
@@ -223,8 +221,8 @@ def run(model: ModelProto, inputs: Mapping[str, np.ndarray], names: list[str]) -
     options.graph_optimization_level, options.log_severity_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, 4
     session = ort.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
     found = session.run(None, {entry.name: inputs[entry.name] for entry in session.get_inputs()})
-    made = dict(zip([entry.name for entry in session.get_outputs()], found, strict=True))
-    return {name: array for name, array in made.items() if isinstance(array, np.ndarray)}
+    made = zip(session.get_outputs(), found, strict=True)
+    return {entry.name: array for entry, array in made if isinstance(array, np.ndarray)}
 
 
 def is_off(right: np.ndarray, wrong: np.ndarray) -> bool:

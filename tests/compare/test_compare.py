@@ -2,6 +2,7 @@
 
 import copy
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from fakes import WrongBackend
 from torch import nn
 
 from filch.compare import CompareError, Report, compare, tiny_llm
-from filch.export import Program, export, load_program
+from filch.export import BackendError, Program, export, load_program
 from filch.steal import Capture, DumpError, FilchError, steal_forward
 
 
@@ -409,3 +410,62 @@ def test_half_precision_models_are_compared_in_half_precision() -> None:
     x = (torch.randn(3, 4).half(),)
 
     assert compare(capture_of(model, x), export(model, x)).close
+
+
+def test_a_fault_beside_a_mask_is_found_at_its_node() -> None:
+    """-3.4e38 among the scores explains no difference of the others: not in the masked sum, not in the softmax."""
+
+    class Masked(nn.Module):
+        def forward(self, scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(scores * 2 + mask, dim=-1)
+
+    model = Masked().eval()
+    mask = torch.full((8, 8), torch.finfo(torch.float32).min).triu(1)
+    inputs = (torch.randn(8, 8, generator=torch.Generator().manual_seed(0)), mask)
+    program = export(model, inputs)
+    stolen = capture_of(model, inputs)
+    values = [node.outputs[0] for node in program.graph.nodes if node.op in ("Add", "Softmax")]
+
+    assert compare(stolen, program).close
+    for value in values:
+        wrong = compare(stolen, program, backend=WrongBackend({value: lambda t: torch.where(t > -1e30, t * 1.001, t)}))
+        assert wrong.first_divergence.value == value
+
+
+def test_a_node_that_cannot_be_judged_is_named_with_the_one_that_reads_it(capture: Capture, program: Program) -> None:
+    """An inserted node has no reference of its own; the first row that shows it names it."""
+    model = program.model.clone()
+    node = next(node for node in model.graph if node.op_type == "LayerNormalization")
+    factor = ir.val("factor", const_value=ir.tensor(np.float32(1.5), name="factor"))
+    model.graph.register_initializer(factor)
+    following = next(user for user, _ in node.outputs[0].uses())
+    index = list(following.inputs).index(node.outputs[0])
+    scaled = ir.node("Mul", [node.outputs[0], factor], name="scaled")
+    scaled.outputs[0].name = "scaled_value"
+    model.graph.insert_before(following, scaled)
+    following.replace_input_with(index, scaled.outputs[0])
+
+    first = compare(capture, replace(program, model=model)).first_divergence
+
+    assert first.node == following.name
+    assert "scaled" in first.origins
+    assert "after scaled, which could not be judged" in str(first)
+
+
+def test_a_graph_that_only_the_optimiser_refuses_is_judged_as_it_stands(capture: Capture, program: Program) -> None:
+    """The exported rows are there, the reason too, and it is no pass."""
+
+    class Refuses(WrongBackend):
+        def compile(self, program: Program, *, optimize: bool):
+            if optimize:
+                raise BackendError("the optimiser does not like it")
+            return super().compile(program, optimize=optimize)
+
+    report = compare(capture, program, backend=Refuses(optimizes=True))
+
+    assert {row.stage for row in report.rows} == {"exported"}
+    assert not report.diverged
+    assert not report.close
+    assert "NO compiled values: the optimiser does not like it" in report.headline()
+    with pytest.raises(AssertionError, match="the optimiser does not like it"):
+        report.assert_close()
