@@ -18,7 +18,7 @@ from ._modules import inferred_references, module_rows, result_references
 from ._operators import operators_of
 from ._origins import Origins
 from ._progress import step
-from ._references import References
+from ._references import References, in_pairs
 from ._report import ModuleRow, Operator, Report, Row, Stage
 from ._tolerance import Tolerance
 
@@ -120,8 +120,9 @@ class _Comparison:
 
     def _run(self, stage: Stage, made: Compiled, call: StolenCall) -> Ran:
         outputs = self._engine.run(made, call.inputs)
-        values = self._engine.run(made, call.inputs, made.graph.producer)
-        return Ran(call.index, stage, made.graph, {**call.inputs, **values}, outputs)
+        values = {**call.inputs, **self._engine.run(made, call.inputs, made.graph.producer)}
+        paired = [{name: in_pairs(tensor) for name, tensor in held.items()} for held in (values, outputs)]
+        return Ran(call.index, stage, made.graph, *paired)
 
     def _or_failed(self, run: Callable[[], T]) -> T | None:
         """What the backend makes of the optimised graph; if it refuses, the exported one is judged all the same."""

@@ -142,7 +142,7 @@ def typical_magnitude(tensor: torch.Tensor) -> float:
     these. So what is over 1000 times the lower quartile does not count: no reduction adds up numbers so far apart.
     """
     sample = tensor.reshape(-1)[:: max(1, tensor.numel() // _SAMPLE)]
-    size = (sample.to(torch.float32) if sample.itemsize < 4 else sample).abs()
+    size = sample.abs().double() if sample.is_complex() else sample.double().abs()
     size = size[size.isfinite() & (size > 0)]
     if not size.numel():
         return 0.0

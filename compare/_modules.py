@@ -10,7 +10,7 @@ from filch.steal import Records
 from ._inferred import Inference
 from ._inputs import StolenCall
 from ._metrics import compare_tensors
-from ._references import Reference, stolen_tensors
+from ._references import Reference, in_pairs, stolen_tensors
 from ._report import ModuleRow
 from ._tolerance import Tolerance
 
@@ -41,7 +41,7 @@ def module_rows(
                 difference = None
                 actual = None if value is None else values.get(value, program.constant(value))
                 if actual is not None:
-                    difference = compare_tensors(tensor, actual, tolerance=tolerance)
+                    difference = compare_tensors(in_pairs(tensor), in_pairs(actual), tolerance=tolerance)
                 yield ModuleRow(call.index, path, iteration, side, place, how, value, note, difference)
 
 
@@ -73,4 +73,6 @@ def result_references(reference: Records, graph: Graph, call: StolenCall) -> dic
     _, given = stolen_tensors(reference, call.keys["", 0])
     if len(given) != len(graph.outputs):
         return {}
-    return {name: Reference(tensor, "module") for name, tensor in zip(graph.outputs, given.values(), strict=True)}
+    return {
+        name: Reference(in_pairs(tensor), "module") for name, tensor in zip(graph.outputs, given.values(), strict=True)
+    }

@@ -56,7 +56,7 @@ class References:
             return {}
         found: dict[str, torch.Tensor] = {}
         try:
-            original.run(call.inputs, found.__setitem__)
+            original.run(call.inputs, lambda name, value: found.update({name: in_pairs(value)}))
         except ExportError as error:
             self._note(str(error))
             return {}
@@ -65,6 +65,11 @@ class References:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def in_pairs(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as ONNX graphs have them: pairs of real ones, in one dimension more."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def stolen_values(reference: Records, program: Program, call: StolenCall) -> dict[str, torch.Tensor]:
@@ -78,7 +83,7 @@ def stolen_values(reference: Records, program: Program, call: StolenCall) -> dic
         for ports, held in ((module_call.inputs, taken), (module_call.outputs, given)):
             for port in ports:
                 if port.value is not None and port.path in held:
-                    found[port.value] = held[port.path]
+                    found[port.value] = in_pairs(held[port.path])
     return {name: tensor for name, tensor in found.items() if name not in call.inputs}
 
 

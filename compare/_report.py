@@ -194,7 +194,7 @@ class Report:
         parts += [f"judged {_share(self.rows, stage)} {stage} values" for stage in stages]
         equal = "equals" if self.undisturbed else "DIFFERS FROM"
         parts += [f"NO compiled values: {reason}" for reason in self.failed]
-        return f"{'; '.join(parts)}; the observed run {equal} the undisturbed one"
+        return "; ".join([*parts, f"the observed run {equal} the undisturbed one"])
 
     def assert_close(self) -> None:
         """Raise if anything differs or no result could be judged.

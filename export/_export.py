@@ -58,6 +58,8 @@ def export(
     with _frozen(model):
         exported = _torch_export(model, args, kwargs, dynamic_shapes, seen)
         signatures = _set_aside(exported)
+        _drop_tracepoints(exported)
+        _own_buffers(exported)
         translated = _torch_onnx_export(exported, dynamic_shapes)
     decomposed = translated.exported_program
     onnx_model = translated.model
@@ -65,7 +67,9 @@ def export(
     names = Names(exported, decomposed, graph)
     followed = {("", 0): _root_sides(seen, exported, names)}
     followed |= {
-        key: _sides(seen.calls[key], signature, names) for key, signature in signatures.items() if key in seen.calls
+        key: _sides(seen.calls[key], signature, names)
+        for key, signature in signatures.items()
+        if key in seen.calls and _is_filled(signature, seen.calls[key])
     }
     calls = {key: call for key, sides in followed.items() if (call := _call(key, sides)) is not None}
     original = Original.of(decomposed, onnx_model)
@@ -88,7 +92,7 @@ def _torch_export(
                 model,
                 args,
                 kwargs,
-                dynamic_shapes=dynamic_shapes,
+                dynamic_shapes=_dimensions(dynamic_shapes),
                 strict=False,
                 preserve_module_call_signature=tuple(preserve),
             )
@@ -105,6 +109,42 @@ def _torch_export(
         raise ExportError(f"torch can't export {type(model).__name__}: {reason(error)}") from error
     _log.info("exported without module signatures: %s", reason(first))
     return exported
+
+
+def _dimensions(shapes: Any) -> Any:
+    """What torch.onnx.export takes for `dynamic_shapes` as torch.export does: a name is a dimension that it finds."""
+    if isinstance(shapes, str):
+        return torch.export.Dim.DYNAMIC
+    if isinstance(shapes, dict):
+        return {key: _dimensions(value) for key, value in shapes.items()}
+    return type(shapes)(map(_dimensions, shapes)) if type(shapes) in (list, tuple) else shapes
+
+
+def _is_filled(signature: ModuleCallSignature, seen: SeenCall) -> bool:
+    """Whether torch.export has filled a signature; inside of a region (autocast) it stays empty."""
+    return (len(signature.inputs), len(signature.outputs)) == (len(seen.inputs), len(seen.outputs))
+
+
+def _drop_tracepoints(exported: ExportedProgram) -> None:
+    """Remove what torch.export leaves of signatures inside of regions (autocast): nothing translates it to ONNX."""
+    for module in exported.graph_module.modules():
+        if not isinstance(module, torch.fx.GraphModule):
+            continue
+        for node in list(module.graph.nodes):
+            if str(node.target) == "_export_tracepoint":
+                for item in list(node.users):
+                    item.replace_all_uses_with(node.args[item.args[1]])
+                    module.graph.erase_node(item)
+                module.graph.erase_node(node)
+        module.recompile()
+
+
+def _own_buffers(exported: ExportedProgram) -> None:
+    """Let the program have buffers of its own: the model's next call may change the model's."""
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind.name == "BUFFER" and spec.target is not None:
+            held = exported.state_dict if spec.target in exported.state_dict else exported.constants
+            held[spec.target] = held[spec.target].clone()
 
 
 def _set_aside(exported: ExportedProgram) -> Signatures:

@@ -1,6 +1,6 @@
 """From the names of the exported program's nodes to the values of the ONNX graph made of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -124,7 +124,9 @@ class Names:
             self._stands_for[node] = regions[source][index]
             return
         made = [*made_of.get(node.name, ()), *made_of.get(source.name, ())]
-        items = [item for item in made if _operator(item) == "getitem" and item.args[1] == index]
+        items = [
+            item for item in made if _operator(item) == "getitem" and item.args[1] == index and _leaves(item, made)
+        ]
         if items:
             self._becomes[node] = items[0].name
 
@@ -146,6 +148,14 @@ class Names:
                 self._becomes |= {node: successor.name for node, successor in zip(before, after, strict=True)}
         results = nodes[-1].args[0]
         return list(results) if isinstance(results, tuple | list) else [results]
+
+
+def _leaves(item: fx.Node, made: Sequence[fx.Node]) -> bool:
+    """Whether what an item is taken from is the result of the decomposition `made`, not computed with inside of it."""
+    inside = set(made)
+    (source,) = item.all_input_nodes
+    items = [user for user in source.users if user in inside]
+    return all(_operator(other) == "getitem" and inside.isdisjoint(other.users) for other in items)
 
 
 # The operators whose results share memory with what they take, though their schema does not say so of lists.

@@ -1,7 +1,9 @@
 """The exporter's own optimisations, with the module calls followed through them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import onnx_ir as ir
 import torch
 
 from ._program import Program, follow_changes
@@ -21,4 +23,15 @@ def optimize(program: Program) -> Program:
     shipped = torch.onnx.ONNXProgram(program.model.clone(), None)
     with quiet():
         shipped.optimize()
+    _name_inputs(shipped.model, program.graph.inputs)
     return follow_changes(replace(program, model=shipped.model))
+
+
+def _name_inputs(model: ir.Model, names: Sequence[str]) -> None:
+    """Give the inputs their names back: one that is a result, too, loses its own to the result's copy."""
+    made = {value.name: value for node in model.graph for value in node.outputs}
+    for value, name in zip(model.graph.inputs, names, strict=True):
+        if value.name != name:
+            if name in made:
+                made[name].name = f"{name}_copy"
+            value.name = name

@@ -14,7 +14,8 @@ import onnx
 import onnx_ir as ir
 import torch
 from onnx_ir import serde, tensor_adapters
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
+from torch.utils import _pytree as pytree
 
 from ._eager import held_names, run_eager
 from ._errors import ExportError, reason
@@ -85,6 +86,7 @@ def save(original: Original, path: Path) -> bool:
     """Write the program as torch.export does, with the graph beside it; say whether that was possible."""
     program, model = copy.copy(original.program), original.model.clone()
     program.example_inputs = None  # they may nest a user's classes, which would be pickled
+    program._module_call_graph = _flat(program)  # noqa: SLF001  as may inputs and outputs; there is no setter
     names = {target: target for target in held_names(program).values()}
     for name, value in model.graph.initializers.items():
         held = value.const_value
@@ -107,6 +109,18 @@ def save(original: Original, path: Path) -> bool:
     finally:
         Path(temporary).unlink(missing_ok=True)
     return True
+
+
+def _flat(program: ExportedProgram) -> list[ModuleCallEntry]:
+    """The program's own call alone, its inputs and outputs in one row: it is run node by node.
+
+    Their structure may hold classes (a cache) that are not imported where the file is loaded.
+    """
+    signature = program.graph_signature
+    taken = sum(spec.kind.name == "USER_INPUT" for spec in signature.input_specs)
+    given = sum(spec.kind.name == "USER_OUTPUT" for spec in signature.output_specs)
+    specs = pytree.tree_structure(((0,) * taken, {})), pytree.tree_structure((0,) * given)
+    return [ModuleCallEntry("", ModuleCallSignature([], [], *specs))]
 
 
 def _load(path: Path) -> tuple[ExportedProgram, ir.Model]:

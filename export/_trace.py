@@ -14,7 +14,7 @@ from filch.steal import ModuleInfo, Records, argument_tensors, steal_forward, te
 
 from ._errors import ExportError, reason
 
-_SCALARS = (torch.Tensor, str, int, float, bool, type(None))
+_SCALARS = (torch.Tensor, int, float, bool, type(None))  # torch.export keeps no signature of a call with a string
 
 
 @dataclass
@@ -79,6 +79,9 @@ class _Watch:
         self._open: list[tuple[SeenCall, list[int]]] = []
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._parameters = {path: ModuleInfo.of(module).parameters for path, module in model.named_modules()}
+        names = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
+        self._shared = {key for key, count in names.items() if count > 1}  # torch counts the calls of each name
+        self._forms: dict[str, Any] = {}
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         path = self._paths[id(module)]
@@ -86,7 +89,15 @@ class _Watch:
         self._ran[path] += 1
         self._open.append((call, _identities(args, kwargs)))
         call.inputs = leaf_paths((args, kwargs), argument_tensors(self._parameters[path], args, kwargs))
-        call.plain = _is_plain((args, kwargs))
+        call.plain = (
+            id(module) not in self._shared and _is_plain((args, kwargs)) and self._is_as_before(path, args, kwargs)
+        )
+
+    def _is_as_before(self, path: str, args: Any, kwargs: Any) -> bool:
+        """Whether a module is called as it was before, numbers aside: one signature has to do for all its calls."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        form = (spec, [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
+        return bool(self._forms.setdefault(path, form) == form)
 
     def after(self, _module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         call, before = self._open.pop()
@@ -96,8 +107,13 @@ class _Watch:
 
 def _run(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], watch: _Watch | None) -> None:
     args, kwargs = copy.deepcopy((tuple(args), dict(kwargs)))  # caches are extended in place
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
     handles = []
-    for module in model.modules() if watch else ():
+    for module in (item for item in model.modules() if watch and not isinstance(item, torch.jit.ScriptModule)):
         handles += [
             module.register_forward_pre_hook(watch.before, with_kwargs=True),  # type: ignore[union-attr]
             module.register_forward_hook(watch.after, with_kwargs=True),  # type: ignore[union-attr]
@@ -110,6 +126,17 @@ def _run(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], watch
     finally:
         for handle in handles:
             handle.remove()
+        _put_back(buffers)
+
+
+def _put_back(buffers: Sequence[tuple[nn.Module, str, torch.Tensor, torch.Tensor]]) -> None:
+    """Give buffers their numbers again (counters, running statistics): exporting is no call of the user's."""
+    with torch.no_grad():
+        for module, name, buffer, before in buffers:
+            if getattr(module, name) is not buffer:
+                setattr(module, name, buffer)
+            if not torch.equal(buffer, before):
+                buffer.copy_(before)
 
 
 def leaf_paths(tree: Any, found: Mapping[str, torch.Tensor]) -> list[str | None]:

@@ -23,7 +23,7 @@ from .._from_onnx import graph_from_onnx
 from .._program import Program
 from ._backend import Compiled, Values
 
-_LARGE = 2**30  # beyond, a model's weights have to stand in a file of their own (protobuf ends at 2 GiB)
+_LARGE = 2**24  # beyond, weights stand in a file of their own, so that observing a graph does not write them again
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 
 
@@ -44,15 +44,21 @@ class OnnxRuntimeBackend:
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
         """See `Backend.compile`."""
         folder = Path(tempfile.mkdtemp(prefix="filch-"))
-        source = _write(program.model, folder / "program.onnx")
-        runs = folder / "optimized.onnx" if optimize else source
-        session = self._session(
-            source, ort.GraphOptimizationLevel.ORT_ENABLE_ALL if optimize else _OFF, runs if optimize else None
-        )
-        graph = graph_from_onnx(ir.load(runs)) if optimize else program.graph
-        compiled = Compiled(graph, _Handle(session, runs))
+        try:
+            compiled = self._compile(program, folder, optimize=optimize)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         weakref.finalize(compiled, shutil.rmtree, folder, ignore_errors=True)
         return compiled
+
+    def _compile(self, program: Program, folder: Path, *, optimize: bool) -> Compiled:
+        source = _write(program.model, folder / "program.onnx")
+        if not optimize:
+            return Compiled(program.graph, _Handle(self._session(source, _OFF, None), source))
+        runs = folder / "optimized.onnx"
+        session = self._session(source, ort.GraphOptimizationLevel.ORT_ENABLE_ALL, runs)
+        return Compiled(graph_from_onnx(ir.load(runs)), _Handle(session, runs))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
@@ -155,7 +161,7 @@ def _write(model: ir.Model, path: Path) -> Path:
 
 
 def _to_ort(tensor: torch.Tensor) -> ort.OrtValue:
-    plain = tensor.detach().contiguous().cpu()
+    plain = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().contiguous().cpu()
     if plain.dtype in (torch.bfloat16, *_FLOAT8):
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
             plain.view(_BITS[plain.itemsize]).numpy(), _ONNX_TYPES[plain.dtype]
