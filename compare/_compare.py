@@ -13,7 +13,7 @@ from filch.steal import Records, restore
 
 from ._errors import CompareError
 from ._inputs import StolenCall, stolen_calls
-from ._judge import Ran, judge
+from ._judge import Ran, judge, limits_of
 from ._modules import inferred_references, module_rows, result_references
 from ._operators import operators_of
 from ._origins import Origins
@@ -103,18 +103,19 @@ class _Comparison:
     def of(self, call: StolenCall) -> _Found:
         """Run the program on what one call was given, and judge every value."""
         exported = self._run("exported", self._exported, call)
-        modules = list(module_rows(self._held, self._given, call, exported.values, self._tolerance))
+        limits = limits_of(exported, self._tolerance)
+        modules = list(module_rows(self._held, self._given, call, exported.values, limits))
         references = {
             **result_references(self._held, exported.graph, call),
             **self._references.of(call),
             **inferred_references(self._held, call, modules),
         }
-        rows = list(judge(exported, references, None, self._tolerance))
+        rows = list(judge(exported, references, None, limits))
         operators = operators_of(self._given, call, rows)
         undisturbed = exported.undisturbed
         made = self._compiled
         if made is not None and (ran := self._or_failed(lambda: self._run("compiled", made, call))) is not None:
-            rows += judge(ran, references, Origins(exported.graph, ran.graph), self._tolerance)
+            rows += judge(ran, references, Origins(exported.graph, ran.graph), limits)
             undisturbed = undisturbed and ran.undisturbed
         return _Found(rows, modules, operators, undisturbed)
 

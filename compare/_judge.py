@@ -12,7 +12,7 @@ from ._metrics import Difference, compare_tensors, typical_magnitude
 from ._origins import Origins
 from ._references import Reference
 from ._report import Row, Stage, Status
-from ._tolerance import Tolerance
+from ._tolerance import Limits, Tolerance, default_tolerance
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,21 @@ _OF_SEQUENCES = frozenset(
 )
 
 
-def judge(
-    ran: Ran, references: Mapping[str, Reference], origins: Origins | None, tolerance: float | Tolerance | None
-) -> Iterator[Row]:
+def judge(ran: Ran, references: Mapping[str, Reference], origins: Origins | None, limits: Limits) -> Iterator[Row]:
     """A row for each value that a node made, in order, then one for each output of the undisturbed run.
 
     Args:
         ran: what ran.
         references: what the values should be, by the exported graph's names.
         origins: for a compiled graph, which exported nodes its nodes compute.
-        tolerance: see `compare_tensors`.
+        limits: the tolerance of each value (see `limits_of`).
     """
     judged = {*ran.graph.inputs, *ran.graph.constants}
     for index, node in enumerate(ran.graph.nodes):
         for name in node.outputs:
             if name:
-                row = _row(ran, index, node, name, reference=references.get(name), origins=origins, tolerance=tolerance)
+                reference = references.get(name)
+                row = _row(ran, index, node, name, reference=reference, origins=origins, tolerance=limits.get(name))
                 if row.judged:
                     judged.add(name)
                 yield _with_unjudged(row, ran.graph, node, judged) if row.diverged and origins is None else row
@@ -86,7 +85,29 @@ def judge(
             source=node.source,
         )
         magnitude = partial(_magnitude, ran, node)
-        yield _judged(row, references.get(name), ran.outputs.get(name), tolerance=tolerance, magnitude=magnitude)
+        yield _judged(row, references.get(name), ran.outputs.get(name), tolerance=limits.get(name), magnitude=magnitude)
+
+
+def limits_of(ran: Ran, tolerance: float | Tolerance | None) -> Limits:
+    """The tolerance of each value: what the user says, else that of the coarsest floating-point type on the way to it.
+
+    A float32 that was computed from float16 is no better than float16 is, on either side.
+
+    Args:
+        ran: the run of the exported graph, whose types are those of the reference.
+        tolerance: see `compare`.
+    """
+    if tolerance is not None:
+        return dict.fromkeys(ran.values, tolerance)
+    found: dict[str, Tolerance] = {}
+    for node in ran.graph.nodes:
+        before = [found[name] for name in node.reads if name in found]
+        for name in node.outputs:
+            tensor = ran.values.get(name)
+            if tensor is not None and tensor.is_floating_point():
+                own = default_tolerance(tensor.dtype)
+                found[name] = max([own, *before], key=lambda limit: limit.harmonic)
+    return dict(found)
 
 
 def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:

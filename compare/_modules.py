@@ -12,7 +12,7 @@ from ._inputs import StolenCall
 from ._metrics import compare_tensors
 from ._references import Reference, in_pairs, stolen_tensors
 from ._report import ModuleRow
-from ._tolerance import Tolerance
+from ._tolerance import Limits
 
 
 def module_rows(
@@ -20,7 +20,7 @@ def module_rows(
     program: Program,
     call: StolenCall,
     values: Mapping[str, torch.Tensor],
-    tolerance: float | Tolerance | None,
+    limits: Limits,
 ) -> Iterator[ModuleRow]:
     """A row for each tensor of each module call, in the order of the run.
 
@@ -29,7 +29,7 @@ def module_rows(
         program: what it is compared with.
         call: which call of the model.
         values: what the exported graph made of it, by name.
-        tolerance: see `compare_tensors`.
+        limits: the tolerance of each value.
     """
     inference = Inference(program.graph, values) if program.is_foreign else None
     for (path, iteration), record in call.keys.items():
@@ -41,7 +41,7 @@ def module_rows(
                 difference = None
                 actual = None if value is None else values.get(value, program.constant(value))
                 if actual is not None:
-                    difference = compare_tensors(in_pairs(tensor), in_pairs(actual), tolerance=tolerance)
+                    difference = compare_tensors(in_pairs(tensor), in_pairs(actual), tolerance=limits.get(value or ""))
                 yield ModuleRow(call.index, path, iteration, side, place, how, value, note, difference)
 
 

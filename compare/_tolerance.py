@@ -1,5 +1,6 @@
 """How far two tensors may be apart and still count as the same."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ class Tolerance:
     scale: float
 
 
+Limits = Mapping[str, float | Tolerance | None]  # by value names; None is the default of the value's dtype
 _EXACT = Tolerance(0.0, 0.0)
 # float32 and float16 are those of the hidet documentation; the others follow from their epsilons. bfloat16 has 8
 # significant bits: 2 of 256 units in the last place. The scale limits are loose: they catch values that are off by a

@@ -469,3 +469,32 @@ def test_a_graph_that_only_the_optimiser_refuses_is_judged_as_it_stands(capture:
     assert "NO compiled values: the optimiser does not like it" in report.headline()
     with pytest.raises(AssertionError, match="the optimiser does not like it"):
         report.assert_close()
+
+
+def test_what_is_computed_from_half_precision_is_judged_as_such() -> None:
+    """A float32 behind a float16 is no better than that; one that is not is judged as float32."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.narrow = nn.Linear(64, 64).half()
+            self.wide = nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.narrow(x.half()).float() + self.wide(x)
+
+    torch.manual_seed(0)
+    model = Mixed().eval()
+    x = (torch.randn(4, 64),)
+    program = export(model, x)
+    stolen = capture_of(model, x)
+    (narrow,), (wide,) = (program.module_calls[name, 0].outputs for name in ("narrow", "wide"))
+    cast = next(node.outputs[0] for node in program.graph.consumers[narrow.value] if node.op == "Cast")
+
+    def off(value: str, by: float) -> bool:
+        return compare(stolen, program, backend=WrongBackend({value: lambda t: t + by})).close
+
+    assert compare(stolen, program).close
+    assert off(cast, 1e-3)
+    assert not off(cast, 1e-1)
+    assert not off(wide.value, 1e-3)
