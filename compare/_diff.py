@@ -35,7 +35,7 @@ class DiffRow:
         return self.difference is None or not self.difference.close
 
     def __str__(self) -> str:
-        return f"{self.key}{self.path}: {self.difference or self.reason}"
+        return f"{self.key.label}{self.path}: {self.difference or self.reason}"
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,7 @@ _MODULE_COLUMNS: dict[str, Callable[..., object]] = {
     "note": lambda row: row.note,
 }
 _DIFF_COLUMNS: dict[str, Callable[..., object]] = {
-    "value": lambda row: f"{row.key}{row.path}",
+    "value": lambda row: f"{row.key.label}{row.path}",
     "is": lambda row: row.what,
     "error": lambda row: None if row.difference is None or row.difference.problem else row.difference.error_max,
     "attention": lambda row: ARROW if row.diverged else "",

@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
 
     print("\nRestored from it:")
     for key, value in restore(folder / "dump.onnx").items():
-        print(f"{tuple(key)} -- {describe(value)}")
+        print(f"{key} -- {describe(value)}")
 
     print("\nAnd held against the exported graph, run by ONNX Runtime:")
     export(model, inputs, dynamic_shapes=dynamic_shapes).save(folder / "model.onnx")

@@ -18,5 +18,10 @@ class Key(NamedTuple):
     iteration: int
     kind: str
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        return repr(tuple(self))  # it prints as what it is equal to
+
+    @property
+    def label(self) -> str:
+        """The key in one word: `decoder.norm_1#0.O`."""
         return f"{self.name or '(root)'}#{self.iteration}.{self.kind}"

@@ -34,11 +34,11 @@ class Narrator:
 
     def stored(self, key: Key, value: Any) -> None:
         if self._verbose and key.kind != "I":
-            self._say(f"-- stores key={tuple(key)} -- {describe(value)}")
+            self._say(f"-- stores key={key} -- {describe(value)}")
 
     def skipped(self, key: Key, tensor: torch.Tensor, reason: str) -> None:
         if self._verbose:
-            self._say(f"-- skips a {describe(tensor)} of key={tuple(key)}: {reason}")
+            self._say(f"-- skips a {describe(tensor)} of key={key}: {reason}")
 
     def gathered(self, count: int, dump_file: str | None) -> None:
         self._say(f"-- stored {count} values" + (f" in {dump_file}" if dump_file else ""))

@@ -116,7 +116,7 @@ class Records(Mapping[Any, Any]):
 
     def describe(self) -> str:
         """One line a record: its key and what it holds."""
-        return "\n".join(f"{tuple(key)} -- {describe(value)}" for key, value in self.items())
+        return "\n".join(f"{key} -- {describe(value)}" for key, value in self.items())
 
     def calls(self) -> list[Call]:
         """The calls of outermost modules, in order."""

@@ -248,7 +248,7 @@ class _Recorder:
         def put(tensor: torch.Tensor, path: str) -> Spec:
             reason = not_storable(tensor) or self._over_limit(tensor)
             if reason is None:
-                return {"tensor": self._store.put(tensor, f"{key}{path_of(key.kind, path)}")}
+                return {"tensor": self._store.put(tensor, f"{key.label}{path_of(key.kind, path)}")}
             self._narrator.skipped(key, tensor, reason)
             return skipped(tensor, reason)
 

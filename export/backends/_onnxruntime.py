@@ -4,6 +4,8 @@ Marking values as outputs changes what gets fused. So the untouched program is o
 then that graph's values are made outputs, and it runs with optimisations off.
 """
 
+import contextlib
+import io
 import shutil
 import tempfile
 import weakref
@@ -124,31 +126,41 @@ def cuda() -> OnnxRuntimeBackend:
     Raises:
         BackendError: the device, or a library that the provider needs, is missing.
     """
-    if not torch.cuda.is_available():
-        raise BackendError(
-            "backend 'onnxruntime-cuda' needs a CUDA device, and torch sees none: torch.cuda.is_available() is False"
-        )
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         raise BackendError(
             "backend 'onnxruntime-cuda' needs onnxruntime-gpu; the onnxruntime that is installed is for the CPU"
         )
-    ort.preload_dlls()
-    _probe()
+    missing = _preload()
+    if not _runs_on_cuda():
+        device = "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
+        library = f"ONNX Runtime can't load {missing}" if missing else "ONNX Runtime can't start its CUDA provider"
+        raise BackendError(f"backend 'onnxruntime-cuda'{device}; {library}")
     return OnnxRuntimeBackend("onnxruntime-cuda", "CUDAExecutionProvider")
 
 
-def _probe() -> None:
-    """Ask a session what it runs on: a provider that is listed may still fail to load, and then the CPU steps in."""
+def _preload() -> str:
+    """Load CUDA's libraries from where pip or torch put them; returns the first that is missing, or nothing."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        ort.preload_dlls()
+    lines = [line for line in said.getvalue().splitlines() if line.startswith("Failed to load ")]
+    return lines[0].removeprefix("Failed to load ").partition(":")[0] if lines else ""
+
+
+def _runs_on_cuda() -> bool:
+    """Ask a session: a provider that is listed may still fail to load, and then the CPU steps in."""
     value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
     out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
     graph = onnx.helper.make_graph([onnx.helper.make_node("Abs", ["x"], ["y"])], "probe", [value], [out])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
-    if "CUDAExecutionProvider" not in session.get_providers():
-        raise BackendError(
-            "backend 'onnxruntime-cuda': ONNX Runtime can't load its CUDA provider; "
-            "CUDA or cuDNN libraries that it needs are missing"
-        )
+    ort.set_default_logger_severity(4)  # it would write to the terminal's standard error by itself
+    try:
+        session = ort.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
+    except Exception:  # noqa: BLE001  ONNX Runtime's exceptions have no common base
+        return False
+    finally:
+        ort.set_default_logger_severity(2)
+    return "CUDAExecutionProvider" in session.get_providers()
 
 
 def _write(model: ir.Model, path: Path) -> Path:

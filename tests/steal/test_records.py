@@ -27,8 +27,9 @@ def test_records_are_a_mapping_in_the_order_of_the_run(records):
     assert list(records) == [("m", 0, "I"), ("m", 0, "O"), ("m", 1, "I"), ("m", 1, "O")]
     assert len(records) == 4
     assert isinstance(next(iter(records)), Key)
-    assert [str(key) for key in records][:2] == ["m#0.I", "m#0.O"]
-    assert str(Key("", 3, "O")) == "(root)#3.O"
+    assert [key.label for key in records][:2] == ["m#0.I", "m#0.O"]
+    assert Key("", 3, "O").label == "(root)#3.O"
+    assert str(Key("a", 3, "O")) == "('a', 3, 'O')"
     assert torch.equal(records[Key("m", 1, "O")], records["m", 1, "O"])
     assert [value.tolist() for key, value in records.items() if key.kind == "O"] == [[0, 0], [1, 1]]
 

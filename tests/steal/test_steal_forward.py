@@ -459,6 +459,7 @@ def test_a_capture_can_be_read_inside_the_block_and_after_it(tmp_path):
         inside = capture["m", 0, "O"]
         empty = capture.get(("m", 1, "O"))
         module(torch.ones(0, 2))
+        assert capture["m", 1, "O"].shape == (0, 2)
 
     assert torch.equal(inside, torch.ones(3))
     assert empty is None
