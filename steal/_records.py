@@ -99,6 +99,10 @@ class Records(Mapping[Any, Any]):
         self.source = source
         self.holder = holder
 
+    # A mapping's own `==` would compare tensors by truth value; whether two captures are the same is `compare.diff`'s.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
     def __getitem__(self, key: Any) -> Any:
         return decode(self.records[key].spec, self.holder.get)
 

@@ -35,18 +35,19 @@ def test_a_value_appended_in_a_forward_is_a_copy_in_its_place(tmp_path, differ):
     assert dump.calls()[1].keys == (("m", 1, "I"), ("between", 1, "V"), ("m", 1, "O"))
 
 
-def test_a_value_appended_between_calls_belongs_to_none():
+def test_a_value_appended_between_calls_belongs_to_none(tmp_path):
     """It may share a module's name: its kind tells it apart."""
     module = nn.Identity()
 
-    with steal_forward(("m", module)) as capture:
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
         steal_append("m", 5)
         module(torch.ones(1))
         steal_append("m", 6)
 
-    assert [capture["m", index, "V"] for index in range(2)] == [5, 6]
-    assert capture.records[Key("m", 0, "V")].origin == Origin(None, None, 0)
-    assert capture.calls()[0].keys == (("m", 0, "I"), ("m", 0, "O"))
+    for records in (capture, restore(tmp_path / "dump.onnx")):
+        assert [records["m", index, "V"] for index in range(2)] == [5, 6]
+        assert records.records[Key("m", 0, "V")].origin == Origin(None, None, 0)
+        assert records.calls()[0].keys == (("m", 0, "I"), ("m", 0, "O"))
 
 
 def test_appending_outside_a_block_does_nothing():

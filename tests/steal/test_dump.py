@@ -211,10 +211,13 @@ def test_old_data_that_can_not_be_removed_does_not_spoil_the_new_dump(tmp_path, 
 
 
 def test_a_neighbour_that_is_not_ours_is_left_alone(tmp_path, external):
-    """A file of the name that our data would have, with a model of somebody else's at our place or with none."""
+    """A file of the name that our data would have, though the model at our place, which is no dump, says it is its."""
     neighbour = tmp_path / "dump.onnx.data"
     neighbour.write_text("not ours")
-    onnx.save(onnx.helper.make_model(onnx.GraphProto(name="theirs")), tmp_path / "dump.onnx")
+    proto = onnx.TensorProto(name="x", data_location=onnx.TensorProto.EXTERNAL)
+    proto.external_data.add(key="location", value=neighbour.name)
+    theirs = onnx.GraphProto(name="theirs", node=[onnx.helper.make_node("Constant", [], ["x"], value=proto)])
+    (tmp_path / "dump.onnx").write_bytes(onnx.helper.make_model(theirs).SerializeToString())
 
     for index in range(3):
         _dump(tmp_path / "dump.onnx", torch.full((4,), float(index)))
