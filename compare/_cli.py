@@ -4,8 +4,9 @@ import copy
 import json
 import os
 import sys
-import tempfile
+import textwrap
 import traceback
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from filch.steal import DumpError, FilchError, describe, restore, steal_forward
 from ._compare import compare
 from ._demo import tiny_llm
 from ._diff import diff
+from ._errors import CompareError
 from ._factory import Subject, make_subject
 from ._progress import progress
 from ._rendering import render, render_diff, verdict
@@ -170,7 +172,7 @@ def diff_command(
 ) -> None:
     """Compare two dumps; no model is needed."""
     found = diff(expected, actual, tolerance=tolerance)
-    if as_json:
+    if as_json and not quiet:
         typer.echo(found.to_json())
     elif not quiet:
         typer.echo(render_diff(found, wide=wide))
@@ -193,19 +195,20 @@ def check(
     """Steal, export and compare a model, on one backend or several."""
     _known_view(view)
     reports: list[Report] = []
-    with progress("check", quiet=quiet or as_json), tempfile.TemporaryDirectory(prefix="filch-") as folder:
+    # What the user's own code prints must not stand among ours.
+    with progress("check", quiet=quiet or as_json), redirect_stdout(sys.stderr):
         subject = make_subject(factory)
         program = _export(subject)
         program = optimize(program) if optimized else program
-        with steal_forward(subject.model, submodules=True, dump_file=Path(folder) / "reference.onnx") as capture:
+        with steal_forward(subject.model, submodules=True) as capture:
             _run(subject)
         reports = [compare(capture, program, backend=name, tolerance=tolerance) for name in backend]
-    if as_json:
+    if as_json and not quiet:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
     elif not quiet:
         typer.echo("\n\n".join(render(report, view, wide=wide) for report in reports))
         for report in reports if len(reports) > 1 else ():
-            typer.echo(f"\n{report.backend}: {report.headline()}\n" + "\n".join(verdict(report)))
+            _say(quiet, "\n" + textwrap.fill(f"{report.backend}: {report.headline()}; {' '.join(verdict(report))}", 80))
     raise typer.Exit(not all(report.close for report in reports))
 
 
@@ -215,8 +218,13 @@ def _export(subject: Subject) -> Program:
 
 def _run(subject: Subject) -> None:
     args, kwargs = copy.deepcopy((subject.args, dict(subject.kwargs)))  # a call may extend a cache that it is given
-    with torch.no_grad():
-        subject.model(*args, **kwargs)
+    try:
+        with torch.no_grad():
+            subject.model(*args, **kwargs)
+    except Exception as error:
+        text = next(iter(str(error).splitlines()), "")
+        name = type(subject.model).__name__
+        raise CompareError(f"{name} itself fails on these inputs: {type(error).__name__}: {text}") from error
 
 
 def _known_view(view: str) -> None:
@@ -244,8 +252,11 @@ def main() -> None:
     except FilchError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"filch: {error}", markup=False)
         sys.exit(2)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        else:
+            sys.stderr.write(f"filch: {error}\n")
         sys.exit(2)
     except Exception:  # noqa: BLE001  a crash must not look like a difference
         traceback.print_exc()

@@ -18,7 +18,7 @@ from ._modules import inferred_references, module_rows, result_references
 from ._operators import operators_of
 from ._origins import Origins
 from ._progress import step
-from ._references import References, in_pairs
+from ._references import References, in_pairs, stolen_tensors
 from ._report import ModuleRow, Operator, Report, Row, Stage
 from ._tolerance import Tolerance
 
@@ -103,6 +103,7 @@ class _Comparison:
     def of(self, call: StolenCall) -> _Found:
         """Run the program on what one call was given, and judge every value."""
         exported = self._run("exported", self._exported, call)
+        self._count_results(call, len(exported.graph.outputs))
         limits = limits_of(exported, self._tolerance)
         modules = list(module_rows(self._held, self._given, call, exported.values, limits))
         references = {
@@ -118,6 +119,11 @@ class _Comparison:
             rows += judge(ran, references, Origins(exported.graph, ran.graph), limits)
             undisturbed = undisturbed and ran.undisturbed
         return _Found(rows, modules, operators, undisturbed)
+
+    def _count_results(self, call: StolenCall, count: int) -> None:
+        _, given = stolen_tensors(self._held, call.keys["", 0])
+        if len(given) != count:
+            self.failed.append(f"the model gives {len(given)} tensors, the graph has {count} outputs")
 
     def _run(self, stage: Stage, made: Compiled, call: StolenCall) -> Ran:
         outputs = self._engine.run(made, call.inputs)

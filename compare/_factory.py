@@ -50,7 +50,7 @@ def make_subject(name: str) -> Subject:
         raise CompareError(f"{place!r} has no function {attribute!r}")
     try:
         made = factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CompareError(f"the factory {name!r} raised {type(error).__name__}: {error}") from error
     return _subject(name, made)
 
@@ -60,7 +60,7 @@ def _load(place: str) -> ModuleType:
         return _load_file(place) if place.endswith(".py") else _load_module(place)
     except CompareError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CompareError(f"can't import {place!r}: {type(error).__name__}: {error}") from error
 
 

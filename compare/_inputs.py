@@ -55,12 +55,14 @@ def stolen_calls(reference: Records, program: Program) -> StolenCalls:
             f"{_where(reference)} has no inputs of an outermost call: "
             "steal the model itself too, not its submodules alone"
         )
-    fitting = [call for call in calls if program.model_type in ("", reference.modules[call.name].type_name)]
+    # The module of a class depends on how its file was imported; the class's own name does not.
+    wanted = _short(program.model_type)
+    fitting = [call for call in calls if wanted in ("", _short(reference.modules[call.name].type_name))]
     if not fitting:
         stolen = reference.modules[calls[0].name].type_name
         raise CompareError(
             f"{_where(reference)} is of another model: it holds calls of {_short(stolen)}, "
-            f"the program is {_short(program.model_type)}"
+            f"the program is {wanted}; if these are its parts, steal the model itself too"
         )
     made: list[StolenCall] = []
     refused: list[CompareError] = []

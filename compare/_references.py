@@ -38,6 +38,8 @@ class References:
         self._program = program
         self._derivation: Derivation | None = None
         self.notes: list[str] = []
+        if program.missing:
+            self._note(f"{program.missing!r} is not beside the ONNX file: only modules have reference values")
 
     def of(self, call: StolenCall) -> dict[str, Reference]:
         """The reference values by the names of the exported graph's values, for one call."""

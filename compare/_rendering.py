@@ -52,9 +52,9 @@ def render_diff(found: DumpDiff, *, wide: bool = False, width: int | None = None
 def verdict(report: Report) -> list[str]:
     """What the report says in the end."""
     if report.first_divergence is not None:
-        return [f"{len(report.diverged)} values differ; the first is", f"  {report.first_divergence}"]
+        return [f"{len(report.diverged)} rows differ; the first is", f"  {report.first_divergence}"]
     if report.failed:
-        return [f"the exported graph is close, but the backend's own could not run: {report.failed[0]}"]
+        return [f"what was judged is close, but the comparison is not complete: {report.failed[0]}"]
     unjudged = [row for row in report.rows if row.kind == "output" and not row.judged]
     if unjudged or not report.close:
         return [
@@ -62,10 +62,18 @@ def verdict(report: Report) -> list[str]:
             for row in unjudged
         ] or ["nothing could be judged"]
     worst = report.worst
+    largest = f"; the largest error is {worst.error:.1e}, at {worst.value} ({worst.op})" if worst else ""
+    return [_all_close(report) + largest]
+
+
+def _all_close(report: Report) -> str:
+    """Not more than was found: what had no reference is not among what is close."""
+    rows = [row for row in report.rows if row.stage == "exported" and row.kind != "output"]
+    without = sum(row.status == "not mapped" for row in rows)
     return (
-        [f"all close; the largest error is {worst.error:.1e}, at {worst.value} ({worst.op})"]
-        if worst
-        else ["all close"]
+        f"all that could be judged is close, {without} of {len(rows)} exported values could not"
+        if without
+        else "all close"
     )
 
 

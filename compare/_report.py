@@ -77,6 +77,8 @@ class Row:
         return None if self.difference is None or self.difference.problem else self.difference.error_max
 
     def __str__(self) -> str:
+        if self.kind == "output":
+            return f"{self.stage} output {self.value}: {self.difference or self.reason}"
         where = f" in {self.module}" if self.module else ""
         line = f" ({short_source(self.source)})" if self.source else ""
         fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
@@ -147,7 +149,8 @@ class Report:
         undisturbed: whether the observed run's outputs are bit for bit those of the undisturbed one.
         notes: what else a reader has to know.
         calls: how many calls of the model were compared, and how many there are.
-        failed: why the backend could not run the compiled graph, where it could run the exported one.
+        failed: what is missing from the comparison: the compiled graph, if the backend could run the exported one only;
+            results of the model that the graph does not have.
         operators: the model's own operations, for each call; empty if the program does not know them.
     """
 
@@ -191,9 +194,9 @@ class Report:
         compared, there = self.calls
         parts = [f"compared {compared} of {there} calls"] if there > compared else []
         stages = [stage for stage in ("exported", "compiled") if _of(self.rows, stage)]
-        parts += [f"judged {_share(self.rows, stage)} {stage} values" for stage in stages]
+        parts += [f"judged {_share(self.rows, stage)}" for stage in stages]
         equal = "equals" if self.undisturbed else "DIFFERS FROM"
-        parts += [f"NO compiled values: {reason}" for reason in self.failed]
+        parts += [f"INCOMPLETE: {reason}" for reason in self.failed]
         return "; ".join([*parts, f"the observed run {equal} the undisturbed one"])
 
     def assert_close(self) -> None:
@@ -269,5 +272,6 @@ def _share(rows: Sequence[Row], stage: str) -> str:
     """`166 of 169` and what became of the rest."""
     chosen = _of(rows, stage)
     rest = Counter(row.status for row in chosen if not row.judged)
-    missing = "".join(f", {count} {status}" for status, count in rest.items())
-    return f"{sum(row.judged for row in chosen)} of {len(chosen)}{missing}"
+    missing = ", ".join(f"{count} {status}" for status, count in rest.items())
+    share = f"{sum(row.judged for row in chosen)} of {len(chosen)} {stage} values"
+    return f"{share} ({missing})" if missing else share

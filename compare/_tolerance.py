@@ -1,9 +1,12 @@
 """How far two tensors may be apart and still count as the same."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+
+from ._errors import CompareError
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,11 @@ class Tolerance:
 
     harmonic: float
     scale: float
+
+    def __post_init__(self) -> None:
+        for limit in (self.harmonic, self.scale):
+            if not (isinstance(limit, int | float) and 0 <= limit < math.inf):
+                raise CompareError(f"a tolerance is a number from 0 on, not {limit!r}")
 
 
 Limits = Mapping[str, float | Tolerance | None]  # by value names; None is the default of the value's dtype
@@ -51,6 +59,7 @@ def tolerance_for(dtype: torch.dtype, given: "float | Tolerance | None") -> Tole
     then 100 times the number); integers stay exact.
     """
     default = default_tolerance(dtype)
-    if given is None or default == _EXACT:
+    if given is None:
         return default
-    return given if isinstance(given, Tolerance) else Tolerance(float(given), 100 * float(given))
+    asked = given if isinstance(given, Tolerance) else Tolerance(given, 100 * given)
+    return default if default == _EXACT else asked

@@ -8,6 +8,8 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 
+from ._errors import ExportError
+
 Visit = Callable[[str, torch.Tensor], None]
 
 
@@ -25,8 +27,10 @@ def run_eager(program: ExportedProgram, inputs: Mapping[str, torch.Tensor], visi
             arguments.append(_held(program, spec.target))
         elif isinstance(spec.arg, ConstantArgument):
             arguments.append(spec.arg.value)
-        else:
+        elif spec.arg.name in inputs:
             arguments.append(inputs[spec.arg.name])
+        else:
+            raise ExportError(f"the exported program takes {spec.arg.name!r}, which the graph does not take any more")
     with torch.no_grad():
         _Shown(program.graph_module, visit).run(*arguments)
 

@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,7 @@ from ._quiet import quiet
 
 _log = logging.getLogger("filch")
 _ENTRY = "filch.onnx"
+_IDENTITY = "filch.id"
 _IN_STATE = "filch-state"  # the 'file' of weights that are the exported program's own
 
 
@@ -33,10 +35,12 @@ class Original:
 
     Args:
         load: makes both; called when one of them is asked for.
+        identity: what tells this export from all others; the ONNX file and the file of the original both hold it.
     """
 
-    def __init__(self, load: Callable[[], tuple[ExportedProgram, ir.Model]]) -> None:
+    def __init__(self, load: Callable[[], tuple[ExportedProgram, ir.Model]], identity: str) -> None:
         self._load = load
+        self.identity = identity
 
     @cached_property
     def _parts(self) -> tuple[ExportedProgram, ir.Model]:
@@ -74,12 +78,12 @@ class Original:
     def of(cls, program: ExportedProgram, model: ir.Model) -> "Original":
         """Keep `program`, and `model` as it is now."""
         untouched = model.clone()
-        return cls(lambda: (program, untouched))
+        return cls(lambda: (program, untouched), uuid.uuid4().hex)
 
     @classmethod
-    def at(cls, path: Path) -> "Original":
-        """What `save` wrote to `path`."""
-        return cls(lambda: _load(path))
+    def at(cls, path: Path, identity: str) -> "Original":
+        """What `save` wrote to `path`, if it is of the export called `identity`."""
+        return cls(lambda: _load(path, identity), identity)
 
 
 def save(original: Original, path: Path) -> bool:
@@ -98,7 +102,8 @@ def save(original: Original, path: Path) -> bool:
     os.close(handle)
     try:
         with quiet():
-            torch.export.save(program, temporary, extra_files={_ENTRY: contents})
+            torch.export.save(program, temporary, extra_files={_ENTRY: contents, _IDENTITY: original.identity})
+        Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(path)
     except Exception as error:  # noqa: BLE001  torch raises whatever its serializers meet
         _log.warning(
@@ -123,8 +128,18 @@ def _flat(program: ExportedProgram) -> list[ModuleCallEntry]:
     return [ModuleCallEntry("", ModuleCallSignature([], [], *specs))]
 
 
-def _load(path: Path) -> tuple[ExportedProgram, ir.Model]:
-    extra = {_ENTRY: ""}
+def _text(held: str | bytes) -> str:
+    return held.decode() if isinstance(held, bytes) else held
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _load(path: Path, identity: str) -> tuple[ExportedProgram, ir.Model]:
+    extra = {_ENTRY: "", _IDENTITY: ""}
     try:
         with quiet(), _no_pickled_code():
             program = torch.export.load(path, extra_files=extra)
@@ -133,6 +148,8 @@ def _load(path: Path) -> tuple[ExportedProgram, ir.Model]:
         raise ExportError(
             f"can't load {str(path)!r}, which holds the reference of all nodes: {reason(error)}"
         ) from error
+    if _text(extra[_IDENTITY]) != identity:
+        raise ExportError(f"{str(path)!r} is of another export than the ONNX file: only modules have reference values")
     held = {**program.state_dict, **program.constants}
     for name, value in model.graph.initializers.items():
         if isinstance(value.const_value, ir.ExternalTensor):

@@ -43,6 +43,7 @@ class Program:
         module_calls: by `(module path, iteration)`, which values each call of a module took and gave; `("", 0)` is the
             model itself.
         model_type: the exported module's class as `"module:QualifiedName"`; `""` if not known.
+        missing: the file of the original, where it is not beside the ONNX file; `""` if none is missing.
         operators: the model's operations as they are written in PyTorch, from its inputs to its results.
         original: what the graph was translated from; None where only the file is there, and then only modules have
             reference values.
@@ -56,6 +57,7 @@ class Program:
     operators: tuple[ModelOperator, ...] = ()
     original: Original | None = None
     path: Path | None = None
+    missing: str = ""
 
     @property
     def graph(self) -> Graph:
@@ -71,6 +73,13 @@ class Program:
     def exported_program(self) -> ExportedProgram | None:
         """The decomposed torch program that the graph was translated from."""
         return self.original.program if self.original else None
+
+    def is_changed(self) -> bool:
+        """Whether the graph, or a weight in it, is not what was exported; False if that is not known."""
+        if self.original is None:
+            return False
+        held, kept = self.model.graph.initializers, self.original.model.graph.initializers
+        return self.graph != self.original.graph or any(not _equal(held[name], kept[name]) for name in held)
 
     def constant(self, name: str) -> torch.Tensor | None:
         """The numbers of a value that the graph holds; None if it does not hold one of this name."""
@@ -92,13 +101,15 @@ class Program:
             ProgramError: the disk refuses.
         """
         where = Path(path)
+        if not where.name or where.is_dir():
+            raise ProgramError(f"{os.fspath(path)!r} is no name for a file")
         saved = self.model.clone()
         saved.metadata_props.update(self._metadata())
         held = [value.const_value for value in saved.graph.initializers.values() if value.const_value is not None]
         large = sum(tensor.nbytes for tensor in held) > _LARGE
         try:
             if original and self.original is not None and _original.save(self.original, beside(where)):
-                saved.metadata_props[_ORIGINAL] = beside(where).name
+                saved.metadata_props[_ORIGINAL] = json.dumps([beside(where).name, self.original.identity])
             if not large:
                 ir.external_data.load_to_model(saved)  # of another file's
             ir.save(saved, where, external_data=f"{where.name}.data" if large else None)
@@ -113,6 +124,11 @@ class Program:
         contents = {_PROGRAM: _VERSION, _INPUTS: dict(self.inputs), _CALLS: calls, _MODEL: self.model_type}
         contents[_OPERATORS] = [[item.kind, item.text, item.value] for item in self.operators]
         return {key: json.dumps(value) for key, value in contents.items()}
+
+
+def _equal(value: ir.Value, other: ir.Value) -> bool:
+    a, b = value.const_value, other.const_value
+    return a is b or (a is not None and b is not None and a.tobytes() == b.tobytes())
 
 
 def beside(path: Path) -> Path:
@@ -146,14 +162,16 @@ def load_program(path: str | os.PathLike[str]) -> Program:
         return Program(model, path=where)
     try:
         calls = [_unpack(entry) for entry in json.loads(props[_CALLS])]
+        original, missing = _find_original(where, props[_ORIGINAL]) if _ORIGINAL in props else (None, "")
         program = Program(
             model=model,
             inputs=dict(json.loads(props[_INPUTS])),
             module_calls={(call.path, call.iteration): call for call in calls},
             model_type=str(json.loads(props[_MODEL])),
             operators=tuple(ModelOperator(*map(_text, item)) for item in json.loads(props[_OPERATORS])),
-            original=_find_original(where, props.get(_ORIGINAL)),
+            original=original,
             path=where,
+            missing=missing,
         )
     except (KeyError, ValueError, TypeError) as error:
         raise ProgramError(f"what Filch noted in {str(where)!r} is damaged: {error}") from error
@@ -175,11 +193,15 @@ def follow_changes(program: Program) -> Program:
     )
 
 
-def _find_original(path: Path, name: str | None) -> Original | None:
-    if name is None or Path(name).name != name:
-        return None
-    found = path.with_name(name)
-    return Original.at(found) if found.is_file() else None
+def _find_original(path: Path, noted: str) -> tuple[Original | None, str]:
+    """What an ONNX file was translated from, under its own name or the noted one; if there is none, what is missing."""
+    name, identity = json.loads(noted)
+    if Path(name).name != name or not isinstance(identity, str):
+        raise ValueError(f"{noted!r} is no file beside it")
+    for found in (beside(path), path.with_name(name)):
+        if found.is_file():
+            return Original.at(found, identity), ""
+    return None, name
 
 
 def _pack(port: Port) -> list[Any]:

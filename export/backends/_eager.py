@@ -34,6 +34,10 @@ class EagerBackend:
                 "backend 'eager' needs the exported program: use what export() returned, "
                 "or a file saved by Program.save with its .pt2 beside it"
             )
+        if program.is_changed():
+            raise BackendError(
+                "backend 'eager' runs the exported program, not its graph, and this graph was changed since"
+            )
         if self.device is not None and torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
             raise BackendError(f"backend 'eager' on {self.device!r} needs a CUDA device, and torch sees none")
         return Compiled(program.graph, self._moved(program.exported_program))

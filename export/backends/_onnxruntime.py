@@ -48,6 +48,9 @@ class OnnxRuntimeBackend:
         folder = Path(tempfile.mkdtemp(prefix="filch-"))
         try:
             compiled = self._compile(program, folder, optimize=optimize)
+        except ValueError as error:  # onnx-ir's, for a graph that is not whole
+            shutil.rmtree(folder, ignore_errors=True)
+            raise BackendError(f"the program can't be written for ONNX Runtime: {_first_line(error)}") from error
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise

@@ -38,6 +38,16 @@ def refused():
 def raises():
     raise ValueError("no weights here")
 
+def exits():
+    raise SystemExit(0)
+
+def fails():
+    return nn.Linear(3, 3), (torch.ones(2, 4),)
+
+def talks():
+    print("hello from the factory")
+    return good()
+
 def alone():
     return Scaled()
 """
@@ -104,7 +114,7 @@ def test_a_difference_ends_with_1_and_names_the_first_node(folder: Path, capsys:
     assert run("compare", "ref.onnx", "model.onnx") == 1
     out = capsys.readouterr().out
     assert "<------" in out
-    assert "values differ; the first is\n  exported node node_linear" in out
+    assert "rows differ; the first is\n  exported node node_linear" in out
     assert run("compare", "ref.onnx", "model.onnx", "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["close"], found["first_divergence"]["module"]) == (False, "linear")
@@ -176,6 +186,21 @@ BAD = {
     "no colon": (["check", "export.py"], "a model is named as package.module:factory or path.py:factory"),
     "an export that torch refuses": (["check", "export.py:refused"], "torch can't export Branches: "),
     "an unknown view": (["compare", "ref.onnx", "model.onnx", "--view", "side"], "there is no view 'side'"),
+    "a factory that exits": (["check", "export.py:exits"], "the factory 'export.py:exits' raised SystemExit: 0"),
+    "a model that fails": (
+        ["steal", "export.py:fails", "-o", "x.onnx"],
+        "Linear itself fails on these inputs: RuntimeError",
+    ),
+    "a tolerance that is no number": (
+        ["diff", "ref.onnx", "ref.onnx", "--tolerance", "nan"],
+        "a tolerance is a number",
+    ),
+    "a negative tolerance": (
+        ["diff", "ref.onnx", "ref.onnx", "--tolerance", "-1"],
+        "a tolerance is a number from 0 on",
+    ),
+    "no name for the file": (["export", "export.py:good", "-o", ""], "is no name for a file"),
+    "a changed file on eager": (["compare", "ref.onnx", "changed.onnx", "-b", "eager"], "this graph was changed since"),
     "a folder that is not there": (
         ["steal", "export.py:good", "-o", "no/ref.onnx"],
         "no/ref.onnx': No such file or directory",
@@ -192,6 +217,9 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(
     run("export", "export.py:good", "-o", "model.onnx", "-q")
     run("steal", "filch.compare:tiny_llm", "-o", "other.onnx", "-q")
     (folder / "short.onnx").write_bytes((folder / "ref.onnx").read_bytes()[:300])
+    changed = ir.load("model.onnx")
+    changed.graph.initializers["linear.bias"].const_value = ir.tensor([1.0, 2.0, 3.0], name="linear.bias")
+    ir.save(changed, "changed.onnx")
     capsys.readouterr()
     arguments, message = BAD[name]
     if name == "no GPU":
@@ -204,6 +232,16 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(
     err = capsys.readouterr().err
     assert message in err
     assert err.startswith("filch: ") and len(err.strip().splitlines()) == 1
+
+
+def test_what_the_users_code_prints_does_not_stand_among_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON on standard output stays JSON; quiet stays quiet, with JSON asked for or not."""
+    assert run("check", "export.py:talks", "--json") == 0
+    out = capsys.readouterr()
+    assert json.loads(out.out)[0]["close"] is True
+    assert "hello from the factory" in out.err
+    assert run("check", "export.py:talks", "--json", "--quiet") == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_a_crash_is_trouble_and_no_difference(

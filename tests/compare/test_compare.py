@@ -466,7 +466,7 @@ def test_a_graph_that_only_the_optimiser_refuses_is_judged_as_it_stands(capture:
     assert {row.stage for row in report.rows} == {"exported"}
     assert not report.diverged
     assert not report.close
-    assert "NO compiled values: the optimiser does not like it" in report.headline()
+    assert "INCOMPLETE: the optimiser does not like it" in report.headline()
     with pytest.raises(AssertionError, match="the optimiser does not like it"):
         report.assert_close()
 

@@ -228,3 +228,48 @@ def test_the_cuda_backend_runs_the_tiny_llm(program: Program, stolen: Capture) -
     report = compare(stolen, program, backend="onnxruntime-cuda", tolerance=1e-4)
 
     assert report.close
+
+
+def test_another_exports_original_is_not_taken_for_this_ones(program: Program, stolen: Capture, tmp_path: Path) -> None:
+    """Neither under the name that the file notes, nor under its own."""
+    program.save(tmp_path / "m.onnx")
+    shutil.copy(tmp_path / "m.onnx", tmp_path / "copy.onnx")
+    export(*tiny_llm(seed=1)).save(tmp_path / "m.onnx")
+
+    report = compare(stolen, tmp_path / "copy.onnx")
+
+    assert report.close
+    assert "is of another export" in report.notes[0]
+    assert {row.evidence for row in report.rows} == {"module", ""}
+
+
+def test_a_missing_original_is_noted(program: Program, stolen: Capture, tmp_path: Path) -> None:
+    """Else nobody would know why so little was judged."""
+    program.save(tmp_path / "m.onnx")
+    (tmp_path / "m.onnx.pt2").unlink()
+
+    report = compare(stolen, tmp_path / "m.onnx")
+
+    assert "'m.onnx.pt2' is not beside the ONNX file" in report.notes[0]
+    assert "all that could be judged is close" in str(report).replace("\n", " ")
+
+
+def test_a_result_that_the_graph_does_not_have_is_no_pass(tmp_path: Path) -> None:
+    """Somebody removed an output from the file."""
+
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x + 1, x * 2
+
+    two, x = Two(), torch.randn(3)
+    with steal_forward(two) as capture:
+        two(x)
+    export(two, (x,)).save(tmp_path / "m.onnx")
+    model = onnx.load(tmp_path / "m.onnx")
+    del model.graph.output[1]
+    onnx.save(model, tmp_path / "m.onnx")
+
+    report = compare(capture, tmp_path / "m.onnx")
+
+    assert not report.close
+    assert "the model gives 2 tensors, the graph has 1 outputs" in report.headline()
