@@ -13,6 +13,7 @@ from typing import Annotated
 import torch
 import typer
 from rich.console import Console
+from rich.filesize import decimal
 
 from filch.export import Program, export, load_program, optimize
 from filch.steal import DumpError, FilchError, describe, restore, steal_forward
@@ -91,8 +92,8 @@ def show(
         typer.echo(json.dumps({"environment": dump.environment, "records": rows}, indent=1))
         return
     for row in rows:
-        typer.echo(f"{tuple(row['key'])} -- {row['value']} -- {_size(row['bytes'])}")
-    size = _size(sum(row["bytes"] for row in rows))
+        typer.echo(f"{tuple(row['key'])} -- {row['value']} -- {decimal(row['bytes'])}")
+    size = decimal(sum(row["bytes"] for row in rows))
     version, time = (dump.environment.get(name, "?") for name in ("torch", "time"))
     typer.echo(f"{len(rows)} values, {size}; torch {version}, {time}")
 
@@ -235,14 +236,6 @@ def _known_view(view: str) -> None:
 def _say(quiet: bool, text: str) -> None:
     if not quiet:
         typer.echo(text)
-
-
-def _size(count: int) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000  # type: ignore[assignment]
-    raise AssertionError
 
 
 def main() -> None:

@@ -141,8 +141,8 @@ def test_show_lists_a_dump(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
 
     assert run("show", "ref.onnx", "--statistics") == 0
     out = capsys.readouterr().out
-    assert "('linear', 0, 'I') -- ((f32[2, 3] 1 … 1, mean 1,), {}) -- 24 B" in out
-    assert "4 values, 96 B; torch " in out
+    assert "('linear', 0, 'I') -- ((f32[2, 3] 1 … 1, mean 1,), {}) -- 24 bytes" in out
+    assert "4 values, 96 bytes; torch " in out
     assert run("show", "ref.onnx", "--json") == 0
     assert json.loads(capsys.readouterr().out)["records"][1]["key"] == ["linear", 0, "I"]
 
