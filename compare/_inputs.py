@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from filch.export import Program
+from filch.export import Graph, Program, Value
 from filch.steal import Call, Key, Records, argument_tensors, describe
 
 from ._errors import CompareError
@@ -67,9 +67,10 @@ def stolen_calls(reference: Records, program: Program) -> StolenCalls:
     made: list[StolenCall] = []
     refused: list[CompareError] = []
     unused: dict[str, None] = {}
+    graph = program.graph
     for call in fitting:
         try:
-            stolen_call, extra = _stolen(reference, program, call)
+            stolen_call, extra = _stolen(reference, program, graph, call)
         except CompareError as error:
             refused.append(error)
         else:
@@ -93,7 +94,7 @@ def _is_outermost(reference: Records, call: Call) -> bool:
     return any(reference.records[key].origin.path == "" and key.kind == "I" for key in call.keys)
 
 
-def _stolen(reference: Records, program: Program, call: Call) -> tuple[StolenCall, list[str]]:
+def _stolen(reference: Records, program: Program, graph: Graph, call: Call) -> tuple[StolenCall, list[str]]:
     """One call, and the paths of what the model was given and the program does not take."""
     keys: dict[tuple[str, int], tuple[str, int]] = {}
     for key in call.keys:
@@ -104,14 +105,14 @@ def _stolen(reference: Records, program: Program, call: Call) -> tuple[StolenCal
     args, kwargs = reference[Key(name, iteration, "I")]
     found = argument_tensors(reference.modules[name].parameters, args, kwargs)
     place = f"{_where(reference)}, call {call.index} of {name or 'the model'}"
-    paths = _paths(program, found, place)
-    feeds = {graph_name: _fed(program, graph_name, path, found[path], place) for graph_name, path in paths.items()}
+    paths = _paths(program, graph, found, place)
+    feeds = {graph_name: _fed(graph.values[graph_name], path, found[path], place) for graph_name, path in paths.items()}
     return StolenCall(call.index, name, feeds, keys), [path for path in found if path not in paths.values()]
 
 
-def _paths(program: Program, found: Mapping[str, torch.Tensor], place: str) -> dict[str, str]:
+def _paths(program: Program, graph: Graph, found: Mapping[str, torch.Tensor], place: str) -> dict[str, str]:
     """For each input of the graph, the path of the argument that it is fed."""
-    inputs = program.graph.inputs
+    inputs = graph.inputs
     paths = {name: program.inputs.get(name, name) for name in inputs}
     if not program.inputs:  # a foreign file: inputs that are not called like arguments are taken in order
         rest = [path for path in found if path not in inputs]
@@ -123,11 +124,10 @@ def _paths(program: Program, found: Mapping[str, torch.Tensor], place: str) -> d
     return paths
 
 
-def _fed(program: Program, name: str, path: str, tensor: torch.Tensor, place: str) -> torch.Tensor:
-    value = program.graph.values[name]
+def _fed(value: Value, path: str, tensor: torch.Tensor, place: str) -> torch.Tensor:
     if value.shape is not None and not _fits(tuple(tensor.shape), value.shape):
         raise CompareError(
-            f"the program takes {name}: {value}, but {place}, was given {describe(tensor)} as {path}; "
+            f"the program takes {value.name}: {value}, but {place}, was given {describe(tensor)} as {path}; "
             "export it with these inputs, or with dynamic_shapes"
         )
     return tensor
