@@ -98,7 +98,7 @@ class ModuleRow:
         iteration: how many times it ran before in that call.
         side: `input` or `output`.
         port: where the tensor stands: a parameter's name, or a place in the output (`""`, `[0]`).
-        how: `exact`, `alias`, `constant`, `fused`, `dead`, or `not mapped`.
+        how: `exact`, `alias`, `constant`, `fused`, `dead` (see `Port`), `inferred` (a foreign file) or `not mapped`.
         value: the name of the graph's value, or None.
         note: for all but the first two, which node or why.
         difference: how far the exported graph's value is from the stolen one; None where it has none.
