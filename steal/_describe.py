@@ -1,15 +1,18 @@
 """One line for any value: `f32[2, 30, 16]` for a tensor, the same inside any nesting."""
 
-import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
 from ._dtypes import not_storable, short
-from ._structure import Foreign, Skipped, children
+from ._structure import Foreign, Skipped, children, type_name
+from ._tensors import compact
+
+_MOST = 10_000  # parts, in one line
 
 
 def describe(value: Any, *, with_shape: bool = True, statistics: bool = False) -> str:
@@ -23,44 +26,75 @@ def describe(value: Any, *, with_shape: bool = True, statistics: bool = False) -
     >>> describe(((torch.zeros(2, 30, dtype=torch.int64),), {"mask": None, "scale": 0.5}))
     '((i64[2, 30],), {mask: None, scale: 0.5})'
     """
+    return _Line(with_shape=with_shape, statistics=statistics).of(value, ())
 
-    def tensor(found: torch.Tensor) -> str:
+
+class _Line:
+    """One description.
+
+    Attributes:
+        with_shape: see `describe`.
+        statistics: see `describe`.
+        left: how many more parts are described; lists that hold another twice, which holds another twice … have many.
+    """
+
+    def __init__(self, *, with_shape: bool, statistics: bool) -> None:
+        self.with_shape, self.statistics = with_shape, statistics
+        self.left = _MOST
+
+    def of(self, value: Any, above: tuple[int, ...]) -> str:
+        """The description of a value that lies in those of these `id`s."""
+        try:
+            return self._of(value, above)
+        except Exception:  # noqa: BLE001  what can't write itself is no reason to end the run that prints it
+            return f"<{type_name(type(value)).rpartition(':')[2].rpartition('.')[2]}>"
+
+    def _of(self, value: Any, above: tuple[int, ...]) -> str:
+        cls = type(value)
+        if issubclass(cls, torch.Tensor):
+            return self._tensor(value)
+        if id(value) in above or self.left <= 0:
+            return "…"
+        if issubclass(cls, np.ndarray):
+            return f"numpy {value.dtype}{list(value.shape)}"
+        if cls is Skipped:
+            return f"skipped {value.what} ({value.reason})"
+        if issubclass(cls, enum.Enum | str | bytearray):
+            return repr(value)
+        if (parts := children(value)) is None:
+            text = str(value).removeprefix("torch.") if cls is not torch.Size else str(value)
+            return f"<{cls.__name__}>" if "\n" in text else text
+        return self._container(value, *parts, (*above, id(value)))
+
+    def _container(self, value: Any, tag: str, steps: Iterator[Any], above: tuple[int, ...]) -> str:
+        items = []
+        for step, key, child in steps:
+            if self.left <= 0:
+                items.append(("…", "…"))
+                break
+            self.left -= 1
+            if step.startswith("[") or tag in ("fields", "state"):
+                items.append((key if type(key) is str else self.of(key, above), self.of(child, above)))
+        name = _name(value)
+        if tag in ("fields", "state"):
+            return f"{name}({', '.join(f'{key}={text}' for key, text in items)})"
+        inner = ", ".join(f"{key}: {text}" if tag == "dict" else text for key, text in items)
+        if tag == "tuple":
+            inner = f"({inner},)" if len(items) == 1 else f"({inner})"
+        elif tag == "list":
+            inner = f"[{inner}]"
+        else:
+            inner = f"{{{inner}}}" if items or tag == "dict" else "set()"
+        return f"{name}({inner})" if type(value) in (Foreign, frozenset, deque) else inner
+
+    def _tensor(self, found: torch.Tensor) -> str:
         where = "" if found.device.type == "cpu" else f"@{found.device}"
-        numbers = f" {_statistics(found)}" if statistics and not_storable(found) is None else ""
-        return short(found, with_shape=with_shape) + where + numbers
-
-    return _describe(value, tensor, ())
+        numbers = f" {_statistics(found)}" if self.statistics and not_storable(found) is None else ""
+        return short(found, with_shape=self.with_shape) + where + numbers
 
 
-def _describe(value: Any, tensor: Callable[[torch.Tensor], str], above: tuple[int, ...]) -> str:
-    try:
-        return _described(value, tensor, above)
-    except Exception:  # noqa: BLE001  what can't write itself is no reason to end the run that prints it
-        return f"<{type(value).__name__}>"
-
-
-def _described(value: Any, tensor: Callable[[torch.Tensor], str], above: tuple[int, ...]) -> str:
-    if isinstance(value, torch.Tensor):
-        return tensor(value)
-    if id(value) in above:
-        return "…"
-    if isinstance(value, np.ndarray):
-        return f"numpy {value.dtype}{list(value.shape)}"
-    if isinstance(value, Skipped):
-        return f"skipped {value.what} ({value.reason})"
-    if isinstance(value, enum.Enum | str | torch.Size):
-        return str(value) if isinstance(value, torch.Size) else repr(value)
-    if (parts := children(value)) is None:
-        return str(value).removeprefix("torch.")
-    _, steps = parts
-    items = [(key, _describe(child, tensor, (*above, id(value)))) for _, key, child in steps]
-    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        inner = ", ".join(text for _, text in items)
-        return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if len(items) == 1 else f"({inner})"
-    if isinstance(value, Mapping) and not dataclasses.is_dataclass(value):
-        return "{" + ", ".join(f"{key}: {text}" for key, text in items) + "}"
-    name = value.type_name.rpartition(".")[2].rpartition(":")[2] if isinstance(value, Foreign) else type(value).__name__
-    return f"{name}({', '.join(f'{key}={text}' for key, text in items)})"
+def _name(value: Any) -> str:
+    return value.type_name.rpartition(".")[2].rpartition(":")[2] if type(value) is Foreign else type(value).__name__
 
 
 def _statistics(tensor: torch.Tensor) -> str:
@@ -68,10 +102,10 @@ def _statistics(tensor: torch.Tensor) -> str:
         return "empty"
     if tensor.dtype == torch.float4_e2m1fn_x2:
         return "packed"  # torch computes nothing with two numbers in a byte
-    if tensor.dtype.is_complex:
-        tensor = tensor.abs()
-    numbers = tensor.detach().to(torch.float64)
+    once = compact(tensor.detach())  # a small file can ask for a large expansion
+    times = tensor.numel() // once.numel()
+    numbers = (once.abs() if tensor.dtype.is_complex else once).to(torch.float64)
     finite = numbers[numbers.isfinite()]
     parts = [f"{finite.min():.4g} … {finite.max():.4g}, mean {finite.mean():.4g}"] if finite.numel() else []
-    counts = {"NaN": int(numbers.isnan().sum()), "inf": int(numbers.isinf().sum())}
+    counts = {"NaN": times * int(numbers.isnan().sum()), "inf": times * int(numbers.isinf().sum())}
     return ", ".join(parts + [f"{count} {what}" for what, count in counts.items() if count])

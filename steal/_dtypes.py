@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from onnx import TensorProto
+from torch import nn
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,17 @@ def _table() -> dict[torch.dtype, Carrier]:
 
 
 CARRIERS = _table()
+# Names without arithmetic (torch can't even copy the small integers): they are stored, as their bytes, under another.
+SHELLS = {
+    getattr(torch, name): torch.uint16 if name == "bits16" else torch.uint8
+    for name in (
+        *("bits1x8", "bits2x4", "bits4x2", "bits8", "bits16"),
+        *(f"{sign}int{size}" for sign in ("", "u") for size in range(1, 8)),
+    )
+    if hasattr(torch, name)
+}
 _BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in CARRIERS}
+_PLAIN = {torch.Tensor, nn.Parameter}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -60,18 +71,35 @@ def dtype_of(name: str) -> torch.dtype | None:
 
 
 def short(tensor: torch.Tensor, *, with_shape: bool = True) -> str:
-    """`f32[2, 30]`, without the shape `f32[r2]`; a nested tensor has no shape to give."""
+    """`f32[2, 30]`, without the shape `f32[r2]`; a nested tensor has no shape to give, nor has a lazy parameter."""
     dtype = CARRIERS[tensor.dtype].short if tensor.dtype in CARRIERS else dtype_name(tensor.dtype)
     if tensor.is_nested:
         return f"{dtype}[nested]"
+    if nn.parameter.is_lazy(tensor):
+        return f"{dtype}[?]"
     return f"{dtype}[{', '.join(map(str, tensor.shape))}]" if with_shape else f"{dtype}[r{tensor.dim()}]"
 
 
 def not_storable(tensor: torch.Tensor) -> str | None:
     """The reason why a tensor's numbers can't be written, or None if they can."""
+    if (  # nearly every tensor: no more is asked of it than tells that nothing is wrong
+        type(tensor) in _PLAIN
+        and tensor.dtype in CARRIERS
+        and tensor.layout is torch.strided
+        and not (tensor.is_meta or tensor.is_nested)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # noqa: SLF001  nothing public tells
+        and not _is_freed(tensor)
+    ):
+        return None
+    return _reason(tensor)
+
+
+def _reason(tensor: torch.Tensor) -> str | None:
+    if nn.parameter.is_lazy(tensor):
+        return "it is not initialized"
     if tensor.is_meta or type(tensor).__name__ in {"FakeTensor", "FunctionalTensor"}:
         return "it has no data"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # noqa: SLF001  nothing public tells
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # noqa: SLF001  as above
         return "it is inside a transformation of torch.func"
     if tensor.is_nested:
         return "it is nested"
@@ -79,11 +107,19 @@ def not_storable(tensor: torch.Tensor) -> str | None:
         return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
     if tensor.is_quantized:
         return "it is quantized"
-    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # DTensor, MaskedTensor, torchao's
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # DTensor, torchao's
         return f"its class, {type(tensor).__name__}, keeps its numbers in its own way"
     if tensor.dtype not in CARRIERS:
         return f"ONNX has no carrier for {dtype_name(tensor.dtype)}"
-    return None
+    return "there is no memory behind it" if _is_freed(tensor) else None
+
+
+def _is_freed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a shape, but nothing behind it, as FSDP leaves parameters: reading one ends the process."""
+    try:
+        return tensor.data_ptr() == 0 and tensor.numel() > 0
+    except RuntimeError:  # a device whose tensors have no address
+        return False
 
 
 def to_carrier(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, MistralConfig, StaticCache
 from transformers.cache_utils import DynamicLayer, EncoderDecoderCache
 
 from filch.steal import describe, restore, steal_forward, tensors
@@ -91,6 +91,48 @@ def test_a_pair_of_caches_is_stored(restored, differ):
 
     assert differ(found, cache) is None
     assert found.self_attention_cache.layer_class_to_replicate is DynamicLayer
+
+
+def _made(name):
+    """An empty cache of this kind."""
+    sliding = MistralConfig(num_hidden_layers=2, sliding_window=4, hidden_size=16, num_attention_heads=2)
+    plain = LlamaConfig(num_hidden_layers=2, hidden_size=16, num_attention_heads=2)
+    return {
+        "dynamic": DynamicCache,
+        "dynamic of a configuration": lambda: DynamicCache(config=plain),
+        "sliding": lambda: DynamicCache(config=sliding),
+        "static": lambda: StaticCache(config=plain, max_cache_len=8),
+        "static and sliding": lambda: StaticCache(config=sliding, max_cache_len=8),
+        "pair": lambda: EncoderDecoderCache(DynamicCache(), DynamicCache(config=sliding)),
+        "pair of static ones": lambda: EncoderDecoderCache(
+            StaticCache(config=plain, max_cache_len=8), StaticCache(config=plain, max_cache_len=8)
+        ),
+    }[name]()
+
+
+def _updated(cache, step, layer):
+    return getattr(cache, "self_attention_cache", cache).update(step, -step, layer)
+
+
+@pytest.mark.parametrize("filled", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    ["dynamic", "dynamic of a configuration", "sliding", "static", "static and sliding", "pair", "pair of static ones"],
+)
+def test_a_cache_of_any_kind_goes_on_where_it_was(restored, remembered, differ, name, filled):
+    """Empty or filled: what it gives after one more step is the same to the bit."""
+    cache = _made(name)
+    step = torch.arange(48.0).reshape(1, 2, 3, 8)
+    if filled:
+        _updated(cache, step, 0)
+        _updated(cache, step, 1)
+
+    found = [restored(cache), remembered(cache)]
+
+    assert [differ(one, cache) for one in found] == [None, None]
+    assert "skipped" not in describe(found)
+    expected = _updated(cache, step + 1, 0)
+    assert [differ(_updated(one, step + 1, 0), expected) for one in found] == [None, None]
 
 
 def test_generating_eight_tokens_is_captured_step_by_step(llama, ids, tmp_path, differ):

@@ -2,6 +2,7 @@
 
 import collections
 import enum
+import types
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +58,20 @@ def _loop():
         (Skipped("f32[2]", "it is nested"), "skipped f32[2] (it is nested)"),
         (Foreign("a.b:Outer.State", {"h": torch.zeros(1), "n": 2}), "State(h=f32[1], n=2)"),
         (_loop(), "[1, {again: …}]"),
+        ({1}, "{1}"),
+        (set(), "set()"),
+        (frozenset({1}), "frozenset({1})"),
+        (collections.deque([torch.zeros(1)]), "deque([f32[1]])"),
+        (types.SimpleNamespace(a=1), "SimpleNamespace(a=1)"),
+        (types.MappingProxyType({"a": 1}), "{a: 1}"),
+        ({(torch.zeros(1), 2): 3}, "{(f32[1], 2): 3}"),
+        (bytearray(b"a"), "bytearray(b'a')"),
+        (Foreign("a:Stack", {0: 1, 1: 2}, "list", {"note": 3}), "Stack([1, 2])"),
+        (Foreign("a:Bag", {0: 1}, "set"), "Bag({1})"),
+        (Foreign("a:Pair", {0: 1}, "tuple"), "Pair((1,))"),
+        (Foreign("a:Settings", {"x": 1}, "dict"), "Settings({x: 1})"),
+        (nn.Sequential(nn.Identity()), "<Sequential>"),
+        (nn.UninitializedParameter(), "f32[?]"),
     ],
 )
 def test_a_value_is_described_in_one_line(value, text):
@@ -77,6 +92,16 @@ def test_dtypes_are_written_short():
 def test_shapes_can_be_left_out():
     """The rank takes their place, in any nesting."""
     assert describe([torch.zeros(2, 3), {"a": torch.zeros(())}], with_shape=False) == "[f32[r2], {a: f32[r0]}]"
+
+
+def test_a_value_of_very_many_parts_is_cut():
+    """A list that holds another twice, which holds another twice … would never end."""
+    value = [1]
+    for _ in range(60):
+        value = [value, value]
+
+    assert "…" in describe(value)
+    assert len(describe(value)) < 100_000
 
 
 class Silent:
@@ -104,6 +129,13 @@ def test_a_value_that_can_not_be_written_is_described_by_its_class():
 def test_statistics_are_of_the_finite_numbers(value, text):
     """What is not finite is counted; complex numbers are measured by their size."""
     assert describe(torch.tensor(value), statistics=True) == text
+
+
+def test_statistics_of_an_expanded_tensor_are_taken_once():
+    """What is not finite counts as often as it is seen."""
+    value = torch.tensor([[1.0], [NAN], [INF]]).expand(3, 10)
+
+    assert describe(value, statistics=True) == "f32[3, 10] 1 … 1, mean 1, 10 NaN, 10 inf"
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")

@@ -4,17 +4,14 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
-from torch.masked import masked_tensor
+from torch.masked import MaskedTensor, masked_tensor
 
-from filch.steal import Skipped, describe, restore, steal_forward
-from filch.steal._dtypes import CARRIERS
+from filch.steal import DumpError, Skipped, describe, restore, steal_forward, structure, tensors
+from filch.steal._dtypes import CARRIERS, SHELLS, not_storable
+from filch.steal._structure import decode, encode
 
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
-WITHOUT = {  # computed with by nothing but torch's own quantisation, or not at all
-    *(f"bits{size}" for size in ("1x8", "2x4", "4x2", "8", "16")),
-    *(f"{sign}int{size}" for sign in ("", "u") for size in range(1, 8)),
-    *("qint8", "qint32", "quint8", "quint4x2", "quint2x4"),
-}
+QUANTIZED = {"qint8", "qint32", "quint8", "quint4x2", "quint2x4"}
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning"),
@@ -36,7 +33,9 @@ def _any_bits(dtype, *shape):
 
 def test_every_dtype_of_torch_has_a_carrier_or_is_known_to_have_none():
     """A dtype that a new torch brings is news."""
-    assert {str(dtype).removeprefix("torch.") for dtype in DTYPES if dtype not in CARRIERS} == WITHOUT
+    missing = {str(dtype).removeprefix("torch.") for dtype in DTYPES if dtype not in CARRIERS and dtype not in SHELLS}
+
+    assert missing == QUANTIZED
 
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
@@ -56,6 +55,37 @@ def test_a_dtype_comes_back_in_any_shape(restored, differ, dtype):
     assert differ(restored(tensors), tensors) is None
 
 
+def _held(value):
+    """The JSON form of a value, and the tensors that were stored for it."""
+    stored = []
+
+    def put(tensor, _path):
+        stored.append(tensor)
+        return {"tensor": len(stored) - 1}
+
+    return encode(value, put), stored
+
+
+@pytest.mark.parametrize("dtype", SHELLS, ids=str)
+def test_a_dtype_that_torch_can_not_copy_is_stored_as_its_bytes(restored, remembered, dtype):
+    """And comes back as it was, transposed too."""
+    tensor = torch.arange(12 * dtype.itemsize, dtype=torch.uint8).reshape(3, -1).view(dtype).t()
+
+    for send in (restored, remembered):
+        found = send(tensor)
+        assert (found.dtype, found.stride()) == (dtype, (1, 4))
+        assert torch.equal(found.view(SHELLS[dtype]), tensor.view(SHELLS[dtype]))
+    assert tensors(tensor)[""].dtype == SHELLS[dtype]
+
+
+class Tagged(torch.Tensor):
+    """A class that changes nothing, and wants to be asked about everything."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        raise RuntimeError(func)
+
+
 BASE = torch.arange(24.0).reshape(2, 3, 4)
 COMPLEX = torch.complex(BASE, BASE + 0.5)
 VIEWS = {
@@ -63,6 +93,10 @@ VIEWS = {
     "strided": BASE[:, ::2, 1::2],
     "expanded": BASE[:, :1].expand(2, 5, 4),
     "one number expanded": torch.tensor(3.0).expand(2, 2),
+    "column expanded": torch.arange(4.0)[:, None].expand(4, 3),
+    "expanded and transposed": BASE.mT[:, :, :1].expand(2, 4, 7).transpose(0, 1),
+    "expanded to nothing": torch.ones(1).expand(0, 1),
+    "overlapping": torch.arange(5.0).unfold(0, 3, 1),
     "offset": BASE[1:],
     "conjugated": COMPLEX.conj(),
     "negated": COMPLEX.conj().imag,
@@ -70,22 +104,111 @@ VIEWS = {
     "channels last": torch.arange(48.0).reshape(2, 2, 3, 4).contiguous(memory_format=torch.channels_last),
     "requiring a gradient": BASE.clone().requires_grad_(),
     "with a gradient function": BASE.clone().requires_grad_() * 2,
+    "expanded with a gradient": torch.ones(1, 2, requires_grad=True).expand(3, 2),
+    "complex with a gradient": COMPLEX.clone().requires_grad_(),
     "parameter": nn.Parameter(BASE.clone()),
+    "frozen parameter": nn.Parameter(torch.arange(3), requires_grad=False),
+    "transposed parameter": nn.Parameter(BASE.mT),
     "buffer": nn.Buffer(BASE.clone()),
+    "of another class": BASE.as_subclass(Tagged),
     "half complex": torch.view_as_complex(BASE[..., :2].half().contiguous()),
     "quarter": BASE.to(torch.float8_e4m3fn).transpose(0, 1),
+    "lazily copied": torch._lazy_clone(BASE),  # noqa: SLF001  nothing public does
 }
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_comes_back_as_its_numbers(remembered, restored, differ, name):
-    """However it lies in memory; it is a plain tensor afterwards."""
+    """However it lies in memory; its class is its own where it is one of torch's."""
     tensor = VIEWS[name]
+    plain = torch.Tensor.as_subclass(tensor, torch.Tensor).detach()
 
-    assert differ(restored(tensor), tensor) is None
-    assert differ(remembered(tensor).as_subclass(torch.Tensor), tensor) is None
-    assert not restored(tensor).requires_grad
-    assert not remembered(tensor).requires_grad
+    for send in (restored, remembered):
+        found = send(tensor)
+        assert differ(found.detach(), plain) is None
+        assert type(found) is (nn.Parameter if "parameter" in name else torch.Tensor)
+        assert isinstance(found, nn.Buffer) == (name == "buffer")
+        assert found.requires_grad == ("gradient" in name or name in {"parameter", "transposed parameter"})
+        assert found.is_leaf
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "transposed",
+        "one number expanded",
+        "column expanded",
+        "channels last",
+        "transposed parameter",
+    ],
+)
+def test_a_view_lies_in_memory_as_it_did(restored, name):
+    """In the same order, and no larger."""
+    assert restored(VIEWS[name]).stride() == VIEWS[name].stride()
+
+
+def test_gaps_are_closed(restored):
+    """What lies between the numbers is not the tensor's."""
+    assert restored(BASE[:, ::2, 1::2]).is_contiguous()
+    assert restored(BASE[:, :, :2].mT).stride() == (6, 1, 2)
+
+
+def test_what_is_expanded_is_stored_once():
+    """A mask for all heads and layers is a mask."""
+    spec, stored = _held(torch.ones(2, 1, 3, 1).expand(2, 1000, 3, 4))
+
+    assert spec == {"tensor": 0, "expand": [2, 1000, 3, 4]}
+    assert [tensor.shape for tensor in stored] == [(2, 1, 3, 1)]
+
+
+def test_how_a_tensor_lies_is_no_part_of_its_structure():
+    """Neither are its gradient and its class; what is asked for by path is whole."""
+    values = [BASE, VIEWS["transposed"], VIEWS["expanded"], VIEWS["parameter"]]
+
+    assert [structure(value) for value in values] == [{"tensor": None}] * 4
+    assert [tensors(value)[""] is value for value in values] == [True] * 4
+
+
+def _changed(spec, **changes):
+    return {**spec, **changes}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"order": [0]}, {"order": [0, 0, 1]}, {"order": [0, 1, 3]}, {"order": [0, -1, 1]}, {"order": [0, True, 2]},
+        {"order": "012"}, {"order": None}, {"expand": [2, 3]}, {"expand": [4, 3, 4]}, {"expand": [2, 3, -1]},
+        {"expand": [1, 2, 3, 4]}, {"expand": 5}, {"dtype": "bits8"}, {"dtype": "float64"}, {"dtype": []},
+    ],
+)  # fmt: skip
+def test_a_form_that_does_not_fit_the_numbers_is_refused(changes):
+    """Before anything is allocated."""
+    with pytest.raises(DumpError, match="the description of a value is damaged: "):
+        decode(_changed({"tensor": 0}, **changes), lambda _: BASE)
+
+
+@pytest.mark.parametrize("shape", [[2**61, 2**61, 1], [2**62, 1, 1], [10**30, 1, 1]])
+def test_an_expansion_beyond_all_bounds_is_refused(shape):
+    """Its size would be no number; what is merely large takes no memory."""
+    with pytest.raises(DumpError):
+        decode({"tensor": 0, "expand": shape}, lambda _: torch.ones(1, 1, 1))
+    large = decode({"tensor": 0, "expand": [2**40, 2, 1]}, lambda _: torch.ones(1, 1, 1))
+    assert describe(large, statistics=True) == "f32[1099511627776, 2, 1] 1 … 1, mean 1"
+
+
+def test_a_gradient_of_integers_is_refused():
+    """They have none."""
+    with pytest.raises(DumpError, match="has no gradient"):
+        decode({"tensor": 0, "requires_grad": True}, lambda _: torch.ones(2, dtype=torch.int64))
+
+
+def test_what_the_holder_has_is_not_changed():
+    """Its tensor does not require a gradient because one that was restored does."""
+    held = torch.ones(2)
+
+    found = decode({"tensor": 0, "requires_grad": True, "class": "torch.nn.parameter:Parameter"}, lambda _: held)
+
+    assert isinstance(found, nn.Parameter) and found.requires_grad and not held.requires_grad
 
 
 def test_inference_tensors_come_back_as_plain_ones(remembered, restored, differ):
@@ -113,34 +236,195 @@ def test_a_default_device_does_not_reach_what_is_restored(tmp_path):
     assert [tensor.device.type for tensor in found] == ["cpu", "cpu"]
 
 
+ROWS = [torch.arange(6.0).reshape(2, 3), torch.ones(1, 3)]
+MATRIX = torch.tensor([[0.0, 1, 0, 0], [2, 0, 0, 3], [0, 0, 0, 0], [0, 0, 0, 4]])
+APART = {
+    "sparse": MATRIX.to_sparse,
+    "not coalesced": lambda: torch.sparse_coo_tensor([[1, 1]], [1.0, 2.0], (3,), check_invariants=True),
+    "dense inside": lambda: MATRIX.to_sparse(1),
+    "none at all": lambda: torch.zeros(0, 3).to_sparse(),
+    "sparse rows": MATRIX.to_sparse_csr,
+    "sparse columns": MATRIX.to_sparse_csc,
+    "sparse rows of blocks": lambda: MATRIX.to_sparse_bsr((2, 2)),
+    "sparse columns of blocks": lambda: MATRIX.to_sparse_bsc((2, 1)),
+    "several sparse": lambda: MATRIX.expand(2, 4, 4).to_sparse_csr(),
+    "sparse with a gradient": lambda: MATRIX.to_sparse().requires_grad_(),
+    "nested": lambda: torch.nested.nested_tensor(ROWS),
+    "jagged": lambda: torch.nested.nested_tensor(ROWS, layout=torch.jagged),
+    "jagged with a gradient": lambda: torch.nested.nested_tensor(ROWS, layout=torch.jagged, requires_grad=True),
+    "quantized": lambda: torch.quantize_per_tensor(MATRIX, 0.1, 3, torch.quint8),
+    "quantized, signed": lambda: torch.quantize_per_tensor(MATRIX, 0.1, 0, torch.qint32),
+    "quantized by channel": lambda: torch.quantize_per_channel(
+        MATRIX, torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.arange(4), 1, torch.qint8
+    ),
+    "masked": lambda: masked_tensor(MATRIX, MATRIX > 1),
+    "masked with a gradient": lambda: masked_tensor(MATRIX.clone(), MATRIX > 1, requires_grad=True),
+    "masked along a dimension": lambda: masked_tensor(MATRIX, torch.tensor([[True], [False]] * 2).expand(4, 4)),
+}
+
+
+def _numbers(tensor):
+    """The numbers of a tensor that is not dense, in a dense one or several."""
+    if isinstance(tensor, MaskedTensor):
+        return [tensor.get_data(), tensor.get_mask()]
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    if tensor.is_quantized:
+        return [tensor.int_repr(), tensor.dequantize()]
+    parts = [tensor.to_dense()]
+    return parts if tensor.layout != torch.sparse_coo else [*parts, tensor._indices(), tensor._values()]  # noqa: SLF001  the public ones coalesce
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_tensor_that_is_not_dense_comes_back_by_its_parts(remembered, restored, name):
+    """Of the same kind, with the same numbers, and its parts have paths of their own."""
+    tensor = APART[name]()
+    with torch.no_grad():
+        wanted = _numbers(tensor)
+
+    for send in (restored, remembered):
+        found = send(tensor)
+        assert (type(found), found.layout, found.dtype) == (type(tensor), tensor.layout, tensor.dtype)
+        assert found.requires_grad == tensor.requires_grad
+        assert tensor.is_nested or found.shape == tensor.shape
+        with torch.no_grad():
+            assert all(map(torch.equal, _numbers(found), wanted))
+    assert len(tensors(tensor)) >= 1
+
+
+def test_the_parts_of_a_tensor_have_paths():
+    """As torch calls them, or nearly."""
+    assert list(tensors({"a": MATRIX.to_sparse()})) == ["['a'].indices", "['a'].values"]
+    assert list(tensors(MATRIX.to_sparse_csc())) == [".outer", ".inner", ".values"]
+    assert list(tensors(torch.nested.nested_tensor(ROWS))) == ["[0]", "[1]"]
+
+
+def test_a_tensor_with_a_part_that_is_not_stored_is_not_stored():
+    """With the reason of the part."""
+    spec = encode(MATRIX.to_sparse(), lambda tensor, path: {"skipped": path, "reason": "it is large"})
+
+    assert spec == {"skipped": "f32[4, 4]", "reason": "it is large"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("sparse", {"indices": 9}), ("sparse", {"shape": [1, 1]}), ("sparse", {"shape": [2**61, 2**61]}),
+        ("sparse", {"shape": [-4, 4]}), ("sparse", {"layout": "strided"}), ("sparse", {"indices": {"list": []}}),
+        ("not coalesced", {"coalesced": True}), ("sparse", {"values": {"tensor": 0}}),
+        ("sparse rows", {"shape": [4, 1]}), ("sparse rows", {"outer": {"tensor": 1}}), ("sparse rows", {"inner": None}),
+        ("sparse rows of blocks", {"layout": "sparse_csr"}), ("nested", {"layout": "strided?"}),
+        ("jagged", {"rows": 5}), ("nested", {"rows": []}),
+        ("quantized", {"scale": "x"}), ("quantized", {"zero_point": []}), ("quantized by channel", {"axis": 7}),
+        ("quantized by channel", {"axis": True}), ("quantized by channel", {"scale": {"tensor": 0}}),
+        ("masked", {"mask": {"tensor": 0}}),
+    ],
+)  # fmt: skip
+def test_parts_that_do_not_fit_together_are_refused(name, changes):
+    """Indices that point outside would be followed there."""
+    spec, stored = _held(APART[name]())
+    ((tag, form),) = spec.items()
+
+    try:
+        found = decode({tag: _changed(form, **changes)}, stored.__getitem__)
+    except DumpError as error:
+        assert "the description of a value is damaged: " in str(error)  # noqa: PT017  one of two good ends
+    else:
+        assert changes == {"rows": []} or not isinstance(found, torch.Tensor)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nested": {"layout": "jagged", "rows": [{"same": 0}]}},
+        {"sparse": {"layout": "sparse_coo", "shape": [5], "indices": {"same": 0}, "values": {"same": 0}}},
+        {"quantized": {"values": {"same": 0}, "scale": 1.0, "zero_point": 0}},
+        {"masked": {"data": {"same": 0}, "mask": {"same": 0}}},
+    ],
+)
+def test_parts_that_a_small_file_makes_long_are_refused(spec):
+    """They would be copied."""
+    long = {"tensor": 0, "expand": [2**40, 2], "shared": 0}
+
+    with pytest.raises(DumpError, match="is expanded"):
+        decode({"tuple": [[0, long], [1, spec]]}, lambda _: torch.ones(1, 2))
+    assert decode({"numpy": {"tensor": 0, "expand": [2**40, 2]}}, lambda _: torch.ones(1, 2)).shape == (1, 2)
+
+
+MODES = [
+    torch.no_grad, torch.inference_mode, FakeTensorMode, lambda: torch.device("meta"), lambda: torch.autocast("cpu"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["dense", *APART])
+def test_modes_that_the_model_runs_in_change_nothing(name, mode):
+    """What a hook reads is what is there; what is read is the caller's, and usable outside of the mode."""
+    tensor = torch.ones(2, 3).t() if name == "dense" else APART[name]()
+
+    with mode():
+        spec, stored = _held(tensor)
+    copies = [part.detach().clone() for part in stored]
+    with mode():
+        found = decode(spec, copies.__getitem__)
+
+    assert type(found) is type(tensor) and found.requires_grad == tensor.requires_grad
+    assert found.device.type == "cpu" and not found.is_inference()
+
+
+def test_parts_of_a_tensor_made_in_inference_mode_are_read():
+    """They allow less than others."""
+    with torch.inference_mode():
+        made = [make() for make in APART.values() if "gradient" not in str(make)]
+        specs = [_held(tensor)[0] for tensor in made]
+
+    assert not any("skipped" in spec for spec in specs)
+
+
 def _fake():
     with FakeTensorMode():
         return torch.ones(2, 3)
 
 
+def _freed():
+    tensor = torch.ones(2, 3)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+class Wrapping(torch.Tensor):
+    """Keeps its numbers to itself."""
+
+    @staticmethod
+    def __new__(cls):
+        return torch.Tensor._make_wrapper_subclass(cls, (2, 3))  # noqa: SLF001  as all such classes do
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise RuntimeError(func)
+
+
 WITHOUT_NUMBERS = {
     "meta": (lambda: torch.ones(2, 3, device="meta"), "f32[2, 3]", "it has no data"),
     "fake": (_fake, "f32[2, 3]", "it has no data"),
-    "sparse": (lambda: torch.eye(2).to_sparse(), "f32[2, 2]", "its layout is sparse_coo"),
-    "sparse rows": (lambda: torch.eye(2).to_sparse_csr(), "f32[2, 2]", "its layout is sparse_csr"),
-    "nested": (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "f32[nested]", "it is nested"),
-    "jagged": (
-        lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged),
+    "freed": (_freed, "f32[2, 3]", "there is no memory behind it"),
+    "lazy": (nn.UninitializedParameter, "f32[?]", "it is not initialized"),
+    "sparse without data": (
+        lambda: torch.empty(2, 2, layout=torch.sparse_coo, device="meta"),
+        "f32[2, 2]",
+        "it has no data",
+    ),
+    "jagged and transposed": (
+        lambda: torch.nested.nested_tensor(ROWS, layout=torch.jagged).transpose(1, 2),
         "f32[nested]",
         "it is nested",
     ),
-    "quantized": (
-        lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8),
-        "quint8[2]",
+    "packed and quantized": (
+        lambda: torch._empty_affine_quantized([4], scale=1.0, zero_point=0, dtype=torch.quint4x2),  # noqa: SLF001  as above
+        "quint4x2[4]",
         "it is quantized",
     ),
-    "bits": (lambda: torch.empty(2, dtype=torch.bits8), "bits8[2]", "ONNX has no carrier for bits8"),
-    "small integers": (lambda: torch.empty(2, dtype=torch.uint4), "uint4[2]", "ONNX has no carrier for uint4"),
-    "masked": (
-        lambda: masked_tensor(torch.ones(2), torch.tensor([True, False])),
-        "f32[2]",
-        "its class, MaskedTensor, keeps its numbers in its own way",
-    ),
+    "of a class of its own": (Wrapping, "f32[2, 3]", "its class, Wrapping, keeps its numbers in its own way"),
 }
 
 
@@ -158,3 +442,19 @@ def test_a_tensor_without_plain_numbers_is_skipped_with_its_reason(tmp_path, cap
     assert found == Skipped(what, reason)
     assert beside.item() == 1
     assert f"-- skips a {describe(make())} of key=('m', 0, 'O'): {reason}" in capsys.readouterr().out
+
+
+def test_a_tensor_inside_a_transformation_is_skipped():
+    """It stands for many, or for a derivative."""
+    reasons = []
+
+    def look(tensor):
+        encode(
+            [tensor, tensor.t()], lambda inner, _: reasons.append(not_storable(inner)) or {"skipped": "", "reason": ""}
+        )
+        return tensor.sum()
+
+    torch.vmap(look)(torch.ones(2, 3, 4))
+    torch.func.grad(look)(torch.ones(3, 4))
+
+    assert reasons == ["it is inside a transformation of torch.func"] * 4

@@ -4,18 +4,24 @@ import collections
 import dataclasses
 import enum
 import functools
+import itertools
+import json
+import struct
 import subprocess
 import sys
-from types import SimpleNamespace
+import types
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from filch.steal import Foreign, Skipped, restore, steal_forward, structure, tensors
+from filch.steal import DumpError, Foreign, Skipped, describe, restore, steal_forward, structure, tensors
+from filch.steal._structure import decode, encode
 
 
 class Point(NamedTuple):
@@ -42,6 +48,11 @@ class Access(enum.Flag):
     WRITE = 2
 
 
+class Bits(enum.IntFlag):
+    LOW = 1
+    HIGH = 2
+
+
 @dataclasses.dataclass
 class Plain:
     values: list
@@ -58,9 +69,53 @@ class Checking:
     """Its constructor must not run again."""
 
     value: torch.Tensor
+    made: int = dataclasses.field(init=False, default=7)
 
     def __post_init__(self):
         self.value = self.value + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    row: int
+    column: tuple = ()
+
+
+class Stack(list):
+    """A list with a `__dict__`."""
+
+
+class Pair(tuple):
+    __slots__ = ()
+
+
+class Named(dict):
+    __slots__ = ("first", "name", "unset")
+
+    def __init__(self, *args):
+        raise AssertionError("it must not run again")
+
+
+class Settings(collections.UserDict):
+    """A mapping that is no dictionary."""
+
+
+class Group:
+    """What torch was told to take apart."""
+
+    def __init__(self, left, right):
+        self.left, self.right = left, right
+
+
+pytree.register_pytree_node(
+    Group,
+    lambda group: ((group.left, group.right), "context"),
+    lambda items, _: Group(*items),
+    flatten_with_keys_fn=lambda group: (
+        [(pytree.GetAttrKey("left"), group.left), (pytree.GetAttrKey("right"), group.right)],
+        "context",
+    ),
+)
 
 
 ONE = torch.ones(2)
@@ -75,7 +130,10 @@ VALUES = {
     "empty containers": [[], (), {}, [[]], ([],), {"a": {}}, (((),),)],
     "tuples in lists": [(ONE, 1), [(ONE,)], ((ONE, [ONE]),)],
     "dictionaries in dictionaries": {"a": {"b": {"c": ONE}}, "d": [ONE, {"e": None}]},
-    "keys of any type": {0: ONE, "0": 1, None: 2, True: 3, 1.5: 4, (1, ("a", None)): 5, b"b": 6, Colour.RED: 7},
+    "keys of any type": {
+        0: ONE, "0": 1, None: 2, True: 3, 1.5: 4, (1, ("a", None)): 5, b"b": 6, Colour.RED: 7, Position(1, (2,)): 8,
+        frozenset({1}): 9, torch.float32: 10,
+    },
     "order of keys": {"z": 1, "a": 2, "m": 3},
     "ordered dictionary": collections.OrderedDict([("b", ONE), ("a", 1)]),
     "named tuple": Point(ONE, Point(ONE)),
@@ -90,12 +148,24 @@ VALUES = {
     "slices": [slice(None), slice(1, None, -1), slice(0, 2**70), (slice(None), 0, None)],
     "ranges": [range(3), range(10, 0, -3), range(2**70)],
     "enumerations": [Colour.RED, Colour.NONE, Level.LOW, Level.HIGH, Mode.FAST, Access.READ],
+    "flags": [Access.READ | Access.WRITE, Access(0), Bits.LOW | Bits.HIGH, Bits(0), Bits(6)],
+    "sets": [set(), {1, "a", (2, None)}, frozenset(), frozenset({1.5, frozenset({2})})],
+    "queues": [collections.deque(), collections.deque([1, 2], 3), collections.deque("ab")],
+    "counters": collections.Counter("aab"),
+    "read-only mapping": types.MappingProxyType({"a": ONE}),
+    "namespaces": [types.SimpleNamespace(), types.SimpleNamespace(a=1, b=[2])],
+    "byte arrays": [bytearray(b""), bytearray(b"a\0")],
+    "constants": [Ellipsis, NotImplemented],
     "arrays": [
         np.arange(6).reshape(2, 3), np.float16([1.5, np.nan]), np.zeros((0, 2)), np.array(3.0), np.array([True]),
         np.array([1 + 2j]), np.arange(6.0)[::-2], np.arange(4, dtype=np.uint16), np.arange(6).reshape(2, 3).T,
+        np.ones(3, ">f4"), np.array(["a", "böse"]), np.array([b"ab", b""]), np.array(["2020-01"], "M8[M]"),
+        np.array([], "U3"), np.ones((2, 0), ">i8"), np.ones(2, ml_dtypes.bfloat16),
+        np.ones((2, 1), ml_dtypes.float8_e4m3fn),
     ],
     "scalars of numpy": [
         np.float32(1.5), np.int64(-1), np.bool_(True), np.complex64(1j), np.float64("nan"), np.uint64(2**64 - 1),
+        np.str_("a"), np.datetime64("2020"), np.timedelta64(3, "s"), ml_dtypes.bfloat16(1.5),
     ],
 }  # fmt: skip
 
@@ -114,6 +184,7 @@ def test_nothing_runs_when_a_value_is_rebuilt(restored):
     value = Checking(torch.zeros(1))
 
     assert restored(value).value.item() == 1
+    assert restored(value).made == 7
 
 
 def test_a_model_output_is_usable_again(restored):
@@ -127,18 +198,78 @@ def test_a_model_output_is_usable_again(restored):
     assert torch.equal(found["last_hidden_state"], ONE)
 
 
-def test_other_mappings_lists_and_tuples_come_back_as_the_plain_ones(restored, differ):
-    """What they hold is what counts; their classes may need more than their items."""
+def test_lists_and_others_of_own_classes_come_back_with_what_they_have_besides(restored, remembered):
+    """Their class, their items, what is in their `__dict__` and in those of their slots that are set."""
+    stack, named = Stack([ONE]), Named.__new__(Named)
+    stack.note, named.first, named.name = torch.zeros(3), 1, "n"
+    named["a"] = 2
 
-    class Stack(list):
-        pass
+    for send in (restored, remembered):
+        found = send([stack, Pair((1, 2)), named])
+        assert [type(item) for item in found] == [Stack, Pair, Named]
+        assert found[1:] == [(1, 2), {"a": 2}]
+        assert found[0].note.shape == (3,)
+        assert (found[2].first, found[2].name, hasattr(found[2], "unset")) == (1, "n", False)
+    assert list(tensors(stack)) == ["[0]", ".note"]
 
-    class Pair(tuple):
-        __slots__ = ()
 
-    value = [collections.defaultdict(list, a=ONE), collections.Counter("a"), Stack([ONE]), Pair((1, 2))]
+def test_dictionaries_with_a_default_have_it_again(restored):
+    """Where it is a type of Python's; another factory would be code of the file's choosing."""
+    value = [collections.defaultdict(list, a=[1]), collections.defaultdict(lambda: 1, b=2)]
 
-    assert differ(restored(value), [{"a": ONE}, {"a": 1}, [ONE], (1, 2)]) is None
+    known, unknown = restored(value)
+
+    assert (known, known["new"]) == ({"a": [1], "new": []}, [])
+    assert (type(unknown), unknown, unknown.default_factory) == (collections.defaultdict, {"b": 2}, None)
+
+
+def test_mappings_that_are_no_dictionaries_are_read_like_one(restored):
+    """They may need more than their items, so they are not rebuilt; keys and paths are theirs."""
+    value = Settings({"a": ONE, 3: 4})
+
+    found = restored(value)
+
+    assert isinstance(found, Foreign)
+    assert (found.type_name, found.kind, found[3]) == (f"{__name__}:Settings", "dict", 4)
+    assert list(tensors(found)) == list(tensors(value)) == ["['a']"]
+    assert describe(found) == "Settings({a: f32[2], 3: 4})"
+
+
+def test_what_torch_was_told_to_take_apart_can_be_read(restored):
+    """By the names that it was told; it is not rebuilt, as what it was told to rebuild it with is a constructor."""
+    value = Group(ONE, [Group(1, None)])
+
+    found = restored(value)
+
+    assert isinstance(found, Foreign)
+    assert torch.equal(found.left, ONE)
+    assert found.right == [Foreign(f"{__name__}:Group", {"left": 1, "right": None, "context": "context"})]
+    assert list(tensors(found)) == list(tensors(value)) == [".left"]
+
+
+@pytest.mark.parametrize("bits", ["7ff8000000000000", "fff8000000000000", "7ff8000000000123", "fff0000000000001"])
+def test_numbers_that_are_none_keep_their_bits(restored, bits):
+    """The sign and the payload of a NaN."""
+    number = struct.unpack(">d", bytes.fromhex(bits))[0]
+
+    found = restored([number, complex(number, 1)])
+
+    assert [struct.pack(">d", part).hex() for part in (found[0], found[1].real)] == [bits] * 2
+
+
+def test_arrays_lie_as_they_did(restored):
+    """In the order of Fortran, and not to be written to."""
+    columns, constant = restored([np.asfortranarray(np.ones((2, 3))), np.broadcast_to(np.ones(1), (2, 3))])
+
+    assert columns.flags.f_contiguous and not columns.flags.c_contiguous and columns.flags.writeable
+    assert not constant.flags.writeable
+
+
+def test_masked_arrays_are_read_by_their_parts(restored, differ):
+    """Numbers and mask."""
+    found = restored(np.ma.masked_array([1, 2], [False, True]))
+
+    assert differ([found.data, found.mask], [np.array([1, 2]), np.array([False, True])]) is None
 
 
 def test_numbers_and_strings_of_own_classes_come_back_as_the_plain_ones(restored, differ):
@@ -153,21 +284,19 @@ def test_numbers_and_strings_of_own_classes_come_back_as_the_plain_ones(restored
     assert differ(restored([Count(3), Text("a")]), [3, "a"]) is None
 
 
+UNKNOWN = "Filch does not know how to store it"
 SKIPPED = {
-    "object": (object(), "builtins:object", "Filch does not know how to store it"),
-    "function": (len, "builtins:builtin_function_or_method", "Filch does not know how to store it"),
-    "class": (int, "builtins:type", "Filch does not know how to store it"),
-    "set": ({1}, "builtins:set", "Filch does not know how to store it"),
-    "namespace": (SimpleNamespace(a=1), "types:SimpleNamespace", "Filch does not know how to store it"),
-    "generator": (torch.Generator(), "torch._C:Generator", "Filch does not know how to store it"),
-    "module": (nn.Identity(), "torch.nn.modules.linear:Identity", "Filch does not know how to store it"),
-    "slice of strings": (slice("a", "b"), "builtins:slice", "Filch does not know how to store it"),
-    "several flags": (Access.READ | Access.WRITE, f"{__name__}:Access", "Filch does not know how to store it"),
-    "no flag": (Access(0), f"{__name__}:Access", "Filch does not know how to store it"),
-    "array of objects": (np.array([None]), "numpy:ndarray", "Filch does not know how to store it"),
-    "array of strings": (np.array(["a"]), "numpy:ndarray", "torch has no dtype <U1"),
-    "array of dates": (np.array(["2020"], "M8[Y]"), "numpy:ndarray", "torch has no dtype datetime64[Y]"),
-    "array of the other byte order": (np.ones(1, ">f4"), "numpy:ndarray", "torch has no dtype >f4"),
+    "object": (object(), "builtins:object", UNKNOWN),
+    "function": (len, "builtins:builtin_function_or_method", UNKNOWN),
+    "partial": (functools.partial(len, [1]), "functools:partial", UNKNOWN),
+    "class": (int, "builtins:type", UNKNOWN),
+    "view of a dictionary": ({}.keys(), "builtins:dict_keys", UNKNOWN),
+    "generator of numbers": (torch.Generator(), "torch._C:Generator", UNKNOWN),
+    "module": (nn.Identity(), "torch.nn.modules.linear:Identity", UNKNOWN),
+    "slice of strings": (slice("a", "b"), "builtins:slice", UNKNOWN),
+    "array of objects": (np.array([None]), "numpy:ndarray", UNKNOWN),
+    "array of records": (np.zeros(2, [("a", "i4")]), "numpy:ndarray", "torch has no dtype [('a', '<i4')]"),
+    "array of four bits": (np.zeros(2, ml_dtypes.int4), "numpy:ndarray", "torch has no dtype int4"),
 }
 
 
@@ -203,15 +332,119 @@ class Lazy:
         return super().__getattribute__(name)
 
 
-@pytest.mark.parametrize(("value", "error"), [(Unreadable(), "OSError"), (Lazy(), "RuntimeError")])
+class Nameless(type):
+    def __getattribute__(cls, name):
+        raise LookupError(name)
+
+
+class Hidden(metaclass=Nameless):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(Unreadable(), "OSError"), (Lazy(), "RuntimeError"), (Hidden(), "LookupError")]
+)
 def test_a_value_that_can_not_be_read_does_not_end_the_run(remembered, value, error):
     """The error of the user's class is the reason why it was skipped."""
     assert remembered([value])[0].reason == f"reading it raised {error}"
+    assert describe([value]).startswith("[<")
+
+
+class Refusing:
+    """Answers nothing."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError
+
+    def __eq__(self, _):
+        raise RuntimeError
+
+    def __hash__(self):
+        return 1
+
+    __repr__ = __str__ = __len__ = __iter__ = __bool__ = __int__ = __abs__ = __eq__
+
+
+class RefusingList(Refusing, list):
+    pass
+
+
+class RefusingNumber(Refusing, int):
+    pass
+
+
+class RefusingText(Refusing, str):
+    __slots__ = ()
+
+
+def test_what_a_value_answers_is_not_asked(remembered):
+    """Whether it is equal, how long it is, what class it claims; lists and numbers are read as they are stored."""
+    found = remembered([Refusing(), RefusingList([1]), RefusingNumber(2), RefusingText("a"), {Refusing(): 3}])
+
+    assert found[0] == Skipped(f"{__name__}:Refusing", UNKNOWN)
+    assert list.__getitem__(found[1], 0) == 1
+    assert found[2:4] == [2, "a"]
+    assert found[4] == {Skipped(f"{__name__}:Refusing", "it is key 0 of a dictionary"): 3}
+    assert describe([Refusing(), {Refusing(): 3}]) == "[<Refusing>, {<Refusing>: 3}]"
+
+
+class Growing:
+    """Writes itself into a dictionary and a list whenever it is looked at."""
+
+    def __init__(self):
+        self.known, self.listed = {self: 1}, [types.MappingProxyType(self)]
+
+    def keys(self):
+        self.listed.append(types.MappingProxyType(self))
+        return ()
+
+    items = keys
+
+    def __getitem__(self, _):
+        return 1
+
+    def __repr__(self):
+        self.known[Growing] = 1
+        return "growing"
+
+
+def test_a_value_that_grows_while_it_is_read_is_read_once(remembered):
+    """It is taken as it was when its turn came."""
+    value = Growing()
+
+    known, listed = remembered([value.known, value.listed])
+
+    assert list(known.values()) == [1]
+    assert len(listed) == 1 < len(value.listed)
+
+
+@pytest.mark.parametrize("value", [iter([1, 2]), (item for item in (1, 2)), map(int, "12"), zip("a", "b", strict=True)])
+def test_iterators_are_left_to_whom_they_belong(remembered, value):
+    """The model finds all of it."""
+    assert isinstance(remembered(value), Skipped)
+    assert len(list(value)) in (1, 2)
+
+
+class Endless(Unreadable):
+    def __getitem__(self, key):
+        return key
+
+    def __iter__(self):
+        return itertools.count()
+
+
+def test_a_mapping_that_never_ends_is_not_followed(remembered, monkeypatch):
+    """Up to a number of parts that no other value has."""
+    monkeypatch.setattr("filch.steal._encode.MOST", 1000)
+
+    assert remembered([Endless(), 1]) == [Skipped(f"{__name__}:Endless", "it has more than 1000 parts"), 1]
+    assert len(describe(Endless())) < 1_000_000
 
 
 def test_keys_that_can_not_be_stored_do_not_fall_together(restored):
     """As many entries come back as there were, and the other keys with them."""
-    value = {object(): torch.zeros(1), object(): torch.ones(1), nn.Parameter(ONE): 2, "a": 3, np.int64(7): 4}
+    value = {object(): torch.zeros(1), object(): torch.ones(1), ONE.to("meta"): 2, "a": 3, np.int64(7): 4}
 
     found = restored(value)
 
@@ -225,6 +458,13 @@ def test_keys_that_can_not_be_stored_do_not_fall_together(restored):
     ]
 
 
+def test_tensors_can_be_keys_and_elements(restored, differ):
+    """They are told apart by who they are."""
+    (key, value), element = *restored({ONE: 1}).items(), restored({(ONE, 2)}).pop()
+
+    assert differ([key, value, element], [ONE, 1, (ONE, 2)]) is None
+
+
 def test_a_value_that_contains_itself_is_cut_where_it_closes(remembered, differ):
     """A tree whose children know their parents is stored once, not a hundred levels deep and more often each level."""
     root = {"value": ONE, "children": []}
@@ -236,11 +476,47 @@ def test_a_value_that_contains_itself_is_cut_where_it_closes(remembered, differ)
     assert differ(found, {"value": ONE, "children": [{"value": 1, "parent": cut}, {"value": 2, "parent": cut}]}) is None
 
 
-def test_a_shared_object_is_stored_wherever_it_stands(restored, differ):
-    """Only what contains itself is cut."""
-    shared = [ONE]
+SHARED = {
+    "tensor": ONE, "list": [1], "dictionary": {"a": 1}, "set": {1}, "array": np.ones(2), "object": Plain([]),
+    "empty list": [], "transposed tensor": torch.ones(2, 3).t(), "parameter": nn.Parameter(ONE.clone()),
+}  # fmt: skip
 
-    assert differ(restored([shared, {"a": shared}]), [[ONE], {"a": [ONE]}]) is None
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_was_one_object_is_one_again(restored, remembered, name):
+    """Wherever it stands; its equals stay apart."""
+    shared = SHARED[name]
+
+    for send in (restored, remembered):
+        found = send([shared, {"a": (shared,)}, [ONE.clone()]])
+        assert found[0] is found[1]["a"][0]
+        assert found[0] is not found[2][0]
+
+
+def test_values_without_shared_objects_are_written_as_ever():
+    """What is shared, and nothing else, has a number."""
+    put = lambda _tensor, path: {"tensor": path}  # noqa: E731
+
+    assert encode([ONE, {"a": ()}, ()], put) == {
+        "list": [[0, {"tensor": "[0]"}], [1, {"dict": [["a", {"tuple": []}]]}], [2, {"tuple": []}]]
+    }
+    assert encode((ONE, ONE, ONE), put) == {
+        "tuple": [[0, {"tensor": "[0]", "shared": 0}], [1, {"same": 0}], [2, {"same": 0}]]
+    }
+    assert structure((ONE, ONE)) == structure((ONE, ONE.clone()))
+    assert list(tensors((ONE, ONE))) == ["[0]", "[1]"]
+
+
+def test_what_doubles_at_each_level_is_written_once(restored, monkeypatch):
+    """Lists that hold another twice, which holds another twice …: written out they would fill any disk."""
+    monkeypatch.setattr("filch.steal._encode.MOST", 1000)
+    value = functools.reduce(lambda inner, _: [inner, inner], range(60), ONE)
+
+    found = restored(value)
+
+    assert found[0][0] is found[1][1]
+    assert len(describe(found)) < 1_000_000
+    assert len(json.dumps(structure(found))) < 1_000_000
 
 
 def test_very_deep_nesting_ends_in_a_reason(restored):
@@ -368,3 +644,80 @@ def test_what_is_foreign_can_be_stolen_again(remembered, restored):
 
     assert restored(value) == value
     assert remembered(value) == value
+
+
+class Closing(list):
+    """Code of its class runs when it is gone."""
+
+    ran = []  # noqa: RUF012  the class's own
+
+    def __del__(self):
+        self.ran.append(1)
+
+
+@dataclasses.dataclass
+class Guarded:
+    value: int = 0
+
+
+Guarded.value = property(lambda self: 1, lambda self, item: Closing.ran.append(item))
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ({"list": [[0, 1]], "class": f"{__name__}:Closing"}, "list"),
+        ({"fields": [["value", 1]], "class": f"{__name__}:Guarded"}, "fields"),
+        ({"tuple": [[0, 1]], "class": f"{__name__}:Point"}, "tuple"),
+        ({"tuple": [[0, 1]], "class": "time:struct_time"}, "tuple"),
+        ({"dict": [["a", 1]], "class": "os:_Environ"}, "dict"),
+        ({"list": [[0, 1]], "class": f"{__name__}:Stack", "attributes": [["__class__", 1]]}, "list"),
+        ({"set": [[0, 1]], "class": "builtins:list"}, "set"),
+    ],
+)
+def test_a_class_whose_code_would_run_is_not_rebuilt(spec, kind):
+    """When it is filled or when it is gone; nor is one that these items do not make."""
+    Closing.ran.clear()
+
+    found = decode(spec, None)
+
+    assert (found.type_name, found.kind, list(found.fields.values())) == (spec["class"], kind, [1])
+    assert Closing.ran == []
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"same": 0}, {"list": [[0, {"same": 0}]], "shared": 0}, {"list": [[0, {"list": [], "shared": []}]]},
+        {"set": [[0, {"list": []}]]}, {"dict": [[{"tuple": [[0, {"list": []}]]}, 1]]},
+        {"list": [[0, {"tuple": [], "shared": 0}], [1, {"set": [[0, {"same": 0}]]}]]},
+        {"list": [], "class": "collections:deque", "maxlen": -1}, {"constant": "exit"}, {"bytes": "zz"},
+        {"dict": [], "class": "collections:defaultdict", "factory": "os:system"}, {"float": "nan", "bits": "00"},
+        {"enum": [], "class": f"{__name__}:Access"},
+        {"numpy": {"tensor": 0}, "dtype": "|O8"}, {"numpy": {"tensor": 0}, "dtype": "<U3"},
+        {"numpy": {"tensor": 0}, "dtype": ">f8"}, {"numpy": {"tensor": 0}, "dtype": "<f4,<f4"},
+    ],
+)  # fmt: skip
+def test_a_description_that_makes_no_sense_is_refused(spec):
+    """With our own error."""
+    with pytest.raises(DumpError, match="the description of a value is damaged: "):
+        decode(spec, lambda _: ONE)
+
+
+def test_flags_that_are_not_there_any_more_can_be_read():
+    """By their number."""
+    name = f"{__name__}:Access"
+
+    assert decode({"enum": 64, "class": name}, None) == Foreign(name, {"value": 64})
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.device("meta")])
+def test_modes_that_the_model_runs_in_do_not_reach_a_value(restored, differ, mode):
+    """Neither when it is taken nor when it is given back."""
+    value = [ONE, torch.ones(2, 3).t(), np.ones(2), ONE.clone().requires_grad_(), torch.ones(1, 2).expand(3, 2)]
+
+    with mode():
+        found = restored(value)
+
+    assert differ([*found[:3], found[3].detach(), found[4]], value) is None
+    assert found[3].requires_grad
