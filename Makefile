@@ -7,8 +7,10 @@ INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraint
 # What is installed depends on these two alone: the package itself is installed editable.
 PINS := pyproject.toml constraints.txt
 
+CASES ?= 20000
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fix coverage bench clean
+.PHONY: help demo test fuzz lint fix coverage bench clean
 
 help: ## say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -18,6 +20,9 @@ demo: $(VENV)/.installed ## steal, export and compare a tiny language model
 
 test: $(VENV)/.installed-test ## run the tests; `make test ARGS="-k dump"` some of them
 	$(BIN)/python -m pytest $(ARGS)
+
+fuzz: $(VENV)/.installed-test ## read 20,000 damaged dumps; `make fuzz CASES=100000` more
+	FILCH_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest tests/steal/test_fuzz.py --log-cli-level=INFO --log-cli-format='%(message)s'
 
 lint: $(VENV)/.installed-lint ## check style, types and who imports whom
 	@failed=0; for check in "ruff check ." "ruff format --check ." mypy lint-imports; do \

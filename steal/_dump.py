@@ -1,24 +1,38 @@
 """Reads a dump: nothing but the index at first, a tensor's bytes when it is asked for."""
 
+import contextlib
+import gc
+import itertools
 import json
 import math
-import mmap
 import os
+import reprlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
-import onnx
 import torch
 from google.protobuf.message import DecodeError
-from onnx import TensorProto
+from onnx import StringStringEntryProto
 
 from . import _format as form
-from ._dtypes import CARRIERS, dtype_of
+from ._dtypes import dtype_of
 from ._errors import DAMAGE, DumpError
+from ._files import unfinished
 from ._key import Key
+from ._reader import Reader, open_regular
 from ._records import ModuleInfo, Origin, Record, Records
 from ._structure import Spec, decode
-from ._writer import tensor_of
+from ._wire import Span, fields
+
+_GRAPH, _METADATA, _NODE = 7, 14, 1  # fields of ModelProto and GraphProto
+_EXACT = 2**53  # see `_structure`; larger integers can be chosen so that all have one hash, and a dictionary crawls
+_NONE = type(None)
+_RECORD_TYPES = {*itertools.product([str], [int], [str], [str, _NONE], [int, _NONE], [int], [str, _NONE])}
+
+_Name = TypeVar("_Name", bound=str | Key)
+_T = TypeVar("_T")
 
 
 class Dump(Records):
@@ -26,31 +40,40 @@ class Dump(Records):
 
     Attributes:
         environment: versions and time of the run that made it.
-        tensors: name, dtype and shape of each tensor.
     """
 
     environment: dict[str, str]
-    tensors: list[tuple[str, str, tuple[int, ...]]]
+    holder: Reader
+
+    @property
+    def tensors(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        """Name, dtype and shape of each tensor."""
+        return [row[:3] for row in map(self.holder.row, range(len(self.holder)))]
+
+    def __getitem__(self, key: Any) -> Any:
+        # Read once, however often the record refers to it: a small file could ask for terabytes otherwise.
+        made: dict[int, torch.Tensor] = {}
+
+        def get(reference: Spec) -> torch.Tensor:
+            if reference in made:
+                return made[reference].detach()
+            return made.setdefault(reference, self.holder.get(reference))
+
+        return decode(self.records[key].spec, get)
 
     def nbytes(self, key: Any) -> int:
         """The bytes of the tensors that the record holds; none is read for it."""
-        sizes: list[int] = []
-
-        def count(reference: Spec) -> torch.Tensor:
-            _, dtype, shape = self.tensors[reference]
-            known = dtype_of(dtype)
-            sizes.append(math.prod(shape) * (known.itemsize if known else 0))
-            return torch.empty(0, device="cpu")
-
-        decode(self.records[key].spec, count)
-        return sum(sizes)
+        parts = (part for reference in _references(self.records[key].spec) for part in self.holder.parts(reference))
+        rows = [self.holder.row(part) for part in parts]
+        known = ((dtype_of(row.dtype), row.shape) for row in dict.fromkeys(rows))
+        return sum(math.prod(shape) * dtype.itemsize for dtype, shape in known if dtype is not None)
 
 
 def restore(path: str | os.PathLike[str]) -> Dump:
     """Open a dump.
 
     Args:
-        path: what `steal_forward(dump_file=…)` wrote.
+        path: what `steal_forward(dump_file=…)` wrote; where it is a link, its data is beside the link, as for ONNX.
 
     Returns:
         the dump, with the keys, order and nesting of the capture. Tensors are on the CPU; those of a large dump are
@@ -60,98 +83,148 @@ def restore(path: str | os.PathLike[str]) -> Dump:
         DumpError: there is no such file, it is not a dump, or it is damaged.
     """
     where = Path(path)
-    model = _load(where)
-    props = form.metadata(model)
+    contents = _contents(where)
+    graph, props = _parts(where, contents)
     if form.VERSION_KEY not in props:
         raise DumpError(f"{str(where)!r} is an ONNX model, but no dump: steal_forward(dump_file=…) writes dumps")
-    if props[form.VERSION_KEY] != str(form.VERSION):
-        raise DumpError(f"{str(where)!r} has format {props[form.VERSION_KEY]}; this Filch reads format {form.VERSION}")
+    if props[form.VERSION_KEY] not in form.READABLE:
+        known = " and ".join(form.READABLE)
+        raise DumpError(f"{str(where)!r} has format {props[form.VERSION_KEY]!r:.50}; this Filch reads format {known}")
+    with _all_kept():
+        return _opened(where, contents, graph, props)
+
+
+def _opened(path: Path, contents: bytes, graph: Span, props: dict[str, str]) -> Dump:
     keys = (form.TENSORS_KEY, form.RECORDS_KEY, form.MODULES_KEY, form.ENVIRONMENT_KEY)
     try:
-        table, rows, known, environment = (json.loads(props[key]) for key in keys)
-        tensors = [(str(name), str(dtype), tuple(map(int, shape))) for name, dtype, shape in table]
-        records = dict(map(_record, rows))
-        modules = {
-            name: ModuleInfo(str(info["class"]), tuple(map(str, info["parameters"]))) for name, info in known.items()
-        }
-        dump = Dump(records, modules, _Reader(where, model, tensors), str(where))
-        dump.tensors = tensors
-        dump.environment = {name: str(value) for name, value in environment.items()}
+        rows, lines, known, about = (_json(props[key]) for key in keys)
+        names = _by_name((_text(name), None) for name, *_ in rows)
+        records = _by_name(map(_record, lines))
+        failed = _by_name(map(_failure, _json(props.get(form.FAILED_KEY, "[]"))))
+        grown = _json(props.get(form.GROWN_KEY, "[]"))
+        modules = {name: _module(info) for name, info in known.items()}
+        environment = {name: str(value) for name, value in about.items()}
+        nodes = _nodes(contents, graph, len(names))
     except DAMAGE as error:
-        raise DumpError(f"the index of {str(where)!r} is damaged: {error}") from error
+        raise DumpError(f"the index of {str(path)!r} is damaged: {error}") from error
+    dump = Dump(records, modules, Reader(path, contents, nodes, rows, grown), str(path), failed=failed)
+    dump.environment = environment
     return dump
 
 
-def _record(row: Spec) -> tuple[Key, Record]:
-    name, iteration, kind, spec, path, call, count = row
-    origin = Origin(None if path is None else str(path), None if call is None else int(call), int(count))
-    return Key(str(name), int(iteration), str(kind)), Record(spec, origin)
-
-
-def _load(path: Path) -> onnx.ModelProto:
+@contextlib.contextmanager
+def _all_kept() -> Iterator[None]:
+    """Inside, no garbage is collected: looking for some among all the new objects takes longer than making them."""
+    collecting = gc.isenabled()
+    gc.disable()
     try:
-        if path.stat().st_size > form.LARGEST:
-            raise DumpError(f"{str(path)!r} is not an ONNX file: those are never larger than 2 GiB")
-        contents = path.read_bytes()
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _contents(path: Path) -> bytes:
+    try:
+        with open_regular(path, follow=True) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > form.LARGEST:
+                raise DumpError(f"{str(path)!r} is not an ONNX file: those are never larger than 2 GiB")
+            return file.read(size)
     except FileNotFoundError:
-        raise DumpError(f"there is no file {str(path)!r}") from None
+        hint = unfinished(path.absolute())
+        raise DumpError(f"there is no file {str(path)!r}" + (f": {hint}" if hint else "")) from None
     except (OSError, ValueError) as error:  # ValueError: a null character
         raise DumpError(f"can't read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from error
-    model = onnx.ModelProto()
+
+
+def _parts(path: Path, contents: bytes) -> tuple[Span, dict[str, str]]:
+    """Where the graph is in a model, and what of its `metadata_props` is ours."""
+    graphs: list[Span] = []
+    props: dict[str, str] = {}
     try:
-        model.ParseFromString(contents)
-    except DecodeError:
+        for number, _, start, stop in fields(contents, 0, len(contents)):
+            if number == _GRAPH:
+                graphs.append((start, stop))
+            if number == _METADATA:
+                entry = StringStringEntryProto.FromString(contents[start:stop])
+                if entry.key in props:
+                    raise DumpError(f"{str(path)!r} is damaged: it has {entry.key!r:.200} twice")
+                if str(entry.key).startswith("filch."):  # what is not UTF-8 is given as bytes
+                    props[entry.key] = entry.value
+        [graph] = graphs
+    except (DecodeError, ValueError):
         raise DumpError(f"{str(path)!r} is not an ONNX file, or it is cut short") from None
-    if not model.HasField("graph"):
-        raise DumpError(f"{str(path)!r} is not an ONNX file, or it is cut short")
-    return model
+    return graph, props
 
 
-class _Reader:
-    """The tensors of one dump."""
+def _nodes(contents: bytes, graph: Span, count: int) -> list[Span]:
+    """Where the nodes are in a model, one for each tensor; a dump without any has one all the same."""
+    found = ((start, stop) for number, _, start, stop in fields(contents, *graph) if number == _NODE)
+    nodes = list(itertools.islice(found, count + 1))
+    if len(nodes) != max(count, 1):
+        raise ValueError(f"it speaks of {count} tensors, and there are {'more' if len(nodes) > count else len(nodes)}")
+    return nodes[:count]
 
-    def __init__(self, path: Path, model: onnx.ModelProto, table: list[tuple[str, str, tuple[int, ...]]]) -> None:
-        self._path = path
-        self._protos = {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
-        self._table = table
-        # At once, before another dump takes this one's place: a file that is mapped stays what it was.
-        places = (entry for proto in self._protos.values() for entry in proto.external_data if entry.key == "location")
-        self._maps = {location: self._map(location) for location in {entry.value for entry in places}}
 
-    def get(self, reference: Spec) -> torch.Tensor:
-        """The tensor at this place of the index; see `Holder`."""
-        if not isinstance(reference, int) or not 0 <= reference < len(self._table):
-            raise DumpError(f"{str(self._path)!r} refers to a tensor that is not in it: {reference!r}")
-        name, dtype_name, dims = self._table[reference]
-        proto, dtype = self._protos.get(name), dtype_of(dtype_name)
-        if proto is None or dtype is None:
-            raise DumpError(f"{str(self._path)!r} has no tensor {name!r} of a known dtype")
-        shape = torch.Size(dims)
-        wanted = math.prod([*shape, 2] if dtype.is_complex else shape) * CARRIERS[dtype].view.itemsize
-        raw = self._bytes(name, proto)
-        if len(raw) != wanted:
-            raise DumpError(f"{str(self._path)!r}: tensor {name!r} has {len(raw)} bytes where its shape wants {wanted}")
-        return tensor_of(torch.frombuffer(raw, dtype=torch.uint8) if wanted else None, dtype, shape)
+def _json(text: Spec) -> Any:
+    return json.loads(_text(text), parse_constant=_refuse)
 
-    def _bytes(self, name: str, proto: TensorProto) -> bytearray | memoryview:
-        if proto.data_location != TensorProto.EXTERNAL:
-            return bytearray(proto.raw_data)
-        place = {entry.key: entry.value for entry in proto.external_data}
-        try:
-            location, offset, length = place["location"], int(place["offset"]), int(place["length"])
-        except (KeyError, ValueError) as error:
-            raise DumpError(f"{str(self._path)!r} does not say where the bytes of {name!r} are") from error
-        mapped = self._maps[location]
-        if offset < 0 or length < 0 or offset + length > len(mapped):
-            where = f"{location!r} beside {str(self._path)!r}"
-            raise DumpError(f"{where} is cut short: the bytes of {name!r} are not in it")
-        return memoryview(mapped)[offset : offset + length]
 
-    def _map(self, location: str) -> mmap.mmap:
-        if location in ("", ".", "..") or Path(location).name != location:
-            raise DumpError(f"{str(self._path)!r} points outside its folder: {location!r}")
-        try:
-            with (self._path.parent / location).open("rb") as file:
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except (OSError, ValueError) as error:
-            raise DumpError(f"can't read {location!r}, the data of {str(self._path)!r}: {error}") from error
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _record(row: Spec) -> tuple[Key, Record]:
+    name, iteration, kind, spec, path, call, count, *source = row
+    [source] = source or [None]
+    counts = (iteration, count, 0 if call is None else call)
+    if (*map(type, (name, iteration, kind, path, call, count, source)),) not in _RECORD_TYPES or not _are_counts(
+        counts
+    ):
+        raise ValueError(f"no record is like {reprlib.repr(row)}")
+    return Key(name, iteration, kind), Record(spec, Origin(path, call, count, source))
+
+
+def _failure(row: Spec) -> tuple[Key, str]:
+    name, iteration, what = row
+    if (*map(type, row),) != (str, int, str) or not _are_counts((iteration,)):
+        raise ValueError(f"no call that raised is like {reprlib.repr(row)}")
+    return Key(name, iteration, "O"), what
+
+
+def _are_counts(values: tuple[int, ...]) -> bool:
+    return min(values) >= 0 and max(values) < _EXACT
+
+
+def _module(info: Spec) -> ModuleInfo:
+    return ModuleInfo(_text(info["class"]), tuple(map(_text, info["parameters"])))
+
+
+def _text(value: Spec) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{reprlib.repr(value)} is no text")
+    return value
+
+
+def _by_name(pairs: Iterable[tuple[_Name, _T]]) -> dict[_Name, _T]:
+    """A dictionary of things of which each has a name of its own."""
+    listed = list(pairs)
+    found = dict(listed)
+    if len(found) < len(listed):
+        twice = next(name for name, count in Counter(name for name, _ in listed).items() if count > 1)
+        raise ValueError(f"it has {twice!r:.200} twice")
+    return found
+
+
+def _references(spec: Spec) -> Iterator[Spec]:
+    """What stands for a tensor in a spec; in one, objects with the key `"tensor"` are nothing else."""
+    left = [spec]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            if "tensor" in part:
+                yield part["tensor"]
+            left.extend(part.values())
+        elif isinstance(part, list):
+            left.extend(part)

@@ -5,9 +5,14 @@ import copy
 import dataclasses
 import itertools
 import json
+import os
 import random
 import re
+import shutil
+import subprocess
 import sys
+import tracemalloc
+from pathlib import Path
 from types import ModuleType
 
 import onnx
@@ -156,12 +161,12 @@ def test_an_onnx_model_that_is_no_dump_is_refused(tmp_path):
     assert _error(tmp_path / "model.onnx") == expected
 
 
-@pytest.mark.parametrize("version", ["2", "0", "", "1.0", "one", "[]"])
+@pytest.mark.parametrize("version", ["3", "0", "", "1.0", "one", "[]"])
 def test_a_dump_of_another_version_is_refused(dump, version):
-    """With both versions."""
+    """With its version and ours."""
     _set(dump, "filch.dump", version)
 
-    assert _error(dump) == f"'{dump}' has format {version}; this Filch reads format 1"
+    assert _error(dump) == f"'{dump}' has format {version!r}; this Filch reads format 1 and 2"
 
 
 def test_a_dump_cut_at_any_place_is_refused(tmp_path):
@@ -280,7 +285,7 @@ def test_a_description_nested_too_deeply_is_refused(dump, tag, depth):
     ("spec", "message"),
     [
         ({"tensor": 99}, "refers to a tensor that is not in it: 99"),
-        ({"tensor": -1}, "refers to a tensor that is not in it: -1"),
+        ({"tensor": -1}, "there is no tensor -1"),
         ({"tensor": "a"}, "refers to a tensor that is not in it: 'a'"),
         ({"unheard": 1}, "the description of a value is damaged: {'unheard': 1} ('unheard')"),
         ([1], "the description of a value is damaged: [1] (a bare list)"),
@@ -303,12 +308,19 @@ def test_a_wrong_description_is_refused_when_it_is_read(dump, spec, message):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (["gone", "float32", [4]], "has no tensor 'gone' of a known dtype"),
-        (["m#0.O['tensors'][0]", "float31", [4]], "of a known dtype"),
-        (["m#0.O['tensors'][0]", "float32", [5]], "has 16 bytes where its shape wants 20"),
-        (["m#0.O['tensors'][0]", "float64", [4]], "has 16 bytes where its shape wants 32"),
-        (["m#0.O['tensors'][0]", "float32", [2**40, 2**40]], "has 16 bytes where its shape wants"),
-        (["m#0.O['tensors'][0]", "float32", [-2, -2]], "the description of a value is damaged"),
+        (["gone", "float32", [4]], "its node 0 is not the tensor 'gone' that its index speaks of"),
+        (["m#0.O['tensors'][0]", "float31", [4]], "has no known dtype: 'float31'"),
+        (["m#0.O['tensors'][0]", "float32", [5]], "its node 0 is not the tensor \"m#0.O['tensors'][0]\""),
+        (["m#0.O['tensors'][0]", "float64", [4]], "its node 0 is not the tensor"),
+        (["m#0.O['tensors'][0]", "float32", [2**40, 2**40]], "its node 0 is not the tensor"),
+        (["m#0.O['tensors'][0]", "float32", [-2, -2]], "no tensor has the shape [-2, -2]"),
+        (["m#0.O['tensors'][0]", "float32", "4"], "the row of its tensor 0: "),
+        (["m#0.O['tensors'][0]", "float32", [4.0]], "the row of its tensor 0: "),
+        (["m#0.O['tensors'][0]", "float32", [2**63, 0]], "the row of its tensor 0: "),
+        (["m#0.O['tensors'][0]", "float32", [9] * 300_000], "no tensor has the shape [9, 9, 9, 9, 9, 9, ...]"),
+        (["m#0.O['tensors'][0]", "float32", [4], "lzma"], "no tensor is like"),
+        (["m#0.O['tensors'][0]", ["float32"], [4]], "no tensor is like"),
+        (["m#0.O['tensors'][0]", "float32"], "the row of its tensor 0"),
     ],
 )
 def test_a_tensor_that_is_not_what_the_index_says_is_refused(dump, row, message):
@@ -332,15 +344,17 @@ def test_data_that_is_cut_short_is_refused(data, length):
     with (data.parent / "dump.onnx.data").open("r+b") as file:
         file.truncate(length)
 
-    assert re.search(r"is cut short: the bytes of '.*' are not in it|cannot mmap an empty file", _error(data))
+    expected = f"'dump.onnx.data' beside '{data}' is cut short: it has {length} bytes, and its tensors have 512"
+    assert _error(data) == expected
 
 
-def _point(path, **place):
-    """Change where the first tensor says that its bytes are."""
+def _point(path, *, nodes=1, **place):
+    """Change where the first tensors say that their bytes are."""
 
     def change(model):
-        for entry in model.graph.node[0].attribute[0].t.external_data:
-            entry.value = str(place.get(entry.key, entry.value))
+        for node in model.graph.node[:nodes]:
+            for entry in node.attribute[0].t.external_data:
+                entry.value = str(place.get(entry.key, entry.value))
 
     _edit(path, change)
 
@@ -356,18 +370,18 @@ def test_data_outside_the_folder_is_not_read(tmp_path, monkeypatch, location):
     for place in (tmp_path, folder, folder / "folder"):
         (place / "secret").write_bytes(bytes(1000))
     path = _write(folder / "dump.onnx", [torch.arange(64.0), torch.ones(64)])
-    _point(path, location=location)
+    _point(path, location=location, nodes=2)
 
-    assert _error(path) == f"'{path}' points outside its folder: {location!r}"
+    assert _error(path) == f"'{path}' is damaged: it points outside its folder: {location!r}"
 
 
 @pytest.mark.parametrize("location", ["none", "folder", "a\0b", "x" * 300])
 def test_data_that_can_not_be_read_is_refused(data, location):
     """Not there, no file, or no name."""
     (data.parent / "folder").mkdir()
-    _point(data, location=location)
+    _point(data, location=location, nodes=2)
 
-    assert f"can't read {location!r}, the data of '{data}'" in _error(data)
+    assert f"can't read {location!r:.200}, the data of '{data}'" in _error(data)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +407,7 @@ def test_a_tensor_without_a_place_is_refused(data):
 
     _edit(data, change)
 
-    assert "does not say where the bytes of 'm#0.O[0]' are" in _error(data)
+    assert _error(data) == f"'{data}' is damaged: it does not say where the bytes of its tensor 0 are"
 
 
 @pytest.mark.parametrize("field", ["attribute", "output"])
@@ -401,7 +415,7 @@ def test_a_node_without_its_parts_is_refused(dump, field):
     """An attribute holds the tensor, an output names it."""
     _edit(dump, lambda model: model.graph.node[0].ClearField(field))
 
-    assert _error(dump).startswith(f"the index of '{dump}' is damaged: ")
+    assert _error(dump).startswith(f"'{dump}' is damaged: its node 0 is ")
 
 
 @pytest.mark.parametrize("fields", [[["secret", 1]], [["value", 1], ["secret", 2]], [["__class__", 1]], [["value", 1]]])
@@ -453,3 +467,226 @@ def test_reading_a_damaged_dump_leaves_it_as_it_is(dump):
 
     assert dump.read_bytes() == before
     assert [path.name for path in dump.parent.iterdir()] == ["dump.onnx"]
+
+
+def test_a_link_in_the_place_of_the_data_is_refused(data):
+    """It could lead anywhere; so could a link to a file beside it."""
+    real = data.parent / "dump.onnx.data"
+    real.rename(data.parent / "elsewhere")
+    real.symlink_to("elsewhere")
+
+    assert _error(data) == f"can't read 'dump.onnx.data', the data of '{data}': it is a link"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: Path(path).symlink_to("/dev/zero")])
+def test_what_is_no_file_is_refused_at_once(data, make):
+    """Nobody waits for a pipe's other end, neither for the data nor for the model."""
+    for name, message in (
+        ("dump.onnx.data", "can't read 'dump.onnx.data', the data of"),
+        ("dump.onnx", "can't read '"),
+    ):
+        (data.parent / name).unlink()
+        make(data.parent / name)
+        assert re.search(f"^{message}.*: (it is no regular file|it is a link|Is a directory)$", _error(data))
+        if name == "dump.onnx.data":
+            (data.parent / name).rename(data.parent / "gone")
+
+
+def test_a_link_to_a_dump_is_followed_and_its_data_is_beside_the_link(data):
+    """Whoever names a link vouches for it; ONNX looks for the data in the same place."""
+    other = data.parent / "other"
+    other.mkdir()
+    (other / "link.onnx").symlink_to(data)
+
+    assert "can't read 'dump.onnx.data'" in _error(other / "link.onnx")
+
+    shutil.copy(data.parent / "dump.onnx.data", other)
+    assert restore(other / "link.onnx")["m", 0, "O"][1].tolist() == [1] * 64
+
+
+@pytest.mark.parametrize(
+    ("places", "allowed"),
+    [
+        ([(0, 256), (256, 256)], True),
+        ([(256, 256), (0, 256)], True),
+        ([(0, 256), (0, 256)], False),
+        ([(0, 256), (128, 256)], False),
+        ([(128, 256), (0, 256)], False),
+        ([(0, 256), (252, 256)], False),
+    ],
+)
+def test_bytes_of_two_tensors_are_damage(data, places, allowed):
+    """What is shared is one tensor, that several records name."""
+
+    def change(model):
+        for node, (offset, length) in zip(model.graph.node, places, strict=True):
+            for entry in node.attribute[0].t.external_data:
+                entry.value = str({"offset": offset, "length": length}.get(entry.key, entry.value))
+
+    _edit(data, change)
+
+    if allowed:
+        assert describe(restore(data)["m", 0, "O"]) == "[f32[64], f32[64]]"
+    else:
+        assert "two of its tensors have bytes of 'dump.onnx.data' in common" in _error(data)
+
+
+def test_bytes_that_begin_between_two_numbers_are_refused(data):
+    """Some processors can't read them."""
+    _point(data, offset=514)
+    with (data.parent / "dump.onnx.data").open("ab") as file:
+        file.write(bytes(1024))
+
+    assert "the bytes of 'm#0.O[0]' begin where no float32 can: at 514" in _error(data)
+
+
+def test_data_in_two_files_is_refused(data):
+    """A dump has one."""
+    _point(data, location="other")
+
+    assert _error(data) == f"'{data}' is damaged: its bytes are in more than one file: 'other', 'dump.onnx.data'"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: model.graph.node.append(model.graph.node[0]), "it speaks of 4 tensors, and there are more"),
+        (lambda model: model.graph.node.pop(), "it speaks of 4 tensors, and there are 3"),
+        (lambda model: model.graph.node[0].output.append("x"), "its node 0 is not the tensor"),
+        (
+            lambda model: model.graph.node[0].attribute.append(model.graph.node[0].attribute[0]),
+            "its node 0 is no tensor",
+        ),
+        (lambda model: model.metadata_props.append(model.metadata_props[0]), "it has 'filch.dump' twice"),
+    ],
+)
+def test_parts_that_are_there_once_too_often_are_refused(dump, change, message):
+    """Nodes, their parts, and keys."""
+    _edit(dump, change)
+
+    assert message in _error(dump)
+
+
+@pytest.mark.parametrize("key", ["filch.tensors", "filch.records", "filch.failed"])
+def test_two_things_of_one_name_are_refused(dump, key):
+    """Tensors, records and failures each have their own."""
+    text = next(entry.value for entry in onnx.load(dump).metadata_props if entry.key == key)
+    rows = json.loads(text) or [["m", 7, "ValueError: x"]]
+    _set(dump, key, [*rows, rows[0]])
+
+    assert re.fullmatch("the index of '.*' is damaged: it has .* twice", _error(dump))
+
+
+@pytest.mark.parametrize("row", [["m", -1], ["m", 2**53], ["m", True], ["m", 0.0], ["m", "0"], [5, 0], [None, 0]])
+def test_keys_that_no_capture_gives_are_refused(dump, row):
+    """Large numbers among them: many of them could be given one hash."""
+    _set(dump, "filch.records", [[*row, "O", None, None, None, 0]])
+
+    assert _error(dump).startswith(f"the index of '{dump}' is damaged: no record is like ")
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_json_does_not_have_are_refused(dump, text):
+    """Python's own reader would take them."""
+    _set(dump, "filch.records", f'[["m", 0, "O", {text}, null, null, 0]]')
+
+    assert _error(dump) == f"the index of '{dump}' is damaged: {text} is not JSON"
+
+
+def _field(number, contents):
+    """A field of a protobuf message."""
+    length, head = len(contents), [number << 3 & 127 | 2 | 128 * (number > 15)] + [number >> 4] * (number > 15)
+    while length > 127:
+        head.append(length & 127 | 128)
+        length >>= 7
+    return bytes([*head, length]) + contents
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells what memory a process has")
+@pytest.mark.parametrize(
+    "graph",
+    [
+        b"\x0a\x00" * 450_000,
+        _field(1, b"\x2a\x00" * 450_000),
+        _field(1, _field(5, _field(5, b"\x6a\x00" * 450_000))),
+        b"\x2a\x00" * 450_000,
+        b"\x0b" * 900_000,
+        b"\x62\x00" * 450_000,
+    ],
+    ids=["nodes", "attributes", "places", "initializers", "groups", "outputs"],
+)
+def test_a_bomb_of_protobuf_is_refused_in_little_memory(dump, graph):
+    """The parser makes an object of 140 bytes of two, and is not given them."""
+    model = onnx.load(dump)
+    model.ClearField("graph")
+    dump.write_bytes(model.SerializeToString() + _field(7, graph))
+    tracemalloc.start()
+    before = _resident()
+
+    text = _error(dump)
+
+    assert "damaged" in text or "not an ONNX file" in text
+    assert tracemalloc.get_traced_memory()[1] < 2**25
+    assert _resident() - before < 2**25
+    tracemalloc.stop()
+
+
+def _resident():
+    """Bytes of memory that this process has at the moment; what protobuf took stays until its model goes."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_tensor_that_a_record_names_often_is_read_once(tmp_path):
+    """Or a file of 1 MB could ask for 10 GB."""
+    path = _write(tmp_path / "dump.onnx", torch.zeros(100_000))
+    _set(path, "filch.records", [["m", 0, "O", {"list": [[0, {"tensor": 0}]] * 20_000}, "", 0, 0]])
+
+    found = restore(path)
+
+    assert len({tensor.data_ptr() for tensor in found["m", 0, "O"]}) == 1
+    assert found.nbytes(("m", 0, "O")) == 400_000
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """A dump whose bytes are compressed."""
+    module = Give(torch.arange(100.0))
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx", compress=True):
+        module()
+    return tmp_path / "dump.onnx"
+
+
+@pytest.mark.parametrize("shape", [[99], [101], [2**60], [3, 3], [1]])
+def test_compressed_bytes_that_do_not_give_the_shape_are_refused(packed, shape):
+    """Before they could give more."""
+    _set(packed, "filch.tensors", [["m#0.O", "float32", shape, "zlib"]])
+
+    assert re.search(
+        "the bytes of 'm#0.O': .* compressed bytes can't be|they give another number of bytes", _error(packed)
+    )
+
+
+def test_compressed_bytes_with_damage_are_refused(packed):
+    """Each of them, changed."""
+    raw = onnx.load(packed).graph.node[0].attribute[0].t.raw_data
+
+    for index in range(len(raw)):
+        wrong = bytes([*raw[:index], raw[index] ^ 0x55, *raw[index + 1 :]])
+        _edit(packed, lambda model, wrong=wrong: setattr(model.graph.node[0].attribute[0].t, "raw_data", wrong))
+        assert "the bytes of 'm#0.O': " in _error(packed)
+
+
+def test_a_dump_larger_than_memory_is_opened(tmp_path, monkeypatch):
+    """In a process of its own, which then has had that much of the address space."""
+    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    path = _write(tmp_path / "dump.onnx", [torch.arange(64.0), torch.ones(64)])
+    with (tmp_path / "dump.onnx.data").open("r+b") as file:
+        try:
+            file.truncate(2**42)
+        except OSError:
+            pytest.skip("this file system has no files of 4 TiB")
+
+    code = "import sys; from filch.steal import restore; print(restore(sys.argv[1])['m', 0, 'O'][1].sum().item())"
+    found = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
+
+    assert found.stdout == "64.0\n", found.stderr

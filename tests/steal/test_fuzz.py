@@ -1,0 +1,548 @@
+"""Real dumps, damaged at random: each is read or refused, soon and in little memory, and nothing of it runs.
+
+The suite takes a sample; `make fuzz` takes 20,000 cases, or `make fuzz CASES=…`.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import json
+import logging
+import mmap
+import os
+import re
+import signal
+import sys
+import time
+import warnings
+from collections import Counter, OrderedDict
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from google.protobuf.message import DecodeError
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from filch.steal import DumpError, restore, steal_append, steal_forward
+
+CASES = int(os.environ.get("FILCH_FUZZ_CASES", "300"))
+SECONDS = 2
+MEMORY = 64 * 2**20
+SIZE = 900_000  # of the largest files: the limits are for those under 1 MB
+
+NORESERVE = 0x4000  # Python has no name for it before 3.13
+
+log = logging.getLogger("fuzz")
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="only Linux tells what memory it took"
+)
+
+
+# ---- the judge
+
+
+class FaultError(AssertionError):
+    """What no dump may do to whoever reads it."""
+
+
+class _Hang(BaseException):  # no `except Exception` takes it
+    pass
+
+
+@dataclasses.dataclass
+class Watched:
+    """Says when code of its class runs."""
+
+    value: object = None
+    ran = []  # noqa: RUF012  the class's own
+
+    def __post_init__(self):
+        self.ran.append("constructor")
+
+    def __setattr__(self, name, value):
+        self.ran.append("attribute")
+        super().__setattr__(name, value)
+
+    def __reduce__(self):
+        self.ran.append("pickle")
+        return super().__reduce__()
+
+
+def judge(steps, seconds=SECONDS, memory=MEMORY):
+    """Take steps that may raise DumpError.
+
+    Returns:
+        `"refused"`, `"read in part"` or `"read"`.
+
+    Raises:
+        FaultError: a step did anything else, or all of them took too much.
+    """
+    Watched.ran.clear()
+    outcomes = []
+    with _limits(seconds, memory), warnings.catch_warnings():
+        modules = set(sys.modules)
+        warnings.simplefilter("error")
+        for step in steps:
+            try:
+                step()
+                outcomes.append("read")
+            except DumpError as error:
+                _check_sentence(str(error))
+                outcomes.append("refused")
+            except Exception as error:
+                raise FaultError(f"it raised {type(error).__name__}: {error}") from error
+    if Watched.ran:
+        raise FaultError(f"it ran the {Watched.ran[0]} of a class")
+    if set(sys.modules) != modules:
+        raise FaultError(f"it imported {sorted(set(sys.modules) - modules)}")
+    return outcomes[0] if len(set(outcomes)) == 1 else "read in part"
+
+
+def _check_sentence(text):
+    if not text or len(text) > 1000 or not text.isprintable():
+        raise FaultError(f"its message is no sentence: {text[:200]!r}, {len(text)} characters")
+
+
+@contextlib.contextmanager
+def _limits(seconds, memory):
+    def hang(*_):
+        raise _Hang
+
+    former = signal.signal(signal.SIGALRM, hang)
+    # Once more later: what is being imported or decoded just then may swallow the first.
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    start, before = time.perf_counter(), _memory(reset=True)
+    try:
+        yield
+        taken = time.perf_counter() - start
+    except _Hang:
+        raise FaultError(f"it takes more than {seconds} s") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    if taken > seconds:  # in one long call of C, say
+        raise FaultError(f"it takes {taken:.1f} s")
+    for name, now in _memory().items():
+        if now - before[name] > memory:
+            raise FaultError(f"it takes {(now - before[name]) >> 20} MB ({name})")
+
+
+def _memory(*, reset=False):
+    """The most memory so far: what was touched since the last reset, and what was ever asked for (bytes)."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    found = dict(re.findall(r"(VmHWM|VmPeak):\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii")))
+    return {name: int(amount) * 1024 for name, amount in found.items()}
+
+
+def _read_all(path):
+    """All that can be asked of the dump at `path`, a step each."""
+    found = []
+    yield lambda: found.append(restore(path))
+    if not found:
+        return
+    [dump] = found
+    yield lambda: dump.tensors
+    yield dump.describe
+    yield dump.calls
+    yield lambda: repr((dump, dump.modules, dump.environment, dump.failed))
+    for key in dump:
+        yield lambda key=key: dump.nbytes(key)
+        yield lambda key=key: _touch(dump[key], set())
+
+
+def _touch(value, seen):
+    """Read the bytes of all tensors in a value, as far as it is plain."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            _touch(item, seen)
+    elif type(value) is torch.Tensor and value.layout == torch.strided and not value.is_nested:
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            storage.clone()
+
+
+# ---- real dumps
+
+
+class Pair(nn.Module):
+    """Two layers, of which the second takes what it wants from the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.second(self.first(x).relu())
+
+
+def _model(folder, **options):
+    module = Pair()
+    with steal_forward(("pair", module), submodules=True, dump_file=folder / "dump.onnx", **options):
+        module(torch.ones(2, 3))
+        module(torch.zeros(1, 3))
+
+
+def _kinds(folder, **options):
+    whole = torch.arange(6.0)
+    value = {
+        "tensors": [whole, whole[2:], torch.ones(2, 3).T, torch.zeros(0, 2), torch.ones(2, dtype=torch.complex64)],
+        "others": [
+            torch.Size([2]),
+            torch.float16,
+            torch.device("cpu"),
+            slice(1, None),
+            range(3),
+            b"a",
+            object(),
+            {1, 2},
+        ],
+        "numbers": (1, 2**70, 1.5, float("nan"), 1j, None, True),
+        ("key", 1): OrderedDict(array=np.ones(2), scalar=np.float32(1), watched=Watched(1), bits=torch.ones(3) > 0),
+        "again": torch.max(torch.ones(2, 2), 0),
+    }
+    value["same"] = value["tensors"]
+    with steal_forward(("m", nn.Identity()), dump_file=folder / "dump.onnx", **options):
+        steal_append("kinds", value)
+        steal_append("kinds", torch.ones(300).bfloat16())
+
+
+def _nothing(folder):
+    with steal_forward(("m", nn.Identity()), dump_file=folder / "dump.onnx"):
+        pass
+
+
+MAKERS = {
+    "model": _model,
+    "model, beside": _model,
+    "kinds": _kinds,
+    "kinds, beside": _kinds,
+    "packed": lambda folder: _kinds(folder, compress=True),
+    "packed, beside": lambda folder: _kinds(folder, compress=True),
+    "nothing": _nothing,
+}
+
+
+class _Dumps(dict):
+    def __repr__(self):
+        return "dumps"  # hypothesis prints what a strategy was made with
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory):
+    """The bytes of some real dumps: of the model, and of its data or None."""
+    found = _Dumps()
+    for name, make in MAKERS.items():
+        folder = tmp_path_factory.mktemp("dump")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("filch.steal._format.INLINE_LIMIT", 0 if "beside" in name else 2**20)
+            make(folder)
+        data = folder / "dump.onnx.data"
+        assert data.exists() == ("beside" in name)
+        found[name] = ((folder / "dump.onnx").read_bytes(), data.read_bytes() if data.exists() else None)
+    return found
+
+
+# ---- damage
+
+WORDS = """
+    tensor numpy tuple list dict set fields state class shared same skipped reason int float complex bytes size torch
+    device enum type slice range sparse nested masked quantized order expand requires_grad attributes constant bits
+    scalar parts zlib float32 complex64 bool uint8 float4_e2m1fn_x2 cpu cuda:0 meta load os:system 0x10 ff enum:Enum
+    torch.nn.parameter:Parameter torch:Tensor collections:OrderedDict collections:deque builtins:mappingproxy
+    torch.return_types:max dump.onnx dump.onnx.data ../x /dev/zero
+""".split()  # noqa: SIM905  a list of these would be a page
+WORDS += [f"{__name__}:Watched", "\ud800"]
+NUMBERS = [
+    -1,
+    0,
+    1,
+    2,
+    63,
+    64,
+    2**31,
+    2**32,
+    2**53,
+    2**61 - 1,
+    2**63 - 1,
+    2**63,
+    2**64,
+    10**400,
+    -(2**63),
+    1e308,
+    1e400,
+]
+PLACES = [*map(str, NUMBERS), *WORDS[:-1], "64", "128", "4096", "１", "1_0", " 1", "9" * 5000]  # noqa: RUF001
+_leaves = st.one_of(
+    st.none(), st.booleans(), st.sampled_from(NUMBERS), st.integers(0, 20), st.sampled_from(WORDS), st.text(max_size=4)
+)
+_json = st.recursive(
+    _leaves,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(WORDS), inner, min_size=1, max_size=3),
+    max_leaves=8,
+)
+_byte_damage = st.sampled_from(["flip", "flip", "insert", "delete", "copy", "cut", "repeat"])
+
+
+def _damaged_bytes(draw, whole):
+    """Bytes with some of them changed, put in, taken out, copied elsewhere, cut off or repeated."""
+    way = draw(_byte_damage)
+    start = draw(st.integers(0, len(whole)))
+    stop = draw(st.integers(start, min(len(whole), start + 64)))
+    if way == "cut":
+        return whole[:start]
+    if way == "delete":
+        return whole[:start] + whole[stop:]
+    if way == "copy":
+        to = draw(st.integers(0, len(whole)))
+        return whole[:to] + whole[start:stop] + whole[to:]
+    if way == "repeat":
+        return whole[:start] + whole[start:stop] * _times(draw, len(whole), stop - start) + whole[stop:]
+    fresh = draw(st.binary(min_size=1, max_size=8))
+    return whole[:start] + fresh + whole[start + (len(fresh) if way == "flip" else 0) :]
+
+
+def _times(draw, whole, part):
+    """How often a part is repeated: seldom until the file is as large as may be."""
+    few = draw(st.integers(0, 20))
+    return few if few < 20 else max(0, SIZE - whole) // max(part, 1)
+
+
+def _damaged_json(draw, text):
+    """JSON with a value in it replaced by another, taken out, doubled or repeated."""
+    if isinstance(text, bytes):  # no UTF-8 any more
+        return text
+    try:
+        right = json.loads(text)
+    except ValueError:
+        return _damaged_text(draw, text)
+    places = list(_places(right))
+    *above, last = draw(st.sampled_from(places)) or (None,)
+    way = draw(st.sampled_from(["replace", "replace", "move", "move", "delete", "repeat", "text"]))
+    if way == "text" or last is None:
+        return _damaged_text(draw, text)
+    changed = copy.deepcopy(right)
+    inside = _at(changed, above)
+    if way == "replace":
+        inside[last] = draw(_json)
+    elif way == "move":
+        inside[last] = copy.deepcopy(_at(right, draw(st.sampled_from(places))))
+    elif way == "delete":
+        del inside[last]
+    elif isinstance(inside, list):
+        part = len(json.dumps(inside[last])) + 2
+        inside[last:last] = [inside[last]] * _times(draw, len(text), part)
+    return json.dumps(changed)
+
+
+def _damaged_text(draw, text):
+    return _damaged_bytes(draw, text.encode(errors="replace")).decode(errors="replace")
+
+
+def _places(value, path=()):
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _places(item, (*path, key))
+
+
+def _at(value, path):
+    for key in path:
+        value = value[key]
+    return value
+
+
+def _damaged_node(draw, model):
+    """Something is done to a node or to its tensor."""
+    nodes = model.graph.node
+    if not nodes:
+        return
+    index = draw(st.integers(0, len(nodes) - 1))
+    node = nodes[index]
+    tensor = node.attribute[0].t if node.attribute else onnx.TensorProto()
+    ways = [
+        "dims",
+        "type",
+        "raw",
+        "where",
+        "name",
+        "word",
+        "node",
+        "attribute",
+        *["place"] * 2 * len(tensor.external_data),
+    ]
+    way = draw(st.sampled_from(ways))
+    if way == "dims":
+        tensor.dims[:] = draw(st.lists(st.sampled_from([0, 1, 2, 3, 6, 2**40, 2**62, -1]), max_size=70))
+    elif way == "type":
+        tensor.data_type = draw(st.integers(-1, 30))
+    elif way == "raw":
+        tensor.raw_data = _damaged_bytes(draw, tensor.raw_data)
+    elif way == "where":
+        tensor.data_location = draw(st.sampled_from([0, 1]))
+    elif way == "place":
+        entry = draw(st.sampled_from(list(tensor.external_data)))
+        entry.value = draw(st.sampled_from(PLACES))
+    elif way == "name":
+        node.output[:] = draw(st.lists(st.sampled_from([*node.output, "x", nodes[0].name]), max_size=2))
+    elif way == "word":
+        node.op_type = draw(st.sampled_from(["Constant", "Loop", ""]))
+    else:
+        _repeat(draw, nodes if way == "node" else node.attribute, model.ByteSize())
+
+
+def _repeat(draw, whole, size):
+    """One of a protobuf list is taken out, or put there many times."""
+    if not whole:
+        return
+    index = draw(st.integers(0, len(whole) - 1))
+    part = copy.deepcopy(whole[index])
+    if count := _times(draw, size, part.ByteSize() + 4):
+        whole.extend([part] * count)
+    else:
+        del whole[index]
+
+
+def _damaged_model(draw, contents):
+    """A model with damage to its index, its nodes or the rest of it; bytes, if it is no model any more."""
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(contents)
+    except DecodeError:
+        return _damaged_bytes(draw, contents)
+    way = draw(st.sampled_from(["json", "json", "json", "node", "node", "part"]))
+    props = model.metadata_props
+    with contextlib.suppress(ValueError):  # protobuf takes no lone surrogates, and gives what is not UTF-8
+        if way == "node":
+            _damaged_node(draw, model)
+        elif props:
+            entry = draw(st.sampled_from(list(props)))
+            if way == "json":
+                entry.value = _damaged_json(draw, entry.value)
+            elif draw(st.booleans()):
+                props.add(key=entry.key, value=draw(st.sampled_from(list(props))).value)
+            else:
+                props.remove(entry)
+    return model.SerializeToString()
+
+
+@st.composite
+def damage(draw, dumps):
+    """A model and its data, one of them or both not as they were, of less than 1 MB."""
+    contents, data = dumps[draw(st.sampled_from(sorted(dumps)))]
+    for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
+        where = draw(st.sampled_from(["model", "model", "model", "bytes", "data"]))
+        if where == "data" and data is not None:
+            data = _damaged_bytes(draw, data)
+        elif where == "model":
+            contents = _damaged_model(draw, contents)
+        else:
+            contents = _damaged_bytes(draw, contents)
+    return contents[:SIZE], None if data is None else data[:SIZE]
+
+
+def _warn():
+    warnings.warn("of something", UserWarning, stacklevel=1)
+
+
+def _two_lines():
+    raise DumpError("this\nand that")
+
+
+def _reserve():
+    """Ask for more memory than there ever was, and touch none of it."""
+    more = _memory()["VmPeak"] + 2**28
+    mmap.mmap(-1, more, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+
+
+def _import():
+    sys.modules["planted"] = None
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (lambda: {}["x"], "it raised KeyError: 'x'"),
+        (lambda: int("x"), "it raised ValueError"),
+        (_warn, "it raised UserWarning: of something"),
+        (_two_lines, "its message is no sentence"),
+        (_import, r"it imported \['planted'\]"),
+        (lambda: Watched(1), "it ran the attribute of a class"),
+        (lambda: time.sleep(2), "it takes more than 1 s"),
+        (lambda: sum(range(10**8)), "it takes "),
+        (lambda: bytearray(2**28), r"it takes \d+ MB"),
+        (lambda: torch.ones(2**25), r"it takes 1\d\d MB"),
+        (_reserve, r"it takes \d+ MB \(VmPeak\)"),
+    ],
+)
+def test_the_judge_sees_every_fault(monkeypatch, step, message):
+    """Each of those that no dump may have, planted."""
+    monkeypatch.setitem(sys.modules, "planted", None)
+    del sys.modules["planted"]
+
+    with pytest.raises(FaultError, match=message):
+        judge([step], seconds=1)
+
+
+def test_the_judge_sees_memory_that_others_asked_for_before():
+    """The most that a process ever asked for says nothing of a step that takes less."""
+    torch.empty(2**29, device="cpu")
+
+    with pytest.raises(FaultError, match=r"it takes 12\d MB \(VmHWM\)"):
+        judge([lambda: torch.ones(2**25)], seconds=1)
+
+
+def test_the_judge_lets_a_refusal_pass():
+    """Whether all is refused, some or nothing."""
+
+    def refuse():
+        raise DumpError("it is damaged")
+
+    assert judge([refuse]) == "refused"
+    assert judge([dict, refuse]) == "read in part"
+    assert judge([dict, dict]) == "read"
+
+
+def test_whatever_is_wrong_with_a_dump_it_is_read_or_refused(dumps, tmp_path):
+    """No crash, no hang, no large allocation, no code, and no error but ours."""
+    path, data = tmp_path / "dump.onnx", tmp_path / "dump.onnx.data"
+    outcomes, start = Counter(), time.perf_counter()
+    torch.ones(2**20).clone()  # what is imported or made once, threads among it, is no dump's fault
+    for contents, more in dumps.values():
+        path.write_bytes(contents)
+        data.write_bytes(more or b"")
+        for step in _read_all(path):
+            step()
+
+    @settings(
+        max_examples=CASES,
+        deadline=None,
+        database=None,
+        derandomize="FILCH_FUZZ_CASES" not in os.environ,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(damage(dumps))
+    def run(case):
+        path.write_bytes(case[0])
+        data.unlink(missing_ok=True)
+        if case[1] is not None:
+            data.write_bytes(case[1])
+        outcomes[judge(_read_all(path))] += 1
+        if outcomes.total() % 1000 == 0:
+            log.info("%s cases in %.0f s: %s", outcomes.total(), time.perf_counter() - start, dict(outcomes))
+
+    run()
+
+    log.info("%s cases in %.0f s: %s", outcomes.total(), time.perf_counter() - start, dict(outcomes))
+    assert outcomes.total() >= CASES
+    assert min(outcomes["refused"], outcomes["read"], outcomes["read in part"]) > CASES // 100
