@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from filch.export import Program, export, load_program, optimize
-from filch.steal import DumpError, FilchError, describe, restore, steal_forward
+from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
 
 from ._compare import compare
 from ._demo import tiny_llm
@@ -107,21 +107,47 @@ def steal(
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Leave out the submodules of these names.")] = None,
     storage_limit: Annotated[int | None, typer.Option(help="Leave out tensors of more bytes.")] = None,
+    total_limit: Annotated[int | None, typer.Option(help="Leave out tensors once so many bytes are kept.")] = None,
+    statistics_only: Annotated[
+        bool, typer.Option("--statistics-only", help="Keep no tensor, only what it is like.")
+    ] = False,
+    compress: Annotated[bool, typer.Option("--compress", help="A smaller dump, at the price of time.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print each call.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a model and steal what all its modules take and give."""
     subject = make_subject(factory)
-    with steal_forward(
-        subject.model,
-        submodules=True,
-        include=include,
-        exclude=exclude,
-        storage_limit=storage_limit,
-        dump_file=output,
-        verbose=0 if quiet else 1,
+    with (
+        progress("stealing", quiet=quiet or verbose),
+        steal_forward(
+            subject.model,
+            submodules=True,
+            include=include,
+            exclude=exclude,
+            storage_limit=storage_limit,
+            total_limit=total_limit,
+            statistics_only=statistics_only,
+            compress=compress,
+            dump_file=output,
+            on_error="raise",
+            verbose=int(verbose and not quiet),
+        ) as capture,
     ):
         _run(subject)
-    _say(quiet, f"written: {output}")
+    totals = capture.totals
+    sizes = f"{decimal(totals.nbytes)}, {decimal(totals.shared)} more were the same"
+    _say(quiet, f"written: {output}: {totals.records} values, {sizes}")
+
+
+@app.command("recover")
+def recover_command(
+    file: Annotated[Path, typer.Argument(help="The dump that a capture was to write.")],
+    to: Annotated[Path | None, typer.Option(help="Where to put it, in the same folder.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Make a dump of what a capture left that was killed."""
+    dump = recover(file, to)
+    _say(quiet, f"written: {dump.source}: {len(dump)} values")
 
 
 @app.command("export")

@@ -99,7 +99,7 @@ def _stolen(reference: Records, program: Program, graph: Graph, call: Call) -> t
     keys: dict[tuple[str, int], tuple[str, int]] = {}
     for key in call.keys:
         origin = reference.records[key].origin
-        if origin.path is not None and key.kind == "I":
+        if origin.path is not None and key.kind == "I" and key.name in reference.modules:
             keys.setdefault((origin.path, origin.iteration), (key.name, key.iteration))
     name, iteration = keys["", 0]
     args, kwargs = reference[Key(name, iteration, "I")]

@@ -10,11 +10,14 @@
 from ._arguments import argument_tensors
 from ._describe import describe
 from ._dump import Dump, restore
-from ._errors import DumpError, FilchError
+from ._errors import DumpError, FilchError, NonFiniteError
 from ._key import Key
-from ._records import Call, ModuleInfo, Origin, Record, Records
+from ._records import Call, ModuleInfo, Origin, Record, Records, Totals
+from ._recover import recover
+from ._statistics import Statistics
 from ._steal import Capture, is_stealing, steal_append, steal_forward
 from ._structure import Foreign, Skipped, structure, tensors
+from ._watch import NonFinite
 
 __all__ = [
     "Call",
@@ -25,13 +28,18 @@ __all__ = [
     "Foreign",
     "Key",
     "ModuleInfo",
+    "NonFinite",
+    "NonFiniteError",
     "Origin",
     "Record",
     "Records",
     "Skipped",
+    "Statistics",
+    "Totals",
     "argument_tensors",
     "describe",
     "is_stealing",
+    "recover",
     "restore",
     "steal_append",
     "steal_forward",

@@ -5,6 +5,18 @@ class FilchError(Exception):
     """Anything that Filch refuses: bad arguments, unusable files, a backend that is not there."""
 
 
+class NonFiniteError(FilchError):
+    """A NaN or an infinity where `steal_forward(watch=…)` was asked to look for one.
+
+    Attributes:
+        found: the `NonFinite`.
+    """
+
+    def __init__(self, found: object) -> None:
+        super().__init__(str(found))
+        self.found = found
+
+
 class DumpError(FilchError):
     """A file that is no dump, or a dump that is damaged; the message names the path."""
 

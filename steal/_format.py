@@ -5,18 +5,26 @@ person can read. Its bytes stand in the node, or, in a large dump, in one file b
 under these keys of `metadata_props`:
 
 - `filch.dump`: the version of the format.
-- `filch.tensors`: `[output name, torch dtype, shape]` for each tensor; records name tensors by their place here.
-- `filch.records`: `[name, iteration, kind, spec, path, call, iteration in the call]` for each record, as the run went.
+- `filch.tensors`: `[output name, torch dtype, shape]` for each tensor, with a fourth `"zlib"` where its bytes are
+  compressed; records name tensors by their place here, which is that of the node too.
+- `filch.grown`: `[first, tail, dim]` for each tensor that is kept in parts, as it is an earlier one with something
+  added; records name it -1, -2 … by its place here, and `first` may name one that came before it.
+- `filch.records`: `[name, iteration, kind, spec, path, call, iteration in the call, source line]` for each record, as
+  the run went; what is null at the end is left out.
+- `filch.failed`: `[name, iteration, what it raised]` for each call that raised.
 - `filch.modules`: the class and the parameters of each stolen module, by name.
 - `filch.environment`: versions and time, for people.
 """
 
 from onnx import ModelProto
 
-VERSION = 1
+VERSION = 2
+READABLE = ("1", "2")  # the second added what stands after a row's usual end
 VERSION_KEY = "filch.dump"
 TENSORS_KEY = "filch.tensors"
 RECORDS_KEY = "filch.records"
+GROWN_KEY = "filch.grown"
+FAILED_KEY = "filch.failed"
 MODULES_KEY = "filch.modules"
 ENVIRONMENT_KEY = "filch.environment"
 

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-Kind = Literal["I", "O", "V"]
+Kind = Literal["I", "O", "V", "GI", "GO", "P", "GP"]
 
 
 class Key(NamedTuple):
@@ -11,7 +11,8 @@ class Key(NamedTuple):
     Attributes:
         name: the module's name as given to `steal_forward` (`""` for an unnamed one), or what `steal_append` was given.
         iteration: how many times it was called before in this capture.
-        kind: `"I"` for inputs, `"O"` for the output, `"V"` for a value handed to `steal_append`.
+        kind: `"I"` for inputs, `"O"` for the output, `"V"` for a value handed to `steal_append`; `"GI"` and `"GO"` for
+            the gradients with respect to inputs and output, `"P"` for a parameter and `"GP"` for its gradient.
     """
 
     name: str
@@ -25,3 +26,10 @@ class Key(NamedTuple):
     def label(self) -> str:
         """The key in one word: `decoder.norm_1#0.O`."""
         return f"{self.name or '(root)'}#{self.iteration}.{self.kind}"
+
+    def place(self, path: str) -> str:
+        """A tensor inside the value as a person reads it: of inputs, `.args[1]` and `.kwargs['x']`."""
+        if self.kind in ("I", "GI"):
+            args = path.startswith("[0]")
+            path = path.replace("[0]", ".args", 1) if args else path.replace("[1]", ".kwargs", 1)
+        return self.label + path

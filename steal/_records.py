@@ -1,9 +1,10 @@
 """What captures and dumps have in common: a mapping from key to value, decoded when it is asked for."""
 
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -13,27 +14,41 @@ from ._key import Key
 from ._structure import Spec, decode, type_name
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where in the run a record was taken.
 
     Attributes:
         path: the module's path inside the outermost module (`""` for that one itself); None for `steal_append`.
         call: which call of an outermost module it belongs to, counted over the capture; None outside of any.
         iteration: how many times the module at `path` ran before within that call.
+        source: the line of the model's code that called it (`"model.py:12"`), where that was asked for.
     """
 
     path: str | None
     call: int | None
     iteration: int
+    source: str | None = None
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """One captured value as it is held: its JSON form, and where it was taken."""
 
     spec: Spec
     origin: Origin
+
+
+@functools.lru_cache(maxsize=1024)  # a model has few classes; of functions that aren't a class's own, none is held here
+def _of_method(method: Any) -> tuple[str, ...]:
+    return _parameters(method)[1:]
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    marks: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # scripted modules and C functions have no signature
+        return ()
+    return tuple(marks.get(item.kind, "") + item.name for item in parameters)
 
 
 @dataclass(frozen=True)
@@ -51,12 +66,9 @@ class ModuleInfo:
     @classmethod
     def of(cls, module: nn.Module) -> "ModuleInfo":
         """What there is to know of `module`."""
-        marks: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-        try:
-            parameters = inspect.signature(module.forward).parameters.values()
-        except (TypeError, ValueError):  # scripted modules and C functions have no signature
-            return cls(type_name(type(module)))
-        return cls(type_name(type(module)), tuple(marks.get(item.kind, "") + item.name for item in parameters))
+        kind = type(module)
+        plain = getattr(module.forward, "__func__", None) is kind.forward
+        return cls(type_name(kind), _of_method(kind.forward) if plain else _parameters(module.forward))
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,26 @@ class Call:
     keys: tuple[Key, ...] = field(repr=False)
 
 
+@dataclass
+class Totals:
+    """How much a capture took.
+
+    Attributes:
+        records: how many values.
+        nbytes: the bytes of the tensors that were kept.
+        shared: the bytes of those that were kept already, and so not once more.
+        recomputed: calls during a backward pass, as activation checkpointing makes them; these are no new iterations,
+            and nothing of them is kept.
+        waited: seconds for which the model had to wait for the disk.
+    """
+
+    records: int = 0
+    nbytes: int = 0
+    shared: int = 0
+    recomputed: int = 0
+    waited: float = 0.0
+
+
 class Holder(Protocol):
     """Whoever has the numbers: memory, or a file."""
 
@@ -89,15 +121,23 @@ class Records(Mapping[Any, Any]):
         modules: what is known of each stolen module, by name.
         source: where the values are (a path, or `"memory"`), for messages.
         holder: who has the numbers.
+        failed: the calls that raised, by the key that their output would have had: the exception in one line.
     """
 
     def __init__(
-        self, records: dict[Key, Record], modules: dict[str, ModuleInfo], holder: Holder, source: str = "memory"
+        self,
+        records: dict[Key, Record],
+        modules: dict[str, ModuleInfo],
+        holder: Holder,
+        source: str = "memory",
+        *,
+        failed: dict[Key, str] | None = None,
     ) -> None:
         self.records = records
         self.modules = modules
         self.source = source
         self.holder = holder
+        self.failed = {} if failed is None else failed
 
     # A mapping's own `==` would compare tensors by truth value; whether two captures are the same is `compare.diff`'s.
     __eq__ = object.__eq__
@@ -128,8 +168,9 @@ class Records(Mapping[Any, Any]):
         for key, record in self.records.items():
             if record.origin.call is not None:
                 found.setdefault(record.origin.call, []).append(key)
-        return [Call(index, _outermost(self.records, keys), tuple(keys)) for index, keys in found.items()]
+        return [Call(index, _outermost(self, keys), tuple(keys)) for index, keys in found.items()]
 
 
-def _outermost(records: Mapping[Key, Record], keys: list[Key]) -> str:
-    return next((key.name for key in keys if records[key].origin.path == ""), keys[0].name)
+def _outermost(held: Records, keys: list[Key]) -> str:
+    of_modules = [key for key in keys if key.name in held.modules] or keys  # not of parameters, nor of ATen calls
+    return next((key.name for key in of_modules if held.records[key].origin.path == ""), of_modules[0].name)

@@ -1,13 +1,16 @@
 """Which modules are stolen, and under which names."""
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from ._errors import FilchError
+from ._unseen import is_scripted, scripted
+
+_log = logging.getLogger("filch")
 
 Modules = nn.Module | tuple[str, nn.Module] | Sequence[Any]
 
@@ -30,23 +33,37 @@ def select(
             nothing.
     """
     given = _named(modules)
-    wanted, unwanted = _patterns(include), _patterns(exclude)
+    wanted, unwanted = patterns(include), patterns(exclude)
     matched: set[str] = set()
     chosen: dict[str, nn.Module] = {}
+    silent: list[str] = []
     for name, module in given:
         _add(chosen, name, module)
         if not submodules and not wanted:
             continue
-        for path, below in list(module.named_modules())[1:]:
-            full = f"{name}.{path}" if name else path
-            hits = _matching(wanted, full)
-            drops = _matching(unwanted, full)
-            matched |= hits | drops
-            if (hits or not wanted) and not drops and not any(below is known for _, known in given):
-                _add(chosen, full, below)
+        # A module that is held twice may be meant by any of its paths; it is called by the first that is.
+        paths = {f"{name}.{path}" if name else path: below for path, below in _below(module)}
+        drops = {full: matching(unwanted, full) for full in paths}
+        taken = {id(known) for _, known in given} | {id(below) for full, below in paths.items() if drops[full]}
+        matched |= set().union(*drops.values())
+        for full, below in paths.items():
+            hits = matching(wanted, full)
+            matched |= hits
+            if (hits or not wanted) and id(below) not in taken:
+                taken.add(id(below))
+                if is_scripted(below):
+                    silent.append(full)
+                else:
+                    _add(chosen, full, below)
+    if (told := scripted(silent)) is not None:
+        _log.warning("%s", told)
     if missed := sorted((wanted.keys() | unwanted.keys()) - matched):
         raise FilchError(f"no module is called like {missed[0]!r}; names look like {_example(given)!r}")
     return list(chosen.items())
+
+
+def _below(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return list(module.named_modules(remove_duplicate=False))[1:]
 
 
 def _named(modules: Modules) -> list[tuple[str, nn.Module]]:
@@ -69,22 +86,24 @@ def _named(modules: Modules) -> list[tuple[str, nn.Module]]:
 
 
 def _add(chosen: dict[str, nn.Module], name: str, module: nn.Module) -> None:
-    if isinstance(module, torch.jit.ScriptModule):
-        raise FilchError(f"{name!r} is a scripted module, and torch gives these no hooks; exclude it by its name")
+    if is_scripted(module):
+        raise FilchError(f"{name!r} is a scripted module, and torch gives these no hooks")
     if chosen.setdefault(name, module) is not module:
         raise FilchError(f"two modules are called {name!r}; give each its own name")
 
 
-def _patterns(given: str | Iterable[str] | None) -> dict[str, re.Pattern[str]]:
+def patterns(given: str | Iterable[str] | None) -> dict[str, re.Pattern[str]]:
+    """What patterns over dotted names match: `*` any part of one step, `?` one character, `**` any steps."""
     if given is None:
         return {}
-    patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-    if wrong := [pattern for pattern in patterns if not isinstance(pattern, str)]:
+    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if wrong := [pattern for pattern in listed if not isinstance(pattern, str)]:
         raise FilchError(f"a pattern is a string like 'decoder.layers.*.mlp', not {wrong[0]!r}")
-    return {pattern: _regex(pattern) for pattern in patterns}
+    return {pattern: _regex(pattern) for pattern in listed}
 
 
-def _matching(patterns: dict[str, re.Pattern[str]], name: str) -> set[str]:
+def matching(patterns: dict[str, re.Pattern[str]], name: str) -> set[str]:
+    """The patterns that a name matches."""
     return {pattern for pattern, regex in patterns.items() if regex.fullmatch(name)}
 
 

@@ -1,30 +1,29 @@
 """The context manager that steals what modules take and give while a model runs."""
 
+import logging
 import os
-import sys
-import threading
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import nn
-
-from ._dtypes import not_storable
-from ._dump import restore
-from ._errors import FilchError
-from ._key import Key, Kind
+from ._errors import DumpError, FilchError
+from ._extra import Extra
+from ._gradients import Gradients
 from ._narrate import Narrator
-from ._records import ModuleInfo, Origin, Record, Records
+from ._operators import Operators
+from ._options import Iterations, options
+from ._parameters import Parameters
+from ._recorder import Recorder
+from ._records import ModuleInfo, Records, Totals
 from ._selection import Modules, select
 from ._store import MemoryStore, Store
-from ._structure import Spec, encode, skipped
-from ._writer import DumpWriter
+from ._unseen import unseen
+from ._watch import NonFinite, Watch
+from ._writer import BUFFER, DumpWriter
 
-_active: ContextVar[tuple["_Recorder", ...]] = ContextVar("filch_active", default=())
+_active: ContextVar[tuple[Recorder, ...]] = ContextVar("filch_active", default=())
+_log = logging.getLogger("filch")
 
 
 class Capture(Records):
@@ -32,9 +31,25 @@ class Capture(Records):
 
     Attributes:
         dump_file: where it is written, or None.
+        totals: how much was taken.
+        error: why the dump ends before the run did, if it does.
     """
 
     dump_file: str | None = None
+    error: DumpError | None = None
+
+    def __init__(self, recorder: Recorder, modules: dict[str, ModuleInfo], store: Store) -> None:
+        super().__init__(recorder.records, modules, store, failed=recorder.failed)
+        self.totals: Totals = recorder.totals
+        self._store = store
+
+    def flush(self) -> int:
+        """Wait until all records so far are with the operating system, so that a kill can't take them.
+
+        Returns:
+            how many records these are; `recover` restores them, should the block not come to its end.
+        """
+        return self._store.flush()
 
 
 @contextmanager
@@ -45,7 +60,20 @@ def steal_forward(
     submodules: bool = False,
     include: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
-    storage_limit: int | None = None,
+    kinds: Iterable[str] = ("I", "O"),
+    iterations: Iterations = None,
+    storage_limit: float | None = None,
+    total_limit: float | None = None,
+    statistics_only: bool = False,
+    gradients: bool = False,
+    parameters: bool = False,
+    operators: bool | str | Iterable[str] = False,
+    watch: str | None = None,
+    on_nonfinite: Callable[[NonFinite], object] | None = None,
+    compress: bool = False,
+    buffer: int = BUFFER,
+    on_error: str = "continue",
+    strict: bool = False,
     verbose: int = 0,
 ) -> Iterator[Capture]:
     """Steal what modules take and give while the block runs.
@@ -54,38 +82,121 @@ def steal_forward(
     "O")`, its output, both as they were at that moment. The model computes what it computes without: only hooks are
     used, and none is left behind.
 
+    A tensor that several records hold is kept once, as long as its storage, offset, shape, strides, version and bytes
+    are the same (on a GPU, the version alone tells whether the bytes are).
+
     Args:
         modules: a module, a `(name, module)` pair, or a list of either.
-        dump_file: write everything to this ONNX file (see `restore`); without it the capture lives in memory.
+        dump_file: write everything to this ONNX file (see `restore`), while the model runs; without it the capture
+            lives in memory.
         submodules: take all modules below the given ones too, under `name.path`.
         include: take the submodules whose names match one of these patterns (`"decoder.layers.*.mlp"`; `**` crosses
             dots).
         exclude: leave out the submodules whose names match one of these patterns.
+        kinds: `"I"` for what modules take, `"O"` for what they give.
+        iterations: of each module: a number (the first ones), a range or slice (`slice(None, None, 10)`: every tenth),
+            a list of numbers, or a function that says of a number whether it is wanted.
         storage_limit: leave out tensors larger than this many bytes each; their dtype and shape are recorded.
-        verbose: 1 prints what is entered, left, stored and skipped.
+        total_limit: leave out tensors once this many bytes are kept.
+        statistics_only: keep the `Statistics` of each tensor instead of its numbers.
+        gradients: take the gradients with respect to inputs (`"GI"`) and output (`"GO"`) too, nested as these are, None
+            where there is none: of the first backward pass through a call's output, inside the block. A gradient is
+            that of its tensor, from all places where it went. What reentrant checkpointing runs has none: its calls
+            build no graph, and those that the backward pass makes are not recorded.
+        parameters: take the parameters of the given modules too (`"P"`), when an outermost call begins or the block
+            ends and they have changed since, and their gradients (`"GP"`), each time something is accumulated.
+        operators: take the ATen calls that stolen modules make in the forward pass, too: True, or patterns over their
+            names (`"aten.mm.default"`). They are called `name/position.operator`, numbered in each module call. They
+            are those of the thread that opened the block; what is compiled is not looked into.
+        watch: `"nonfinite"` or `"nan"`: raise a `NonFiniteError` where the first one comes out of a stolen module, or
+            out of an ATen call that `operators` takes, if it was not merely passed on or written on purpose.
+        on_nonfinite: call this with a `NonFinite` each time instead, and go on.
+        compress: make the dump smaller, at the price of time.
+        buffer: bytes of memory for what waits for the disk; when it is full, the model waits.
+        on_error: what happens when the disk refuses: `"continue"` lets the model run on, logs a warning at the end and
+            says why in `capture.error`; `"raise"` raises it into the run. What was written before is a valid dump.
+        strict: raise what goes wrong in our hooks into the model's run, too; otherwise it is logged.
+        verbose: 1 prints what is entered, left, stored and skipped, and a summary.
 
     Yields:
         the capture: a mapping from key to value.
 
     Raises:
-        FilchError: the modules or patterns make no sense, or `dump_file` can't be written: before anything runs.
+        FilchError: the modules, patterns or options make no sense, or `dump_file` can't be written: before anything
+            runs.
+        NonFiniteError: `watch` found something; out of the model's forward.
     """
     chosen = select(modules, submodules=submodules, include=include, exclude=exclude)
-    if not (storage_limit is None or isinstance(storage_limit, int | float)):
-        raise FilchError(f"storage_limit is a number of bytes like 2**28, not {storage_limit!r}")
+    wishes = options(
+        kinds=kinds,
+        iterations=iterations,
+        storage_limit=storage_limit,
+        total_limit=total_limit,
+        statistics_only=statistics_only,
+        strict=strict,
+        on_error=on_error,
+    )
+    extras = _extras(modules if parameters else None, operators, watch, on_nonfinite, gradients=gradients)
+    infos = {name: ModuleInfo.of(module) for name, module in chosen}
     with ExitStack() as stack:
-        store: Store = MemoryStore() if dump_file is None else stack.enter_context(DumpWriter(dump_file))
-        recorder = _Recorder(chosen, store, storage_limit, Narrator(verbose))
+        store: Store = MemoryStore()
         if dump_file is not None:
-            recorder.capture.dump_file = recorder.capture.source = os.fspath(dump_file)
+            store = stack.enter_context(DumpWriter(dump_file, infos, buffer=buffer, compress=compress))
+        narrator = Narrator(verbose)
+        recorder = Recorder(chosen, store, wishes, narrator, extras)
+        capture = Capture(recorder, infos, store)
+        if dump_file is not None:
+            capture.dump_file = capture.source = os.fspath(dump_file)
         stack.callback(recorder.unhook)
         recorder.hook()
         token = _active.set((*_active.get(), recorder))
+        raised = True
         try:
-            yield recorder.capture
+            yield capture
+            raised = False
         finally:
             _active.reset(token)
-            recorder.finish()
+            recorder.unhook()
+            if not raised and (told := unseen(chosen, recorder.ran())) is not None:
+                _log.warning("%s", told)
+            _finish(capture, store, stop=wishes.stop and not raised)  # what the block raised travels on
+            narrator.gathered(capture.totals, capture.dump_file)
+
+
+def _extras(
+    modules: Modules | None,
+    operators: bool | str | Iterable[str],  # noqa: FBT001  as users write it
+    watch: str | None,
+    on_nonfinite: Callable[[NonFinite], object] | None,
+    *,
+    gradients: bool,
+) -> list[Extra]:
+    found: list[Extra] = [Gradients()] if gradients else []
+    if modules is not None:
+        found.append(Parameters(select(modules, submodules=False, include=None, exclude=None)))
+    if watch is None and on_nonfinite is not None:
+        raise FilchError("on_nonfinite needs watch='nonfinite' or watch='nan'")
+    watching = None if watch is None else Watch(watch, on_nonfinite)
+    if operators not in (False, None):
+        found.append(Operators(operators, watching))
+    return found if watching is None else [*found, watching]  # what it raises comes after all records
+
+
+def _finish(capture: Capture, store: Store, *, stop: bool) -> None:
+    try:
+        store.close()
+    except DumpError as error:
+        capture.error = error
+    else:
+        capture.error = store.error
+    if isinstance(store, DumpWriter):
+        capture.totals.waited = store.waited
+        for key in list(capture.records)[len(store.index.records) :]:  # these are not in the dump
+            del capture.records[key]
+    if capture.error is not None:
+        if stop:
+            raise capture.error
+        _log.warning("%s", capture.error)
 
 
 def is_stealing() -> bool:
@@ -104,173 +215,3 @@ def steal_append(name: str, value: Any) -> None:
         raise FilchError(f"steal_append takes a name and a value; the name is a string, not {name!r}")
     if recorders := _active.get():
         recorders[-1].append(name, value)
-
-
-@dataclass
-class _Frame:
-    """One running call of a hooked module.
-
-    `handled` is the exception that the caller was handling when it made the call. Torch runs our hook while it handles
-    what a forward raised, so another exception than this one, then, is the forward's.
-    """
-
-    name: str
-    iteration: int
-    origin: Origin
-    handled: BaseException | None
-
-
-class _Root:
-    """One running call of an outermost module: the paths below it, and how often each ran."""
-
-    def __init__(self, module: nn.Module, index: int) -> None:
-        self.index = index
-        self.ran: Counter[str] = Counter()
-        self.paths = {id(below): path for path, below in module.named_modules()}
-
-    def enter(self, module: nn.Module) -> Origin:
-        path = self.paths.get(id(module))
-        if path is None:  # called from the outermost module, but not held by it
-            return Origin(None, self.index, 0)
-        self.ran[path] += 1
-        return Origin(path, self.index, self.ran[path] - 1)
-
-
-class _Recorder:
-    """The hooks of one block, and what they have taken so far."""
-
-    def __init__(
-        self, chosen: list[tuple[str, nn.Module]], store: Store, storage_limit: int | None, narrator: Narrator
-    ) -> None:
-        self._chosen = chosen
-        self._store = store
-        self._limit = storage_limit
-        self._narrator = narrator
-        self._lock = threading.RLock()
-        self._running = threading.local()
-        self._calls: Counter[str] = Counter()
-        self._appended: Counter[str] = Counter()
-        self._roots = 0
-        self._handles: list[Any] = []
-        self._records: dict[Key, Record] = {}
-        self._modules = {name: ModuleInfo.of(module) for name, module in chosen}
-        self.capture = Capture(self._records, self._modules, store)
-
-    def hook(self) -> None:
-        """Start to listen."""
-        for name, module in self._chosen:
-            before, after = self._hooks(name)
-            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
-
-    def unhook(self) -> None:
-        """Leave nothing on the modules; torch may still call a hook, in a thread that runs the model on."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def finish(self) -> None:
-        """Close the store; a capture that went to disk reads from its dump from here on."""
-        with self._lock:
-            self.unhook()
-            self._store.close(self._modules)
-        if isinstance(self._store, DumpWriter):
-            self.capture.holder = restore(self._store.path).holder
-        self._narrator.gathered(len(self._records), self.capture.dump_file)
-
-    def _hooks(self, name: str) -> tuple[Any, Any]:
-        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if _is_traced():
-                return
-            with self._lock:
-                if not self._handles:
-                    return
-                frame = self._enter(name, module)
-                self._narrator.enter(name, module, frame.iteration, args, kwargs)
-                self._record(Key(name, frame.iteration, "I"), (args, kwargs), frame.origin)
-
-        def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:  # noqa: ARG001  the hook's signature
-            if _is_traced():
-                return
-            with self._lock:
-                frame = self._leave(name)
-                if frame is None or not self._handles:
-                    return
-                if output is None and sys.exception() is not frame.handled:
-                    self._narrator.failed(name)
-                    return
-                self._narrator.leave(name, output)
-                self._record(Key(name, frame.iteration, "O"), output, frame.origin)
-
-        return before, after
-
-    def _stack(self) -> list[_Frame]:
-        if not hasattr(self._running, "frames"):
-            self._running.frames, self._running.root = [], None
-        return self._running.frames  # type: ignore[no-any-return]
-
-    def _enter(self, name: str, module: nn.Module) -> _Frame:
-        stack = self._stack()
-        if not stack:
-            self._running.root = _Root(module, self._roots)
-            self._roots += 1
-        # One module under two names is one call: its second name's frame stands where the first one's does.
-        names = [frame.name for frame in stack if frame.origin is stack[-1].origin]
-        same = names and name not in names and self._is_same(names[-1], module)
-        origin = stack[-1].origin if same else self._running.root.enter(module)
-        frame = _Frame(name, self._calls[name], origin, sys.exception())
-        self._calls[name] += 1
-        stack.append(frame)
-        return frame
-
-    def _is_same(self, name: str, module: nn.Module) -> bool:
-        return any(known == name and held is module for known, held in self._chosen)
-
-    def _leave(self, name: str) -> _Frame | None:
-        """Take the call's frame off; None if it has none, as it began before the block or failed before our hook."""
-        stack = self._stack()
-        index = next((index for index in reversed(range(len(stack))) if stack[index].name == name), None)
-        if index is None:
-            return None
-        frame = stack.pop(index)
-        # Above it stand its module's other names, and calls that ended unseen: torch tells hooks of `Exception`s only.
-        stack[index:] = [other for other in stack[index:] if other.origin is frame.origin]
-        return frame
-
-    def append(self, name: str, value: Any) -> None:
-        with self._lock:
-            call = self._running.root.index if self._stack() else None
-            count = self._appended[name]
-            self._appended[name] += 1
-            self._record(Key(name, count, "V"), value, Origin(None, call, count))
-
-    def _record(self, key: Key, value: Any, origin: Origin) -> None:
-        def put(tensor: torch.Tensor, path: str) -> Spec:
-            reason = not_storable(tensor) or self._over_limit(tensor)
-            if reason is None:
-                return {"tensor": self._store.put(tensor, f"{key.label}{path_of(key.kind, path)}")}
-            self._narrator.skipped(key, tensor, reason)
-            return skipped(tensor, reason)
-
-        record = Record(encode(value, put), origin)
-        self._store.add(key, record)
-        self._records[key] = record
-        if not (isinstance(record.spec, dict) and "skipped" in record.spec):
-            self._narrator.stored(key, value)
-
-    def _over_limit(self, tensor: torch.Tensor) -> str | None:
-        size = tensor.numel() * tensor.element_size()
-        over = self._limit is not None and size > self._limit
-        return f"its {size} bytes are over the storage limit of {self._limit}" if over else None
-
-
-def _is_traced() -> bool:
-    """Whether torch writes the model down instead of running it; it would write our copies down too."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-
-
-def path_of(kind: Kind | str, path: str) -> str:
-    """A path inside a record as a person reads it; of inputs, `[0][1]` is `.args[1]`, `[1]['x']` is `.kwargs['x']`."""
-    if kind != "I":
-        return path
-    return path.replace("[0]", ".args", 1) if path.startswith("[0]") else path.replace("[1]", ".kwargs", 1)

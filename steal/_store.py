@@ -1,46 +1,114 @@
 """Where stolen tensors are put while the model runs."""
 
+import ctypes
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from ._errors import DumpError
+from ._growth import joined
 from ._key import Key
-from ._records import ModuleInfo, Record
-from ._structure import Spec
+from ._raw import plain, tensor_of
+from ._records import Record
 
 
 class Store(Protocol):
-    """Takes tensors as the model makes them, and keeps the numbers that they have at that moment."""
+    """Takes tensors as the model makes them, and keeps the numbers that they have at that moment.
 
-    def put(self, tensor: torch.Tensor, name: str) -> Spec:
-        """Keep a copy of `tensor`; `name` says to a person what it is. Returns what stands for it in a spec."""
+    Attributes:
+        error: why it takes no more, if it doesn't.
+    """
 
-    def get(self, reference: Spec) -> torch.Tensor:
-        """The tensor that `put` returned `reference` for, on the CPU."""
+    error: DumpError | None
+
+    def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:
+        """Keep a copy of `tensor`, which stands at `path` of `key`'s value; returns what stands for it in a spec.
+
+        Args:
+            tensor: on a device, or in main memory as `plain` gives it.
+            key: of the value.
+            path: inside the value.
+        """
+
+    def extend(self, first: int, tail: int, dim: int) -> int:
+        """What stands for `first` and then `tail`, along dimension `dim`; a negative number."""
+
+    def get(self, reference: int) -> torch.Tensor:
+        """The tensor that `put` or `extend` returned `reference` for, on the CPU."""
 
     def add(self, key: Key, record: Record) -> None:
         """Say that the value of `key` is complete: its tensors were all put before."""
 
-    def close(self, modules: dict[str, ModuleInfo]) -> None:
+    def fail(self, key: Key, what: str) -> None:
+        """Say that a call raised, so that there is no value of `key`."""
+
+    def flush(self) -> int:
+        """Wait until all records are where a kill can't take them; returns how many are."""
+
+    def close(self) -> None:
         """Finish; nothing is put afterwards."""
 
 
+_Kept = tuple[npt.NDArray[np.uint8], int, int, torch.dtype, torch.Size]
+_ARENA = 2**20
+_LARGE = 2**16
+
+
 class MemoryStore:
-    """Keeps copies in main memory."""
+    """Keeps copies in main memory, small ones side by side."""
+
+    error: DumpError | None = None
 
     def __init__(self) -> None:
-        self._tensors: list[torch.Tensor] = []
+        self._kept: list[_Kept] = []
+        self._grown: list[tuple[int, int, int]] = []
+        self._records = 0
+        self._arena = np.empty(_ARENA, np.uint8)
+        self._address, self._end = self._arena.ctypes.data, 0
 
-    def put(self, tensor: torch.Tensor, name: str) -> Spec:  # noqa: ARG002  the name is for files
-        with torch.inference_mode(mode=False):  # a copy made in it could not be given to a model that trains
-            self._tensors.append(tensor.detach().to("cpu", copy=True))
-        return len(self._tensors) - 1
+    def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:  # noqa: ARG002  names are for files
+        """See `Store.put`."""
+        raw = tensor if tensor.is_cpu else plain(tensor)
+        nbytes = raw.nbytes
+        if nbytes > _LARGE:
+            memory, start = np.empty(nbytes, np.uint8), 0
+            address = memory.ctypes.data
+        else:
+            start = -(-self._end // 64) * 64  # what vector loads want
+            if start + nbytes > _ARENA:
+                self._arena, start = np.empty(_ARENA, np.uint8), 0
+                self._address = self._arena.ctypes.data
+            self._end = start + nbytes
+            memory, address = self._arena, self._address + start
+        ctypes.memmove(address, raw.data_ptr(), nbytes)
+        self._kept.append((memory, start, nbytes, raw.dtype, raw.shape))
+        return len(self._kept) - 1
 
-    def get(self, reference: Spec) -> torch.Tensor:
-        return self._tensors[reference]
+    def extend(self, first: int, tail: int, dim: int) -> int:
+        """See `Store.extend`."""
+        self._grown.append((first, tail, dim))
+        return -len(self._grown)
 
-    def add(self, key: Key, record: Record) -> None:
-        """Nothing to do: the records are the capture's own."""
+    def get(self, reference: int) -> torch.Tensor:
+        """See `Store.get`; tensors that share memory here are one tensor, taken twice."""
+        if reference < 0:
+            return joined(reference, self._grown, self.get)
+        memory, start, nbytes, dtype, shape = self._kept[reference]
+        raw = torch.from_numpy(memory[start : start + nbytes]) if nbytes else None
+        return tensor_of(raw, dtype, shape)
 
-    def close(self, modules: dict[str, ModuleInfo]) -> None:
+    def add(self, key: Key, record: Record) -> None:  # noqa: ARG002  the records are the capture's own
+        """See `Store.add`."""
+        self._records += 1
+
+    def fail(self, key: Key, what: str) -> None:
+        """Nothing to do: the capture knows."""
+
+    def flush(self) -> int:
+        """Nothing to wait for; a kill takes all."""
+        return self._records
+
+    def close(self) -> None:
         """Nothing to do."""

@@ -1,7 +1,13 @@
 """A capture changes nothing: not what the model computes, not what it raises, not what it is afterwards."""
 
+import contextlib
+import copy
+import pickle
+import re
 import resource
+import shutil
 import threading
+import time
 import warnings
 
 import pytest
@@ -280,17 +286,18 @@ def test_a_block_may_end_while_another_thread_runs_the_model(tmp_path):
     assert not errors
 
 
-def test_a_recomputed_forward_is_another_iteration():
-    """Checkpointing runs a module again in the backward pass, and stops it early by an exception of its own."""
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_recomputed_forward_is_no_new_iteration(reentrant):
+    """Checkpointing runs a module again in the backward pass; what it computes there was taken already."""
     model, x = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), torch.ones(1, 2, requires_grad=True)
 
-    with steal_forward(("m", model), submodules=True) as capture:
-        checkpoint(model, x, use_reentrant=False).sum().backward()
+    with steal_forward(model, submodules=True) as capture:
+        for _ in range(2):
+            checkpoint(model, x, use_reentrant=reentrant).sum().backward()
 
-    assert [key for key in capture if key.name == "m.0"] == [
-        (("m.0", index, kind)) for index in range(2) for kind in "IO"
-    ]
-    assert torch.equal(capture["m.0", 0, "O"], capture["m.0", 1, "O"])
+    names = ("", "0", "1", "2")
+    assert set(capture) == {(name, index, kind) for name in names for index in range(2) for kind in "IO"}
+    assert capture.totals.recomputed >= 4
     assert {record.origin.call for record in capture.records.values()} == {0, 1}
 
 
@@ -357,18 +364,19 @@ def test_inside_torch_func_tensors_are_skipped(tmp_path, on_disk, transform):
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:FutureWarning")
-def test_a_scripted_module_is_refused_by_name():
-    """PyTorch gives it no hooks, so nothing could be stolen; excluded, the others are."""
-    model = nn.Sequential(nn.Identity(), torch.jit.script(nn.ReLU()))
+def test_scripted_modules_are_told_once_and_left_out(caplog):
+    """PyTorch gives them no hooks; the others are stolen, and one that is asked for itself is refused."""
+    scripted = torch.jit.script(nn.ReLU())
+    model = nn.Sequential(nn.Identity(), scripted)
 
-    message = r"'m\.1' is a scripted module, and torch gives these no hooks; exclude it by its name"
-    with pytest.raises(FilchError, match=message), steal_forward(("m", model), submodules=True):
-        pytest.fail("the block was entered")
-    with steal_forward(("m", model), submodules=True, exclude="m.1") as capture:
+    with steal_forward(("m", model), submodules=True) as capture:
         model(torch.ones(1))
+    message = r"'m' is a scripted module, and torch gives these no hooks"
+    with pytest.raises(FilchError, match=message), steal_forward(("m", scripted)):
+        pytest.fail("the block was entered")
 
     assert [key.name for key in capture] == ["m", "m.0", "m.0", "m"]
-    assert not _hooks_on(model[0])
+    assert caplog.messages == ["'m.1' was not seen: torch gives scripted modules no hooks"]
 
 
 FULL = r"can't write a dump to '.*dump\.onnx': File too large"
@@ -383,30 +391,149 @@ def full_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+class Named(nn.Module):
+    """Takes something that goes into the model of a dump, not beside it."""
+
+    def forward(self, x, name):
+        return x
+
+
 @pytest.mark.usefixtures("full_disk")
-def test_a_disk_that_fills_during_the_run_is_one_error_and_leaves_what_was_stored_before(tmp_path):
-    """The records until then make a whole dump."""
+@pytest.mark.parametrize("size", [2**16, 2**20])
+def test_a_disk_that_fills_does_not_stop_the_run(tmp_path, caplog, size):
+    """The records until then make a whole dump; the path, the bytes and the records are told at the end."""
     module = nn.Identity()
 
-    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
         module(torch.ones(4))
-        with pytest.raises(DumpError, match=FULL):
-            module(torch.ones(2**16))
+        outputs = [module(torch.full((size,), float(index))) for index in range(4)]
 
+    assert [output[0] for output in outputs] == [0, 1, 2, 3]
     assert [path.name for path in tmp_path.iterdir()] == ["dump.onnx"]
-    assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [1] * 4
+    dump = restore(tmp_path / "dump.onnx")
+    assert list(dump) == list(capture) == [("m", 0, "I"), ("m", 0, "O")]
+    assert dump["m", 0, "O"].tolist() == [1] * 4
+    assert caplog.messages == [str(capture.error)]
+    assert re.search(rf"{FULL}.*after 16 bytes; the first 2 records are complete", str(capture.error))
+    assert not _hooks_on(module)
+
+
+def _call_for_long(module):
+    for _ in range(1000):
+        module(torch.ones(2**16))
+        time.sleep(0.005)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_disk_that_fills_stops_the_run_if_that_was_asked_for(tmp_path):
+    """In the forward, as soon as it is known; what was written is a dump all the same."""
+    module = nn.Identity()
+
+    stealing = steal_forward(module, dump_file=tmp_path / "dump.onnx", on_error="raise")
+    with pytest.raises(DumpError, match=FULL), stealing:
+        _call_for_long(module)
+
+    assert "dump.onnx" in [path.name for path in tmp_path.iterdir()]
     assert not _hooks_on(module)
 
 
 @pytest.mark.parametrize("limit", [0, 2**30])
 @pytest.mark.usefixtures("full_disk")
-def test_a_disk_that_fills_at_the_end_is_one_error_and_leaves_no_file(tmp_path, monkeypatch, limit):
+def test_a_disk_without_room_for_the_model_drops_records_until_there_is(tmp_path, monkeypatch, limit):
     """The tensors fit, the model around them does not: with the bytes in the model, and with the bytes beside it."""
     monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", limit)
+    module = Named()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
+        for _ in range(20):
+            module(torch.ones(2**7), name="x" * 2**12)
+
+    assert re.search(FULL, str(capture.error))
+    assert 0 < len(restore(tmp_path / "dump.onnx")) < 40
+    assert list(restore(tmp_path / "dump.onnx")) == list(capture)
+
+
+def test_a_folder_that_is_gone_at_the_end_does_not_stop_the_run(tmp_path, caplog):
+    """There is nowhere to put the dump, and the error says where it was to be."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
     module = nn.Identity()
 
-    with pytest.raises(DumpError, match=FULL), steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
-        module(torch.ones(2**13), name="x" * 2**17)
+    with steal_forward(module, dump_file=folder / "dump.onnx") as capture:
+        module(torch.ones(4))
+        shutil.rmtree(folder)
+        module(torch.ones(4))
 
-    assert list(tmp_path.iterdir()) == []
-    assert not _hooks_on(module)
+    assert re.search(r"can't write a dump to '.*folder/dump.onnx': No such file", str(capture.error))
+    assert caplog.messages == [str(capture.error)]
+
+
+@pytest.mark.parametrize("how", ["wrapped", "in place", "a part"])
+def test_what_runs_inside_of_a_compiled_module_is_told_once(caplog, how):
+    """By the name of the first module that could not be seen; one that is compiled and seen as a whole is no news."""
+    torch._dynamo.reset()  # noqa: SLF001  what earlier tests compiled
+    model, x = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU())), torch.ones(1, 2)
+    called = model
+    if how == "wrapped":
+        called = torch.compile(model, backend="eager")
+    elif how == "in place":
+        model.compile(backend="eager")
+    else:
+        model[1] = torch.compile(model[1], backend="eager")
+
+    with torch.no_grad(), steal_forward(called, submodules=True):
+        called(x)
+        called(x)
+
+    first = {
+        "wrapped": "'_orig_mod' and 3 more",
+        "in place": "the model and 3 more",
+        "a part": "'1._orig_mod' and 1 more",
+    }
+    assert [message.partition(" were not seen: torch.compile")[0] for message in caplog.messages] == [first[how]]
+
+
+@pytest.mark.parametrize("call", [lambda _: None, lambda module: module.forward(torch.ones(1))])
+def test_a_block_in_which_nothing_was_called_is_told(caplog, call):
+    """It would be empty without a word otherwise."""
+    module = nn.Identity()
+
+    with steal_forward(("m", module)) as capture:
+        call(module)
+
+    assert not capture
+    assert caplog.messages == ["'m' was never called; neither `.forward()` nor torch.compile calls hooks"]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])  # noqa: S301  ours
+def test_a_copy_made_in_the_block_is_not_listened_to(copied):
+    """It can be made at all, has nothing of ours that does anything, and does not hold the capture."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+
+    with steal_forward(model, submodules=True) as capture:
+        other = copied(model)
+        expected = model(torch.ones(1, 2))
+        assert torch.equal(other(torch.ones(1, 2)), expected)
+
+    assert [key.iteration for key in capture] == [0] * 6
+    assert b"filch" not in pickle.dumps(copied(model))
+
+
+def test_a_call_that_an_interrupt_ended_does_not_count_as_running(recwarn):
+    """No hook is told of a KeyboardInterrupt; the next call of the model is an outermost one all the same."""
+
+    class Stops(nn.Module):
+        def forward(self, x):
+            if x.sum() < 0:
+                raise KeyboardInterrupt
+            return x
+
+    model = nn.Sequential(nn.Identity(), Stops())
+    with steal_forward(model, submodules=True) as capture:
+        for number in (1.0, -1.0, 2.0):
+            with contextlib.suppress(KeyboardInterrupt):
+                model(torch.full((1,), number))
+
+    assert [record.origin.call for key, record in capture.records.items() if key.name == ""] == [0, 0, 1, 2, 2]
+    assert capture["1", 2, "O"].tolist() == [2]
+    assert not recwarn.list

@@ -1,0 +1,98 @@
+"""What a tensor's numbers are like, for runs too large to keep them."""
+
+import dataclasses
+import hashlib
+import math
+from typing import Any
+
+import torch
+
+from ._dtypes import dtype_name, short
+from ._raw import bytes_of, plain, untouched
+
+_CHUNK = 2**20  # numbers at a time, so that the float64 copies stay small
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+    """Stands for a tensor of which only this was kept.
+
+    Attributes:
+        what: dtype and shape, as `describe` writes them (`f32[2, 3]`).
+        dtype: its dtype, without `torch.`.
+        shape: its shape.
+        minimum: of the finite numbers (of complex ones, the absolute value); None if there is none.
+        maximum: likewise.
+        mean: likewise, summed in float64.
+        std: their standard deviation, over n.
+        nan: how many are NaN.
+        inf: how many are infinite.
+        content: BLAKE2b (128 bits, hexadecimal) of the bytes in row-major order: equal for equal bits alone.
+    """
+
+    what: str
+    dtype: str
+    shape: tuple[int, ...]
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    std: float | None
+    nan: int
+    inf: int
+    content: str
+
+
+_Numbers = tuple[float | None, float | None, float | None, float | None, int, int]
+
+
+def statistics(tensor: torch.Tensor) -> Statistics:
+    """The statistics of a tensor for which `not_storable` is None."""
+    raw = plain(tensor)
+    content = hashlib.blake2b(bytes_of(raw) if raw.nbytes else b"", digest_size=16).hexdigest()
+    with untouched():
+        numbers = _numbers(raw.detach())
+    low, high, mean, std, nan, inf = numbers
+    shape = tuple(tensor.shape)
+    return Statistics(short(tensor), dtype_name(tensor.dtype), shape, low, high, mean, std, nan, inf, content)
+
+
+def _numbers(tensor: torch.Tensor) -> _Numbers:
+    if tensor.dtype == torch.float4_e2m1fn_x2:  # torch computes nothing with two numbers in a byte
+        return None, None, None, None, 0, 0
+    lowest, highest, count, nan, inf = math.inf, -math.inf, 0, 0, 0
+    mean = spread = 0.0
+    for chunk in torch.split(tensor.reshape(-1), _CHUNK):
+        wide = chunk.to(torch.complex64) if chunk.dtype == torch.complex32 else chunk
+        wide = (wide.abs() if wide.is_complex() else wide).to(torch.float64)
+        finite = wide[wide.isfinite()]
+        nan += int(wide.isnan().sum())
+        inf += int(wide.isinf().sum())
+        if size := finite.numel():
+            # Chan, Golub and LeVeque (1979): mean and sum of squares of two parts, put together without cancellation
+            here = float(finite.mean())
+            delta = here - mean
+            spread += float((finite - here).square().sum()) + delta**2 * count * size / (count + size)
+            mean += delta * size / (count + size)
+            count += size
+            lowest, highest = min(lowest, float(finite.min())), max(highest, float(finite.max()))
+    if not count:
+        return None, None, None, None, nan, inf
+    return lowest, highest, mean, math.sqrt(spread / count), nan, inf
+
+
+def to_json(found: Statistics) -> dict[str, Any]:
+    """As a dump holds it."""
+    # Python's JSON keeps every bit of a float; a sum that overflows is the one way to get an infinity here.
+    return {
+        name: str(item) if isinstance(item, float) and not math.isfinite(item) else item
+        for name, item in dataclasses.asdict(found).items()
+    }
+
+
+def from_json(spec: dict[str, Any]) -> Statistics:
+    """The inverse of `to_json`; of a file that is not trusted."""
+    names = ("minimum", "maximum", "mean", "std")
+    numbers = {name: None if spec[name] is None else float(spec[name]) for name in names}
+    texts = {name: str(spec[name]) for name in ("what", "dtype", "content")}
+    shape = tuple(map(int, spec["shape"]))
+    return Statistics(shape=shape, nan=int(spec["nan"]), inf=int(spec["inf"]), **numbers, **texts)  # type: ignore[arg-type]

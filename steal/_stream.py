@@ -1,0 +1,241 @@
+"""A file that is written by a thread of its own, through a bounded amount of memory."""
+
+import ctypes
+import mmap
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from ._raw import bytes_of, untouched
+
+BLOCK = 4 * 2**20  # stays in the processor's cache between the copy into it and the write out of it
+_PAUSE = 0.1  # seconds for which a block that isn't full may wait
+
+
+class _Block:
+    """A piece of the file that is being filled.
+
+    Attributes:
+        filled: how many bytes are in it; those before are never changed again.
+        written: how many of them are in the file; the writing thread's own.
+        events: of the copies from a GPU into it that may not have ended.
+    """
+
+    __slots__ = ("_memory", "address", "events", "filled", "tensor", "view", "written")
+
+    def __init__(self, size: int, *, pinned: bool) -> None:
+        if pinned:
+            self.tensor = torch.empty(size, dtype=torch.uint8, pin_memory=True, device="cpu")
+            self.address = self.tensor.data_ptr()
+            self.view = bytes_of(self.tensor)
+        else:
+            memory = mmap.mmap(-1, size)  # pages of its own: none is touched before it is needed
+            self.view = memoryview(memory)
+            self.tensor = torch.frombuffer(memory, dtype=torch.uint8)
+            self.address = self.tensor.data_ptr()
+        self.events: deque[torch.cuda.Event] = deque()
+        self.filled = self.written = 0
+
+
+class Stream:
+    """Takes bytes in, in the order of the file, and writes them out beside the model; then the rows that need them.
+
+    One thread (at a time) puts. When `buffer` bytes wait for the disk, `put` waits too.
+
+    Attributes:
+        end: the length of the file when all is written.
+        durable: the bytes that are with the operating system.
+        records: how many records are with the operating system: their rows, and all bytes that came before these.
+        waited: seconds for which `put` had to wait for the disk.
+        error: what the disk refused with; from then on everything is thrown away.
+    """
+
+    def __init__(self, data: int, journal: int, buffer: int, block: int = BLOCK) -> None:
+        self.end = 0
+        self.durable = 0
+        self.records = 0
+        self.waited = 0.0
+        self.error: OSError | None = None
+        self._data, self._journal = data, journal
+        self._size = max(4096, min(block, buffer // 2))
+        self._blocks = max(2, buffer // self._size)
+        self._made = 0
+        self._free: list[_Block] = []
+        self._full: deque[_Block] = deque()
+        self._current: _Block | None = None
+        self._waiting: deque[tuple[Callable[[], str], int]] = deque()
+        self._changed = threading.Condition()
+        self._begun = self._finished = 0
+        self._hurry = self._closing = False
+        self._side: dict[torch.device, torch.cuda.Stream] = {}
+        self._thread = threading.Thread(target=self._run, name="filch-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, address: int, nbytes: int, alignment: int) -> int:
+        """Copy `nbytes` from `address` now; returns the offset in the file, a multiple of `alignment`."""
+        offset = self._align(alignment)
+        while nbytes:
+            block, room = self._room()
+            size = min(room, nbytes)
+            ctypes.memmove(block.address + block.filled, address, size)
+            address += size
+            nbytes -= size
+            self._fill(block, size)
+        return offset
+
+    def put_cuda(self, flat: torch.Tensor, alignment: int, *, ours: bool) -> int:
+        """Like `put`, for a 1-d uint8 tensor on a GPU; returns before the bytes are here.
+
+        What the model does to the tensor next must not reach the copy, and the model must not wait for it. So each
+        piece is first copied on the GPU, in the model's own stream, which takes no time worth mentioning, and from
+        there to pinned memory in another stream. The pieces on the GPU never exceed the buffer.
+
+        Args:
+            flat: the bytes.
+            alignment: see `put`.
+            ours: nobody else has this tensor, so that it needs no copy on the GPU.
+        """
+        offset, start = self._align(alignment), 0
+        device = flat.device
+        side = self._side.setdefault(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        while start < flat.numel():
+            block, room = self._room()
+            size = min(room, flat.numel() - start)
+            with untouched():
+                piece = flat[start : start + size]
+                piece = piece if ours else piece.clone()
+                side.wait_stream(torch.cuda.current_stream(device))
+                with torch.cuda.stream(side):
+                    block.tensor[block.filled : block.filled + size].copy_(piece, non_blocking=True)
+                    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                    event.record(side)
+                piece.record_stream(side)
+            block.events.append(event)
+            start += size
+            self._fill(block, size)
+        return offset
+
+    def then(self, row: Callable[[], str], *, records: int = 0) -> None:
+        """Write the line that `row` gives to the journal, once all that was put so far is in the file."""
+        self._waiting.append((row, records))
+
+    def flush(self) -> int:
+        """Wait until all that was put so far is with the operating system; returns `records`."""
+        with self._changed:
+            goal = self._begun + 1
+            self._hurry = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._finished >= goal or not self._thread.is_alive())
+        return self.records
+
+    def close(self) -> None:
+        """Write all that is left, and end."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _align(self, alignment: int) -> int:
+        gap = -self.end % alignment
+        while gap:
+            block, room = self._room()
+            size = min(room, gap)
+            ctypes.memset(block.address + block.filled, 0, size)
+            gap -= size
+            self._fill(block, size)
+        return self.end
+
+    def _fill(self, block: _Block, size: int) -> None:
+        block.filled += size
+        self.end += size
+        if block.filled == self._size:
+            with self._changed:
+                self._full.append(block)
+                self._current = None
+                self._changed.notify_all()
+
+    def _room(self) -> tuple[_Block, int]:
+        if self._current is None:
+            block = self._fresh()
+            block.filled = block.written = 0
+            self._current = block
+        return self._current, self._size - self._current.filled
+
+    def _fresh(self) -> _Block:
+        if not self._free:
+            if self._made < self._blocks:
+                self._made += 1
+                return _Block(self._size, pinned=torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+            begin = time.perf_counter()
+            with self._changed:
+                self._changed.wait_for(lambda: self._free or self._made < self._blocks)
+            self.waited += time.perf_counter() - begin
+            return self._fresh()
+        return self._free.pop()  # the one that was written last: it is in the cache still
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._full or self._hurry or self._closing, timeout=_PAUSE)
+                closing = self._closing
+                self._hurry = False
+                self._begun += 1
+            self._pass()
+            with self._changed:
+                self._finished += 1
+                self._changed.notify_all()
+            if closing:
+                return
+
+    def _pass(self) -> None:
+        try:
+            self._write_what_waits()
+        except Exception as error:  # noqa: BLE001  of CUDA's, or memory's: the model runs on without us
+            self.error = self.error or OSError(None, f"{type(error).__name__}: {error}")
+            with self._changed:  # `put` must find room to throw away into
+                self._made = 0
+                self._changed.notify_all()
+
+    def _write_what_waits(self) -> None:
+        rows = len(self._waiting)  # first: what these need was put before they were
+        with self._changed:
+            current, end = self._current, self._current.filled if self._current else 0
+            full = list(self._full)
+            self._full.clear()
+        for block in full:
+            self._write(block, block.filled)
+            with self._changed:
+                self._free.append(block)
+                self._changed.notify_all()
+        if current is not None:
+            self._write(current, end)
+        lines, records = [], 0
+        for _ in range(rows):
+            row, count = self._waiting.popleft()
+            lines.append(row())
+            records += count
+        if lines and self.error is None:
+            self._out(self._journal, memoryview("".join(lines).encode()))
+        if self.error is None:
+            self.records += records
+
+    def _write(self, block: _Block, end: int) -> None:
+        while block.events and self.error is None:
+            block.events.popleft().synchronize()
+        if self.error is None:
+            self.durable += self._out(self._data, block.view[block.written : end])
+            block.written = end
+
+    def _out(self, file: int, view: memoryview) -> int:
+        """Write all of `view`; returns how much of it was written before the disk refused."""
+        done = 0
+        try:
+            while done < len(view):
+                done += os.write(file, view[done:])
+        except OSError as error:
+            self.error = error
+        return done

@@ -1,0 +1,109 @@
+"""Captures that are killed, each in a process of its own; a script, as what forks has to have no threads.
+
+Run as `kills.py FOLDER COUNT SEED`. Prints a line of JSON for each kill: the folder with what it left, where it was
+struck, and how many records had been reported complete by then.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import filch.steal._format as form
+from filch.steal import steal_forward
+
+PLACES = ("run", "write", "publish")
+
+
+def value(index):
+    """The tensor of call `index`: 1 to 50,000 numbers that no other call has."""
+    return torch.arange(1 + index * 7919 % 50_000, dtype=torch.float32) + 1000 * index
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(place, chance):
+    """Strike inside of the writer's writes, some of them half done, or between two steps of putting things in place."""
+    if place == "write":
+        write, left = os.write, [chance.randrange(1, 60)]
+
+        def struck(handle, view):
+            left[0] -= 1
+            if left[0] <= 0:
+                write(handle, view[: chance.randrange(len(view) + 1)])
+                die()
+            return write(handle, view)
+
+        os.write = struck
+    if place == "publish":
+        steps = [(os, "link"), (os, "ftruncate"), (Path, "write_bytes"), (Path, "replace"), (Path, "unlink")]
+        left = [chance.randrange(1, 11)]
+        for owner, name in steps:
+            setattr(owner, name, striking(getattr(owner, name), left))
+
+
+def striking(step, left):
+    """Before the step or after it, by turns."""
+
+    def struck(*args, **options):
+        left[0] -= 1
+        if left[0] == 0:
+            die()
+        result = step(*args, **options)
+        left[0] -= 1
+        if left[0] == 0:
+            die()
+        return result
+
+    return struck
+
+
+def capture(folder, place, chance, report):
+    module = nn.Identity()
+    calls = 10_000 if place == "run" else chance.randrange(20, 60)
+    with steal_forward(("m", module), dump_file=folder / "dump.onnx", buffer=2**20) as taken:
+        for index in range(calls):
+            module(value(index))
+            if chance.random() < 0.2:
+                os.write(report, b"%d\n" % taken.flush())
+        if place == "publish":
+            os.write(report, b"%d\n" % taken.flush())
+            arm(place, chance)
+
+
+def run(folder, place, seed):
+    """One kill; returns the last count that was reported."""
+    chance = random.Random(seed)
+    form.INLINE_LIMIT = chance.choice([0, 2**30])
+    theirs, ours = os.pipe()
+    if not (child := os.fork()):
+        try:
+            arm(place if place == "write" else None, chance)
+            capture(folder, place, chance, os.dup(ours))
+        finally:
+            os._exit(0)
+    os.close(ours)
+    if place == "run":
+        time.sleep(chance.uniform(0, 0.12))
+        os.kill(child, signal.SIGKILL)
+    reports = b"".join(iter(lambda: os.read(theirs, 2**16), b""))
+    os.close(theirs)
+    os.waitpid(child, 0)
+    return int(reports.split()[-1]) if reports.split() else 0
+
+
+if __name__ == "__main__":
+    base, count, first = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    for number in range(count):
+        place = PLACES[number % len(PLACES)]
+        left = base / f"{number}-{place}"
+        left.mkdir()
+        print(json.dumps({"folder": left.name, "place": place, "reported": run(left, place, first + number)}))

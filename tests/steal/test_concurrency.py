@@ -1,0 +1,126 @@
+"""Several processes at one path: each finds a whole dump there, or none."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from filch.steal import DumpError, recover, restore, steal_forward
+
+WRITER = """
+import sys, torch
+import filch.steal._format as form
+from filch.steal import steal_forward
+form.INLINE_LIMIT = int(sys.argv[3])
+module = torch.nn.Identity()
+for turn in range(int(sys.argv[4])):
+    with steal_forward(("m", module), dump_file=sys.argv[1]):
+        for index in range(8):
+            module(torch.full((1000 + index,), float(sys.argv[2])))
+"""
+
+
+def _whole(path):
+    """The number that all tensors of the dump hold, each of its own length."""
+    dump = restore(path)
+    found = [dump["m", index, "O"] for index in range(8)]
+    assert [len(tensor) for tensor in found] == [1000 + index for index in range(8)]
+    numbers = {number for tensor in found for number in tensor.tolist()}
+    assert len(numbers) == 1
+    return numbers.pop()
+
+
+@pytest.mark.parametrize("limit", [0, 2**30], ids=["external", "inline"])
+def test_two_processes_that_write_one_path_leave_one_whole_dump(tmp_path, limit):
+    """One of the two, whichever came last; whoever reads meanwhile finds one of the two as well."""
+    path = tmp_path / "dump.onnx"
+    command = [sys.executable, "-c", WRITER, str(path)]
+    writers = [subprocess.Popen([*command, str(number), str(limit), "40"]) for number in (1, 2)]
+
+    seen = []
+    while any(writer.poll() is None for writer in writers):
+        if path.exists():
+            try:
+                seen.append(_whole(path))
+            except DumpError as error:  # between the model and its data another dump took the place
+                assert "No such file" in str(error)  # noqa: PT017  one of two outcomes
+
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert _whole(path) in (1, 2)
+    assert {1.0, 2.0} >= set(seen) and len(seen) > 10
+    assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
+    assert len(os.listdir(tmp_path)) == (1 if limit else 2)
+
+
+def test_a_capture_that_still_runs_is_not_recovered(tmp_path):
+    """By whoever asks, in its process or in another; and reading what is not there yet says why it isn't."""
+    module = nn.Identity()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
+        module(torch.ones(3))
+        with pytest.raises(DumpError, match="still runs; there is nothing to recover before it ends"):
+            recover(tmp_path / "dump.onnx")
+        with pytest.raises(DumpError, match=r"there is no file '.*dump.onnx': a capture to it still runs"):
+            restore(tmp_path / "dump.onnx")
+
+    assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [1, 1, 1]
+    with pytest.raises(
+        DumpError, match=r"there is nothing to recover of '.*dump.onnx': no capture to it was cut short"
+    ):
+        recover(tmp_path / "dump.onnx")
+
+
+CUT_SHORT = """
+import os, sys, torch
+from filch.steal import steal_forward
+module = torch.nn.Identity()
+with steal_forward(("m", module), dump_file=sys.argv[1]) as capture:
+    for index in range(3):
+        module(torch.full((4,), float(index)))
+    capture.flush()
+    os._exit(1)
+"""
+
+
+def test_reading_a_dump_that_was_cut_short_says_how_to_recover_it(tmp_path):
+    """And recovering it does; a dump that was there before stays what it was, so that another name is asked for."""
+    path = tmp_path / "dump.onnx"
+    subprocess.run([sys.executable, "-c", CUT_SHORT, str(path)], check=False)
+
+    with pytest.raises(DumpError, match=r"there is no file '.*': a capture to it was cut short: `filch recover .*`"):
+        restore(path)
+    assert recover(path)["m", 2, "O"].tolist() == [2] * 4
+
+    subprocess.run([sys.executable, "-c", CUT_SHORT, str(path)], check=False)
+    with pytest.raises(DumpError, match="is there already; name another file"):
+        recover(path)
+    with pytest.raises(DumpError, match="is in another folder"):
+        recover(path, tmp_path.parent / "other.onnx")
+    assert len(recover(path, tmp_path / "other.onnx")) == 6
+    assert len(restore(path)) == 6
+    assert sorted(os.listdir(tmp_path)) == ["dump.onnx", "other.onnx"]
+
+
+def test_a_forked_process_leaves_the_capture_alone(tmp_path):
+    """It has the hooks, but not the thread that writes: what it computes is not kept, and it ends."""
+    module = nn.Identity()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx", buffer=2**14) as capture:
+        module(torch.ones(2))
+        child = multiprocessing.get_context("fork").Process(target=_run, args=(module,))
+        child.start()
+        child.join(20)
+        module(torch.full((2,), 2.0))
+
+    assert child.exitcode == 0
+    assert restore(tmp_path / "dump.onnx")["m", 1, "O"].tolist() == [2, 2]
+    assert len(capture) == 4
+
+
+def _run(module):
+    for _ in range(100):
+        module(torch.ones(1000))

@@ -1,0 +1,62 @@
+"""A capture that is killed, at whatever moment, loses nothing that was complete."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import kills as kills_script
+import pytest
+import torch
+
+from filch.steal import DumpError, recover, restore
+
+KILLS = 100
+
+
+@pytest.fixture(scope="module")
+def kills(tmp_path_factory):
+    base = tmp_path_factory.mktemp("kills")
+    script = Path(kills_script.__file__)
+    command = [sys.executable, str(script), str(base), str(KILLS), "0"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [(base, json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def _left_of(folder):
+    """The dump that is there, or what can be recovered; and which of these it is."""
+    path = folder / "dump.onnx"
+    if path.exists():
+        return restore(path), "finished"
+    try:
+        return recover(path), "recovered"
+    except DumpError as error:
+        assert "nothing to recover" in str(error)  # noqa: PT017  one of two outcomes
+        return {}, "nothing"
+
+
+def test_all_records_that_were_complete_are_there_after_a_kill(kills):
+    """Killed during the run, inside of the writer's writes, and between the steps that put the dump in its place."""
+    outcomes = set()
+    for base, kill in kills:
+        dump, outcome = _left_of(base / kill["folder"])
+        outcomes.add((kill["place"], outcome))
+
+        assert len(dump) >= kill["reported"], kill
+        assert list(dump) == [("m", index // 2, "IO"[index % 2]) for index in range(len(dump))]
+        for key, found in dump.items():
+            tensor = found[0][0] if key.kind == "I" else found
+            assert torch.equal(tensor, kills_script.value(key.iteration)), (kill, key)
+
+    assert len(kills) == KILLS
+    assert {("run", "recovered"), ("write", "recovered"), ("publish", "recovered"), ("publish", "finished")} <= outcomes
+
+
+def test_nothing_but_the_dump_is_left_after_a_recovery(kills):
+    """No drafts, and no data that nobody refers to."""
+    for base, kill in kills:
+        dump, outcome = _left_of(base / kill["folder"])
+        if outcome == "recovered":
+            names = sorted(path.name for path in (base / kill["folder"]).iterdir())
+            assert names in (["dump.onnx"], ["dump.onnx", "dump.onnx.data"])
+            assert len(dump) == len(restore(base / kill["folder"] / "dump.onnx"))
