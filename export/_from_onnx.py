@@ -1,8 +1,9 @@
 """Reads an ONNX model as a `Graph`."""
 
 import ast
+import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,22 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def graph_from_onnx(model: ir.Model) -> Graph:
-    """The graph of an ONNX model; nodes without a name are given one."""
-    graph = model.graph
+    """The graph of an ONNX model, with the local functions that it calls; nodes without a name are given one."""
+    functions = {f"{made.domain}::{made.name}": _graph(made, {}) for made in model.functions.values()}
+    return dataclasses.replace(_graph(model.graph, model.graph.initializers), functions=functions)
+
+
+def _graph(graph: ir.Graph | ir.Function, initializers: Mapping[str, ir.Value]) -> Graph:
     values: dict[str, Value] = {}
-    for value in (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs)):
+    for value in (*graph.inputs, *initializers.values(), *(out for node in graph for out in node.outputs)):
         if value.name:
             values[value.name] = value_of(value)
     taken = {node.name for node in graph if node.name}
     return Graph(
         name=graph.name or "",
-        inputs=tuple(value.name or "" for value in graph.inputs if value.name not in graph.initializers),
+        inputs=tuple(value.name or "" for value in graph.inputs if value.name not in initializers),
         outputs=tuple(value.name or "" for value in graph.outputs),
-        constants=tuple(graph.initializers),
+        constants=tuple(initializers),
         nodes=tuple(_node(node, index, taken) for index, node in enumerate(graph)),
         values=values,
     )

@@ -71,6 +71,7 @@ class Graph:
         constants: names of the values that it holds (weights).
         nodes: the operations.
         values: what is known of each value, by name.
+        functions: the model's local functions, by the operator that calls them.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Graph:
     constants: tuple[str, ...]
     nodes: tuple[Node, ...]
     values: Mapping[str, Value]
+    functions: Mapping[str, "Graph"] = field(default_factory=dict)
 
     @cached_property
     def producer(self) -> Mapping[str, Node]:
@@ -123,21 +125,27 @@ class Graph:
                 pending += [name for name in node.reads if name not in stop]
         return tuple(node for node in self.nodes if node.name in wanted)
 
-    def text(self, *, modules: bool = False, sources: bool = False) -> str:
+    def text(self, *, modules: bool = False, sources: bool = False, title: str = "Graph") -> str:
         """The graph as text, a line a node: `x: float32[1, 128, 768] = MatMul(a, b)`.
 
         Args:
             modules: add each node's module path.
             sources: add each node's line of model code.
+            title: what to call the graph; the functions that it calls follow it, each under its own name.
         """
         inputs = ", ".join(self._typed(name) for name in self.inputs)
-        lines = [f"Graph({inputs}){{"]
+        lines = [f"{title}({inputs}){{"]
         used = {name for node in self.nodes for name in node.reads} | set(self.outputs)
         lines += [f"  {name} = Constant({self.values[name]})" for name in self.constants if name in used]
         for node in self.nodes:
             notes = [note for note, wanted in ((node.module, modules), (node.source, sources)) if wanted and note]
             lines.append(f"  {self._line(node)}{'  # ' + ', '.join(notes) if notes else ''}")
-        return "\n".join([*lines, f"  return {', '.join(self.outputs)}", "}"])
+        text = "\n".join([*lines, f"  return {', '.join(self.outputs)}", "}"])
+        inner = (
+            function.text(modules=modules, sources=sources, title=f"Function {name}")
+            for name, function in self.functions.items()
+        )
+        return "\n\n".join([text, *inner])
 
     def __str__(self) -> str:
         return self.text()

@@ -1,0 +1,162 @@
+"""Parameters are taken whenever they have changed, so that two training runs can be held against each other."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import diff
+from filch.steal import restore, steal_forward
+
+
+class Tied(nn.Module):
+    """Two layers that share their weight, and one that nothing reaches."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.unused = nn.Linear(3, 3), nn.Linear(3, 3, bias=False), nn.Linear(1, 1)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def _train(model, optimizer, steps=2):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, generator=generator)).square().mean().backward()
+        optimizer.step()
+
+
+def _keys(capture, kind):
+    return [(key.name, key.iteration) for key in capture if key.kind == kind]
+
+
+def test_parameters_are_taken_first_and_when_they_changed():
+    """What two names share is taken once; what no step changes is not taken again; the last step shows, too."""
+    model = Tied()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    with steal_forward(("m", model), parameters=True, strict=True) as capture:
+        _train(model, optimizer)
+
+    assert _keys(capture, "P") == [
+        ("m.first.weight", 0), ("m.first.bias", 0), ("m.unused.weight", 0), ("m.unused.bias", 0),
+        ("m.first.weight", 1), ("m.first.bias", 1), ("m.first.weight", 2), ("m.first.bias", 2),
+    ]  # fmt: skip
+    assert next(iter(capture)) == ("m.first.weight", 0, "P")
+    assert torch.equal(capture["m.first.weight", 2, "P"], model.first.weight)
+    assert capture.calls()[0].name == "m"
+
+
+def test_gradients_are_taken_each_time_they_grow():
+    """Accumulated over two backward passes, then given a step."""
+    model = nn.Linear(1, 1, bias=False)
+
+    with steal_forward(("m", model), parameters=True) as capture:
+        for _ in range(2):
+            model(torch.ones(1, 1)).sum().backward()
+
+    assert [capture["m.weight", index, "GP"].item() for index in range(2)] == [1, 2]
+    assert not model.weight._post_accumulate_grad_hooks  # noqa: SLF001  nothing public tells
+
+
+def test_an_optimizer_that_steps_in_the_backward_pass_is_seen():
+    """It takes the gradient away as soon as it is there; ours is the hook before."""
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+
+    def step(_):
+        optimizer.step()
+        optimizer.zero_grad()
+
+    model.weight.register_post_accumulate_grad_hook(step)
+    with steal_forward(("m", model), parameters=True) as capture:
+        model(torch.ones(1, 1)).sum().backward()
+
+    assert capture["m.weight", 0, "GP"].item() == 1
+    assert capture["m.weight", 1, "P"].item() == capture["m.weight", 0, "P"].item() - 0.5
+    assert model.weight.grad is None
+
+
+@pytest.mark.parametrize("change", [
+    lambda weight: weight.data.add_(1),
+    lambda weight: weight.detach().numpy().__iadd__(1),
+], ids=["data", "numpy"])  # fmt: skip
+def test_a_change_that_torch_does_not_count_is_seen(change):
+    """Past the version counter, on the CPU."""
+    model = nn.Linear(1, 1, bias=False)
+
+    with steal_forward(("m", model), parameters=True) as capture:
+        model(torch.ones(1, 1))
+        change(model.weight)
+
+    assert _keys(capture, "P") == [("m.weight", 0), ("m.weight", 1)]
+
+
+def test_what_is_unfrozen_or_replaced_inside_is_followed():
+    """Its gradients too."""
+    model = nn.Linear(1, 1, bias=False).requires_grad_(requires_grad=False)
+
+    with steal_forward(("m", model), parameters=True, strict=True) as capture:
+        model(torch.ones(1, 1))
+        model.weight = nn.Parameter(torch.full((1, 1), 7.0))
+        model(torch.ones(1, 1)).sum().backward()
+
+    assert capture["m.weight", 1, "P"].item() == 7
+    assert capture["m.weight", 0, "GP"].item() == 1
+
+
+def test_a_lazy_parameter_is_taken_once_it_is_there():
+    """Before, there is nothing to take."""
+    model = nn.LazyLinear(1, bias=False)
+
+    with steal_forward(("m", model), parameters=True, strict=True) as capture:
+        model(torch.ones(1, 2))
+
+    assert _keys(capture, "P") == [("m.weight", 0)]
+
+
+def _dump(tmp_path, name, model, optimizer):
+    path = tmp_path / f"{name}.onnx"
+    with steal_forward(("m", model), submodules=True, parameters=True, gradients=True, dump_file=path, strict=True):
+        _train(model, optimizer(model.parameters()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "found"),
+    [
+        (lambda parameters: torch.optim.AdamW(parameters, 0.01), None),
+        (lambda parameters: torch.optim.AdamW(parameters, 0.02), ("m.first.weight", 1, "P")),
+        (lambda parameters: torch.optim.Adam(parameters, 0.01, weight_decay=0.5), ("m.first.weight", 1, "P")),
+        (lambda parameters: torch.optim.AdamW(list(parameters)[1:], 0.01), ("m.first.weight", 1, "P")),
+    ],
+    ids=["same", "rate", "decay", "forgotten"],
+)
+def test_two_training_runs_are_compared(tmp_path, optimizer, found):
+    """The first thing that differs is the first parameter that the planted fault touches; a clean run has none."""
+    model = Tied()
+    right = _dump(tmp_path, "right", copy.deepcopy(model), lambda parameters: torch.optim.AdamW(parameters, 0.01))
+    other = _dump(tmp_path, "other", copy.deepcopy(model), optimizer)
+
+    report = diff(right, other, tolerance=0)
+
+    kinds = {row.key.kind for row in report.rows}
+    assert kinds == {"I", "O", "P", "GI", "GO", "GP"}
+    first = report.first_divergence
+    assert (first and first.key) == found
+
+
+def test_nothing_changes_and_parameters_are_restored_as_such(tmp_path):
+    """The training gives the same weights to the bit, and a dump gives parameters back."""
+    model = Tied()
+    twin = copy.deepcopy(model)
+    _train(twin, torch.optim.AdamW(twin.parameters()))
+
+    path = _dump(tmp_path, "x", model, torch.optim.AdamW)
+
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), twin.parameters(), strict=True))
+    assert isinstance(restore(path)["m.first.weight", 0, "P"], nn.Parameter)
