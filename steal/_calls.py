@@ -68,7 +68,7 @@ class Calls:
         running = self._running
         stack = running.frames
         root = running.root
-        origin = self._other_name(name, module, stack)
+        origin = self._other_name(name, module, stack) if self._several else None
         if stack and origin is None and root is not None and root.paths.get(id(module), "") == "":
             _drop_dead(stack)  # the outermost module begins anew, or one that is not in it
         if root is None or not stack:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-import torch
 from google.protobuf.message import DecodeError
 from onnx import StringStringEntryProto
 
@@ -51,15 +50,7 @@ class Dump(Records):
         return [row[:3] for row in map(self.holder.row, range(len(self.holder)))]
 
     def __getitem__(self, key: Any) -> Any:
-        # Read once, however often the record refers to it: a small file could ask for terabytes otherwise.
-        made: dict[int, torch.Tensor] = {}
-
-        def get(reference: Spec) -> torch.Tensor:
-            if reference in made:
-                return made[reference].detach()
-            return made.setdefault(reference, self.holder.get(reference))
-
-        return decode(self.records[key].spec, get)
+        return decode(self.records[key].spec, self.holder.get, self.source)
 
     def nbytes(self, key: Any) -> int:
         """The bytes of the tensors that the record holds; none is read for it."""
@@ -84,6 +75,17 @@ def restore(path: str | os.PathLike[str]) -> Dump:
     """
     where = Path(path)
     contents = _contents(where)
+    while True:
+        try:
+            return _opened(where, contents)
+        except DumpError:
+            # Between the reading of the two files another dump may have come to their place; that one is whole.
+            before, contents = contents, _contents(where)
+            if contents == before:
+                raise
+
+
+def _opened(where: Path, contents: bytes) -> Dump:
     graph, props = _parts(where, contents)
     if form.VERSION_KEY not in props:
         raise DumpError(f"{str(where)!r} is an ONNX model, but no dump: steal_forward(dump_file=…) writes dumps")
@@ -91,10 +93,10 @@ def restore(path: str | os.PathLike[str]) -> Dump:
         known = " and ".join(form.READABLE)
         raise DumpError(f"{str(where)!r} has format {props[form.VERSION_KEY]!r:.50}; this Filch reads format {known}")
     with _all_kept():
-        return _opened(where, contents, graph, props)
+        return _indexed(where, contents, graph, props)
 
 
-def _opened(path: Path, contents: bytes, graph: Span, props: dict[str, str]) -> Dump:
+def _indexed(path: Path, contents: bytes, graph: Span, props: dict[str, str]) -> Dump:
     keys = (form.TENSORS_KEY, form.RECORDS_KEY, form.MODULES_KEY, form.ENVIRONMENT_KEY)
     try:
         rows, lines, known, about = (_json(props[key]) for key in keys)

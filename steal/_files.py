@@ -115,15 +115,21 @@ class Draft:
             try:
                 os.link(self.data, data)
             except FileExistsError:
-                if not data.is_symlink() and data.samefile(self.data):  # a kill came right after this, last time
-                    return data
-                continue
+                if not self._is_ours(data):
+                    continue
             except OSError:
                 if data.exists() or not self.data.exists():
                     raise
                 self.data.rename(data)  # no second names here
             return data
         raise AssertionError  # pragma: no cover  there are more numbers than files
+
+    def _is_ours(self, data: Path) -> bool:
+        """Whether a kill came right after the data was given this name, last time."""
+        try:
+            return not data.is_symlink() and data.samefile(self.data)
+        except OSError:  # it was another dump's, and is gone by now
+            return False
 
     def publish(self, model: bytes, data: Path | None) -> None:
         """Put the model in its place, and remove what the former dump there leaves behind.

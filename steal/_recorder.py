@@ -43,9 +43,9 @@ class Recorder:
     """The hooks of one block, and what they have taken so far.
 
     Attributes:
-        records: what was taken, by key.
         failed: the calls that raised, by the key of the output that they don't have.
         totals: how much it is.
+        lock: held while anything is taken.
     """
 
     def __init__(
@@ -56,7 +56,6 @@ class Recorder:
         narrator: Narrator,
         extras: Iterable[Extra] = (),
     ) -> None:
-        self.records: dict[Key, Record] = {}
         self.failed: dict[Key, str] = {}
         self.totals = Totals()
         self._chosen = chosen
@@ -67,7 +66,7 @@ class Recorder:
         self._narrator = narrator
         self._sharing = Sharing()
         self._growth = Growth()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._calls = Calls(chosen)
         self._appended: Counter[str] = Counter()
         self._handles: list[Any] = []
@@ -79,9 +78,10 @@ class Recorder:
         """Start to listen."""
         _listening.add(self)
         for name, module in self._chosen:
-            before, after = _Before(self, name, len(self._handles)), _After(self, name)
+            before, after = _Before(self, name), _After(self, name)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
+            before.ids = self._handles[-2].id, self._handles[-1].id
         _ours.update(handle.id for handle in self._handles)
         for extra in self._wished:
             extra.start(self)
@@ -89,7 +89,7 @@ class Recorder:
 
     def unhook(self) -> None:
         """Leave nothing on the modules; torch may still call a hook, in a thread that runs the model on."""
-        with self._lock:
+        with self.lock:
             for handle in self._handles:
                 handle.remove()
                 _ours.discard(handle.id)
@@ -107,26 +107,13 @@ class Recorder:
 
     def fall_silent(self) -> None:
         """In a forked process: the hooks are there, but the thread that writes is not; the files are the other's."""
-        self._lock = threading.RLock()  # another thread may have held it
+        self.lock = threading.RLock()  # another thread may have held it
         self._handles.clear()
 
-    def enters(self, name: str, place: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A call begins."""
-        with self._lock:
-            try:
-                self._before(name, place, module, args, kwargs)
-            except Exception as error:  # noqa: BLE001  see `_trouble`
-                self._trouble(name, error)
-
-    def leaves(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """A call ends."""
-        with self._lock:
-            try:
-                self._after(name, args, kwargs, output)
-            except Exception as error:  # noqa: BLE001  see `_trouble`
-                self._trouble(name, error)
-
-    def _before(self, name: str, place: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(
+        self, name: str, ids: tuple[int, int], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """A call begins; `ids` are those of its two hooks."""
         if not self._handles:
             return
         if _in_backward() != -1:
@@ -135,11 +122,11 @@ class Recorder:
         frame = self._calls.enter(name, module)
         if self._narrator.verbose:
             self._narrator.enter(name, module, frame.iteration, args, kwargs)
-        last = self._stay_last(module, place)
+        last = _stay_last(module, *ids)
         if self._extras:
             for extra in self._extras:
                 extra.entered(frame, args, kwargs)
-        if not self._options.inputs or not self.wants(frame.iteration):
+        if not self._inputs or not (self._wanted is None or self._wanted(frame.iteration)):
             return
         key = Key(name, frame.iteration, "I")
         if last:
@@ -158,7 +145,8 @@ class Recorder:
         )
         self._keep(key, record if same else self._encoded(key, (args, kwargs), frame.origin), (args, kwargs))
 
-    def _after(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def after(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """A call ends."""
         if _in_backward() != -1:
             return
         frame = self._calls.leave(name)
@@ -172,28 +160,11 @@ class Recorder:
             return
         if self._narrator.verbose:
             self._narrator.leave(name, output)
-        if self._options.outputs and self.wants(frame.iteration):
+        if self._outputs and (self._wanted is None or self._wanted(frame.iteration)):
             self.record(Key(name, frame.iteration, "O"), output, frame.origin)
         if self._extras:
             for extra in self._extras:
                 extra.left(frame, args, kwargs, output)
-
-    def _stay_last(self, module: nn.Module, place: int) -> bool:
-        """Let our hooks see what the module really gets and gives: whether ours is the last of the pre-hooks.
-
-        Those that others registered since run after ours. For this call, only the forward hooks can be reordered: torch
-        has listed the pre-hooks already.
-        """
-        # Nothing public has an order; they are declared as dictionaries, and are OrderedDicts.
-        hooks: Any = module._forward_pre_hooks  # noqa: SLF001
-        outputs: Any = module._forward_hooks  # noqa: SLF001
-        first, second = self._handles[place].id, self._handles[place + 1].id
-        if not _is_last(second, outputs):
-            outputs.move_to_end(second)
-        if _is_last(first, hooks):
-            return True
-        hooks.move_to_end(first)
-        return False
 
     def wants(self, iteration: int) -> bool:
         """See `Recording.wants`."""
@@ -207,7 +178,7 @@ class Recorder:
         if self._narrator.verbose:
             self._narrator.failed(key.name)
 
-    def _trouble(self, name: str, error: Exception) -> None:
+    def trouble(self, name: str, error: Exception) -> None:
         """The model's run is not to suffer from us, unless that was asked for."""
         if self._options.strict or isinstance(error, FilchError):
             raise error
@@ -221,7 +192,7 @@ class Recorder:
 
     def append(self, name: str, value: Any) -> None:
         """Take a value of the user's own."""
-        with self._lock:
+        with self.lock:
             count = self._appended[name]
             self._appended[name] += 1
             self.record(Key(name, count, "V"), value, Origin(None, self._calls.current(), count))
@@ -239,11 +210,11 @@ class Recorder:
     @contextmanager
     def guarded(self, name: str) -> Iterator[None]:
         """See `Recording.guarded`."""
-        with self._lock:
+        with self.lock:
             try:
                 yield
-            except Exception as error:  # noqa: BLE001  see `_trouble`
-                self._trouble(name, error)
+            except Exception as error:  # noqa: BLE001  see `trouble`
+                self.trouble(name, error)
 
     def takes(self, kind: str) -> bool:
         """See `Recording.takes`."""
@@ -265,7 +236,8 @@ class Recorder:
 
     def value(self, key: Key, default: Any) -> Any:
         """See `Recording.value`."""
-        return self._decoded(self.records[key].spec) if key in self.records else default
+        spec = next((row[3] for row in self._store.rows(0) if tuple(row[:3]) == key), None)
+        return default if spec is None else self._decoded(spec)
 
     def _decoded(self, spec: Spec) -> Any:
         return decode(spec, self._store.get)
@@ -278,7 +250,6 @@ class Recorder:
 
     def _keep(self, key: Key, record: Record, value: Any) -> None:
         self._store.add(key, record)
-        self.records[key] = record
         totals = self.totals
         totals.records += 1
         if not totals.records % _STEP:
@@ -344,7 +315,9 @@ class Recorder:
 class _Hook:
     """A hook of ours. Who copies or pickles the model in the block gets one that does nothing in its place."""
 
-    __slots__ = ("name", "recorder")
+    __slots__ = ("ids", "name", "recorder")
+
+    ids: tuple[int, int]
 
     def __init__(self, recorder: Recorder, name: str) -> None:
         self.recorder = recorder
@@ -355,24 +328,48 @@ class _Hook:
 
 
 class _Before(_Hook):
-    __slots__ = ("place",)
-
-    def __init__(self, recorder: Recorder, name: str, place: int) -> None:
-        super().__init__(recorder, name)
-        self.place = place
+    __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # Where torch writes the model down instead of running it, it would write our copies down, too.
-        if not (_is_compiling() or _is_tracing()):
-            self.recorder.enters(self.name, self.place, module, args, kwargs)
+        if _is_compiling() or _is_tracing():  # torch writes the model down, and would write our copies down, too
+            return
+        recorder = self.recorder
+        with recorder.lock:
+            try:
+                recorder.before(self.name, self.ids, module, args, kwargs)
+            except Exception as error:  # noqa: BLE001  see `trouble`
+                recorder.trouble(self.name, error)
 
 
 class _After(_Hook):
     __slots__ = ()
 
     def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if not (_is_compiling() or _is_tracing()):
-            self.recorder.leaves(self.name, args, kwargs, output)
+        if _is_compiling() or _is_tracing():
+            return
+        recorder = self.recorder
+        with recorder.lock:
+            try:
+                recorder.after(self.name, args, kwargs, output)
+            except Exception as error:  # noqa: BLE001  see `trouble`
+                recorder.trouble(self.name, error)
+
+
+def _stay_last(module: nn.Module, first: int, second: int) -> bool:
+    """Let our hooks see what the module really gets and gives: whether ours is the last of the pre-hooks.
+
+    Those that others registered since run after ours. For this call, only the forward hooks can be reordered: torch has
+    listed the pre-hooks already.
+    """
+    # Nothing public has an order; they are declared as dictionaries, and are OrderedDicts.
+    hooks: Any = module._forward_pre_hooks  # noqa: SLF001
+    outputs: Any = module._forward_hooks  # noqa: SLF001
+    if next(reversed(outputs), None) != second and not _is_last(second, outputs):
+        outputs.move_to_end(second)
+    if next(reversed(hooks), None) == first or _is_last(first, hooks):
+        return True
+    hooks.move_to_end(first)
+    return False
 
 
 def _idle(*_: Any) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -106,6 +106,35 @@ class Totals:
     waited: float = 0.0
 
 
+class Taken(Mapping[Key, Record]):
+    """The records of a capture that may still run, read when they are asked for.
+
+    A record is many small objects; a million of them would be looked through by Python's garbage collector over and
+    over. So a store keeps them in one piece each.
+    """
+
+    def __init__(self, rows: Callable[[int], Iterable[Sequence[Any]]]) -> None:
+        """`rows` gives the records from a number on: name, iteration, kind, spec and what an `Origin` has."""
+        self._rows = rows
+        self._found: dict[Key, Record] = {}
+        self._count = 0
+
+    def _all(self) -> dict[Key, Record]:
+        for name, iteration, kind, spec, *origin in self._rows(self._count):
+            self._found[Key(name, iteration, kind)] = Record(spec, Origin(*origin))
+            self._count += 1
+        return self._found
+
+    def __getitem__(self, key: Key) -> Record:
+        return self._all()[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
 class Holder(Protocol):
     """Whoever has the numbers: memory, or a file."""
 
@@ -126,7 +155,7 @@ class Records(Mapping[Any, Any]):
 
     def __init__(
         self,
-        records: dict[Key, Record],
+        records: Mapping[Key, Record],
         modules: dict[str, ModuleInfo],
         holder: Holder,
         source: str = "memory",

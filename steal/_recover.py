@@ -50,10 +50,10 @@ def _finish(draft: Draft, target: Path) -> Dump:
     try:
         with draft.journal.open("rb") as lines:
             index = read(lines, os.fstat(data).st_size, str(draft.journal))
-        if index is None or not index.records:
+        if index is None or not index.tops:
             draft.remove()
             raise DumpError(f"there is nothing to recover of {str(draft.path)!r}: it has no complete record")
-        index.environment["recovered"] = f"{len(index.records)} records"
+        index.environment["recovered"] = f"{len(index.tops)} records"
         os.ftruncate(data, index.end)
         publish(draft.to(target), index, data, inline=index.end <= form.INLINE_LIMIT)
     finally:

@@ -6,8 +6,17 @@ import torch
 
 from ._raw import checksum
 
-_Span = tuple[int, int, int | None, int]
-_expired = torch.UntypedStorage._expired  # noqa: SLF001  see `_Storage`
+# A weak reference to a storage, as torch counts them: it keeps the storage's address from being used anew, no more.
+_expired: Any = torch.UntypedStorage._expired  # noqa: SLF001  what torch.multiprocessing follows storages by
+_weak: Any = torch.UntypedStorage._weak_ref  # noqa: SLF001  likewise
+_free: Any = torch.UntypedStorage._free_weak_ref  # noqa: SLF001  likewise
+
+# Tuples of plain things all the way down: Python's garbage collector looks at them once, and they are many.
+_Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+_Kept = tuple[_Place, int | None, int, int]  # where, the checksum, the reference, the bytes if they are in one piece
+_Storage = tuple[int, int, tuple[_Kept, ...]]  # the weak reference, the version and what is kept of it
+
+_MOST = 8  # views of one storage that are remembered
 
 
 class Known(NamedTuple):
@@ -24,29 +33,6 @@ class Known(NamedTuple):
     whole: bool
 
 
-class _Storage:
-    """What is kept of one storage, as of one version of it.
-
-    Attributes:
-        alive: a weak reference, as torch counts them: it keeps the storage's address from being used anew, no more.
-        version: the version.
-        places: the references, with the checksums, by place.
-        spans: the first and last byte, checksum and reference of those that are contiguous.
-    """
-
-    __slots__ = ("alive", "places", "spans", "version")
-
-    places: dict[Any, tuple[int, int | None]]
-    spans: list[_Span]
-
-    def __init__(self, storage: torch.UntypedStorage) -> None:
-        self.alive = storage._weak_ref()  # noqa: SLF001  what torch.multiprocessing follows storages by
-        self.version = -1
-
-    def __del__(self) -> None:
-        torch.UntypedStorage._free_weak_ref(self.alive)  # type: ignore[no-untyped-call]  # noqa: SLF001  as above
-
-
 class Sharing:
     """The tensors that are kept, by storage, version, offset, shape, strides and dtype.
 
@@ -60,6 +46,10 @@ class Sharing:
         self._storages: dict[int, _Storage] = {}
         self._room = 1024
 
+    def __del__(self) -> None:
+        for alive, _, _ in self._storages.values():
+            _free(alive)
+
     def find(self, tensor: torch.Tensor, content: int | None) -> Known | None:
         """Where `tensor` is kept, or None if it isn't, was changed, or can't be followed.
 
@@ -69,45 +59,57 @@ class Sharing:
         """
         storage = tensor.untyped_storage()
         known = self._storages.get(storage._cdata)  # noqa: SLF001  what tells storages apart
-        if known is None or _expired(known.alive) or tensor.is_inference():  # inference tensors have no version
+        if known is None or _expired(known[0]) or tensor.is_inference():  # inference tensors have no version
             return None
-        if known.version != tensor._version:  # noqa: SLF001  documented, with this name
+        if known[1] != tensor._version:  # noqa: SLF001  documented, with this name
             return None
-        found = known.places.get((tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype))
-        if found is not None:
-            return Known(found[0], 0, whole=True) if found[1] == content else None
+        place = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        for kept in known[2]:
+            if kept[0] == place:
+                return Known(kept[2], 0, whole=True) if kept[1] == content else None
         if content is None or not tensor.nbytes or not tensor.is_contiguous():
             return None
-        return _inside(known.spans, storage.data_ptr(), tensor)
+        return _inside(known[2], storage.data_ptr(), tensor)
 
     def note(self, tensor: torch.Tensor, content: int | None, reference: int) -> None:
         """Remember that `tensor` is kept as `reference` (see `find`)."""
         if tensor.is_inference():
             return
         storage = tensor.untyped_storage()
-        version, identity, start = tensor._version, storage._cdata, int(tensor.storage_offset())  # noqa: SLF001  as above
+        identity, version = storage._cdata, tensor._version  # noqa: SLF001  as above
+        one_piece = content is not None and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+        place = (int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        kept = (place, content, reference, tensor.nbytes if one_piece else 0)
         known = self._storages.get(identity)
-        if known is None or _expired(known.alive):
+        if known is None:
             if len(self._storages) >= self._room:
-                self._storages = {key: item for key, item in self._storages.items() if not _expired(item.alive)}
-                self._room = max(1024, 2 * len(self._storages))
-            known = self._storages[identity] = _Storage(storage)
-        if known.version != version:
-            known.version, known.places, known.spans = version, {}, []
-        known.places[start, tensor.shape, tensor.stride(), tensor.dtype] = (reference, content)
-        if content is not None and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
-            start *= tensor.element_size()
-            known.spans.append((start, start + tensor.nbytes, content, reference))
+                self._sweep()
+            self._storages[identity] = (_weak(storage), version, (kept,))
+        elif _expired(known[0]):
+            _free(known[0])
+            self._storages[identity] = (_weak(storage), version, (kept,))
+        else:
+            others = known[2] if known[1] == version else ()
+            others = tuple(other for other in others if other[0] != place)[-_MOST:]
+            self._storages[identity] = (known[0], version, (*others, kept))
+
+    def _sweep(self) -> None:
+        for identity, (alive, _, _) in list(self._storages.items()):
+            if _expired(alive):
+                _free(alive)
+                del self._storages[identity]
+        self._room = max(1024, 2 * len(self._storages))
 
 
-def _inside(spans: list[_Span], base: int, tensor: torch.Tensor) -> Known | None:
-    """The kept span that `tensor` lies in, if that costs less to check than to keep `tensor` would."""
+def _inside(all_kept: tuple[_Kept, ...], base: int, tensor: torch.Tensor) -> Known | None:
+    """What is kept that `tensor` lies in, if that costs less to check than to keep `tensor` would."""
     if tensor.is_conj() or tensor.is_neg():
         return None
     start = int(tensor.storage_offset()) * tensor.element_size()
     stop = start + tensor.nbytes
-    for first, last, content, reference in spans:
-        if first <= start and stop <= last and last - first <= 8 * tensor.nbytes:
-            same = checksum(base + first, last - first) == content
+    for (offset, _, _, dtype), content, reference, nbytes in all_kept:
+        first = offset * dtype.itemsize
+        if first <= start and stop <= first + nbytes and nbytes <= 8 * tensor.nbytes:
+            same = checksum(base + first, nbytes) == content
             return Known(reference, start - first, whole=False) if same else None
     return None

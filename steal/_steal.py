@@ -15,7 +15,7 @@ from ._operators import Operators
 from ._options import Iterations, options
 from ._parameters import Parameters
 from ._recorder import Recorder
-from ._records import ModuleInfo, Records, Totals
+from ._records import ModuleInfo, Records, Taken, Totals
 from ._selection import Modules, select
 from ._store import MemoryStore, Store
 from ._unseen import unseen
@@ -39,7 +39,7 @@ class Capture(Records):
     error: DumpError | None = None
 
     def __init__(self, recorder: Recorder, modules: dict[str, ModuleInfo], store: Store) -> None:
-        super().__init__(recorder.records, modules, store, failed=recorder.failed)
+        super().__init__(Taken(store.rows), modules, store, failed=recorder.failed)
         self.totals: Totals = recorder.totals
         self._store = store
 
@@ -191,8 +191,7 @@ def _finish(capture: Capture, store: Store, *, stop: bool) -> None:
         capture.error = store.error
     if isinstance(store, DumpWriter):
         capture.totals.waited = store.waited
-        for key in list(capture.records)[len(store.index.records) :]:  # these are not in the dump
-            del capture.records[key]
+        capture.records = Taken(store.rows)  # what was read before may not have come to the disk
     if capture.error is not None:
         if stop:
             raise capture.error

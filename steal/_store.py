@@ -1,7 +1,9 @@
 """Where stolen tensors are put while the model runs."""
 
 import ctypes
-from typing import Protocol
+import marshal
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +43,9 @@ class Store(Protocol):
     def add(self, key: Key, record: Record) -> None:
         """Say that the value of `key` is complete: its tensors were all put before."""
 
+    def rows(self, start: int) -> Iterable[Sequence[Any]]:
+        """The records from number `start` on (see `Taken`)."""
+
     def fail(self, key: Key, what: str) -> None:
         """Say that a call raised, so that there is no value of `key`."""
 
@@ -64,7 +69,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
         self._grown: list[tuple[int, int, int]] = []
-        self._records = 0
+        self._rows: list[tuple[Any, ...]] = []
         self._arena = np.empty(_ARENA, np.uint8)
         self._address, self._end = self._arena.ctypes.data, 0
 
@@ -99,16 +104,21 @@ class MemoryStore:
         raw = torch.from_numpy(memory[start : start + nbytes]) if nbytes else None
         return tensor_of(raw, dtype, shape)
 
-    def add(self, key: Key, record: Record) -> None:  # noqa: ARG002  the records are the capture's own
+    def add(self, key: Key, record: Record) -> None:
         """See `Store.add`."""
-        self._records += 1
+        self._rows.append((*key, marshal.dumps(record.spec), *record.origin))
+
+    def rows(self, start: int) -> Iterable[Sequence[Any]]:
+        """See `Store.rows`."""
+        for name, iteration, kind, spec, *origin in self._rows[start:]:
+            yield name, iteration, kind, marshal.loads(spec), *origin  # noqa: S302  written above
 
     def fail(self, key: Key, what: str) -> None:
         """Nothing to do: the capture knows."""
 
     def flush(self) -> int:
         """Nothing to wait for; a kill takes all."""
-        return self._records
+        return len(self._rows)
 
     def close(self) -> None:
         """Nothing to do."""

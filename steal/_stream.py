@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -49,25 +50,41 @@ class Stream:
     Attributes:
         end: the length of the file when all is written.
         durable: the bytes that are with the operating system.
-        records: how many records are with the operating system: their rows, and all bytes that came before these.
+        records: how many records are with the operating system, and all bytes that came before them.
         waited: seconds for which `put` had to wait for the disk.
         error: what the disk refused with; from then on everything is thrown away.
     """
 
-    def __init__(self, data: int, journal: int, buffer: int, block: int = BLOCK) -> None:
+    def __init__(
+        self,
+        data: int,
+        journal: int,
+        render: Callable[[list[tuple[Any, ...]]], tuple[str, int]],
+        buffer: int,
+        block: int = BLOCK,
+    ) -> None:
+        """Start.
+
+        Args:
+            data: the file of the bytes, open.
+            journal: the file of the rows, open.
+            render: makes text of rows, and says how many records there are with these.
+            buffer: the most bytes that may wait.
+            block: how many are written at a time.
+        """
         self.end = 0
         self.durable = 0
         self.records = 0
         self.waited = 0.0
         self.error: OSError | None = None
-        self._data, self._journal = data, journal
+        self._data, self._journal, self._render = data, journal, render
         self._size = max(4096, min(block, buffer // 2))
         self._blocks = max(2, buffer // self._size)
         self._made = 0
         self._free: list[_Block] = []
         self._full: deque[_Block] = deque()
         self._current: _Block | None = None
-        self._waiting: deque[tuple[Callable[[], str], int]] = deque()
+        self._waiting: deque[tuple[Any, ...]] = deque()
         self._changed = threading.Condition()
         self._begun = self._finished = 0
         self._hurry = self._closing = False
@@ -77,6 +94,15 @@ class Stream:
 
     def put(self, address: int, nbytes: int, alignment: int) -> int:
         """Copy `nbytes` from `address` now; returns the offset in the file, a multiple of `alignment`."""
+        block, gap = self._current, -self.end % alignment
+        if block is not None and block.filled + gap + nbytes < self._size:  # as a rule; for small ones it counts
+            place = block.address + block.filled
+            if gap:
+                ctypes.memset(place, 0, gap)
+            ctypes.memmove(place + gap, address, nbytes)
+            block.filled += gap + nbytes
+            self.end += gap + nbytes
+            return self.end - nbytes
         offset = self._align(alignment)
         while nbytes:
             block, room = self._room()
@@ -119,9 +145,9 @@ class Stream:
             self._fill(block, size)
         return offset
 
-    def then(self, row: Callable[[], str], *, records: int = 0) -> None:
-        """Write the line that `row` gives to the journal, once all that was put so far is in the file."""
-        self._waiting.append((row, records))
+    def then(self, row: tuple[Any, ...]) -> None:
+        """Write a row to the journal, once all that was put so far is in the file."""
+        self._waiting.append(row)
 
     def flush(self) -> int:
         """Wait until all that was put so far is with the operating system; returns `records`."""
@@ -213,15 +239,13 @@ class Stream:
                 self._changed.notify_all()
         if current is not None:
             self._write(current, end)
-        lines, records = [], 0
-        for _ in range(rows):
-            row, count = self._waiting.popleft()
-            lines.append(row())
-            records += count
-        if lines and self.error is None:
-            self._out(self._journal, memoryview("".join(lines).encode()))
+        if not rows:
+            return
+        text, records = self._render([self._waiting.popleft() for _ in range(rows)])
         if self.error is None:
-            self.records += records
+            self._out(self._journal, memoryview(text.encode()))
+        if self.error is None:
+            self.records = records
 
     def _write(self, block: _Block, end: int) -> None:
         while block.events and self.error is None:

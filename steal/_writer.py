@@ -1,14 +1,17 @@
 """Writes a dump: bytes and rows go to the disk while the model runs, the ONNX model around them at the end."""
 
-import contextlib
 import errno
+import marshal
 import math
 import mmap
 import os
+import weakref
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from google.protobuf.message import EncodeError
 
@@ -17,7 +20,7 @@ from ._compression import pack, unpack
 from ._errors import DumpError
 from ._files import Draft
 from ._growth import joined
-from ._journal import entry_line, failed_line, heading, record_json
+from ._journal import heading, take_down
 from ._key import Key
 from ._model import Entry, Index, environment
 from ._raw import bytes_of, plain, tensor_of, untouched
@@ -54,27 +57,23 @@ class DumpWriter:
         self.index = Index({} if modules is None else modules, environment())
         self._buffer = buffer
         self._compress = compress
-        self._names: set[str] = set()
-        self._told = 0, 0  # how many tensors, and grown ones, the journal has
         self._process = os.getpid()
         self._keep_drafts = False  # for `recover`
-        self._mapped: mmap.mmap | bytes | None = None
 
     def __enter__(self) -> Self:
         try:
             self._draft, self._data, self._journal = Draft.create(self.path, heading(self.index).encode())
         except (OSError, ValueError) as error:  # ValueError: a null character
             raise self._refused(error) from error
-        self._stream = Stream(self._data, self._journal, self._buffer)
+        self._stream = Stream(self._data, self._journal, self._taken_down, self._buffer)
         return self
 
     def __exit__(self, *_: object) -> None:
         if os.getpid() != self._process:  # forked in the block: the files are the other's
             return
         self._stream.close()
-        for handle in (self._data, self._journal):
-            with contextlib.suppress(OSError):
-                os.close(handle)
+        os.close(self._journal)
+        weakref.finalize(self, os.close, self._data)  # the capture reads on, whatever becomes of the file's name
         if not self._keep_drafts:
             self._draft.remove()
 
@@ -100,10 +99,8 @@ class DumpWriter:
                 packed = np.frombuffer(pack(bytes_of(raw), raw.element_size()), dtype=np.uint8)
                 address, length = packed.ctypes.data, packed.nbytes
             offset = self._stream.put(address, length, _alignment(length))
-        name = self._unique(key.place(path))
-        self.index.tensors.append(
-            Entry(name, tensor.dtype, tuple(tensor.shape), offset, length, self._compress and length > 0)
-        )
+        place = (offset, length, self._compress and length > 0)
+        self.index.tensors.append(Entry(*key, path, tensor.dtype, tuple(tensor.shape), *place))
         return len(self.index.tensors) - 1
 
     def extend(self, first: int, tail: int, dim: int) -> int:
@@ -116,35 +113,32 @@ class DumpWriter:
         if reference < 0:
             return joined(reference, self.index.grown, self.get)
         entry = self.index.tensors[reference]
-        if self._mapped is None:
-            self.flush()
+        self.flush()
         raw = self._bytes(entry.offset, entry.length)
         if len(raw) < entry.length:
-            raise self.error or DumpError(f"the bytes of {entry.name!r} are not in {str(self.path)!r}")
+            raise self.error or DumpError(f"the bytes of {entry.label!r} are not in {str(self.path)!r}")
         if entry.compressed:
-            raw = unpack(raw, entry.dtype.itemsize * math.prod(entry.shape), entry.dtype.itemsize)
-        flat = torch.frombuffer(raw, dtype=torch.uint8) if raw else None
-        return tensor_of(flat, entry.dtype, torch.Size(entry.shape))
+            wanted = entry.dtype.itemsize * math.prod(entry.shape)
+            raw = np.frombuffer(unpack(raw.data, wanted, entry.dtype.itemsize), np.uint8)
+        return tensor_of(torch.from_numpy(raw) if len(raw) else None, entry.dtype, torch.Size(entry.shape))
 
     def add(self, key: Key, record: Record) -> None:
         """See `Store.add`."""
-        top, grown_top = len(self.index.tensors), len(self.index.grown)
-        fresh, grown = self.index.tensors[self._told[0] : top], self.index.grown[self._told[1] : grown_top]
-        self._told = top, grown_top
-        spec, origin = record
+        index = self.index
+        self._stream.then((*key, marshal.dumps(record.spec), len(index.tensors), len(index.grown), *record.origin))
 
-        def row() -> str:
-            text = record_json([*key, spec, *origin])
-            self.index.records.append(text)
-            self.index.tops.append((top, grown_top))
-            return entry_line(fresh, grown, text)
+    def rows(self, start: int) -> Iterable[Sequence[Any]]:
+        """See `Store.rows`."""
+        self.flush()
+        return self.index.rows(start)
 
-        self._stream.then(row, records=1)
+    def _taken_down(self, rows: list[tuple[Any, ...]]) -> tuple[str, int]:
+        return take_down(self.index, rows), len(self.index.tops)
 
     def fail(self, key: Key, what: str) -> None:
         """See `Store.fail`."""
         self.index.failed[key] = what
-        self._stream.then(lambda: failed_line(key, what))
+        self._stream.then((key.name, key.iteration, what))
 
     def flush(self) -> int:
         """Wait until all records so far are with the operating system; returns how many are."""
@@ -164,7 +158,6 @@ class DumpWriter:
             self.index.cut_to(self._stream.durable)
             self.error = self._refused(self._stream.error)
         try:
-            self._mapped = mmap.mmap(self._data, self.index.end, access=mmap.ACCESS_COPY) if self.index.end else b""
             self._publish()
         except OSError as error:
             self._keep_drafts = True
@@ -181,11 +174,11 @@ class DumpWriter:
             try:
                 publish(self._draft, self.index, self._data, inline=inline)
             except OSError as error:
-                if error.errno not in _FULL or not self.index.records:
+                if error.errno not in _FULL or not self.index.tops:
                     raise
                 self.error = self.error or self._refused(error)
                 if not inline:  # no room for the model: the end of the data makes some
-                    self.index.cut(len(self.index.records) * 3 // 4)
+                    self.index.cut(len(self.index.tops) * 3 // 4)
                     os.ftruncate(self._data, self.index.end)
                 inline = False  # the bytes are on the disk already
             else:
@@ -202,12 +195,10 @@ class DumpWriter:
             flat = (torch.view_as_real(dense) if dense.is_complex() else dense).reshape(-1).view(torch.uint8)
         return self._stream.put_cuda(flat, _alignment(flat.numel()), ours=ours), flat.numel()
 
-    def _bytes(self, offset: int, length: int) -> bytearray | memoryview:
-        """What is in the data file, as memory that may be written to; mapped once the block is over."""
-        if self._mapped is not None:
-            return memoryview(self._mapped)[offset : offset + length]
-        raw, done = bytearray(length), 0
-        while done < length and (size := os.preadv(self._data, [memoryview(raw)[done:]], offset + done)):
+    def _bytes(self, offset: int, length: int) -> npt.NDArray[np.uint8]:
+        """What is in the data file; read, as a map of it would count as memory of the process, by some limits."""
+        raw, done = np.empty(length, np.uint8), 0
+        while done < length and (size := os.preadv(self._data, [raw[done:].data], offset + done)):
             done += size  # Linux gives 2 GiB at a time
         return raw[:done]
 
@@ -216,17 +207,8 @@ class DumpWriter:
         stream = getattr(self, "_stream", None)
         if stream is None:
             return DumpError(f"can't write a dump to {str(self.path)!r}: {what}")
-        after = f"after {self.index.end} bytes; the first {len(self.index.records)} records are complete"
+        after = f"after {self.index.end} bytes; the first {len(self.index.tops)} records are complete"
         return DumpError(f"can't write a dump to {str(self.path)!r}: {what}, {after}")
-
-    def _unique(self, name: str) -> str:
-        name = name.encode(errors="backslashreplace").decode()  # protobuf takes no lone surrogates
-        unique, count = name, 0
-        while unique in self._names:
-            count += 1
-            unique = f"{name}~{count}"
-        self._names.add(unique)
-        return unique
 
 
 def publish(draft: Draft, index: Index, data: int, *, inline: bool) -> None:

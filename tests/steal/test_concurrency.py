@@ -44,14 +44,12 @@ def test_two_processes_that_write_one_path_leave_one_whole_dump(tmp_path, limit)
     seen = []
     while any(writer.poll() is None for writer in writers):
         if path.exists():
-            try:
-                seen.append(_whole(path))
-            except DumpError as error:  # between the model and its data another dump took the place
-                assert "No such file" in str(error)  # noqa: PT017  one of two outcomes
+            seen.append(_whole(path))
 
     assert [writer.returncode for writer in writers] == [0, 0]
     assert _whole(path) in (1, 2)
-    assert {1.0, 2.0} >= set(seen) and len(seen) > 10
+    assert {1.0, 2.0} >= set(seen)
+    assert len(seen) > 10
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
     assert len(os.listdir(tmp_path)) == (1 if limit else 2)
 
