@@ -1,6 +1,7 @@
 """Arrays and scalars of numpy as tensors, and back."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -16,13 +17,15 @@ _STORED = re.compile(r"[<>|][SUMmiufcb]\d+(\[\w+\])?")  # what `"dtype"` may say
 
 
 def array_form(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | str:
-    """A copy of an array's numbers as a tensor, and what its spec says besides; a reason if torch has no dtype.
+    """An array's numbers as a tensor, and what its spec says besides; a reason if torch has no dtype.
 
     Args:
         value: an array or a scalar of numpy.
-        exact: say how it lies in memory, and whether it can be written to.
+        exact: give a copy, and say how it lies in memory and whether it can be written to.
     """
-    plain, dtype = np.array(value, order="C"), value.dtype
+    dtype = value.dtype
+    # The arrays that a small file asks for may all be the same memory.
+    plain = np.array(value, order="C") if exact else _contiguous(value)
     extra: Spec = {"scalar": True} if issubclass(type(value), np.generic) else {}
     if dtype.hasobject:
         return "Filch does not know how to store it"
@@ -31,7 +34,7 @@ def array_form(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | str:
     if exact and not (extra.get("scalar") or value.flags.writeable):
         extra["readonly"] = True
     if dtype.kind in _RAW and dtype.itemsize:
-        raw = np.frombuffer(bytearray(plain.tobytes()), np.uint8) if plain.size else np.zeros(0, np.uint8)
+        raw = plain.reshape(-1).view(np.uint8) if plain.size else np.zeros(0, np.uint8)
         return torch.from_numpy(raw.reshape(*plain.shape, dtype.itemsize)), extra | {"dtype": dtype.str}
     if dtype.type.__module__ == "ml_dtypes":
         narrow = dtype_of(dtype.name)
@@ -46,8 +49,25 @@ def array_form(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | str:
         return f"torch has no dtype {dtype}"
 
 
-def array_of(tensor: torch.Tensor, spec: Spec) -> Any:
+def _contiguous(value: Any) -> Any:
+    """The same numbers without gaps, in the same memory where they have none."""
+    if issubclass(type(value), np.generic) or not value.flags.c_contiguous:
+        return np.array(value, order="C")
+    found = np.asarray(value).view()
+    try:
+        found.flags.writeable = True  # torch warns of what is not; nobody will write to it
+    except ValueError:
+        return np.array(value)
+    return found
+
+
+def array_of(tensor: torch.Tensor, spec: Spec, copies: Callable[[int], None]) -> Any:
     """The inverse of `array_form`; the spec is not trusted.
+
+    Args:
+        tensor: as it is stored.
+        spec: see `array_form`.
+        copies: called with the number of bytes before these are copied.
 
     Raises:
         TypeError, ValueError: the spec does not fit the tensor.
@@ -58,10 +78,12 @@ def array_of(tensor: torch.Tensor, spec: Spec) -> Any:
     else:
         array = tensor.numpy()
     if "dtype" in spec:
-        array = _under(array, spec["dtype"])
+        array = _under(array, spec["dtype"], copies)
     if spec.get("scalar"):
+        copies(array.nbytes)
         return array[()]
     if spec.get("order") == "F":
+        copies(array.nbytes)
         array = np.asfortranarray(array)
     if spec.get("readonly"):
         array = array.view()
@@ -69,7 +91,7 @@ def array_of(tensor: torch.Tensor, spec: Spec) -> Any:
     return array
 
 
-def _under(array: Any, name: str) -> Any:
+def _under(array: Any, name: str, copies: Callable[[int], None]) -> Any:
     if not _STORED.fullmatch(name):
         raise ValueError(f"{name!r} is no dtype of an array")
     dtype = np.dtype(name)
@@ -79,4 +101,5 @@ def _under(array: Any, name: str) -> Any:
         return array.view(dtype)[..., 0]
     if array.dtype != dtype.newbyteorder("="):
         raise ValueError(f"{array.dtype} does not hold {dtype}")
+    copies(array.nbytes)
     return array.astype(dtype)

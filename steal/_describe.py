@@ -13,6 +13,7 @@ from ._structure import Foreign, Skipped, children, type_name
 from ._tensors import compact
 
 _MOST = 10_000  # parts, in one line
+_PART = 100  # characters of a text that count as another one
 
 
 def describe(value: Any, *, with_shape: bool = True, statistics: bool = False) -> str:
@@ -36,11 +37,13 @@ class _Line:
         with_shape: see `describe`.
         statistics: see `describe`.
         left: how many more parts are described; lists that hold another twice, which holds another twice … have many.
+        known: the statistics that were made, by where the numbers lie: the same may be asked for ten thousand times.
     """
 
     def __init__(self, *, with_shape: bool, statistics: bool) -> None:
         self.with_shape, self.statistics = with_shape, statistics
         self.left = _MOST
+        self.known: dict[Any, str] = {}
 
     def of(self, value: Any, above: tuple[int, ...]) -> str:
         """The description of a value that lies in those of these `id`s."""
@@ -50,21 +53,28 @@ class _Line:
             return f"<{type_name(type(value)).rpartition(':')[2].rpartition('.')[2]}>"
 
     def _of(self, value: Any, above: tuple[int, ...]) -> str:
+        if not issubclass(type(value), torch.Tensor) and (id(value) in above or self.left <= 0):
+            return "…"
+        if _is_leaf(value) or (parts := children(value)) is None:
+            return self._counted(self._leaf(value))
+        return self._container(value, *parts, (*above, id(value)))
+
+    def _counted(self, text: str) -> str:
+        self.left -= len(text) // _PART
+        return text
+
+    def _leaf(self, value: Any) -> str:
         cls = type(value)
         if issubclass(cls, torch.Tensor):
             return self._tensor(value)
-        if id(value) in above or self.left <= 0:
-            return "…"
         if issubclass(cls, np.ndarray):
             return f"numpy {value.dtype}{list(value.shape)}"
         if cls is Skipped:
             return f"skipped {value.what} ({value.reason})"
         if issubclass(cls, enum.Enum | str | bytearray):
             return repr(value)
-        if (parts := children(value)) is None:
-            text = str(value).removeprefix("torch.") if cls is not torch.Size else str(value)
-            return f"<{cls.__name__}>" if "\n" in text else text
-        return self._container(value, *parts, (*above, id(value)))
+        text = str(value).removeprefix("torch.") if cls is not torch.Size else str(value)
+        return f"<{cls.__name__}>" if "\n" in text else text
 
     def _container(self, value: Any, tag: str, steps: Iterator[Any], above: tuple[int, ...]) -> str:
         items = []
@@ -74,8 +84,9 @@ class _Line:
                 break
             self.left -= 1
             if step.startswith("[") or tag in ("fields", "state"):
-                items.append((key if type(key) is str else self.of(key, above), self.of(child, above)))
-        name = _name(value)
+                label = self._counted(key) if type(key) is str else self.of(key, above)
+                items.append((label, self.of(child, above)))
+        name = self._counted(_name(value))
         if tag in ("fields", "state"):
             return f"{name}({', '.join(f'{key}={text}' for key, text in items)})"
         inner = ", ".join(f"{key}: {text}" if tag == "dict" else text for key, text in items)
@@ -89,8 +100,19 @@ class _Line:
 
     def _tensor(self, found: torch.Tensor) -> str:
         where = "" if found.device.type == "cpu" else f"@{found.device}"
-        numbers = f" {_statistics(found)}" if self.statistics and not_storable(found) is None else ""
+        numbers = f" {self._numbers(found)}" if self.statistics and not_storable(found) is None else ""
         return short(found, with_shape=self.with_shape) + where + numbers
+
+    def _numbers(self, found: torch.Tensor) -> str:
+        place = (found.data_ptr(), found.dtype, found.shape, found.stride())
+        if place not in self.known:
+            self.known[place] = _statistics(found)
+        return self.known[place]
+
+
+def _is_leaf(value: Any) -> bool:
+    """Whether a value is written whole, though it may have parts."""
+    return issubclass(type(value), torch.Tensor | np.ndarray | Skipped | enum.Enum | str | bytearray)
 
 
 def _name(value: Any) -> str:

@@ -4,7 +4,6 @@ import contextlib
 import gc
 import itertools
 import json
-import math
 import os
 import reprlib
 from collections import Counter
@@ -16,7 +15,6 @@ from google.protobuf.message import DecodeError
 from onnx import StringStringEntryProto
 
 from . import _format as form
-from ._dtypes import dtype_of
 from ._errors import DAMAGE, DumpError
 from ._files import unfinished
 from ._key import Key
@@ -50,14 +48,17 @@ class Dump(Records):
         return [row[:3] for row in map(self.holder.row, range(len(self.holder)))]
 
     def __getitem__(self, key: Any) -> Any:
-        return decode(self.records[key].spec, self.holder.get, self.source)
+        spec = self.records[key].spec
+        if self.holder.joins:
+            self.holder.check_joins(_references(spec))
+        return decode(spec, self.holder.get, self.source)
 
     def nbytes(self, key: Any) -> int:
         """The bytes of the tensors that the record holds; none is read for it."""
-        parts = (part for reference in _references(self.records[key].spec) for part in self.holder.parts(reference))
-        rows = [self.holder.row(part) for part in parts]
-        known = ((dtype_of(row.dtype), row.shape) for row in dict.fromkeys(rows))
-        return sum(math.prod(shape) * dtype.itemsize for dtype, shape in known if dtype is not None)
+        references = dict.fromkeys(_references(self.records[key].spec))
+        return sum(
+            map(self.holder.nbytes, dict.fromkeys(part for ref in references for part in self.holder.parts(ref)))
+        )
 
 
 def restore(path: str | os.PathLike[str]) -> Dump:

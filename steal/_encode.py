@@ -19,6 +19,8 @@ from ._raw import no_modes
 from ._tensors import held, is_usual, parts
 
 _EXACT = 2**53  # integers beyond lose digits in other JSON readers
+_LONG = 64  # characters of a path, or bytes of a value, that count as a part of it where one is walked
+_AGAIN = 16  # how much more the parts count that a walk met before
 _NAN = struct.pack(">d", math.nan)
 UNKNOWN = "Filch does not know how to store it"
 
@@ -51,17 +53,40 @@ class _Run:
         put: see `encode`.
         exact: see `encode`.
         left: how many more parts the value may have; a mapping may never end.
+        met: by `id`, what was met before, where nothing is described as `{"same": …}`.
         seen: by `id`, the objects that may be met again (held, so that no other gets the same) and their specs; None
             while the object is being described.
         shared: how many of them were.
     """
 
-    __slots__ = ("exact", "left", "put", "seen", "shared")
+    __slots__ = ("exact", "left", "met", "put", "seen", "shared")
 
     def __init__(self, put: Put, *, exact: bool) -> None:
         self.put, self.exact = put, exact
         self.left, self.shared = MOST, 0
         self.seen: dict[int, tuple[Any, Spec]] = {}
+        self.met: set[int] = set()
+
+    def count(self, value: Any, path: str, parts: int, size: int = 0) -> None:
+        """Take note of parts that are about to be gone through, and of the `size` of what is copied for them.
+
+        A small file can hold lists that hold another twice, which holds another twice …, and keys that make the path of
+        each part a megabyte long: a walk ends before it has gone through all of that.
+        """
+        if self.exact:
+            self.left -= parts
+            return
+        parts, size = parts * (1 + len(path) // _LONG), size // _LONG
+        if id(value) in self.met:
+            parts, size = _AGAIN * (parts + 1), _AGAIN * size
+        self.met.add(id(value))
+        self.left -= parts + size
+
+    def count_copy(self, value: Any) -> None:
+        """Take note of a value without parts that is copied to describe it; once is no more than the value takes."""
+        if not self.exact and issubclass(type(value), bytes | bytearray | torch.Size | np.ndarray):
+            size = (value.nbytes if isinstance(value, np.ndarray) else len(value)) if id(value) in self.met else 0
+            self.count(value, "", 0, size)
 
     def again(self, spec: Spec) -> Spec:
         """The spec of an object that was met before, as `spec`."""
@@ -85,8 +110,11 @@ def _same(_run: _Run, value: Any, _path: str, _depth: int) -> Spec:
     return value
 
 
-def _int(_run: _Run, value: int, _path: str, _depth: int) -> Spec:
-    return value if -_EXACT <= value <= _EXACT else {"int": hex(value)}
+def _int(run: _Run, value: int, _path: str, _depth: int) -> Spec:
+    if -_EXACT <= value <= _EXACT:
+        return value
+    run.left -= 0 if run.exact else value.bit_length() // _LONG
+    return {"int": hex(value)}
 
 
 def _float(run: _Run, value: float, _path: str, _depth: int) -> Spec:
@@ -108,7 +136,10 @@ def _complex(run: _Run, value: complex, _path: str, _depth: int) -> Spec:
 
 # Of these three and of what they call for a tensor, much runs in every hook: no call is made that can be spared.
 def _tuple(run: _Run, value: tuple[Any, ...], path: str, depth: int) -> Spec:
-    run.left -= len(value)
+    if run.exact:
+        run.left -= len(value)
+    else:
+        run.count(value, path, len(value))
     if depth > DEEPEST or run.left < 0:
         return _refused(value, depth)
     items = []
@@ -120,7 +151,10 @@ def _tuple(run: _Run, value: tuple[Any, ...], path: str, depth: int) -> Spec:
 def _list(run: _Run, value: list[Any], path: str, depth: int) -> Spec:
     if (found := run.seen.get(id(value))) is not None:
         return _met(run, value, found[1])
-    run.left -= len(value)
+    if run.exact:
+        run.left -= len(value)
+    else:
+        run.count(value, path, len(value))
     if depth > DEEPEST or run.left < 0:
         return _refused(value, depth)
     run.seen[id(value)] = value, None
@@ -135,7 +169,10 @@ def _dict(run: _Run, value: dict[Any, Any], path: str, depth: int) -> Spec:
         return _met(run, value, found[1])
     if not value:
         return run.keep(value, {"dict": []})
-    run.left -= len(value)
+    if run.exact:
+        run.left -= len(value)
+    else:
+        run.count(value, path, len(value), sum(len(key) for key in value if type(key) is str))
     if depth > DEEPEST or run.left < 0:
         return _refused(value, depth)
     run.seen[id(value)] = value, None
@@ -175,7 +212,7 @@ def _any_tensor(run: _Run, value: torch.Tensor, path: str) -> Spec:
             if not_storable(value) is None or value.dtype in SHELLS:
                 stored, extra = held(value, exact=run.exact)
             else:
-                apart = parts(value)
+                apart = parts(value, exact=run.exact)
         except Exception:  # noqa: BLE001, S110  a tensor that can't be asked; `put` has the last word
             pass
         if apart is not None:
@@ -209,6 +246,7 @@ def _other(run: _Run, value: Any, path: str, depth: int) -> Spec:
         return _tensor(run, value, path, depth)
     if (found := run.seen.get(id(value))) is not None:
         return _met(run, value, found[1])
+    run.count_copy(value)
     try:
         if issubclass(cls, np.ndarray | np.generic) and not issubclass(cls, np.ma.MaskedArray):
             form = array_form(value, exact=run.exact)
@@ -225,7 +263,7 @@ def _other(run: _Run, value: Any, path: str, depth: int) -> Spec:
         return _array(run, value, form, path)
     if not tag:
         return skipped(value, UNKNOWN)
-    run.left -= len(children_)
+    run.count(value, path, len(children_), sum(len(step) for step, _, _ in children_))
     if depth > DEEPEST or run.left < 0:
         return _refused(value, depth)
     run.seen[id(value)] = value, None
@@ -252,10 +290,11 @@ def _hashed(run: _Run, value: Any, path: str, place: str) -> Spec:
     if type(value) in (int, str):
         return _KNOWN.get(type(value), _other)(run, value, path, 0)
     inner = _Run(run.put, exact=False)
-    inner.left = run.left
+    inner.left, inner.met = run.left, run.met
     # A scalar of numpy is found by the same look-ups as Python's.
     plain = value.item() if issubclass(type(value), np.generic) else value
     spec = _KNOWN.get(type(plain), _other)(inner, plain, path, DEEPEST - 2)
+    run.left = inner.left
     # With its place, as two of them must not become one.
     return skipped(value, f"it is {place}") if isinstance(spec, dict) and "skipped" in spec else spec
 

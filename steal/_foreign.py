@@ -42,7 +42,10 @@ class Foreign:
         return self.fields[key]
 
     def __hash__(self) -> int:
-        return hash((self.type_name, *self.fields))  # the key of a dictionary may be foreign
+        try:  # the key of a dictionary may be foreign
+            return hash((self.type_name, *self.fields.items()))
+        except TypeError:
+            return hash((self.type_name, *self.fields))
 
 
 @dataclass(frozen=True)

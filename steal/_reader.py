@@ -1,6 +1,7 @@
 """The tensors of a dump: where each one's bytes are, and the tensor when it is asked for."""
 
 import errno
+import functools
 import math
 import mmap
 import os
@@ -8,7 +9,7 @@ import reprlib
 import stat
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -29,6 +30,7 @@ _ATTRIBUTE, _T, _RAW_DATA = 5, 5, 9  # fields of NodeProto, AttributeProto, Tens
 _SMALL = 2**18
 _EXTERNAL, _UINT8 = TensorProto.EXTERNAL, TensorProto.UINT8
 _DIGITS = 18  # of an offset
+_MOST_JOINED = 16  # times as much as there is
 _MOST_DIMS = 256  # the product of a million takes minutes
 # Linux counts a private mapping as memory that will be written, and refuses one larger than the machine has. Python
 # before 3.13 has no name for the flag.
@@ -169,7 +171,7 @@ class Reader:
         if not (texts and offset.isdecimal() and length.isdecimal() and max(len(offset), len(length)) <= _DIGITS):
             raise self._damage(f"it does not say where the bytes of its tensor {index} are")
         if self._location != location and self._location is not None:
-            raise self._damage(f"its bytes are in more than one file: {self._location!r}, {location!r:.200}")
+            raise self._damage(f"its bytes are in more than one file: {self._location!r:.200}, {location!r:.200}")
         self._location = location
         start = int(offset)
         return start, start + int(length)
@@ -196,11 +198,11 @@ class Reader:
         reach = np.maximum.accumulate(spans[:, 1])
         if len(reach) and reach[-1] > len(self._mapped):
             raise DumpError(
-                f"{self._location!r} beside {str(self._path)!r} is cut short: it has {len(self._mapped)} bytes, and "
-                f"its tensors have {reach[-1]}"
+                f"{self._location!r:.200} beside {str(self._path)!r} is cut short: "
+                f"it has {len(self._mapped)} bytes, and its tensors have {reach[-1]}"
             )
         if not (spans[1:, 0] >= reach[:-1]).all():
-            raise self._damage(f"two of its tensors have bytes of {self._location!r} in common")
+            raise self._damage(f"two of its tensors have bytes of {self._location!r:.200} in common")
 
     def _checked(self, grown: Sequence[Spec]) -> list[tuple[int, int, int]]:
         rows = [tuple(row) for row in grown]
@@ -217,12 +219,41 @@ class Reader:
         Raises:
             DumpError: it begins with one that comes later, or is not in the index.
         """
-        if type(reference) is not int or reference >= 0:
+        if type(reference) is not int:
+            raise self._damage(f"it refers to a tensor that is not in it: {reprlib.repr(reference)}")
+        if reference >= 0:
             return [reference]
         try:
             return parts_of(reference, self._grown)
         except ValueError as error:
             raise self._damage(str(error)) from error
+
+    @property
+    def joins(self) -> bool:
+        """Whether it has tensors that were kept in parts."""
+        return bool(self._grown)
+
+    def nbytes(self, reference: Spec) -> int:
+        """The bytes of the tensor at this place of the index, unpacked."""
+        row = self.row(reference)
+        dtype = dtype_of(row.dtype)
+        return 0 if dtype is None else math.prod(row.shape) * dtype.itemsize
+
+    @functools.cached_property
+    def _total(self) -> int:
+        return sum(map(self.nbytes, range(len(self))))
+
+    def check_joins(self, references: Iterable[Spec]) -> None:
+        """Refuse what joining would make of a small file: in one value, a long tensor and all that it grew from.
+
+        Raises:
+            DumpError: the tensors in parts among `references` are many times as large as all that the dump holds.
+        """
+        left = _MOST_JOINED * self._total
+        for reference in dict.fromkeys(item for item in references if type(item) is int and item < 0):
+            left -= sum(map(self.nbytes, self.parts(reference)))
+            if left < 0:
+                raise self._damage("one value asks for many times what it holds")
 
     def _joined(self, reference: int) -> torch.Tensor:
         try:

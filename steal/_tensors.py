@@ -9,8 +9,7 @@ innermost) and `"expand"` (the shape; the dimensions along which one number is s
 import itertools
 import math
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -20,6 +19,7 @@ from ._dtypes import CARRIERS, SHELLS, dtype_name, dtype_of, not_storable
 from ._foreign import Spec, type_name
 from ._raw import tensor_of
 
+_MOST_DIMS = 256  # the product of a million takes minutes
 _LARGEST = 2**62  # what the number of elements of any tensor must be below
 _INDICES = {  # by layout, what a compressed tensor calls its two
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -28,7 +28,7 @@ _INDICES = {  # by layout, what a compressed tensor calls its two
     torch.sparse_bsc: ("ccol_indices", "row_indices"),
 }
 _LAYOUTS = {str(layout).removeprefix("torch."): layout for layout in (torch.sparse_coo, *_INDICES)}
-_QUANTIZED = (torch.quint8, torch.qint8, torch.qint32)
+_QUANTIZED = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
 _CLASSES = {type_name(cls): cls for cls in (nn.Parameter, nn.Buffer)}
 _SHELLS = {dtype_name(dtype): dtype for dtype in SHELLS}
 
@@ -90,10 +90,14 @@ def _identity(tensor: torch.Tensor) -> Spec:
     return found if cls is torch.Tensor else found | {"class": type_name(cls)}
 
 
-def parts(tensor: torch.Tensor) -> tuple[str, Spec] | None:
+def parts(tensor: torch.Tensor, *, exact: bool = True) -> tuple[str, Spec] | None:
     """The tag and the parts, tensors among them, of a tensor that is not dense; None for others.
 
     What has no numbers (fake ones, those inside torch.func) is never taken apart: its parts would be no better.
+
+    Args:
+        tensor: any.
+        exact: the parts are kept; else they are looked at and share memory, as many tensors of a small file may be one.
     """
     if isinstance(tensor, MaskedTensor):
         return "masked", {"data": tensor._masked_data, "mask": tensor._masked_mask}  # noqa: SLF001  get_data() copies
@@ -110,7 +114,7 @@ def parts(tensor: torch.Tensor) -> tuple[str, Spec] | None:
         return None
     if tensor.layout in _INDICES or tensor.layout is torch.sparse_coo:
         return "sparse", _sparse(tensor.detach())
-    return ("quantized", _quantized(tensor.detach())) if tensor.dtype in _QUANTIZED else None
+    return ("quantized", _quantized(tensor.detach(), exact=exact)) if tensor.dtype in _QUANTIZED else None
 
 
 def _sparse(tensor: torch.Tensor) -> Spec:
@@ -122,55 +126,81 @@ def _sparse(tensor: torch.Tensor) -> Spec:
     return form | {"outer": outer, "inner": inner, "values": tensor.values()}
 
 
-def _quantized(tensor: torch.Tensor) -> Spec:
+def _quantized(tensor: torch.Tensor, *, exact: bool) -> Spec:
+    if exact:
+        values = tensor.int_repr()
+    else:  # it has a version of its own, by which what is kept would not be known to have changed
+        values = torch.empty(0, dtype=_QUANTIZED[tensor.dtype], device=tensor.device)
+        values.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
     if tensor.qscheme() == torch.per_tensor_affine:
-        return {"values": tensor.int_repr(), "scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
+        return {"values": values, "scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
     return {
-        "values": tensor.int_repr(),
+        "values": values,
         "scale": tensor.q_per_channel_scales(),
         "zero_point": tensor.q_per_channel_zero_points(),
         "axis": tensor.q_per_channel_axis(),
     }
 
 
-def dressed(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """The inverse of `held`: the stored numbers with what the spec says of them, which is not trusted.
+def laid(tensor: torch.Tensor, spec: Spec, copies: Callable[[int], None]) -> torch.Tensor:
+    """The stored numbers as the spec, which is not trusted, says that they lie in memory.
+
+    Args:
+        tensor: as it is stored.
+        spec: see the top of this file.
+        copies: called with the number of bytes before these are copied.
 
     Raises:
         ValueError: the spec does not fit the numbers.
     """
     if "part" in spec:
-        tensor = _part(tensor, *spec["part"])
+        start, name, shape = spec["part"]
+        tensor = _part(tensor, start, name, shape, copies)
     if "dtype" in spec:
         dtype = _SHELLS[spec["dtype"]]
         if tensor.dtype != SHELLS[dtype]:
             raise ValueError(f"{tensor.dtype} does not hold {dtype}")
         tensor = tensor.view(dtype)
-    if "order" in spec:
-        tensor = _in_order(tensor, _integers(spec["order"]))
+    return _in_order(tensor, integers(spec["order"]), copies) if "order" in spec else tensor
+
+
+def worn(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
+    """The tensor with the shape, gradient and class that its spec gives it; with `laid`, the inverse of `held`.
+
+    Raises:
+        ValueError: the spec does not fit the tensor.
+    """
     if "expand" in spec:
-        tensor = _expanded(tensor, _integers(spec["expand"]))
+        tensor = _expanded(tensor, integers(spec["expand"]))
     return _with_identity(tensor, spec)
 
 
-def _part(tensor: torch.Tensor, start: int, dtype_name: str, shape: list[int]) -> torch.Tensor:
+def _part(
+    tensor: torch.Tensor, start: int, dtype_name: str, shape: list[int], copies: Callable[[int], None]
+) -> torch.Tensor:
     """The view that begins at byte `start` of a contiguous tensor."""
     dtype = dtype_of(dtype_name)
-    if dtype is None or any(size < 0 for size in _integers([start, *_integers(shape)])):
-        raise ValueError(f"no view is {dtype_name!r} {shape} from {start} on")
+    if dtype is None or len(shape) > _MOST_DIMS or any(size < 0 for size in integers([start, *integers(shape)])):
+        raise ValueError("no part is like that")
+    nbytes = math.prod(shape) * dtype.itemsize
     real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
-    raw = real.reshape(-1).view(torch.uint8)[start : start + math.prod(shape) * dtype.itemsize]
-    if start % dtype.itemsize:
+    raw = real.reshape(-1).view(torch.uint8)
+    if start + nbytes > raw.numel():
+        raise ValueError("a part goes beyond its tensor")
+    raw = raw[start : start + nbytes]
+    if (raw.storage_offset() | raw.data_ptr()) % dtype.itemsize:  # sizes are powers of two
+        copies(nbytes)
         raw = raw.clone()
     return tensor_of(raw, dtype, torch.Size(shape))
 
 
-def _in_order(tensor: torch.Tensor, order: list[int]) -> torch.Tensor:
+def _in_order(tensor: torch.Tensor, order: list[int], copies: Callable[[int], None]) -> torch.Tensor:
     if sorted(order) != list(range(tensor.dim())):
         raise ValueError(f"{order} is no order of {tensor.dim()} dimensions")
     back = [order.index(dim) for dim in range(len(order))]
     if tensor.dtype in SHELLS:  # torch can't copy them
-        return _in_order(tensor.view(SHELLS[tensor.dtype]), order).view(tensor.dtype)
+        return _in_order(tensor.view(SHELLS[tensor.dtype]), order, copies).view(tensor.dtype)
+    copies(tensor.nbytes)
     return tensor.permute(order).contiguous().permute(back)
 
 
@@ -181,9 +211,14 @@ def _expanded(tensor: torch.Tensor, shape: list[int]) -> torch.Tensor:
     return tensor.expand(shape)
 
 
-def _integers(value: Spec) -> list[int]:
+def integers(value: Spec) -> list[int]:
+    """A list of integers from JSON.
+
+    Raises:
+        TypeError: it is none.
+    """
     if not isinstance(value, list) or any(type(item) is not int for item in value):
-        raise TypeError(f"{value!r} is no list of integers")
+        raise TypeError("no list of integers")
     return value
 
 
@@ -204,25 +239,28 @@ def _with_identity(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
     return tensor if cls is None else nn.Buffer(tensor)
 
 
-def joined(tag: str, spec: Spec, part: Callable[[Spec], Any]) -> Any:
-    """The inverse of `parts`; `part` decodes one of them.
+def joined(tag: str, form: Spec, found: dict[str, torch.Tensor], rows: list[torch.Tensor]) -> torch.Tensor:
+    """The inverse of `parts`.
 
-    Returns:
-        the tensor, or the first of its parts that is none (one that was not stored).
+    Args:
+        tag: the tag.
+        form: what stands there, which is not trusted.
+        found: the parts that are tensors.
+        rows: those of a nested tensor.
     """
-    form = spec[tag]
-    found = {name: part(inner) for name, inner in form.items() if isinstance(inner, dict)}
-    rows = [part(inner) for inner in form["rows"]] if tag == "nested" else []
-    missing = next((item for item in (*found.values(), *rows) if not isinstance(item, torch.Tensor)), None)
-    if missing is not None:
-        return missing
-    dense = [item for item in (*found.values(), *rows) if item.layout is torch.strided and not item.is_nested]
-    if any(compact(item) is not item for item in dense):
-        raise ValueError(f"a part of a {tag} tensor is expanded")  # it is copied, and a small file could make it long
-    with warnings.catch_warnings():  # that these kinds are young was said where they were made
+    # That these kinds are young was said where they were made; how they are read is no business of their class.
+    with warnings.catch_warnings(), torch._C.DisableTorchFunction():  # noqa: SLF001  nothing public does
         warnings.simplefilter("ignore", UserWarning)
-        made = _JOINERS[tag](form, found, rows)
-        return made.requires_grad_() if spec.get("requires_grad") is True else made
+        return _JOINERS[tag](form, found, rows)
+
+
+def distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """How much memory tensors take that lie without gaps, and may lie in each other."""
+    total = reach = 0
+    for start, stop in sorted((tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in tensors):
+        total += max(stop - max(start, reach), 0)
+        reach = max(reach, stop)
+    return total
 
 
 def _nested_of(form: Spec, _: dict[str, torch.Tensor], rows: list[torch.Tensor]) -> torch.Tensor:
@@ -235,7 +273,7 @@ def _masked_of(_: Spec, found: dict[str, torch.Tensor], __: list[torch.Tensor]) 
 
 
 def _sparse_of(form: Spec, found: dict[str, torch.Tensor], _: list[torch.Tensor]) -> torch.Tensor:
-    layout, shape = _LAYOUTS[form["layout"]], _integers(form["shape"])
+    layout, shape = _LAYOUTS[form["layout"]], integers(form["shape"])
     if any(size < 0 for size in shape) or math.prod(shape) >= _LARGEST:
         raise ValueError(f"{shape} is no shape")
     # Indices that point outside would be read and written there: torch looks at each where it is told to.
@@ -253,11 +291,12 @@ def _quantized_of(form: Spec, found: dict[str, torch.Tensor], _: list[torch.Tens
     if "axis" not in form:
         scale, zero_point = float(form["scale"]), int(form["zero_point"])
         return torch._make_per_tensor_quantized_tensor(values, scale, zero_point)  # noqa: SLF001  the one way
-    (axis,) = _integers([form["axis"]])
+    (axis,) = integers([form["axis"]])
     sizes = [tuple(found[name].shape) for name in ("scale", "zero_point")]
     if not 0 <= axis < values.dim() or sizes != [(values.shape[axis],)] * 2:  # torch takes any
         raise ValueError(f"axis {axis} has not the scales of {list(values.shape)}")
     return torch._make_per_channel_quantized_tensor(values, found["scale"], found["zero_point"], axis)  # noqa: SLF001  as above
 
 
+PARTED = ("nested", "masked", "sparse", "quantized")  # the tags of those
 _JOINERS = {"nested": _nested_of, "masked": _masked_of, "sparse": _sparse_of, "quantized": _quantized_of}

@@ -3,6 +3,8 @@
 import contextlib
 import copy
 import dataclasses
+import enum
+import inspect
 import itertools
 import json
 import os
@@ -278,7 +280,7 @@ def test_a_description_nested_too_deeply_is_refused(dump, tag, depth):
     """Before the interpreter's own limit, and beyond it."""
     _set(dump, "filch.records", f'[["m", 0, "O", {_nested(tag, depth)}, "", 0, 0]]')
 
-    assert re.match("the (description of a value|index of '.*') is damaged: ", _error(dump))
+    assert re.match("the (description of a value in|index of) '.*' is damaged: ", _error(dump))
 
 
 @pytest.mark.parametrize(
@@ -287,9 +289,15 @@ def test_a_description_nested_too_deeply_is_refused(dump, tag, depth):
         ({"tensor": 99}, "refers to a tensor that is not in it: 99"),
         ({"tensor": -1}, "there is no tensor -1"),
         ({"tensor": "a"}, "refers to a tensor that is not in it: 'a'"),
-        ({"unheard": 1}, "the description of a value is damaged: {'unheard': 1} ('unheard')"),
-        ([1], "the description of a value is damaged: [1] (a bare list)"),
-        ({"device": "cuda:-3"}, "the description of a value is damaged: {'device': 'cuda:-3'}"),
+        ({"unheard": 1}, "the description of a value in '{}' is damaged: {'unheard': 1} ('unheard')"),
+        ([1], "the description of a value in '{}' is damaged: [1] (a bare list)"),
+        ({"device": "cuda:-3"}, "the description of a value in '{}' is damaged: {'device': 'cuda:-3'}"),
+        ({"device": None}, "the description of a value in '{}' is damaged: {'device': None} (device() received"),
+        (
+            {"device": "x" * 9999},
+            "the description of a value in '{}' is damaged: {'device': 'xxxxxxxxxxxx...xxxxxxxxxxxxx'}",
+        ),
+        ({"x" * 9999: 1}, "the description of a value in '{}' is damaged: {'xxxxxxxxxxxx...xxxxxxxxxxxxx': 1} ('xxx"),
     ],
 )
 def test_a_wrong_description_is_refused_when_it_is_read(dump, spec, message):
@@ -301,7 +309,9 @@ def test_a_wrong_description_is_refused_when_it_is_read(dump, spec, message):
 
     with pytest.raises(DumpError) as caught:
         found["m", 0, "O"]
-    assert message in str(caught.value)
+    text = str(caught.value)
+    assert message.replace("{}", str(dump)) in text
+    assert text.isprintable() and len(text) < len(str(dump)) + 500
     assert found["m", 0, "I"] == ((), {})
 
 
@@ -645,6 +655,181 @@ def test_a_tensor_that_a_record_names_often_is_read_once(tmp_path):
 
     assert len({tensor.data_ptr() for tensor in found["m", 0, "O"]}) == 1
     assert found.nbytes(("m", 0, "O")) == 400_000
+
+
+def _many(spec, count=10_000):
+    return {"list": [[index, spec] for index in range(count)]}
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells what memory a process has")
+@pytest.mark.parametrize(
+    ("spec", "refused"),
+    [
+        (_many({"tensor": 0, "order": [1, 0]}), False),
+        (_many({"tensor": 0, "part": [1, "int16", [40_000]]}), False),
+        (_many({"quantized": {"values": {"tensor": 1}, "scale": 1.0, "zero_point": 0}}), False),
+        (_many({"numpy": {"tensor": 0}}), False),
+        ({"list": [[0, {"tensor": 0, "part": [index, "int16", [40_000]]}] for index in range(1, 10_000, 2)]}, True),
+        (_many({"numpy": {"tensor": 0}, "order": "F"}), True),
+        (_many({"numpy": {"tensor": 0}, "dtype": ">f4"}), True),
+        (_many({"numpy": {"tensor": 2}, "dtype": "|S100000", "scalar": True}), True),
+        ({"nested": {"layout": "strided", "rows": [{"tensor": 0}] * 5000}}, True),
+        (_many({"nested": {"layout": "strided", "rows": [{"tensor": 0}]}}), False),
+    ],
+)
+def test_copies_that_a_small_file_asks_for_are_made_once_or_refused(tmp_path, spec, refused):
+    """Or a file of 1 MB could ask for 4 GB."""
+    value = [torch.zeros(200, 500), torch.zeros(100_000, dtype=torch.uint8), torch.zeros(1, 100_000, dtype=torch.uint8)]
+    path = _write(tmp_path / "dump.onnx", value)
+    _set(path, "filch.records", [["m", 0, "O", spec, "", 0, 0]])
+    dump, before = restore(path), _resident()
+
+    try:
+        value = dump["m", 0, "O"]
+    except DumpError as error:
+        assert refused and "more copies of its tensors than a value has" in str(error)  # noqa: PT017  one of two ends
+    else:
+        assert not refused
+        assert len(value) == 10_000
+    assert _resident() - before < 2**25
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"dict": [[index * (2**61 - 1), 0] for index in range(20_000)]},
+        {"dict": [[{"int": hex(index * (2**61 - 1))}, 0] for index in range(20_000)]},
+        {"set": [[index, index * (2**61 - 1)] for index in range(20_000)]},
+        {"list": [[index * (2**61 - 1), 0] for index in range(20_000)], "class": "gone:List"},
+        {"list": [[0, {"dict": [[key * (2**61 - 1), 0] for key in range(200)]}]] * 100},
+        {"dict": [[{"fields": [["a", {"list": [[0, item]]}]], "class": "gone:Key"}, 0] for item in range(10_000)]},
+    ],
+)
+def test_keys_that_were_chosen_to_have_one_hash_are_refused(dump, spec):
+    """A dictionary of them takes minutes."""
+    _set(dump, "filch.records", [["m", 0, "O", spec, "", 0, 0]])
+
+    assert "(too many of its keys have the same hash)" in _error(dump)
+
+
+@pytest.mark.parametrize("number", [-1, 2**53, 2**61 - 1, True, 0.0, "0", None, []])
+def test_what_is_shared_has_a_number_that_encode_gives(dump, number):
+    """Larger ones could all have one hash."""
+    _set(dump, "filch.records", [["m", 0, "O", {"list": [], "shared": number}, "", 0, 0]])
+
+    assert "(no number of what is shared)" in _error(dump)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """Says when it is hashed."""
+
+    value: int = 0
+    ran = []  # noqa: RUF012  the class's own
+
+    def __hash__(self):
+        self.ran.append("hash")
+        return 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Looking:
+    """Says when something is looked up that it lacks."""
+
+    value: int
+
+    def __getattr__(self, name):
+        Chosen.ran.append(name)
+        return 1
+
+
+class Member(enum.Enum):
+    """Says when one of its members is hashed."""
+
+    ONE = 1
+
+    def __hash__(self):
+        Chosen.ran.append("hash")
+        return 1
+
+
+def test_no_code_of_an_enumeration_runs_when_a_key_is_one(dump):
+    """Those that hash as Python says are themselves."""
+    keys = [{"enum": "ONE", "class": f"{__name__}:Member"}, {"enum": "KEYWORD_ONLY", "class": "inspect:_ParameterKind"}]
+    _set(dump, "filch.records", [["m", 0, "O", {"dict": [[key, 1] for key in keys]}, "", 0, 0]])
+    Chosen.ran.clear()
+
+    found = restore(dump)["m", 0, "O"]
+
+    assert list(found) == [Foreign(f"{__name__}:Member", {"name": "ONE"}), inspect.Parameter.KEYWORD_ONLY]
+    assert Chosen.ran == []
+
+
+@pytest.mark.parametrize("name", ["Chosen", "Looking"])
+def test_no_code_of_a_class_runs_when_a_key_is_one(dump, name):
+    """Nor of one that is part of a key; what stands for it holds the same."""
+    key = {"fields": [["value", 5]], "class": f"{__name__}:{name}"}
+    records = [["m", 0, "O", {"dict": [[key, 1], [{"tuple": [[0, key]]}, 2]]}, "", 0, 0]]
+    _set(dump, "filch.records", [*records, ["m", 1, "O", {"set": [[0, key]]}, "", 0, 0]])
+    Chosen.ran.clear()
+
+    found = restore(dump)
+
+    stand_in = Foreign(f"{__name__}:{name}", {"value": 5})
+    assert list(found["m", 0, "O"].items()) == [(stand_in, 1), ((stand_in,), 2)]
+    assert found["m", 1, "O"] == {stand_in}
+    assert Chosen.ran == []
+
+
+def _laughs(inner):
+    """Lists that hold another ten times, twelve levels of them."""
+    for level in range(12):
+        again = [[index, {"same": level}] for index in range(1, 10)]
+        inner = {"list": [[0, inner], *again], "shared": level + 1}
+    return inner
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        {"list": [], "shared": 0}, {"list": [[0, "x" * 100_000]], "shared": 0},
+        {"fields": [["f" * 100_000, 1]], "class": "gone:" + "c" * 100_000, "shared": 0},
+        {"list": [[0, {"bytes": "00" * 100_000}]], "shared": 0}, {"skipped": "s" * 100_000, "reason": "", "shared": 0},
+    ],
+)  # fmt: skip
+def test_a_value_that_a_small_file_makes_endless_is_described_in_one_short_line(dump, leaf):
+    """Texts and names count like parts."""
+    _set(dump, "filch.records", [["m", 0, "O", _laughs(leaf), "", 0, 0]])
+
+    assert len(restore(dump).describe()) < 3_000_000
+
+
+STATISTICS = {
+    "what": "f32[2]", "dtype": "float32", "shape": [2], "minimum": 0.0, "maximum": "inf", "mean": None, "std": 1.0,
+    "nan": 0, "inf": 1, "content": "00" * 16,
+}  # fmt: skip
+
+
+def test_statistics_are_read(dump):
+    """Those that a capture would write."""
+    _set(dump, "filch.records", [["m", 0, "O", {"statistics": STATISTICS}, "", 0, 0]])
+
+    assert restore(dump)["m", 0, "O"].maximum == float("inf")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"what": 5}, {"dtype": None}, {"content": "zz"}, {"content": "00"}, {"shape": "123"}, {"shape": [-1]},
+        {"shape": [2.0]}, {"nan": -1}, {"nan": True}, {"inf": "1"}, {"inf": 1e400}, {"minimum": True}, {"mean": "1"},
+        {"std": [1]}, {"maximum": "1" * 10_000}, {"maximum": 10**400},
+    ],
+)  # fmt: skip
+def test_statistics_that_make_no_sense_are_refused(dump, changes):
+    """Nothing later would find out."""
+    _set(dump, "filch.records", [["m", 0, "O", {"statistics": STATISTICS | changes}, "", 0, 0]])
+
+    assert _error(dump).startswith(("the description of a value in ", "the index of "))
 
 
 @pytest.fixture

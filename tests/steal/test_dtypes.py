@@ -9,6 +9,7 @@ from torch.masked import MaskedTensor, masked_tensor
 from filch.steal import DumpError, Skipped, describe, restore, steal_forward, structure, tensors
 from filch.steal._dtypes import CARRIERS, SHELLS, not_storable
 from filch.steal._structure import decode, encode
+from filch.steal._tensors import parts
 
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 QUANTIZED = {"qint8", "qint32", "quint8", "quint4x2", "quint2x4"}
@@ -299,6 +300,17 @@ def test_the_parts_of_a_tensor_have_paths():
     assert list(tensors(torch.nested.nested_tensor(ROWS))) == ["[0]", "[1]"]
 
 
+@pytest.mark.parametrize("name", ["quantized", "quantized, signed", "quantized by channel"])
+def test_the_numbers_of_a_quantized_tensor_can_be_looked_at(name):
+    """In the memory where they are."""
+    tensor = APART[name]()
+
+    _, form = parts(tensor, exact=False)
+
+    assert torch.equal(form["values"], tensor.int_repr())
+    assert form["values"].data_ptr() == tensor.data_ptr()
+
+
 def test_a_tensor_with_a_part_that_is_not_stored_is_not_stored():
     """With the reason of the part."""
     spec = encode(MATRIX.to_sparse(), lambda tensor, path: {"skipped": path, "reason": "it is large"})
@@ -340,15 +352,78 @@ def test_parts_that_do_not_fit_together_are_refused(name, changes):
         {"sparse": {"layout": "sparse_coo", "shape": [5], "indices": {"same": 0}, "values": {"same": 0}}},
         {"quantized": {"values": {"same": 0}, "scale": 1.0, "zero_point": 0}},
         {"masked": {"data": {"same": 0}, "mask": {"same": 0}}},
+        {"numpy": {"same": 0}},
     ],
 )
-def test_parts_that_a_small_file_makes_long_are_refused(spec):
-    """They would be copied."""
+def test_a_part_is_a_tensor_as_it_is_stored(spec):
+    """What a small file makes long would be copied."""
     long = {"tensor": 0, "expand": [2**40, 2], "shared": 0}
 
-    with pytest.raises(DumpError, match="is expanded"):
+    with pytest.raises(DumpError, match=r"\('same'\)"):
         decode({"tuple": [[0, long], [1, spec]]}, lambda _: torch.ones(1, 2))
     assert decode({"numpy": {"tensor": 0, "expand": [2**40, 2]}}, lambda _: torch.ones(1, 2)).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("part", "wanted"),
+    [
+        ([0, "float32", [2, 2]], [[0, 1], [2, 3]]), ([4, "float32", [2]], [1, 2]), ([16, "float32", [2, 3]], None),
+        ([4, "complex64", [1]], [1 + 2j]), ([24, "float32", [0]], []), ([0, "int64", [3]], None),
+        ([0, "float33", [1]], None), ([-4, "float32", [1]], None), ([0, "float32", [-1]], None), ([0, "float32"], None),
+        ([0, "float32", [28]], None), ([0, "float32", [2**62]], None), ([25, "float32", [0]], None), ("abc", None),
+        ([0, "float32", [1] * 300], None), ([0.0, "float32", [1]], None), ([True, "float32", [1]], None),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_tensor_is_read_or_refused(part, wanted):
+    """Its first byte, its dtype and its shape; it has to lie in the tensor."""
+    spec = {"tensor": 0, "part": part}
+    if wanted is None and part != [0, "int64", [3]]:
+        with pytest.raises(DumpError):
+            decode(spec, lambda _: torch.arange(6.0))
+    else:
+        assert wanted is None or decode(spec, lambda _: torch.arange(6.0)).tolist() == wanted
+
+
+def test_a_part_may_begin_between_two_numbers():
+    """It is copied then, as it can't be read there."""
+    raw = torch.arange(40, dtype=torch.uint8)
+
+    found = decode({"tensor": 0, "part": [1, "int32", [2]]}, lambda _: raw)
+
+    assert found.view(torch.uint8).tolist() == list(range(1, 9))
+
+
+def test_what_is_asked_for_again_is_a_view():
+    """Another tensor, in the same memory, as it was when it was taken."""
+    specs = [{"tensor": 0, "order": [2, 0, 1]}, {"tensor": 0, "part": [4, "float32", [2]]}, {"tensor": 0}]
+
+    for spec in specs:
+        one, other = decode({"list": [[0, spec], [1, spec]]}, lambda _: BASE)
+        assert one is not other
+        assert one.data_ptr() == other.data_ptr()
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_tensor_that_is_not_dense_comes_twice(name):
+    """The second is a view of the first, of the same kind."""
+    spec, stored = _held(APART[name]())
+
+    one, other = decode({"list": [[0, spec], [1, spec]]}, stored.__getitem__)
+
+    assert one is not other and type(one) is type(other)
+    assert one.requires_grad == other.requires_grad
+    with torch.no_grad():
+        assert all(map(torch.equal, _numbers(one), _numbers(other)))
+
+
+def test_no_value_has_too_many_copies(remembered, restored, differ):
+    """Some megabytes in many orders, and one that came twice in each."""
+    whole = torch.arange(2.0**19).reshape(8, 16, 32, 128)
+    orders = [whole.permute(order) for order in ((0, 1, 3, 2), (1, 0, 2, 3), (3, 2, 1, 0), (0, 2, 1, 3))]
+    value = [whole, *orders, *(view.view_as(view) for view in orders), [view.numpy() for view in orders]]
+
+    assert differ(remembered(value), value) is None
+    assert differ(restored(value), value) is None
 
 
 MODES = [

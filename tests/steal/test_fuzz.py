@@ -26,8 +26,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.masked import masked_tensor
 
-from filch.steal import DumpError, restore, steal_append, steal_forward
+from filch.steal import DumpError, restore, steal_append, steal_forward, structure, tensors
 
 CASES = int(os.environ.get("FILCH_FUZZ_CASES", "300"))
 SECONDS = 2
@@ -38,9 +39,12 @@ NORESERVE = 0x4000  # Python has no name for it before 3.13
 
 log = logging.getLogger("fuzz")
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="only Linux tells what memory it took"
-)
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells what memory it took"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of (nested|MaskedTensors):UserWarning"),
+    pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state:UserWarning"),
+    pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor.*deprecated:UserWarning"),
+]
 
 
 # ---- the judge
@@ -52,6 +56,14 @@ class FaultError(AssertionError):
 
 class _Hang(BaseException):  # no `except Exception` takes it
     pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """The key of a dictionary."""
+
+    row: int
+    column: tuple
 
 
 @dataclasses.dataclass
@@ -154,6 +166,7 @@ def _read_all(path):
     for key in dump:
         yield lambda key=key: dump.nbytes(key)
         yield lambda key=key: _touch(dump[key], set())
+        yield lambda key=key: (tensors(dump[key]), structure(dump[key]))
 
 
 def _touch(value, seen):
@@ -211,6 +224,19 @@ def _kinds(folder, **options):
         "again": torch.max(torch.ones(2, 2), 0),
     }
     value["same"] = value["tensors"]
+    value[Key(1, (2,))] = [
+        nn.Parameter(torch.ones(2, 3).T),
+        torch.ones(1, 2).expand(3, 2),
+        torch.eye(3).to_sparse(),
+        torch.eye(3).to_sparse_csr(),
+        torch.nested.nested_tensor([torch.ones(2), torch.zeros(1)]),
+        torch.nested.nested_tensor([torch.ones(2), torch.zeros(1)], layout=torch.jagged),
+        torch.quantize_per_tensor(torch.ones(3), 0.1, 3, torch.quint8),
+        masked_tensor(torch.ones(2), torch.tensor([True, False])),
+        np.asfortranarray(np.ones((2, 3))),
+        np.array(["a", "b"]),
+        np.ones(2, ">f4"),
+    ]
     with steal_forward(("m", nn.Identity()), dump_file=folder / "dump.onnx", **options):
         steal_append("kinds", value)
         steal_append("kinds", torch.ones(300).bfloat16())
@@ -228,6 +254,7 @@ MAKERS = {
     "kinds, beside": _kinds,
     "packed": lambda folder: _kinds(folder, compress=True),
     "packed, beside": lambda folder: _kinds(folder, compress=True),
+    "statistics": lambda folder: _kinds(folder, statistics_only=True),
     "nothing": _nothing,
 }
 
@@ -257,7 +284,9 @@ def dumps(tmp_path_factory):
 WORDS = """
     tensor numpy tuple list dict set fields state class shared same skipped reason int float complex bytes size torch
     device enum type slice range sparse nested masked quantized order expand requires_grad attributes constant bits
-    scalar parts zlib float32 complex64 bool uint8 float4_e2m1fn_x2 cpu cuda:0 meta load os:system 0x10 ff enum:Enum
+    scalar parts part statistics rows layout values indices outer inner data mask scale zero_point axis coalesced shape
+    jagged strided sparse_coo sparse_csr readonly F |S4 >f4 <U1 what content minimum nan inf zlib
+    float32 complex64 bool uint8 float4_e2m1fn_x2 cpu cuda:0 meta load os:system 0x10 ff enum:Enum
     torch.nn.parameter:Parameter torch:Tensor collections:OrderedDict collections:deque builtins:mappingproxy
     torch.return_types:max dump.onnx dump.onnx.data ../x /dev/zero
 """.split()  # noqa: SIM905  a list of these would be a page

@@ -9,6 +9,8 @@ import json
 import struct
 import subprocess
 import sys
+import time
+import tracemalloc
 import types
 from typing import NamedTuple
 
@@ -721,3 +723,32 @@ def test_modes_that_the_model_runs_in_do_not_reach_a_value(restored, differ, mod
 
     assert differ([*found[:3], found[3].detach(), found[4]], value) is None
     assert found[3].requires_grad
+
+
+def _twice(value, levels=60):
+    return functools.reduce(lambda inner, _: [inner, inner], range(levels), value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _twice(ONE), _twice([np.ones((100, 1000)).T]), _twice([b"x" * 10**6]), _twice([2**10**6]),
+        {"k" * 400_000: [ONE] * 10_000}, _twice({"k" * 400_000: 1}), _twice([torch.Size([1] * 10**5)]),
+        _twice(Foreign("gone:Class", {"f" * 10**6: 1})), _twice({(0,) * 50_000: 1}),
+    ],
+)  # fmt: skip
+def test_a_walk_through_what_is_met_again_and_again_ends(value):
+    """Soon, and in little memory; what was met before and what has a long path counts more."""
+    start = time.perf_counter()
+    tracemalloc.start()
+
+    tensors(value), structure(value)
+
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()
+    assert time.perf_counter() - start < 20
+
+
+def test_a_long_list_is_walked_to_its_end():
+    """A hundred thousand token ids, and what comes after."""
+    assert list(tensors([list(range(100_000)), {"attention_mask": ONE}])) == ["[1]['attention_mask']"]
