@@ -55,10 +55,8 @@ class Dump(Records):
 
     def nbytes(self, key: Any) -> int:
         """The bytes of the tensors that the record holds; none is read for it."""
-        references = dict.fromkeys(_references(self.records[key].spec))
-        return sum(
-            map(self.holder.nbytes, dict.fromkeys(part for ref in references for part in self.holder.parts(ref)))
-        )
+        parts = (part for reference in _references(self.records[key].spec) for part in self.holder.parts(reference))
+        return sum(map(self.holder.nbytes, dict.fromkeys(parts)))
 
 
 def restore(path: str | os.PathLike[str]) -> Dump:

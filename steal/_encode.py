@@ -35,13 +35,13 @@ def encode(value: Any, put: Put, path: str = "", *, exact: bool = True) -> Spec:
         exact: say also how tensors lie in memory and which objects are one and the same; else each tensor is put
             wherever it stands, whole.
     """
-    run = _Run(put, exact=exact)
     # What reads a tensor is our own business, not that of a mode that the model runs in; torch.device(…) is one too.
-    if torch._C._len_torch_dispatch_stack():  # noqa: SLF001  nothing public tells
+    modes = torch._C._is_torch_function_mode_enabled() or torch._C._len_torch_dispatch_stack()  # noqa: SLF001  nothing public
+    if type(value) is torch.Tensor and not modes and is_usual(value):  # what most modules give
+        return put(value, path)
+    run = _Run(put, exact=exact)
+    if modes:
         with no_modes():
-            return _KNOWN.get(type(value), _other)(run, value, path, 0)
-    if torch._C._is_torch_function_mode_enabled():  # noqa: SLF001  as above
-        with torch._C.DisableTorchFunction():  # noqa: SLF001  as above
             return _KNOWN.get(type(value), _other)(run, value, path, 0)
     return _KNOWN.get(type(value), _other)(run, value, path, 0)
 

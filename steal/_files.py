@@ -69,6 +69,13 @@ class Draft:
             raise
         return draft, data, journal
 
+    def open_direct(self) -> int | None:
+        """The data file, open to write past the page cache; None where there is no such way."""
+        try:
+            return os.open(self.data, os.O_WRONLY | os.O_DIRECT)
+        except (AttributeError, OSError):
+            return None
+
     @classmethod
     def beside(cls, path: Path) -> list[Self]:
         """The drafts of captures to `path`, the latest first."""

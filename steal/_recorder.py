@@ -22,7 +22,7 @@ from ._key import Key
 from ._narrate import Narrator
 from ._options import Options
 from ._raw import checksum, plain, untouched
-from ._records import Origin, Record, Totals
+from ._records import Origin, Totals
 from ._sharing import Sharing
 from ._statistics import statistics, to_json
 from ._store import Store
@@ -62,6 +62,7 @@ class Recorder:
         self._store = store
         self._options = options
         self._inputs, self._outputs, self._wanted = options.inputs, options.outputs, options.wanted
+        self._statistics_only = options.statistics_only
         self._limited = options.storage_limit is not None or torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._narrator = narrator
         self._sharing = Sharing()
@@ -132,18 +133,18 @@ class Recorder:
         if last:
             self.record(key, (args, kwargs), frame.origin)
         else:  # hooks of others come after ours, and may change what the module gets
-            frame.pending = (args, kwargs, self._encoded(key, (args, kwargs), frame.origin))
+            frame.pending = (args, kwargs, self._encoded(key, (args, kwargs)))
 
     def _take_pending(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take the inputs as they were in our hook, or as they came out of the later ones, if these replaced them."""
-        first, named, record = frame.pending
+        first, named, spec = frame.pending
         frame.pending = None
         key = Key(frame.name, frame.iteration, "I")
         same = len(first) == len(args) and named.keys() == kwargs.keys()
         same = same and all(
             old is new for old, new in zip((*first, *named.values()), (*args, *kwargs.values()), strict=True)
         )
-        self._keep(key, record if same else self._encoded(key, (args, kwargs), frame.origin), (args, kwargs))
+        self._keep(key, spec if same else self._encoded(key, (args, kwargs)), frame.origin, (args, kwargs))
 
     def after(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A call ends."""
@@ -200,7 +201,7 @@ class Recorder:
     def record(self, key: Key, value: Any, origin: Origin) -> None:
         """Take `value`, as it is now."""
         if not self._is_full():
-            self._keep(key, self._encoded(key, value, origin), value)
+            self._keep(key, self._encoded(key, value), origin, value)
 
     def _is_full(self) -> bool:
         if self._store.error is not None and self._options.stop:
@@ -232,7 +233,7 @@ class Recorder:
     def keep(self, key: Key, spec: Spec, origin: Origin) -> None:
         """See `Recording.keep`."""
         if not self._is_full():
-            self._keep(key, Record(spec, origin), self._decoded(spec) if self._narrator.verbose else None)
+            self._keep(key, spec, origin, self._decoded(spec) if self._narrator.verbose else None)
 
     def value(self, key: Key, default: Any) -> Any:
         """See `Recording.value`."""
@@ -242,20 +243,20 @@ class Recorder:
     def _decoded(self, spec: Spec) -> Any:
         return decode(spec, self._store.get)
 
-    def _encoded(self, key: Key, value: Any, origin: Origin) -> Record:
+    def _encoded(self, key: Key, value: Any) -> Spec:
         def put(tensor: torch.Tensor, path: str) -> Spec:
             return self._put(tensor, key, path)
 
-        return Record(encode(value, put), origin)
+        return encode(value, put)
 
-    def _keep(self, key: Key, record: Record, value: Any) -> None:
-        self._store.add(key, record)
+    def _keep(self, key: Key, spec: Spec, origin: Origin, value: Any) -> None:
+        self._store.add(key, spec, origin)
         totals = self.totals
         totals.records += 1
         if not totals.records % _STEP:
             done = f"{totals.records:,} values, {totals.nbytes:,} bytes"
             _log.debug("%s", done, extra={"filch_step": (totals.records, None)})
-        if self._narrator.verbose and not (isinstance(record.spec, dict) and "skipped" in record.spec):
+        if self._narrator.verbose and not (isinstance(spec, dict) and "skipped" in spec):
             self._narrator.stored(key, value)
 
     def _put(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
@@ -263,7 +264,7 @@ class Recorder:
         if reason is not None:
             self._narrator.skipped(key, tensor, reason)
             return skipped(tensor, reason)
-        if self._options.statistics_only:
+        if self._statistics_only:
             return {"statistics": to_json(statistics(tensor))}
         raw, content = tensor, None
         if tensor.is_cpu:

@@ -10,10 +10,11 @@ import numpy.typing as npt
 import torch
 
 from ._errors import DumpError
+from ._foreign import Spec
 from ._growth import joined
 from ._key import Key
 from ._raw import plain, tensor_of
-from ._records import Record
+from ._records import Origin
 
 
 class Store(Protocol):
@@ -40,8 +41,8 @@ class Store(Protocol):
     def get(self, reference: int) -> torch.Tensor:
         """The tensor that `put` or `extend` returned `reference` for, on the CPU."""
 
-    def add(self, key: Key, record: Record) -> None:
-        """Say that the value of `key` is complete: its tensors were all put before."""
+    def add(self, key: Key, spec: Spec, origin: Origin) -> None:
+        """Say that the value of `key`, as `spec` describes it, is complete: its tensors were all put before."""
 
     def rows(self, start: int) -> Iterable[Sequence[Any]]:
         """The records from number `start` on (see `Taken`)."""
@@ -104,9 +105,9 @@ class MemoryStore:
         raw = torch.from_numpy(memory[start : start + nbytes]) if nbytes else None
         return tensor_of(raw, dtype, shape)
 
-    def add(self, key: Key, record: Record) -> None:
+    def add(self, key: Key, spec: Spec, origin: Origin) -> None:
         """See `Store.add`."""
-        self._rows.append((*key, marshal.dumps(record.spec), *record.origin))
+        self._rows.append((*key, marshal.dumps(spec), *origin))
 
     def rows(self, start: int) -> Iterable[Sequence[Any]]:
         """See `Store.rows`."""

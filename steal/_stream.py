@@ -1,6 +1,7 @@
 """A file that is written by a thread of its own, through a bounded amount of memory."""
 
 import ctypes
+import errno
 import mmap
 import os
 import threading
@@ -13,7 +14,11 @@ import torch
 
 from ._raw import bytes_of, untouched
 
-BLOCK = 4 * 2**20  # stays in the processor's cache between the copy into it and the write out of it
+BLOCK = 2**20  # stays in the processor's cache between the copy into it and the write out of it
+_TRIAL = 256  # blocks after which both ways of writing are tried again
+_WORTH = (
+    5  # times as long as through the page cache: that takes time of the model's processor, and fresh pages of memory
+)
 _PAUSE = 0.1  # seconds for which a block that isn't full may wait
 
 
@@ -21,12 +26,13 @@ class _Block:
     """A piece of the file that is being filled.
 
     Attributes:
+        start: where in the file it begins.
         filled: how many bytes are in it; those before are never changed again.
         written: how many of them are in the file; the writing thread's own.
         events: of the copies from a GPU into it that may not have ended.
     """
 
-    __slots__ = ("_memory", "address", "events", "filled", "tensor", "view", "written")
+    __slots__ = ("address", "events", "filled", "start", "tensor", "view", "written")
 
     def __init__(self, size: int, *, pinned: bool) -> None:
         if pinned:
@@ -39,7 +45,47 @@ class _Block:
             self.tensor = torch.frombuffer(memory, dtype=torch.uint8)
             self.address = self.tensor.data_ptr()
         self.events: deque[torch.cuda.Event] = deque()
-        self.filled = self.written = 0
+        self.start = self.filled = self.written = 0
+
+
+class _Ways:
+    """Writes whole blocks through the page cache or past it, whichever suits the machine at the moment.
+
+    Past it, a write costs hardly any time of a processor, which the model can use, and no memory; but where the disk is
+    slow, the page cache takes the bytes sooner. Both are tried now and then.
+    """
+
+    def __init__(self, cached: int, direct: int | None) -> None:
+        self._files: dict[bool, int | None] = {True: direct, False: cached}
+        self._took: dict[bool, float] = {}
+        self._count = 0
+
+    def write(self, view: memoryview, start: int) -> int:
+        """Write a whole block; returns how much of it was written."""
+        direct = self._is_direct_next()
+        self._count += 1
+        file = self._files[direct]
+        if file is None:
+            return os.pwrite(self._files[False] or 0, view, start)
+        begin = time.perf_counter()
+        try:
+            done = os.pwrite(file, view, start)
+        except OSError as error:
+            if not direct or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+            self._files[True] = None  # this file system has no such way
+            return self.write(view, start)
+        self._took[direct] = time.perf_counter() - begin
+        return done
+
+    def _is_direct_next(self) -> bool:
+        if self._files[True] is None:
+            return False
+        if len(self._took) < 2 or not self._count % _TRIAL:
+            return self._count % 2 == 0 or self._took.keys() == {False}
+        if self._count % _TRIAL == 1:
+            return False
+        return self._took[True] <= _WORTH * self._took[False]
 
 
 class Stream:
@@ -58,19 +104,19 @@ class Stream:
     def __init__(
         self,
         data: int,
+        direct: int | None,
         journal: int,
         render: Callable[[list[tuple[Any, ...]]], tuple[str, int]],
         buffer: int,
-        block: int = BLOCK,
     ) -> None:
         """Start.
 
         Args:
             data: the file of the bytes, open.
+            direct: the same file, open to write past the page cache; None if that can't be.
             journal: the file of the rows, open.
             render: makes text of rows, and says how many records there are with these.
             buffer: the most bytes that may wait.
-            block: how many are written at a time.
         """
         self.end = 0
         self.durable = 0
@@ -78,7 +124,8 @@ class Stream:
         self.waited = 0.0
         self.error: OSError | None = None
         self._data, self._journal, self._render = data, journal, render
-        self._size = max(4096, min(block, buffer // 2))
+        self._ways = _Ways(data, direct)
+        self._size = max(4096, min(BLOCK, buffer // 2) // 4096 * 4096)
         self._blocks = max(2, buffer // self._size)
         self._made = 0
         self._free: list[_Block] = []
@@ -188,6 +235,7 @@ class Stream:
         if self._current is None:
             block = self._fresh()
             block.filled = block.written = 0
+            block.start = self.end
             self._current = block
         return self._current, self._size - self._current.filled
 
@@ -243,7 +291,7 @@ class Stream:
             return
         text, records = self._render([self._waiting.popleft() for _ in range(rows)])
         if self.error is None:
-            self._out(self._journal, memoryview(text.encode()))
+            self._note(text.encode())
         if self.error is None:
             self.records = records
 
@@ -251,15 +299,18 @@ class Stream:
         while block.events and self.error is None:
             block.events.popleft().synchronize()
         if self.error is None:
-            self.durable += self._out(self._data, block.view[block.written : end])
-            block.written = end
+            try:
+                if block.written == 0 and end == self._size:
+                    block.written = self._ways.write(block.view, block.start)
+                while block.written < end:
+                    block.written += os.pwrite(self._data, block.view[block.written : end], block.start + block.written)
+            except OSError as error:
+                self.error = error
+            self.durable = block.start + block.written
 
-    def _out(self, file: int, view: memoryview) -> int:
-        """Write all of `view`; returns how much of it was written before the disk refused."""
-        done = 0
+    def _note(self, line: bytes) -> None:
         try:
-            while done < len(view):
-                done += os.write(file, view[done:])
+            while line:
+                line = line[os.write(self._journal, line) :]
         except OSError as error:
             self.error = error
-        return done

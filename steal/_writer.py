@@ -19,12 +19,13 @@ from . import _format as form
 from ._compression import pack, unpack
 from ._errors import DumpError
 from ._files import Draft
+from ._foreign import Spec
 from ._growth import joined
 from ._journal import heading, take_down
 from ._key import Key
 from ._model import Entry, Index, environment
 from ._raw import bytes_of, plain, tensor_of, untouched
-from ._records import ModuleInfo, Record
+from ._records import ModuleInfo, Origin
 from ._stream import Stream
 
 BUFFER = 256 * 2**20
@@ -65,7 +66,8 @@ class DumpWriter:
             self._draft, self._data, self._journal = Draft.create(self.path, heading(self.index).encode())
         except (OSError, ValueError) as error:  # ValueError: a null character
             raise self._refused(error) from error
-        self._stream = Stream(self._data, self._journal, self._taken_down, self._buffer)
+        self._direct = self._draft.open_direct()
+        self._stream = Stream(self._data, self._direct, self._journal, self._taken_down, self._buffer)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,6 +75,8 @@ class DumpWriter:
             return
         self._stream.close()
         os.close(self._journal)
+        if self._direct is not None:
+            os.close(self._direct)
         weakref.finalize(self, os.close, self._data)  # the capture reads on, whatever becomes of the file's name
         if not self._keep_drafts:
             self._draft.remove()
@@ -122,10 +126,10 @@ class DumpWriter:
             raw = np.frombuffer(unpack(raw.data, wanted, entry.dtype.itemsize), np.uint8)
         return tensor_of(torch.from_numpy(raw) if len(raw) else None, entry.dtype, torch.Size(entry.shape))
 
-    def add(self, key: Key, record: Record) -> None:
+    def add(self, key: Key, spec: Spec, origin: Origin) -> None:
         """See `Store.add`."""
         index = self.index
-        self._stream.then((*key, marshal.dumps(record.spec), len(index.tensors), len(index.grown), *record.origin))
+        self._stream.then((*key, marshal.dumps(spec), len(index.tensors), len(index.grown), *origin))
 
     def rows(self, start: int) -> Iterable[Sequence[Any]]:
         """See `Store.rows`."""
