@@ -38,7 +38,7 @@ coverage: $(VENV)/.installed-test ## run the tests and say which lines they neve
 	$(BIN)/coverage report
 
 bench: $(VENV)/.installed-test ## measure what the README claims
-	@set -e; for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
 
 clean: ## remove all that was made here, the environment too
 	rm -rf $(VENV) build dist demo .coverage .*_cache *.egg-info

@@ -33,7 +33,7 @@ def bytes_below(folder: Path) -> int:
 def seconds_to_write(size: int, folder: Path) -> float:
     """How long the machine needs to write this many bytes to a new file: nothing that writes a dump can be faster."""
     chunk = memoryview(os.urandom(CHUNK))
-    path = folder / "limit"
+    path = folder / f"limit-{os.getpid()}"  # one that a killed run left is in nobody's way
     start = time.perf_counter()
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     left = size

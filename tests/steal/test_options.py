@@ -1,0 +1,164 @@
+"""What of a run is kept, and how much."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from filch.steal import FilchError, Skipped, Statistics, describe, restore, steal_forward
+
+
+def _kept(**options):
+    module = nn.Identity()
+    with steal_forward(("m", module), **options) as capture:
+        for index in range(6):
+            module(torch.full((4,), float(index)))
+    return capture
+
+
+@pytest.mark.parametrize(
+    ("iterations", "kept"),
+    [
+        (2, [0, 1]),
+        (0, []),
+        (slice(None, None, 3), [0, 3]),
+        (slice(1, 4), [1, 2, 3]),
+        (range(0, 10, 4), [0, 4]),
+        ([5, 1], [1, 5]),
+        (lambda iteration: iteration % 2 == 1, [1, 3, 5]),
+        (None, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_iterations_that_are_not_wanted_are_counted_and_not_kept(iterations, kept):
+    """The first ones, every third, a range, a list, or what a function says."""
+    capture = _kept(iterations=iterations)
+
+    assert [key.iteration for key in capture if key.kind == "O"] == kept
+    assert all(capture["m", index, "O"][0] == index for index in kept)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "kept"), [("I", {"I"}), (["O"], {"O"}), (("I", "O"), {"I", "O"}), ("IO", {"I", "O"})]
+)
+def test_only_the_kinds_that_are_asked_for_are_kept(kinds, kept):
+    """Inputs, outputs, or both."""
+    assert {key.kind for key in _kept(kinds=kinds)} == kept
+
+
+def test_the_total_limit_is_a_budget_for_all_tensors(tmp_path):
+    """A tensor that is kept already costs nothing; the others are recorded as left out, in the dump too."""
+    with steal_forward(nn.Identity(), total_limit=0) as nothing:
+        pass
+    capture = _kept(total_limit=40, dump_file=tmp_path / "dump.onnx")
+
+    dump = restore(tmp_path / "dump.onnx")
+    assert [isinstance(dump["m", index, "O"], torch.Tensor) for index in range(6)] == [True, True] + [False] * 4
+    assert dump["m", 2, "O"] == Skipped("f32[4]", "its 16 bytes would be over the total limit of 40")
+    assert capture.totals.nbytes == capture.totals.shared == 32
+    assert len(nothing) == 0
+
+
+def test_statistics_take_the_place_of_tensors(tmp_path):
+    """Equal content has an equal hash, and NaN and infinity are counted apart."""
+    numbers = torch.tensor([1.0, -3.0, math.nan, math.inf, 5.0])
+    module = nn.Identity()
+
+    with steal_forward(("m", module), statistics_only=True, dump_file=tmp_path / "dump.onnx") as capture:
+        module({"x": numbers, "none": None})
+        module({"x": numbers + 1, "none": None})
+
+    dump = restore(tmp_path / "dump.onnx")
+    found = dump["m", 0, "O"]["x"]
+    assert found == capture["m", 0, "O"]["x"] == dump["m", 0, "I"][0][0]["x"]
+    assert (found.minimum, found.maximum, found.mean, found.nan, found.inf) == (-3, 5, 1, 1, 1)
+    assert math.isclose(found.std, numbers[[0, 1, 4]].std(correction=0).item(), rel_tol=1e-6)
+    assert found.content != dump["m", 1, "O"]["x"].content
+    assert capture.totals.nbytes == 0
+
+
+@pytest.mark.parametrize("size", [2**20 - 1, 2**20, 3 * 2**20 + 5])
+def test_statistics_of_a_long_tensor_are_those_of_all_its_numbers(size):
+    """It is looked at in pieces."""
+    numbers = torch.randn(size, generator=torch.Generator().manual_seed(0)) * 3 + 1000
+    module = nn.Identity()
+
+    with steal_forward(module, statistics_only=True) as capture:
+        module(numbers)
+
+    found, wide = capture["", 0, "O"], numbers.double()
+    assert (found.minimum, found.maximum) == (wide.min(), wide.max())
+    assert math.isclose(found.mean, wide.mean(), rel_tol=1e-12)
+    assert math.isclose(found.std, wide.std(correction=0), rel_tol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(0),
+        torch.tensor([True, False]),
+        torch.arange(5).to(torch.uint16),
+        torch.tensor([3 + 4j, 0]),
+        torch.ones(6, dtype=torch.float16).view(torch.complex32),
+        torch.ones(4).to(torch.float8_e4m3fn),
+        torch.zeros(3, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+        torch.full((2,), math.nan),
+    ],
+    ids=describe,
+)
+def test_every_dtype_has_statistics(tensor):
+    """Those that torch can't compute with, and none at all, have a hash at least."""
+    module = nn.Identity()
+
+    with steal_forward(module, statistics_only=True) as capture:
+        module(tensor)
+
+    found = capture["", 0, "O"]
+    assert isinstance(found, Statistics)
+    assert found.what == describe(tensor)
+    assert len(found.content) == 32
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(100_000),
+        torch.randn(1000),
+        torch.zeros(0),
+        torch.zeros(2**18),
+        torch.ones(7, dtype=torch.complex64),
+    ],
+    ids=describe,
+)
+def test_compressed_tensors_come_back_bit_for_bit(tmp_path, tensor, differ):
+    """Out of the dump and out of the capture; numbers alike take less room."""
+    module = nn.Identity()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx", compress=True) as capture:
+        module(tensor)
+
+    assert differ(restore(tmp_path / "dump.onnx")["m", 0, "O"], tensor) is None
+    assert differ(capture["m", 0, "O"], tensor) is None
+    if tensor.nbytes > 2**16:
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) < tensor.nbytes / 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"iterations": "all"}, "iterations is a number"),
+        ({"iterations": -1}, "iterations is a number"),
+        ({"iterations": slice(-3, None)}, "iterations is a number"),
+        ({"iterations": [0, "1"]}, "iterations is a number"),
+        ({"kinds": "X"}, "kinds are 'I' (inputs) and 'O' (outputs), not 'X'"),
+        ({"kinds": ()}, "kinds are 'I' (inputs) and 'O' (outputs), not ()"),
+        ({"total_limit": "1 GB"}, "total_limit is a number of bytes like 2**28, not '1 GB'"),
+        ({"on_error": "ignore"}, "on_error is 'continue' or 'raise', not 'ignore'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_before_anything_runs(options, message):
+    """By name and value."""
+    with pytest.raises(FilchError) as caught, steal_forward(nn.Identity(), **options):
+        pytest.fail("the block was entered")
+
+    assert message in str(caught.value)

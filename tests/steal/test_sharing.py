@@ -1,0 +1,198 @@
+"""One tensor is kept once, whatever it is called, and never in the place of another."""
+
+import os
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from filch.steal import restore, steal_forward
+
+
+class Gives(nn.Module):
+    """Gives what a function makes of what it gets."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.fixture(params=["memory", "dump"])
+def stolen(request, tmp_path):
+    """Runs modules one after the other; what was taken, and what they gave."""
+
+    def run(x, *functions):
+        model = nn.Sequential(*map(Gives, functions))
+        file = tmp_path / "dump.onnx" if request.param == "dump" else None
+        with steal_forward(model, include="*", dump_file=file) as capture:
+            model(x)
+        return (restore(file) if file else capture), capture.totals
+
+    return run
+
+
+def test_what_a_module_hands_on_is_kept_once(stolen):
+    """As its output and as the next one's input."""
+    found, totals = stolen(torch.ones(1000), lambda x: x + 1, lambda x: x * 2)
+
+    assert totals.nbytes == 3 * 4000
+    assert found["0", 0, "O"].tolist() == found["1", 0, "I"][0][0].tolist() == [2] * 1000
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x[100:300],
+        lambda x: x.view(-1),
+        lambda x: x.unsqueeze(0),
+        lambda x: x.view(torch.int32),
+        lambda x: (x, x[0:500], x[500:]),
+        lambda x: x.expand(3, 1000),
+    ],
+    ids=["slice", "flat", "unsqueezed", "other dtype", "several", "expanded"],
+)
+def test_a_view_of_what_is_kept_takes_no_room(stolen, view, differ):
+    """It comes back with its own shape and dtype."""
+    x = torch.randn(1000)
+
+    found, totals = stolen(x, view)
+
+    assert totals.nbytes == 4000
+    assert differ(found["0", 0, "O"], view(x)) is None
+
+
+def test_a_weight_that_is_given_as_it_is_is_kept_once(stolen):
+    """Over several calls, as long as nobody changes it."""
+    weight = nn.Parameter(torch.ones(1000))
+
+    found, totals = stolen(torch.zeros(1), lambda _: weight, lambda _: weight)
+
+    assert totals.nbytes == 4 + 4000
+    assert isinstance(found["1", 0, "O"], nn.Parameter)
+
+
+CHANGES = {
+    "in place": lambda x: x.mul_(2),
+    "data": lambda x: x.data.mul_(2),
+    "numpy": lambda x: x.numpy().__imul__(2),
+    "through a view": lambda x: x.detach()[-600:].mul_(2),
+    "past the counter, 512 bytes": lambda x: x.data[300:428].fill_(7),
+    "past the counter, one number": lambda x: x.data[3:4].fill_(7),
+}
+# Of a long tensor, what goes past torch's counter is seen from 512 bytes on.
+CASES = [(how, size) for how in CHANGES for size in (1000, 100_000) if size == 1000 or "one number" not in how]
+
+
+@pytest.mark.parametrize(("how", "size"), CASES)
+def test_what_was_changed_is_another_tensor(stolen, how, size):
+    """By what torch counts, and by what goes past its counter."""
+    x = torch.ones(size)
+    before = x.clone()
+
+    def changed(y):
+        CHANGES[how](y)
+        return y
+
+    found, _ = stolen(x, lambda y: y, changed)
+
+    assert torch.equal(found["0", 0, "O"], before)
+    assert torch.equal(found["1", 0, "I"][0][0], before)
+    assert torch.equal(found["1", 0, "O"], x)
+    assert not torch.equal(x, before)
+
+
+def test_memory_that_is_used_again_is_no_sign_of_the_same_tensor(stolen):
+    """A tensor that is freed leaves its address to the next one."""
+    functions = [lambda x, index=index: torch.full((1000,), float(index)) for index in range(50)]
+
+    found, _ = stolen(torch.zeros(1), *functions)
+
+    assert [found[str(index), 0, "O"][0].item() for index in range(50)] == list(range(50))
+
+
+def test_inference_tensors_are_kept_each_time(stolen):
+    """They have no version that would tell whether they were changed."""
+    with torch.inference_mode():
+        found, _ = stolen(torch.ones(100), lambda x: x.mul_(2), lambda x: x.mul_(2))
+
+    assert [found[name, 0, "O"][0].item() for name in "01"] == [2, 4]
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_what_only_grows_is_kept_by_what_is_new(tmp_path, dim, differ):
+    """A cache to which each call adds a token; each call's own comes back whole, before and after the block."""
+    shape = [2, 3, 4, 8]
+    steps = [torch.randn([1 if index == dim else size for index, size in enumerate(shape)]) for _ in range(40)]
+    caches = [torch.cat(steps[: index + 20], dim) for index in range(20)]
+    module = nn.Identity()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
+        for cache in caches:
+            module(cache)
+
+    dump = restore(tmp_path / "dump.onnx")
+    for index, cache in enumerate(caches):
+        assert differ(dump["m", index, "O"], cache) is None
+        assert differ(capture["m", index, "I"][0][0], cache) is None
+    # The first two are kept whole: only then it is known that it grows.
+    assert capture.totals.nbytes == caches[1].nbytes + caches[0].nbytes + sum(step.nbytes for step in steps[21:39])
+    assert dump.nbytes(("m", 19, "O")) == caches[19].nbytes
+
+
+@pytest.mark.parametrize("fault", ["first", "last", "order", "shorter", "dtype"])
+def test_what_grows_and_changes_is_kept_whole(fault, differ):
+    """One number of what was there before, its order, or its dtype: that would be another tensor's beginning."""
+    tokens = torch.randn(1, 2, 30, 16)
+    caches = [tokens[:, :, : 10 + index].contiguous() for index in range(6)]
+    caches[4] = {
+        "first": lambda x: x.index_fill(2, torch.tensor([0]), 7.0),
+        "last": lambda x: x.index_fill(2, torch.tensor([12]), 7.0),
+        "order": lambda x: x.flip(0, 1),
+        "shorter": lambda x: x[:, :, :5].contiguous(),
+        "dtype": lambda x: x.double(),
+    }[fault](caches[4])
+    module = nn.Identity()
+
+    with steal_forward(("m", module)) as capture:
+        for cache in caches:
+            module(cache)
+
+    for index, cache in enumerate(caches):
+        assert differ(capture["m", index, "O"], cache) is None
+
+
+def test_a_slow_disk_makes_the_model_wait_instead_of_taking_memory(tmp_path, monkeypatch):
+    """No more than the buffer waits for the disk; the time that was waited is told."""
+    write = os.pwrite
+
+    def slowly(file, view, place):
+        time.sleep(0.01)
+        return write(file, view, place)
+
+    monkeypatch.setattr(os, "pwrite", slowly)
+    module = nn.Identity()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx", buffer=2 * 2**20) as capture:
+        for index in range(20):
+            module(torch.full((2**18,), float(index)))
+
+    assert capture.totals.waited > 0.05
+    assert [restore(tmp_path / "dump.onnx")["m", index, "O"][-1].item() for index in range(20)] == list(range(20))
+
+
+def test_a_capture_on_disk_can_be_read_while_it_is_written(tmp_path):
+    """What was taken a moment ago, too."""
+    module = nn.Identity()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
+        for index in range(5):
+            module(torch.full((3,), float(index)))
+            assert capture["m", index, "O"].tolist() == [index] * 3
+            assert capture.flush() == len(capture) == 2 * (index + 1)
+
+    assert not any(thread.name == "filch-writer" for thread in threading.enumerate())
