@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from filch.steal import Key, Records, describe, restore, structure, tensors
+from filch.steal import Key, Records, Skipped, Statistics, describe, left_out, restore, structure, tensors
 
 from ._metrics import Difference, compare_tensors
 from ._tolerance import Tolerance
@@ -21,6 +21,8 @@ class DiffRow:
         what: what the first dump has, as `describe` writes it.
         reason: why there is nothing to compare, or `""`.
         difference: how far the second dump's tensor is from the first one's.
+        same: without a difference: whether they are the same all the same (as their statistics tell); None if nothing
+            tells, as a tensor was not stored.
     """
 
     key: Key
@@ -28,11 +30,17 @@ class DiffRow:
     what: str
     reason: str = ""
     difference: Difference | None = None
+    same: bool | None = False
 
     @property
     def diverged(self) -> bool:
         """Whether the dumps differ here."""
-        return self.difference is None or not self.difference.close
+        return self.same is False if self.difference is None else not self.difference.close
+
+    @property
+    def judged(self) -> bool:
+        """Whether their numbers were held against each other."""
+        return self.difference is not None or self.same is True
 
     def __str__(self) -> str:
         return f"{self.key.label}{self.path}: {self.difference or self.reason}"
@@ -64,12 +72,12 @@ class DumpDiff:
 
     @property
     def close(self) -> bool:
-        """Whether they hold the same values, at least one."""
-        return bool(self.rows) and not self.diverged
+        """Whether they hold the same values, at least one that could be judged."""
+        return any(row.judged for row in self.rows) and not self.diverged
 
     def headline(self) -> str:
         """How many tensors were held against each other, in one line."""
-        judged = sum(row.difference is not None for row in self.rows)
+        judged = sum(row.judged for row in self.rows)
         return f"judged {judged} of {len(self.rows)} values; {len(self.diverged)} differ"
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -114,6 +122,18 @@ def _rows(first: Records, second: Records, tolerance: float | Tolerance | None) 
             yield DiffRow(
                 key, path, describe(tensor), "", compare_tensors(tensor, found.get(path), tolerance=tolerance)
             )
+        missing = left_out(other)
+        for path, stand_in in left_out(value).items():
+            yield _without_numbers(key, path, stand_in, missing.get(path))
     for key in second:
         if key not in first:
             yield DiffRow(key, "", describe(second[key]), "the first dump does not have it")
+
+
+def _without_numbers(key: Key, path: str, first: Skipped | Statistics, second: Skipped | Statistics | None) -> DiffRow:
+    if isinstance(first, Statistics) and isinstance(second, Statistics):
+        same = first.content == second.content
+        reason = "" if same else f"{describe(first)} is {describe(second)} in the second dump"
+        return DiffRow(key, path, first.what, reason, same=same)
+    reason = first.reason if isinstance(first, Skipped) else "the second dump has no statistics of it"
+    return DiffRow(key, path, first.what, f"it was not stored: {reason}", same=None)

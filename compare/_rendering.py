@@ -45,7 +45,13 @@ def render_diff(found: DumpDiff, *, wide: bool = False, width: int | None = None
     )
     console.print()
     first = found.first_divergence
-    console.print(Text("all close" if first is None else f"the first that differs is {first}"))
+    unjudged = next((row for row in found.rows if not row.judged), None)
+    last = "all close" if found.close else "nothing could be judged"
+    if first is not None:
+        last = f"the first that differs is {first}"
+    elif unjudged is not None and found.close:
+        last = f"what was judged is close; the first that was not is {unjudged}"
+    console.print(Text(last))
     return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
 
 

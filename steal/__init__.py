@@ -16,7 +16,7 @@ from ._records import Call, ModuleInfo, Origin, Record, Records, Totals
 from ._recover import recover
 from ._statistics import Statistics
 from ._steal import Capture, is_stealing, steal_append, steal_forward
-from ._structure import Foreign, Skipped, structure, tensors
+from ._structure import Foreign, Skipped, left_out, structure, tensors
 from ._watch import NonFinite
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "argument_tensors",
     "describe",
     "is_stealing",
+    "left_out",
     "recover",
     "restore",
     "steal_append",

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ._raw import bytes_of
+from ._raw import row_hashes
 
 _SMALLEST = 1024
 RANK = 3  # a cache's: where heads or batches come before the tokens
@@ -48,7 +48,6 @@ class Growth:
 
     def __init__(self) -> None:
         self._last: dict[_Place, _Last] = {}
-        self._weights = np.random.default_rng(0).integers(-(2**63), 2**63, 4096) | 1
 
     def find(self, place: _Place, raw: torch.Tensor) -> Grown | None:
         """What `raw` begins with: the last tensor at `place`, bit for bit; None if it doesn't.
@@ -60,7 +59,7 @@ class Growth:
         last = self._last.get(place)
         if last is None or last.hashes is None or (dim := _longer(last, raw)) is None or last.dim not in (None, dim):
             return None
-        hashes = self._hashes(raw)
+        hashes = row_hashes(raw)
         if hashes is None or not np.array_equal(hashes.take(range(last.shape[dim]), dim), last.hashes):
             return None
         return Grown(last.reference, dim, last.shape[dim], hashes)
@@ -74,16 +73,7 @@ class Growth:
             return
         last = self._last.get(place)
         grows = last is not None and _longer(last, raw) is not None
-        self._last[place] = _Last(raw.shape, raw.dtype, self._hashes(raw) if grows else None, reference, None)
-
-    def _hashes(self, raw: torch.Tensor) -> _Hashes | None:
-        width, odd = divmod(raw.shape[-1] * raw.element_size(), 8)
-        if odd or not 0 < width <= len(self._weights):
-            return None
-        words = np.frombuffer(bytes_of(raw), dtype=np.int64).reshape(*raw.shape[:-1], width)
-        # It wraps; odd factors keep every bit of every word.
-        hashes: _Hashes = np.einsum("...i,i->...", words, self._weights[:width])
-        return hashes
+        self._last[place] = _Last(raw.shape, raw.dtype, row_hashes(raw) if grows else None, reference, None)
 
 
 def _longer(last: _Last, raw: torch.Tensor) -> int | None:

@@ -1,6 +1,5 @@
 """The parameters of the given modules, whenever they have changed, and their gradients, whenever they grow."""
 
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,7 +22,8 @@ class Parameters:
         self._roots = roots
         self._contents: dict[str, object] = {}
         self._count: Counter[tuple[str, str]] = Counter()
-        self._heard: dict[int, weakref.ref[torch.Tensor]] = {}  # a WeakSet would ask tensors whether they are equal
+        # By the hook, not by a weak reference: torch does not swap the contents of a parameter that has some.
+        self._heard: dict[int, Any] = {}
         self._handles: list[Any] = []
 
     def start(self, recording: Recording) -> None:
@@ -42,9 +42,9 @@ class Parameters:
 
     def stop(self) -> None:
         """See `Extra.stop`."""
+        self._look(None)
         for handle in self._handles:
             handle.remove()
-        self._look(None)
 
     def _look(self, call: int | None) -> None:
         for name, parameter in self._named():
@@ -64,10 +64,11 @@ class Parameters:
 
     def _hear(self, name: str, parameter: nn.Parameter) -> None:
         known = self._heard.get(id(parameter))
-        if not parameter.requires_grad or (known is not None and known() is parameter):
+        there = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001  nothing public tells
+        if not parameter.requires_grad or (known is not None and known.id in there):
             return
-        self._heard[id(parameter)] = weakref.ref(parameter)
         handle = parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
+        self._heard[id(parameter)] = handle
         self._handles.append(handle)
         # An optimizer that steps in the backward pass takes the gradient away; torch calls in the dictionary's order.
         hooks = parameter._post_accumulate_grad_hooks  # noqa: SLF001  nothing public has an order
@@ -89,8 +90,9 @@ class Parameters:
 
 
 def _content(parameter: nn.Parameter) -> object:
-    """Changes when the parameter does; on a device, when torch's version of it does."""
+    """Changes when the parameter does: as torch counts, and in main memory, by what goes past its counter, too."""
+    version = id(parameter), None if parameter.is_inference() else parameter._version  # noqa: SLF001  nothing public tells
     if parameter.is_cpu and not_storable(parameter) is None:
         raw = plain(parameter)  # in a name: its memory is read next
-        return parameter.shape, parameter.dtype, checksum(raw.data_ptr(), raw.nbytes)
-    return id(parameter), None if parameter.is_inference() else parameter._version  # noqa: SLF001  nothing public tells
+        return *version, parameter.shape, parameter.dtype, checksum(raw.data_ptr(), raw.nbytes)
+    return version

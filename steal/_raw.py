@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils import _python_dispatch
 
 from ._dtypes import CARRIERS, from_carrier
 
-_SMALL, _MEDIUM = 2**12, 2**16
+_SMALL, _MEDIUM = 2**14, 2**18
+_WEIGHTS = np.random.default_rng(0).integers(-(2**63), 2**63, 4096) | 1  # odd: no bit of a word gets lost
 
 
 def no_modes() -> ExitStack:
@@ -47,16 +49,29 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def checksum(address: int, nbytes: int) -> int:
-    """A number that another content hardly has.
-
-    Of more than 64 KiB, it is over one word in each 512 bytes: it tells of every change of that length, and costs next
-    to nothing.
-    """
+    """A number that another content hardly has: of all bytes, and of their order."""
     if nbytes <= _SMALL:
         return hash(ctypes.string_at(address, nbytes))
     words = np.ctypeslib.as_array((ctypes.c_int64 * (nbytes // 8)).from_address(address))
-    rest = ctypes.string_at(address + nbytes // 8 * 8, nbytes % 8)
-    return hash((int(np.add.reduce(words if nbytes <= _MEDIUM else words[::64])), rest))
+    whole = len(words) // len(_WEIGHTS) * len(_WEIGHTS)
+    rows = np.einsum("ij,j->i", words[:whole].reshape(-1, len(_WEIGHTS)), _WEIGHTS)
+    # A product keeps the highest bit of a word in its own highest bit alone: two of them, the signs of float64 say,
+    # would cancel out. So some words are taken once more, shifted.
+    some = words[:: 1 if nbytes <= _MEDIUM else 16] >> 21
+    signs = np.einsum("i,i->", some, np.resize(_WEIGHTS, len(some)))
+    rest = ctypes.string_at(address + 8 * whole, nbytes - 8 * whole)
+    return hash((rows.tobytes(), int(signs), rest))
+
+
+def row_hashes(tensor: torch.Tensor) -> npt.NDArray[np.int64] | None:
+    """A number for each innermost row of a tensor that is `plain`; None if its rows are too long, or no whole words."""
+    width, odd = divmod(tensor.shape[-1] * tensor.element_size(), 8)
+    if odd or not 0 < width <= len(_WEIGHTS):
+        return None
+    words = np.frombuffer(bytes_of(tensor), dtype=np.int64).reshape(*tensor.shape[:-1], width)
+    low = np.einsum("...i,i->...", words, _WEIGHTS[:width])
+    hashes: npt.NDArray[np.int64] = low ^ np.einsum("...i,i->...", words >> 21, _WEIGHTS[-width:])
+    return hashes
 
 
 def tensor_of(raw: torch.Tensor | None, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:

@@ -102,6 +102,11 @@ class Recorder:
                 except Exception as error:  # noqa: BLE001  the others have to stop too, and the dump is not finished yet
                     self.tell(f"at the end of the block: {type(error).__name__}: {error}")
 
+    @property
+    def listens(self) -> bool:
+        """Whether the block has not ended."""
+        return bool(self._handles)
+
     def ran(self) -> set[str]:
         """The names of the modules that were called, and of values of the user's own."""
         return {*self._calls.ran(), *self._appended}

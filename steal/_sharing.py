@@ -12,7 +12,7 @@ _weak: Any = torch.UntypedStorage._weak_ref  # noqa: SLF001  likewise
 _free: Any = torch.UntypedStorage._free_weak_ref  # noqa: SLF001  likewise
 
 # Tuples of plain things all the way down: Python's garbage collector looks at them once, and they are many.
-_Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+_Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype, bool, bool]
 _Kept = tuple[_Place, int | None, int, int]  # where, the checksum, the reference, the bytes if they are in one piece
 _Storage = tuple[int, int, tuple[_Kept, ...]]  # the weak reference, the version and what is kept of it
 
@@ -47,7 +47,7 @@ class Sharing:
         self._room = 1024
 
     def __del__(self) -> None:
-        for alive, _, _ in self._storages.values():
+        for alive, _, _ in getattr(self, "_storages", {}).values():  # there is none if torch.compile made it
             _free(alive)
 
     def find(self, tensor: torch.Tensor, content: int | None) -> Known | None:
@@ -63,7 +63,8 @@ class Sharing:
             return None
         if known[1] != tensor._version:  # noqa: SLF001  documented, with this name
             return None
-        place = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        flags = tensor.is_conj(), tensor.is_neg()
+        place = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, *flags)
         for kept in known[2]:
             if kept[0] == place:
                 return Known(kept[2], 0, whole=True) if kept[1] == content else None
@@ -77,8 +78,9 @@ class Sharing:
             return
         storage = tensor.untyped_storage()
         identity, version = storage._cdata, tensor._version  # noqa: SLF001  as above
-        one_piece = content is not None and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-        place = (int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        flags = tensor.is_conj(), tensor.is_neg()
+        one_piece = content is not None and tensor.is_contiguous() and not any(flags)
+        place = (int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype, *flags)
         kept = (place, content, reference, tensor.nbytes if one_piece else 0)
         known = self._storages.get(identity)
         if known is None:
@@ -107,7 +109,7 @@ def _inside(all_kept: tuple[_Kept, ...], base: int, tensor: torch.Tensor) -> Kno
         return None
     start = int(tensor.storage_offset()) * tensor.element_size()
     stop = start + tensor.nbytes
-    for (offset, _, _, dtype), content, reference, nbytes in all_kept:
+    for (offset, _, _, dtype, _, _), content, reference, nbytes in all_kept:
         first = offset * dtype.itemsize
         if first <= start and stop <= first + nbytes and nbytes <= 8 * tensor.nbytes:
             same = checksum(base + first, nbytes) == content

@@ -149,13 +149,14 @@ def steal_forward(
             capture.dump_file = capture.source = os.fspath(dump_file)
         stack.callback(recorder.unhook)
         recorder.hook()
-        token = _active.set((*_active.get(), recorder))
+        _active.set((*_active.get(), recorder))
         raised = True
         try:
             yield capture
             raised = False
         finally:
-            _active.reset(token)
+            # Not by a token: the block may end in another thread than it began in, and not in the order of others.
+            _active.set(tuple(other for other in _active.get() if other is not recorder))
             recorder.unhook()
             if not raised and (told := unseen(chosen, recorder.ran())) is not None:
                 _log.warning("%s", told)
@@ -200,7 +201,7 @@ def _finish(capture: Capture, store: Store, *, stop: bool) -> None:
 
 def is_stealing() -> bool:
     """Whether the code runs inside a `steal_forward` block."""
-    return bool(_active.get())
+    return any(recorder.listens for recorder in _active.get())
 
 
 def steal_append(name: str, value: Any) -> None:
@@ -212,5 +213,5 @@ def steal_append(name: str, value: Any) -> None:
     """
     if not isinstance(name, str):
         raise FilchError(f"steal_append takes a name and a value; the name is a string, not {name!r}")
-    if recorders := _active.get():
+    if recorders := [recorder for recorder in _active.get() if recorder.listens]:
         recorders[-1].append(name, value)

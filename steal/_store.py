@@ -98,11 +98,11 @@ class MemoryStore:
         return -len(self._grown)
 
     def get(self, reference: int) -> torch.Tensor:
-        """See `Store.get`; tensors that share memory here are one tensor, taken twice."""
+        """See `Store.get`; a copy, as one tensor here may be several records'."""
         if reference < 0:
             return joined(reference, self._grown, self.get)
         memory, start, nbytes, dtype, shape = self._kept[reference]
-        raw = torch.from_numpy(memory[start : start + nbytes]) if nbytes else None
+        raw = torch.from_numpy(memory[start : start + nbytes].copy()) if nbytes else None
         return tensor_of(raw, dtype, shape)
 
     def add(self, key: Key, spec: Spec, origin: Origin) -> None:

@@ -211,6 +211,8 @@ class Stream:
             self._closing = True
             self._changed.notify_all()
         self._thread.join()
+        self._free.clear()  # the memory, whoever keeps the capture
+        self._current = None
 
     def _align(self, alignment: int) -> int:
         gap = -self.end % alignment

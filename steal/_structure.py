@@ -13,6 +13,7 @@ from ._children import children
 from ._decode import decode
 from ._encode import encode
 from ._foreign import Foreign, Get, Put, Skipped, Spec, skipped, type_name
+from ._statistics import Statistics
 
 __all__ = [
     "Foreign", "Get", "Put", "Skipped", "Spec", "children", "decode", "encode", "skipped", "structure", "tensors",
@@ -41,3 +42,16 @@ def tensors(value: Any) -> dict[str, torch.Tensor]:
 def structure(value: Any) -> Spec:
     """How a value is nested, and all that it holds besides the numbers of its tensors; equal for values built alike."""
     return encode(value, lambda _tensor, _path: {"tensor": None}, exact=False)
+
+
+def left_out(value: Any) -> dict[str, Skipped | Statistics]:
+    """What stands for tensors that a nested value was stored without, by path."""
+    found: dict[str, Skipped | Statistics] = {}
+    left: list[tuple[str, Any, tuple[int, ...]]] = [("", value, ())]
+    while left:
+        path, part, above = left.pop()
+        if isinstance(part, Skipped | Statistics):
+            found[path] = part
+        elif id(part) not in above and (parts := children(part)) is not None:
+            left += [(path + step, child, (*above, id(part))) for step, _, child in parts[1]]
+    return dict(sorted(found.items()))

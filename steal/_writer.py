@@ -7,6 +7,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,7 +53,11 @@ class DumpWriter:
             self.path = Path(path).absolute()
         except TypeError:
             raise DumpError(f"dump_file is a path like 'reference.onnx', not {path!r}") from None
-        if self.path.is_dir():
+        try:
+            is_folder = self.path.is_dir()
+        except OSError as error:  # a name that is too long
+            raise self._refused(error) from error
+        if is_folder:
             raise DumpError(f"can't write a dump to {str(path)!r}: it is a folder; add a name like 'reference.onnx'")
         self.error: DumpError | None = None
         self.index = Index({} if modules is None else modules, environment())
@@ -67,7 +72,7 @@ class DumpWriter:
         except (OSError, ValueError) as error:  # ValueError: a null character
             raise self._refused(error) from error
         self._direct = self._draft.open_direct()
-        self._stream = Stream(self._data, self._direct, self._journal, self._taken_down, self._buffer)
+        self._stream = Stream(self._data, self._direct, self._journal, partial(_taken_down, self.index), self._buffer)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,9 +141,6 @@ class DumpWriter:
         self.flush()
         return self.index.rows(start)
 
-    def _taken_down(self, rows: list[tuple[Any, ...]]) -> tuple[str, int]:
-        return take_down(self.index, rows), len(self.index.tops)
-
     def fail(self, key: Key, what: str) -> None:
         """See `Store.fail`."""
         self.index.failed[key] = what
@@ -158,21 +160,20 @@ class DumpWriter:
         if os.getpid() != self._process:
             return
         self._stream.close()
-        if self._stream.error is not None:
+        refused: Exception | None = self._stream.error
+        if refused is not None:
             self.index.cut_to(self._stream.durable)
-            self.error = self._refused(self._stream.error)
         try:
-            self._publish()
-        except OSError as error:
+            refused = self._publish() or refused
+        except (OSError, EncodeError) as error:  # EncodeError: over 2 GiB of index
             self._keep_drafts = True
-            raise self._refused(error) from error
-        except EncodeError as error:
-            self._keep_drafts = True
-            count = len(self.index.tensors)
-            what = f"the index of {count} tensors is over ONNX's 2 GiB"
-            raise DumpError(f"can't write a dump to {str(self.path)!r}: {what}") from error
+            raise self._refused(error, len(self.index.tops), self.index.end) from error
+        if refused is not None:
+            self.error = self._refused(refused, len(self.index.tops), self.index.end)
 
-    def _publish(self) -> None:
+    def _publish(self) -> OSError | None:
+        """Put the dump in its place, with less in it if the disk has no room for the model: then, what it said."""
+        refused = None
         inline = sum(entry.length for entry in self.index.tensors) <= form.INLINE_LIMIT
         while True:
             try:
@@ -180,17 +181,18 @@ class DumpWriter:
             except OSError as error:
                 if error.errno not in _FULL or not self.index.tops:
                     raise
-                self.error = self.error or self._refused(error)
-                if not inline:  # no room for the model: the end of the data makes some
-                    self.index.cut(len(self.index.tops) * 3 // 4)
+                if refused is not None or not inline:  # the journal's room first: it was for a kill
+                    os.ftruncate(self._journal, 0)
+                if refused is not None and not inline:
+                    self.index.cut(len(self.index.tops) * 7 // 8)
                     os.ftruncate(self._data, self.index.end)
-                inline = False  # the bytes are on the disk already
+                refused, inline = error, False  # the bytes are on the disk already
             else:
-                return
+                return refused
 
     def _check(self) -> None:
         if self._stream.error is not None and self.error is None:
-            self.error = self._refused(self._stream.error)
+            self.error = self._refused(self._stream.error, self._stream.records, self._stream.durable)
 
     def _put_cuda(self, tensor: torch.Tensor) -> tuple[int, int]:
         with untouched():
@@ -206,13 +208,14 @@ class DumpWriter:
             done += size  # Linux gives 2 GiB at a time
         return raw[:done]
 
-    def _refused(self, error: Exception) -> DumpError:
+    def _refused(self, error: Exception, records: int = 0, size: int = 0) -> DumpError:
         what = getattr(error, "strerror", None) or error
-        stream = getattr(self, "_stream", None)
-        if stream is None:
-            return DumpError(f"can't write a dump to {str(self.path)!r}: {what}")
-        after = f"after {self.index.end} bytes; the first {len(self.index.tops)} records are complete"
-        return DumpError(f"can't write a dump to {str(self.path)!r}: {what}, {after}")
+        after = f", after {size} bytes; the first {records} records are complete" if records else ""
+        return DumpError(f"can't write a dump to {str(self.path)!r}: {what}{after}")
+
+
+def _taken_down(index: Index, rows: list[tuple[Any, ...]]) -> tuple[str, int]:
+    return take_down(index, rows), len(index.tops)
 
 
 def publish(draft: Draft, index: Index, data: int, *, inline: bool) -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import copy
+import gc
+import os
 import pickle
 import re
 import resource
@@ -15,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from filch.steal import DumpError, FilchError, Key, Origin, Skipped, restore, steal_forward
+from filch.steal import DumpError, FilchError, Key, Origin, Skipped, is_stealing, restore, steal_forward
 
 
 class Block(nn.Module):
@@ -537,3 +539,36 @@ def test_a_call_that_an_interrupt_ended_does_not_count_as_running(recwarn):
     assert [record.origin.call for key, record in capture.records.items() if key.name == ""] == [0, 0, 1, 2, 2]
     assert capture["1", 2, "O"].tolist() == [2]
     assert not recwarn.list
+
+
+def test_a_block_may_end_in_another_thread_than_it_began_in(tmp_path):
+    """As fixtures and servers do it; and blocks may end in another order than they began in."""
+    module, other = nn.Identity(), nn.Identity()
+    stealing, second = steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"), steal_forward(other)
+    stealing.__enter__()
+    second.__enter__()
+    module(torch.ones(2))
+
+    ends = threading.Thread(target=stealing.__exit__, args=(None, None, None))
+    ends.start()
+    ends.join()
+    assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [1, 1]
+    assert is_stealing()
+    second.__exit__(None, None, None)
+    assert not is_stealing()
+
+
+def test_a_capture_lets_its_file_go_with_it(tmp_path):
+    """Nothing but the capture itself holds it, so that no collector has to come by."""
+    module = nn.Identity()
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            with steal_forward(module, dump_file=tmp_path / "dump.onnx") as capture:
+                module(torch.ones(2))
+            del capture
+        assert len(os.listdir("/proc/self/fd")) <= before
+    finally:
+        gc.enable()

@@ -160,3 +160,35 @@ def test_nothing_changes_and_parameters_are_restored_as_such(tmp_path):
 
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), twin.parameters(), strict=True))
     assert isinstance(restore(path)["m.first.weight", 0, "P"], nn.Parameter)
+
+
+def test_a_step_that_changes_one_row_is_seen():
+    """However little of a parameter it is."""
+    embedding = torch.nn.Embedding(2000, 64)
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=0.1)
+
+    with steal_forward(("m", embedding), parameters=True) as capture:
+        for index in range(5):
+            optimizer.zero_grad()
+            embedding(torch.tensor([index])).sum().backward()
+            optimizer.step()
+
+    assert sum(key.kind == "P" for key in capture) == 6
+    assert torch.equal(capture["m.weight", 5, "P"], embedding.weight)
+
+
+def test_parameters_can_be_swapped_during_the_block():
+    """As torch does it, if it is told to, where a model is moved or loaded."""
+    linear = torch.nn.Linear(3, 3)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        with steal_forward(("m", linear), parameters=True) as capture:
+            linear(torch.ones(1, 3)).sum().backward()
+            linear.zero_grad()
+            linear.to(torch.float64)
+            linear(torch.ones(1, 3, dtype=torch.float64)).sum().backward()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+    assert capture["m.weight", 1, "P"].dtype == torch.float64
+    assert linear.weight.dtype == torch.float64

@@ -83,15 +83,17 @@ CHANGES = {
     "through a view": lambda x: x.detach()[-600:].mul_(2),
     "past the counter, 512 bytes": lambda x: x.data[300:428].fill_(7),
     "past the counter, one number": lambda x: x.data[3:4].fill_(7),
+    "past the counter, another order": lambda x: x.data.copy_(x.flip(0)),
+    "past the counter, the sign": lambda x: x.data.neg_(),
 }
-# Of a long tensor, what goes past torch's counter is seen from 512 bytes on.
-CASES = [(how, size) for how in CHANGES for size in (1000, 100_000) if size == 1000 or "one number" not in how]
 
 
-@pytest.mark.parametrize(("how", "size"), CASES)
-def test_what_was_changed_is_another_tensor(stolen, how, size):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1000, 100_000])
+@pytest.mark.parametrize("how", CHANGES)
+def test_what_was_changed_is_another_tensor(stolen, how, size, dtype):
     """By what torch counts, and by what goes past its counter."""
-    x = torch.ones(size)
+    x = torch.arange(1, size + 1, dtype=dtype)
     before = x.clone()
 
     def changed(y):
@@ -104,6 +106,17 @@ def test_what_was_changed_is_another_tensor(stolen, how, size):
     assert torch.equal(found["1", 0, "I"][0][0], before)
     assert torch.equal(found["1", 0, "O"], x)
     assert not torch.equal(x, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("size", [128, 4000])
+def test_a_conjugate_view_is_another_tensor(stolen, dtype, size):
+    """It has the place and the version of what it is a view of."""
+    found, _ = stolen(torch.randn(size, dtype=dtype), lambda z: z.conj(), lambda z: z.imag)
+
+    first = found["0", 0, "I"][0][0]
+    assert torch.equal(found["0", 0, "O"], first.conj())
+    assert torch.equal(found["1", 0, "O"], -first.imag)
 
 
 def test_memory_that_is_used_again_is_no_sign_of_the_same_tensor(stolen):
@@ -142,6 +155,22 @@ def test_what_only_grows_is_kept_by_what_is_new(tmp_path, dim, differ):
     # The first two are kept whole: only then it is known that it grows.
     assert capture.totals.nbytes == caches[1].nbytes + caches[0].nbytes + sum(step.nbytes for step in steps[21:39])
     assert dump.nbytes(("m", 19, "O")) == caches[19].nbytes
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.complex64])
+def test_what_grows_with_other_signs_is_kept_whole(kind, differ):
+    """The signs of float64 are where a checksum is blindest."""
+    cache, caches = torch.randn(1, 4, 8, 32, dtype=kind), []
+    for _ in range(6):
+        caches.append(cache)
+        cache = torch.cat([-cache.resolve_conj(), torch.randn(1, 4, 1, 32, dtype=kind)], 2)
+    module = nn.Identity()
+
+    with steal_forward(("m", module)) as capture:
+        for each in caches:
+            module(each)
+
+    assert all(differ(capture["m", index, "O"], each) is None for index, each in enumerate(caches))
 
 
 @pytest.mark.parametrize("fault", ["first", "last", "order", "shorter", "dtype"])
