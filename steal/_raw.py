@@ -1,6 +1,7 @@
 """A tensor's bytes in memory, past all that watches torch: modes, autograd, autocast."""
 
 import ctypes
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -11,8 +12,16 @@ from torch.utils import _python_dispatch
 
 from ._dtypes import CARRIERS, from_carrier
 
-_SMALL, _MEDIUM = 2**14, 2**18
+_SMALL, _LARGE = 2**14, 2**20
 _WEIGHTS = np.random.default_rng(0).integers(-(2**63), 2**63, 4096) | 1  # odd: no bit of a word gets lost
+
+
+class _Scratch(threading.local):
+    def __init__(self) -> None:
+        self.words = np.empty(len(_WEIGHTS), np.int64)
+
+
+_scratch = _Scratch()
 
 
 def no_modes() -> ExitStack:
@@ -49,18 +58,27 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def checksum(address: int, nbytes: int) -> int:
-    """A number that another content hardly has: of all bytes, and of their order."""
+    """A number that another content hardly has.
+
+    It is over all bytes and their order; of more than 1 MiB, over all bytes, and the order of 4,096 words among them:
+    at the speed of memory. No memory is taken for it: that would come between the model's tensors, and make holes.
+    """
     if nbytes <= _SMALL:
         return hash(ctypes.string_at(address, nbytes))
     words = np.ctypeslib.as_array((ctypes.c_int64 * (nbytes // 8)).from_address(address))
+    rest = ctypes.string_at(address + 8 * len(words), nbytes % 8)
+    sample = words[:: -(-len(words) // len(_WEIGHTS))]
+    weights = _WEIGHTS[: len(sample)]
+    # A product keeps the highest bit of a word in its own highest bit alone, where two of them, the signs of float64
+    # say, cancel out: so some are taken once more, shifted.
+    shifted = np.right_shift(sample, 21, out=_scratch.words[: len(sample)])
+    order = int(np.einsum("i,i->", sample, weights)), int(np.einsum("i,i->", shifted, weights))
+    if nbytes > _LARGE:
+        return hash((int(np.add.reduce(words)), order, rest))
     whole = len(words) // len(_WEIGHTS) * len(_WEIGHTS)
     rows = np.einsum("ij,j->i", words[:whole].reshape(-1, len(_WEIGHTS)), _WEIGHTS)
-    # A product keeps the highest bit of a word in its own highest bit alone: two of them, the signs of float64 say,
-    # would cancel out. So some words are taken once more, shifted.
-    some = words[:: 1 if nbytes <= _MEDIUM else 16] >> 21
-    signs = np.einsum("i,i->", some, np.resize(_WEIGHTS, len(some)))
-    rest = ctypes.string_at(address + 8 * whole, nbytes - 8 * whole)
-    return hash((rows.tobytes(), int(signs), rest))
+    tail = int(np.einsum("i,i->", words[whole:], _WEIGHTS[: len(words) - whole]))
+    return hash((rows.tobytes(), tail, order, rest))
 
 
 def row_hashes(tensor: torch.Tensor) -> npt.NDArray[np.int64] | None:

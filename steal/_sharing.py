@@ -17,6 +17,7 @@ _Kept = tuple[_Place, int | None, int, int]  # where, the checksum, the referenc
 _Storage = tuple[int, int, tuple[_Kept, ...]]  # the weak reference, the version and what is kept of it
 
 _MOST = 8  # views of one storage that are remembered
+_SWEPT = 2  # more than come at a time, so that those that are gone get fewer
 
 
 class Known(NamedTuple):
@@ -44,7 +45,6 @@ class Sharing:
 
     def __init__(self) -> None:
         self._storages: dict[int, _Storage] = {}
-        self._room = 1024
 
     def __del__(self) -> None:
         for alive, _, _ in getattr(self, "_storages", {}).values():  # there is none if torch.compile made it
@@ -84,8 +84,7 @@ class Sharing:
         kept = (place, content, reference, tensor.nbytes if one_piece else 0)
         known = self._storages.get(identity)
         if known is None:
-            if len(self._storages) >= self._room:
-                self._sweep()
+            self._sweep()
             self._storages[identity] = (_weak(storage), version, (kept,))
         elif _expired(known[0]):
             _free(known[0])
@@ -96,11 +95,18 @@ class Sharing:
             self._storages[identity] = (known[0], version, (*others, kept))
 
     def _sweep(self) -> None:
-        for identity, (alive, _, _) in list(self._storages.items()):
-            if _expired(alive):
-                _free(alive)
-                del self._storages[identity]
-        self._room = max(1024, 2 * len(self._storages))
+        """Let go of those of the oldest storages that are gone.
+
+        At once: what torch keeps of a storage while we refer to it is small, but lies between the model's tensors, and
+        keeps the allocator from joining the room that these leave.
+        """
+        for _ in range(min(_SWEPT, len(self._storages))):
+            identity = next(iter(self._storages))
+            known = self._storages.pop(identity)
+            if _expired(known[0]):
+                _free(known[0])
+            else:
+                self._storages[identity] = known
 
 
 def _inside(all_kept: tuple[_Kept, ...], base: int, tensor: torch.Tensor) -> Known | None:

@@ -109,7 +109,8 @@ def steal_forward(
             names (`"aten.mm.default"`). They are called `name/position.operator`, numbered in each module call. They
             are those of the thread that opened the block; what is compiled is not looked into.
         watch: `"nonfinite"` or `"nan"`: raise a `NonFiniteError` where the first one comes out of a stolen module, or
-            out of an ATen call that `operators` takes, if it was not merely passed on or written on purpose.
+            out of an ATen call that `operators` takes, if it was not merely passed on or written on purpose. Of ATen
+            calls, one whose infinity a later `where` throws away counts, too.
         on_nonfinite: call this with a `NonFinite` each time instead, and go on.
         compress: make the dump smaller, at the price of time.
         buffer: bytes of memory for what waits for the disk; when it is full, the model waits.
