@@ -205,9 +205,10 @@ class Reader:
             raise self._damage(f"two of its tensors have bytes of {self._location!r:.200} in common")
 
     def _checked(self, grown: Sequence[Spec]) -> list[tuple[int, int, int]]:
-        rows = [tuple(row) for row in grown]
-        if any(len(row) != 3 or any(type(item) is not int for item in row) for row in rows):
+        lists = isinstance(grown, list | tuple) and all(type(row) is list and len(row) == 3 for row in grown)
+        if not lists or any(type(item) is not int for row in grown for item in row):
             raise self._damage("it does not say what its tensors in parts are made of")
+        rows = [(first, tail, dim) for first, tail, dim in grown]
         # Each part but the first is of one tensor: in a small file, many large ones could be made of the same.
         if len({tail for _, tail, _ in rows}) < len(rows):
             raise self._damage("two of its tensors end with the same part")

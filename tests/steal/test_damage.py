@@ -875,3 +875,37 @@ def test_a_dump_larger_than_memory_is_opened(tmp_path, monkeypatch):
     found = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
 
     assert found.stdout == "64.0\n", found.stderr
+
+
+@pytest.mark.parametrize(
+    ("grown", "message"),
+    [
+        (5, "it does not say what its tensors in parts are made of"),
+        ([5], "it does not say what its tensors in parts are made of"),
+        ({"0": [0, 1, 0]}, "it does not say what its tensors in parts are made of"),
+        ([[0, 1]], "it does not say what its tensors in parts are made of"),
+        ([[0, 1, "0"]], "it does not say what its tensors in parts are made of"),
+        ([[0, 1, True]], "it does not say what its tensors in parts are made of"),
+        ([[0, 1, 0], [-1, 1, 0]], "two of its tensors end with the same part"),
+        ([[-1, 1, 0]], "tensor -1 begins with one that comes later"),
+        ([[-2, 1, 0]], "tensor -1 begins with one that comes later"),
+        ([[0, 1, 7]], "the parts of tensor -1 don't fit"),
+        ([[0, -5, 0]], "tensor -1 begins with one that comes later"),
+        ([[0, 99, 0]], "it refers to a tensor that is not in it: 99"),
+        ([], "there is no tensor -1"),
+    ],
+)
+def test_a_tensor_in_parts_that_can_not_be_is_refused(data, grown, message):
+    """By what is wrong with its parts."""
+    _set(data, "filch.grown", grown)
+    _set(data, "filch.records", [["m", 0, "O", {"tensor": -1}, "", 0, 0]])
+
+    assert message in _error(data)
+
+
+def test_a_tensor_in_parts_is_read(data):
+    """What it begins with, and what follows."""
+    _set(data, "filch.grown", [[0, 1, 0]])
+    _set(data, "filch.records", [["m", 0, "O", {"tensor": -1}, "", 0, 0]])
+
+    assert restore(data)["m", 0, "O"].tolist() == [*range(64), *[1] * 64]
