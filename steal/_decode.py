@@ -22,7 +22,7 @@ import torch
 from ._arrays import array_of
 from ._children import is_state_holder, slots_of
 from ._dtypes import dtype_of
-from ._errors import DAMAGE, DumpError
+from ._errors import DAMAGE, DumpError, in_short
 from ._foreign import DEEPEST, FACTORIES, Foreign, Get, Skipped, Spec
 from ._raw import no_modes
 from ._statistics import Statistics, from_json
@@ -33,7 +33,6 @@ _NAMED = ("fields", "state")
 _CONTAINERS = (*_SEQUENCES, "dict", "set", *_NAMED)
 _SCALARS = (str, int, float, bool)
 _EXACT = 2**53
-_LONGEST = 200  # characters of what a message shows
 _FREE = 2**23  # bytes that may be copied however few there are
 _MOST_COLLIDED = 2**18
 _DIGEST = 16  # bytes, see `Statistics.content`
@@ -60,7 +59,7 @@ def decode(spec: Spec, get: Get, source: str | None = None) -> Any:
         return _Run(get).value(spec, 0)
     except DAMAGE as error:
         where = "" if source is None else f" in {source!r}"
-        what = f"{_line(reprlib.repr(spec))} ({_line(str(error))})"
+        what = f"{in_short(reprlib.repr(spec))} ({in_short(str(error))})"
         raise DumpError(f"the description of a value{where} is damaged: {what}") from error
 
 
@@ -71,11 +70,6 @@ def _is_watched() -> bool:
         or torch._C._is_torch_function_mode_enabled()  # noqa: SLF001  as above
         or torch.is_inference_mode_enabled()
     )
-
-
-def _line(text: str) -> str:
-    """What can be shown of a text that the file may have chosen."""
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text[:1000]).split())[:_LONGEST]
 
 
 class _Run:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx import StringStringEntryProto
 
 from . import _format as form
-from ._errors import DAMAGE, DumpError
+from ._errors import DAMAGE, DumpError, in_short
 from ._files import unfinished
 from ._key import Key
 from ._reader import Reader, open_regular
@@ -107,7 +107,7 @@ def _indexed(path: Path, contents: bytes, graph: Span, props: dict[str, str]) ->
         environment = {name: str(value) for name, value in about.items()}
         nodes = _nodes(contents, graph, len(names))
     except DAMAGE as error:
-        raise DumpError(f"the index of {str(path)!r} is damaged: {error}") from error
+        raise DumpError(f"the index of {str(path)!r} is damaged: {in_short(error)}") from error
     dump = Dump(records, modules, Reader(path, contents, nodes, rows, grown), str(path), failed=failed)
     dump.environment = environment
     return dump

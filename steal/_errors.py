@@ -23,3 +23,11 @@ class DumpError(FilchError):
 
 # What taking wrong JSON for the right one can raise; RecursionError is a RuntimeError.
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+_LONGEST = 200
+
+
+def in_short(what: object) -> str:
+    """What somebody else says of a file that is not trusted, in one line that can be printed."""
+    text = str(what)[:1000]
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())[:_LONGEST]

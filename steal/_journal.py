@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _format as form
 from ._dtypes import dtype_name, dtype_of
-from ._errors import DAMAGE, DumpError
+from ._errors import DAMAGE, DumpError, in_short
 from ._key import Key
 from ._model import Entry, Index, known_modules
 from ._records import ModuleInfo
@@ -81,7 +81,7 @@ def read(lines: Iterable[bytes], size: int, name: str) -> Index | None:
                 break
             _take(index, json.loads(line))
     except DAMAGE as error:
-        raise DumpError(f"the journal {name!r} is damaged: {error}") from error
+        raise DumpError(f"the journal {name!r} is damaged: {in_short(error)}") from error
     index.cut_to(size)
     return index
 

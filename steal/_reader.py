@@ -20,7 +20,7 @@ from onnx import NodeProto, TensorProto
 
 from ._compression import unpack
 from ._dtypes import CARRIERS, dtype_of, from_carrier
-from ._errors import DAMAGE, DumpError
+from ._errors import DAMAGE, DumpError, in_short
 from ._growth import joined, parts_of
 from ._structure import Spec
 from ._wire import Span, split
@@ -137,7 +137,7 @@ class Reader:
         try:
             return _row(*self._rows[reference])
         except DAMAGE as error:
-            raise self._damage(f"the row of its tensor {reference}: {error}") from error
+            raise self._damage(f"the row of its tensor {reference}: {in_short(error)}") from error
 
     def _damage(self, what: str) -> DumpError:
         return DumpError(f"{str(self._path)!r} is damaged: {what}")
