@@ -63,7 +63,7 @@ class Recorder:
         self._options = options
         self._inputs, self._outputs, self._wanted = options.inputs, options.outputs, options.wanted
         self._statistics_only = options.statistics_only
-        self._limited = options.storage_limit is not None or torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._limited = options.storage_limit is not None
         self._narrator = narrator
         self._sharing = Sharing()
         self._growth = Growth()
@@ -265,7 +265,7 @@ class Recorder:
             self._narrator.stored(key, value)
 
     def _put(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
-        reason = not_storable(tensor) or (self._too_large(tensor) if self._limited else None)
+        reason = not_storable(tensor) or (self._too_large(tensor) if self._limited or tensor.is_cuda else None)
         if reason is not None:
             self._narrator.skipped(key, tensor, reason)
             return skipped(tensor, reason)
@@ -281,32 +281,37 @@ class Recorder:
             if known.whole:
                 return {"tensor": known.reference}
             return {"tensor": known.reference, "part": [known.start, dtype_name(tensor.dtype), list(tensor.shape)]}
-        total, nbytes = self._options.total_limit, tensor.nbytes
-        if total is not None and self.totals.nbytes + nbytes > total:
-            return skipped(tensor, f"its {nbytes} bytes would be over the total limit of {total}")
-        if content is not None and raw.dim() >= RANK:
-            reference = self._put_new_part(raw, key, path)
-        else:
-            self.totals.nbytes += nbytes
-            reference = self._store.put(raw, key, path)
+        may_grow = content is not None and raw.dim() >= RANK
+        reference = self._put_new_part(raw, key, path) if may_grow else self._put_whole(raw, key, path)
+        if reference is None:
+            limit = self._options.total_limit
+            return skipped(tensor, f"its {tensor.nbytes} bytes would be over the total limit of {limit}")
         self._sharing.note(tensor, content, reference)
         return {"tensor": reference}
 
-    def _put_new_part(self, raw: torch.Tensor, key: Key, path: str) -> int:
-        """Keep what a tensor has more than the one that stood at its place before."""
+    def _put_whole(self, raw: torch.Tensor, key: Key, path: str) -> int | None:
+        """None if that would be over the total limit."""
+        total, nbytes = self._options.total_limit, raw.nbytes
+        if total is not None and self.totals.nbytes + nbytes > total:
+            return None
+        self.totals.nbytes += nbytes
+        return self._store.put(raw, key, path)
+
+    def _put_new_part(self, raw: torch.Tensor, key: Key, path: str) -> int | None:
+        """Keep what a tensor has more than the one that stood at its place before; None as above."""
         place = (key.name, key.kind, path)
         grown = self._growth.find(place, raw)
         if grown is None:
-            self.totals.nbytes += raw.nbytes
-            reference = self._store.put(raw, key, path)
+            reference = self._put_whole(raw, key, path)
         else:
             with untouched():
                 new = raw.detach().narrow(grown.dim, grown.length, raw.shape[grown.dim] - grown.length).contiguous()
-            self.totals.nbytes += new.nbytes
-            self.totals.shared += raw.nbytes - new.nbytes
-            tail = self._store.put(new, key, f"{path}[{grown.length}:]")
-            reference = self._store.extend(grown.first, tail, grown.dim)
-        self._growth.note(place, raw, reference, grown)
+            reference = self._put_whole(new, key, f"{path}[{grown.length}:]")
+            if reference is not None:
+                self.totals.shared += raw.nbytes - new.nbytes
+                reference = self._store.extend(grown.first, reference, grown.dim)
+        if reference is not None:
+            self._growth.note(place, raw, reference, grown)
         return reference
 
     def _too_large(self, tensor: torch.Tensor) -> str | None:

@@ -225,3 +225,17 @@ def test_a_capture_on_disk_can_be_read_while_it_is_written(tmp_path):
             assert capture.flush() == len(capture) == 2 * (index + 1)
 
     assert not any(thread.name == "filch-writer" for thread in threading.enumerate())
+
+
+def test_what_grows_is_charged_by_what_is_new():
+    """A budget for all tensors lasts for many tokens; what comes after it is left out."""
+    tokens = torch.randn(1, 2, 60, 16)
+    module = nn.Identity()
+
+    with steal_forward(("m", module), total_limit=tokens[:, :, :50].nbytes * 1.5) as capture:
+        for length in range(20, 60):
+            module(tokens[:, :, :length].contiguous())
+
+    kept = [isinstance(capture["m", index, "O"], torch.Tensor) for index in range(40)]
+    assert kept.index(False) == 2 + 75 - (20 + 21)  # the first two whole, then a token each
+    assert not any(kept[kept.index(False) :])
