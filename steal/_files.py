@@ -8,7 +8,6 @@ its drafts are.
 """
 
 import contextlib
-import itertools
 import os
 import re
 import secrets
@@ -16,15 +15,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-import onnx
 from google.protobuf.message import DecodeError
+from onnx import NodeProto, StringStringEntryProto
 
 from . import _format as form
+from ._wire import fields
 
 try:
     import fcntl
 except ImportError:  # not on Windows: there, nothing tells whether a writer lives
     fcntl = None  # type: ignore[assignment]
+
+_GRAPH, _METADATA, _NODE = 7, 14, 1  # fields of ModelProto and GraphProto
+_SMALL = 2**18
 
 
 class Draft:
@@ -116,9 +119,10 @@ class Draft:
         Raises:
             OSError: the folder refuses.
         """
-        for count in itertools.count():
-            name = f"{self.path.name}.{count}.data" if count else f"{self.path.name}.data"
-            data = self.path.with_name(name)
+        count = 0
+        while True:
+            data = self.path.with_name(f"{self.path.name}.{count}.data" if count else f"{self.path.name}.data")
+            count += 1
             try:
                 os.link(self.data, data)
             except FileExistsError:
@@ -129,7 +133,14 @@ class Draft:
                     raise
                 self.data.rename(data)  # no second names here
             return data
-        raise AssertionError  # pragma: no cover  there are more numbers than files
+
+    def take_back(self, data: Path) -> None:
+        """Undo `place_data`."""
+        with contextlib.suppress(OSError):
+            if self.data.exists():
+                data.unlink(missing_ok=True)
+            else:
+                data.rename(self.data)
 
     def _is_ours(self, data: Path) -> bool:
         """Whether a kill came right after the data was given this name, last time."""
@@ -191,17 +202,26 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 def _data_of(path: Path) -> Path | None:
     """The data file of the dump that stands at `path`: without it, that file is dead weight."""
-    model = onnx.ModelProto()
-    try:
-        model.ParseFromString(path.read_bytes() if path.stat().st_size <= form.LARGEST else b"")
-    except (OSError, DecodeError):
-        return None
-    if form.VERSION_KEY not in form.metadata(model):
-        return None
-    places = (entry for node in model.graph.node for item in node.attribute for entry in item.t.external_data)
-    names = (entry.value for entry in places if entry.key == "location")
     ours = re.compile(re.escape(path.name) + r"(\.\d+)?\.data")
-    return next((path.with_name(name) for name in names if ours.fullmatch(name)), None)
+    try:
+        contents = path.read_bytes() if path.stat().st_size <= form.LARGEST else b""
+        parts = [(number, start, stop) for number, _, start, stop in fields(contents, 0, len(contents))]
+        entries = [StringStringEntryProto.FromString(contents[a:b]) for number, a, b in parts if number == _METADATA]
+        if not any(entry.key == form.VERSION_KEY for entry in entries):
+            return None
+        # Whoever made that file: the parser sees one small node at a time (see `_wire`).
+        nodes = (
+            NodeProto.FromString(contents[start:stop])
+            for number, *graph in parts
+            if number == _GRAPH
+            for kind, _, start, stop in fields(contents, *graph)
+            if kind == _NODE and stop - start <= _SMALL
+        )
+        places = (entry for node in nodes for item in node.attribute for entry in item.t.external_data)
+        names = (entry.value for entry in places if entry.key == "location")
+        return next((path.with_name(name) for name in names if ours.fullmatch(name)), None)
+    except (OSError, DecodeError, ValueError):
+        return None
 
 
 def _new(file: Path) -> int:

@@ -53,6 +53,8 @@ class DumpWriter:
             self.path = Path(path).absolute()
         except TypeError:
             raise DumpError(f"dump_file is a path like 'reference.onnx', not {path!r}") from None
+        if not hasattr(os, "pwrite"):
+            raise DumpError("dumps are written on systems of the Unix kind; without dump_file the capture is in memory")
         try:
             is_folder = self.path.is_dir()
         except OSError as error:  # a name that is too long
@@ -239,7 +241,7 @@ def publish(draft: Draft, index: Index, data: int, *, inline: bool) -> None:
     try:
         draft.publish(index.model(place.name, lambda _offset, _length: b"").SerializeToString(), place)
     except BaseException:
-        place.unlink(missing_ok=True)
+        draft.take_back(place)
         raise
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import errno
 import gc
 import os
 import pickle
@@ -453,6 +454,25 @@ def test_a_disk_without_room_for_the_model_drops_records_until_there_is(tmp_path
     assert re.search(FULL, str(capture.error))
     assert 0 < len(restore(tmp_path / "dump.onnx")) < 40
     assert list(restore(tmp_path / "dump.onnx")) == list(capture)
+
+
+def _no_links(*_, **__):
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_where_files_have_one_name_each_a_full_disk_loses_no_more(tmp_path, monkeypatch):
+    """The data is renamed, and back again when the model does not fit."""
+    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    monkeypatch.setattr(os, "link", _no_links)
+    module = Named()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
+        for _ in range(20):
+            module(torch.ones(2**7), name="x" * 2**12)
+
+    assert 0 < len(restore(tmp_path / "dump.onnx")) == len(capture) < 40
+    assert sorted(os.listdir(tmp_path)) == ["dump.onnx", "dump.onnx.data"]
 
 
 def test_a_folder_that_is_gone_at_the_end_does_not_stop_the_run(tmp_path, caplog):
