@@ -105,10 +105,6 @@ class Calls:
         frames = self._running.frames
         return frames[-1] if frames else None
 
-    def names(self) -> list[str]:
-        """The names of the running calls of this thread, from the outermost on."""
-        return [frame.name for frame in self._running.frames]
-
     def ran(self) -> set[str]:
         """The names that were called at all."""
         return set(self._count)

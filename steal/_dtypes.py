@@ -122,21 +122,8 @@ def _is_freed(tensor: torch.Tensor) -> bool:
         return False
 
 
-def to_carrier(tensor: torch.Tensor) -> torch.Tensor:
-    """The same bits as a contiguous CPU tensor of the carrier's dtype, sharing memory where it can.
-
-    Args:
-        tensor: any strided tensor for which `not_storable` is None, on any device.
-    """
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
-    carrier = CARRIERS[tensor.dtype].view
-    if tensor.dtype.is_complex:
-        return torch.view_as_real(plain)
-    return plain if carrier == tensor.dtype else plain.view(carrier)
-
-
 def from_carrier(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The inverse of `to_carrier`: a carrier's tensor as `dtype`, sharing memory."""
+    """A tensor that holds the bits of one of `dtype` (see `Carrier`) as that, sharing memory."""
     if dtype.is_complex:
         return torch.view_as_complex(tensor)
     return tensor if tensor.dtype == dtype else tensor.view(dtype)

@@ -38,7 +38,7 @@ class Sharing:
     """The tensors that are kept, by storage, version, offset, shape, strides and dtype.
 
     The version counter does not see all that changes a tensor: `.data`, numpy and hand-written kernels go past it. So
-    a sum over the bytes has to be the same as well, where they can be read at once, in main memory.
+    a checksum of the bytes has to be the same as well, where they can be read at once, in main memory.
     """
 
     # It runs in every hook: no call is made that can be spared.

@@ -16,9 +16,7 @@ from ._raw import bytes_of, untouched
 
 BLOCK = 2**20  # stays in the processor's cache between the copy into it and the write out of it
 _TRIAL = 256  # blocks after which both ways of writing are tried again
-_WORTH = (
-    5  # times as long as through the page cache: that takes time of the model's processor, and fresh pages of memory
-)
+_WORTH = 5  # times as long as through the page cache, which takes the model's processor and fresh pages of memory
 _PAUSE = 0.1  # seconds for which a block that isn't full may wait
 
 

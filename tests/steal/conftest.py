@@ -114,3 +114,34 @@ def _parts(value):
 def differ():
     """The function `difference`."""
     return difference
+
+
+@pytest.fixture(params=["memory", "dump"])
+def steal(request, tmp_path):
+    """Steals from modules while a function runs, and gives the records: of the capture, or of its dump, restored."""
+    path = tmp_path / "dump.onnx" if request.param == "dump" else None
+
+    def run(modules, function, **options):
+        with steal_forward(modules, dump_file=path, **options) as capture:
+            function()
+        return capture if path is None else restore(path)
+
+    return run
+
+
+@pytest.fixture
+def plain():
+    """What `differ` can hold against another: the parts of a tensor that has its numbers in its own way."""
+
+    def of(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.is_nested:
+            return ["nested", *value.unbind()]
+        if value.layout != torch.strided:
+            return [value.layout, value.to_dense()]
+        if value.is_quantized:
+            return [value.dtype, value.q_scale(), value.int_repr()]
+        return [value.shape, value.dtype, value.device] if value.is_meta else value
+
+    return of

@@ -20,19 +20,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from filch.steal import FilchError, Skipped, restore, steal_append, steal_forward
 
 
-@pytest.fixture(params=["memory", "dump"])
-def steal(request, tmp_path):
-    """Steals from modules while a function runs, and gives the records: of the capture, or of its dump, restored."""
-    path = tmp_path / "dump.onnx" if request.param == "dump" else None
-
-    def run(modules, function, **options):
-        with steal_forward(modules, dump_file=path, **options) as capture:
-            function()
-        return capture if path is None else restore(path)
-
-    return run
-
-
 class Passing(nn.Module):
     """Gives what it takes: its one argument, or all of them."""
 

@@ -13,19 +13,6 @@ from torch import nn
 from filch.steal import DumpError, FilchError, is_stealing, restore, steal_forward
 
 
-@pytest.fixture(params=["memory", "dump"])
-def steal(request, tmp_path):
-    """Steals from modules while a function runs, and gives the records: of the capture, or of its dump, restored."""
-    path = tmp_path / "dump.onnx" if request.param == "dump" else None
-
-    def run(modules, function, **options):
-        with steal_forward(modules, dump_file=path, **options) as capture:
-            function()
-        return capture if path is None else restore(path)
-
-    return run
-
-
 class Marker:
     """Lives as long as the node of the graph that holds it."""
 

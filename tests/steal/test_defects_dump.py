@@ -103,21 +103,8 @@ ODD = {
 MAY_BE_TOLD = {"set", "sparse", "sparse rows", "meta", "object"}
 
 
-def _plain(value):
-    """What `differ` can hold against another: the parts of a tensor that has its numbers in its own way."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    if value.is_nested:
-        return ["nested", *value.unbind()]
-    if value.layout != torch.strided:
-        return [value.layout, value.to_dense()]
-    if value.is_quantized:
-        return [value.dtype, value.q_scale(), value.int_repr()]
-    return [value.shape, value.dtype, value.device] if value.is_meta else value
-
-
 @pytest.mark.parametrize("name", ODD)
-def test_d24_an_odd_value_costs_neither_the_dump_nor_the_users_own_exception(tmp_path, differ, name):
+def test_d24_an_odd_value_costs_neither_the_dump_nor_the_users_own_exception(tmp_path, differ, plain, name):
     """The block ends in the exception that the user raised, and the dump holds every record until then."""
     module, value, path, error = Passing(), ODD[name](), tmp_path / "dump.onnx", RuntimeError("the user's own")
 
@@ -136,7 +123,7 @@ def test_d24_an_odd_value_costs_neither_the_dump_nor_the_users_own_exception(tmp
     if name in MAY_BE_TOLD and isinstance(kwargs["mode"], Skipped):
         assert kwargs["mode"].reason
     else:
-        assert differ(_plain(kwargs["mode"]), _plain(value)) is None
+        assert differ(plain(kwargs["mode"]), plain(value)) is None
 
 
 ONE = torch.ones(1)

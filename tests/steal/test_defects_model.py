@@ -13,26 +13,13 @@ from torch import nn
 from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import EncoderDecoderCache
 
-from filch.steal import Skipped, restore, steal_forward
+from filch.steal import Skipped, steal_forward
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning"),
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning"),
     pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor.*deprecated:UserWarning"),
 ]
-
-
-@pytest.fixture(params=["memory", "dump"])
-def steal(request, tmp_path):
-    """Steals from modules while a function runs, and gives the records: of the capture, or of its dump, restored."""
-    path = tmp_path / "dump.onnx" if request.param == "dump" else None
-
-    def run(modules, function, **options):
-        with steal_forward(modules, dump_file=path, **options) as capture:
-            function()
-        return capture if path is None else restore(path)
-
-    return run
 
 
 def test_d13_a_module_that_is_listed_twice_is_left_as_it_was(capfd):
@@ -167,21 +154,8 @@ TENSORS = {
 MAY_BE_TOLD = {"int4", "uint4", "int2", "uint1", "qint8", "quint8", "nested"}
 
 
-def _plain(value):
-    """What `differ` can hold against another: the parts of a tensor that has its numbers in its own way."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    if value.is_nested:
-        return ["nested", *value.unbind()]
-    if value.layout != torch.strided:
-        return [value.layout, value.to_dense()]
-    if value.is_quantized:
-        return [value.dtype, value.q_scale(), value.int_repr()]
-    return [value.shape, value.dtype, value.device] if value.is_meta else value
-
-
 @pytest.mark.parametrize("name", TENSORS)
-def test_d15_a_tensor_of_any_dtype_passes_through_a_module_undisturbed(steal, differ, name):
+def test_d15_a_tensor_of_any_dtype_passes_through_a_module_undisturbed(steal, differ, plain, name):
     """Stored to the bit; those that have no plain numbers may be left out, with the reason."""
     module, value = Meeting(), TENSORS[name]()
     outputs = []
@@ -194,7 +168,7 @@ def test_d15_a_tensor_of_any_dtype_passes_through_a_module_undisturbed(steal, di
         if name in MAY_BE_TOLD and isinstance(found, Skipped):
             assert found.reason
         else:
-            assert differ(_plain(found), _plain(value)) is None
+            assert differ(plain(found), plain(value)) is None
 
 
 def _llama():
