@@ -58,6 +58,14 @@ def settle(warm: int, folder: Path) -> None:
     os.sync()
 
 
+def stolen_seconds() -> float:
+    """The time for which the host of this virtual machine gave its processors to others; 0 where nobody says."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    return int(stat.read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
+
+
 def peak_bytes() -> int:
     """The most memory that this process has held since it began, pages of mapped files included.
 

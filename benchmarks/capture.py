@@ -7,66 +7,20 @@ memory; CUDA: a Llama whose forward takes a second. All variants of a model take
 from __future__ import annotations
 
 import argparse
-import contextlib
-import inspect
-import io
 import json
 import os
 import tempfile
-import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
-from _measure import (
-    GIB,
-    MIB,
-    about,
-    bytes_below,
-    in_child,
-    interleave,
-    limit_memory,
-    peak_bytes,
-    seconds_to_write,
-    settle,
-    table,
-    verdict,
-)
+from _cuda import cuda
+from _measure import GIB, about, in_child, interleave, limit_memory, table, verdict
+from _runs import LIMIT, Subject, Timing, calmly, floors, middle, run, run_limit
+from _variants import BUFFER, VARIANTS, hooked, tensors_in
 from torch import nn
-
-from filch.steal import steal_forward
-
-BUFFER = 256 * MIB
-Forward = Callable[..., Any]
-Variant = Callable[[nn.Module, Path], AbstractContextManager[Forward]]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model, and what it is called with: `inputs` makes a tensor for each forward, the same ones every time."""
-
-    model: nn.Module
-    inputs: Callable[[], Iterator[torch.Tensor]]
-
-    def hook_calls(self) -> int:
-        """How many hooks run: one before and one after each module, in each forward."""
-        return 2 * len(list(self.model.modules())) * sum(1 for _ in self.inputs())
-
-
-@dataclass(frozen=True)
-class Timing:
-    """One run: seconds inside the block and of all of it with the finished file; the file's bytes, the peak memory."""
-
-    inside: float
-    whole: float
-    size: int
-    peak: int
 
 
 def small_llama(scale: float) -> Subject:  # noqa: ARG001  small already
@@ -111,144 +65,8 @@ def wide_convolution(scale: float) -> Subject:
 
 
 SUBJECTS = {"A": small_llama, "B": tiny_layers, "C": convolutions, "D": wide_convolution}
-
-
-def plain(model: nn.Module, folder: Path) -> AbstractContextManager[Forward]:  # noqa: ARG001  a variant's signature
-    """Nothing."""
-    return nullcontext(model)
-
-
-@contextmanager
-def hooked(model: nn.Module, before: Callable[[str], Any], after: Callable[[str], Any]) -> Iterator[Forward]:
-    """Let all modules have the hooks that `before` and `after` make for their names."""
-    handles = []
-    for name, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(before(name), with_kwargs=True))
-        handles.append(module.register_forward_hook(after(name), with_kwargs=True, always_call=True))
-    try:
-        yield model
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def empty_hooks(model: nn.Module, folder: Path) -> AbstractContextManager[Forward]:  # noqa: ARG001
-    """What torch takes to call hooks that do nothing."""
-
-    def nothing(*_: object) -> None:
-        pass
-
-    return hooked(model, lambda _: nothing, lambda _: nothing)
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a nesting of tuples, lists and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict | tuple | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from tensors_in(item)
-
-
-@contextmanager
-def clones(model: nn.Module, folder: Path, save: Callable[[dict[str, torch.Tensor], Path], None]) -> Iterator[Forward]:
-    """What everybody writes first: hooks that clone into memory; then `save` makes a file of it."""
-    kept: dict[str, torch.Tensor] = {}
-
-    def keep(key: str, value: Any) -> None:
-        for tensor in tensors_in(value):
-            # Not as it lies: safetensors takes contiguous ones alone.
-            kept[f"{key}.{len(kept)}"] = tensor.clone(memory_format=torch.contiguous_format)
-
-    def before(name: str) -> Any:
-        return lambda _, args, kwargs: keep(f"{name}.I", (args, kwargs))
-
-    def after(name: str) -> Any:
-        return lambda _, args, kwargs, output: keep(f"{name}.O", output)  # noqa: ARG005
-
-    with hooked(model, before, after) as forward:
-        yield forward
-    save(kept, folder / "saved")
-
-
-def keep_in_memory(kept: dict[str, torch.Tensor], path: Path) -> None:
-    """No file."""
-
-
-def by_safetensors(kept: dict[str, torch.Tensor], path: Path) -> None:
-    """One file of safetensors."""
-    from safetensors.torch import save_file
-
-    save_file(kept, path)
-
-
-@contextmanager
-def onnx_diagnostic(model: nn.Module, folder: Path) -> Iterator[Forward]:
-    """Its steal_forward, without its limit of 128 MiB a tensor, and with nothing to print."""
-    from onnx_diagnostic.helpers.torch_helper import steal_forward as steal
-
-    dump = str(folder / "dump.onnx")
-    try:
-        with (
-            contextlib.redirect_stdout(io.StringIO()),
-            steal(model, fprint=lambda *_, **__: "", submodules=True, dump_file=dump, storage_limit=2**62),
-        ):
-            yield model
-    finally:
-        for module in model.modules():  # it leaves the bound method in each
-            module.__dict__.pop("forward", None)
-
-
-@contextmanager
-def torchlens(model: nn.Module, folder: Path, *, disk: bool = True) -> Iterator[Forward]:
-    """Its trace of every operation, streamed to its bundles (`tl.to_disk`) or kept in memory."""
-    import torchlens as tl
-    from torchlens.options import CaptureOptions
-
-    kept = []
-
-    def forward(x: torch.Tensor) -> None:
-        storage = {"storage": tl.to_disk(folder / f"{len(kept)}.tlspec")} if disk else {}
-        # Unwrapped, or all of torch would be slower for who comes next.
-        kept.append(tl.trace(model, (x,), capture=CaptureOptions(unwrap_when_done=True), **storage))
-
-    with warnings.catch_warnings(action="ignore"):
-        yield forward
-
-
-@contextmanager
-def filch(model: nn.Module, folder: Path, *, disk: bool = True, **options: Any) -> Iterator[Forward]:
-    """Filch."""
-    with steal_forward(model, submodules=True, dump_file=folder / "dump.onnx" if disk else None, **known(options)):
-        yield model
-
-
-@contextmanager
-def filch_layers(model: nn.Module, folder: Path, **options: Any) -> Iterator[Forward]:
-    """Filch on the decoder layers alone."""
-    with steal_forward(list(model.layers.named_children()), dump_file=folder / "dump.onnx", **known(options)):
-        yield model
-
-
-def known(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of the options that this Filch has: one from before streaming has no buffer."""
-    return {name: value for name, value in options.items() if name in inspect.signature(steal_forward).parameters}
-
-
-VARIANTS: dict[str, Variant] = {
-    "plain": plain,
-    "empty hooks": empty_hooks,
-    "clone": partial(clones, save=keep_in_memory),
-    "clone, torch.save": partial(clones, save=torch.save),
-    "clone, safetensors": partial(clones, save=by_safetensors),
-    "onnx-diagnostic": onnx_diagnostic,
-    "torchlens in memory": partial(torchlens, disk=False),
-    "torchlens": torchlens,
-    "Filch in memory": partial(filch, disk=False),
-    "Filch": filch,
-    "Filch, 256 MiB buffer": partial(filch, buffer=BUFFER),
-}
 PEERS = ("clone, torch.save", "clone, safetensors", "onnx-diagnostic", "torchlens")
+BARE = ("bare, page cache", "bare, past it")
 OTHERS = {"A": ("clone", *PEERS), "B": ("clone", *PEERS, "torchlens in memory"), "C": ("clone", *PEERS), "D": ()}
 OURS = {
     "A": ("Filch in memory", "Filch"),
@@ -256,7 +74,6 @@ OURS = {
     "C": ("Filch",),
     "D": ("Filch, 256 MiB buffer",),
 }
-LIMIT = "limit"
 
 
 def captured_bytes(subject: Subject) -> int:
@@ -276,23 +93,6 @@ def captured_bytes(subject: Subject) -> int:
         for x in subject.inputs():
             forward(x)
     return sum(sizes)
-
-
-def run(subject: Subject, variant: Variant, folder: str, warm: int = 0) -> Timing:
-    """Run a variant once, with `warm` bytes of memory at hand, and delete what it wrote."""
-    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-    with tempfile.TemporaryDirectory(dir=folder, prefix="filch-bench-") as here, torch.no_grad():
-        settle(warm, Path(folder))
-        synchronize()
-        start = time.perf_counter()
-        with variant(subject.model, Path(here)) as forward:
-            entered = time.perf_counter()
-            for x in subject.inputs():
-                forward(x)
-            synchronize()
-            left = time.perf_counter()
-        done = time.perf_counter()
-        return Timing(left - entered, done - start, bytes_below(Path(here)), peak_bytes())
 
 
 def as_child(options: argparse.Namespace) -> None:
@@ -340,33 +140,26 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     def one(variant: str) -> Timing:
         if variant != LIMIT:
             return once(variant)
-        settle(warm, Path(options.folder))
-        seconds = seconds_to_write(unique, Path(options.folder))
-        return Timing(seconds, seconds, unique, 0)
+        return run_limit(unique, options.folder, warm)
 
     others = OTHERS[name] if options.peers else ()
-    samples, failed = interleave(("plain", "empty hooks", LIMIT, *others, *OURS[name]), one, rounds)
+    least = ("plain", "empty hooks", LIMIT, *(BARE if name in "AC" else ()))
+    samples, failed = interleave((*least, *others, *OURS[name]), calmly(one), rounds)
     hooks = subject.hook_calls()
     return {"captured": captured, "unique": unique, "hooks": hooks, "samples": samples, "failed": failed}
-
-
-def middle(samples: dict[str, list[Timing]], variant: str, field: str) -> float | None:
-    """The median of one field of a variant's timings; None where it has none."""
-    taken = [getattr(timing, field) for timing in samples.get(variant, ())]
-    return median(taken) if taken else None
 
 
 def shown(name: str, result: dict[str, Any]) -> str:
     """The table of one model: a line for each variant, and what failed."""
     samples, hooks = result["samples"], result["hooks"]
     base, floor = floors(samples)
-    head = ["variant", "whole s", "inside s", "x plain", "x max(plain, limit)", "GB", "runs"]
+    head = ["variant", "whole s", "inside s", "x plain", "x max(plain, limit)", "GB", "calm runs"]
     head += ["inside µs/hook", "whole µs/hook"] if name == "B" else ["peak over plain MB"] if name in "CD" else []
     rows = []
     for variant, taken in samples.items():
         inside, whole, size, peak = (middle(samples, variant, field) or 0 for field in Timing.__annotations__)
         row = [variant, f"{whole:.4f}", f"{inside:.4f}", f"{whole / base:.2f}", f"{whole / floor:.2f}"]
-        row += [f"{size / 1e9:.3f}", str(len(taken))]
+        row += [f"{size / 1e9:.3f}", f"{sum(timing.is_calm() for timing in taken)} of {len(taken)}"]
         if name == "B":
             row += [f"{per_hook(samples, variant, field, hooks) or 0:.2f}" for field in ("inside", "whole")]
         elif name in "CD":
@@ -375,13 +168,6 @@ def shown(name: str, result: dict[str, Any]) -> str:
     failures = [f"{variant}: no result: {reason}" for variant, reason in result["failed"].items()]
     said = f"{result['captured'] / 1e9:.3f} GB taken and given, {result['unique'] / 1e9:.3f} GB in Filch's files"
     return "\n".join([said, table(head, rows), *failures])
-
-
-def floors(samples: dict[str, list[Timing]]) -> tuple[float, float]:
-    """Seconds of the plain forward, and of what nobody can undercut; not a number where nothing was measured."""
-    nothing = float("nan")
-    base, limit = (middle(samples, variant, "whole") or nothing for variant in ("plain", LIMIT))
-    return base, max(base, limit)
 
 
 def per_hook(samples: dict[str, list[Timing]], variant: str, field: str, hooks: int) -> float | None:
@@ -398,6 +184,8 @@ def targets(name: str, result: dict[str, Any], options: argparse.Namespace) -> l
     if name in "AC":
         ratio = whole and whole / floors(samples)[1]
         lines.append(verdict(f"{name}, whole / max(plain, limit)", ratio, most={"A": 1.25, "C": 1.15}[name]))
+        bare = min((middle(samples, one, "whole") for one in BARE if one in samples), default=None)
+        lines.append(f"note    {name}, whole / the faster of the bare ones: {whole and bare and whole / bare:.3g}")
         for peer in PEERS if options.peers else ():
             theirs = middle(samples, peer, "whole")
             lines.append(verdict(f"{name}, times faster than {peer}", theirs and whole and theirs / whole, least=3))
@@ -413,138 +201,6 @@ def targets(name: str, result: dict[str, Any], options: argparse.Namespace) -> l
         over = None if peak is None or least is None else (peak - least) / 1e6
         lines.append(verdict(f"{name}, peak MB over the plain run", over, most=BUFFER / 1e6 + 300))
     return lines
-
-
-def cuda(options: argparse.Namespace) -> str:
-    """What stealing each decoder layer costs while a GPU computes, and whether it lets the compute stream wait.
-
-    Only the layers: all submodules of such a model give a hundred times what a bus can carry in its time.
-    """
-    if not torch.cuda.is_available():
-        return f"skipped: torch.cuda.is_available() is False (torch {torch.__version__})"
-    subject = cuda_llama(options.folder)
-    unique = run(subject, filch_layers, options.folder).size
-    ways: dict[str, Variant] = {
-        "plain": plain,
-        "Filch": filch_layers,
-        "Filch, buffer with room for all": partial(filch_layers, buffer=2 * unique),
-    }
-
-    def once(name: str) -> Timing:
-        if name != LIMIT:
-            return run(subject, ways[name], options.folder, 2 * unique)
-        settle(2 * unique, Path(options.folder))
-        seconds = seconds_to_write(unique, Path(options.folder))
-        return Timing(seconds, seconds, unique, 0)
-
-    samples, failed = interleave((LIMIT, *ways), once, options.rounds)
-    bus = unique / bus_bytes_per_second()
-    base, floor = floors(samples)
-    head = ["variant", "whole s", "inside s", "x plain", "x max(plain, limit, bus)", *StreamUse.__annotations__]
-    rows = []
-    for name in samples:
-        whole, inside = (middle(samples, name, field) or 0 for field in ("whole", "inside"))
-        used = stream_use(subject, ways[name], options.folder) if name in ways else None
-        cells = [""] * 4 if used is None else [f"{value:.3f}" for value in asdict(used).values()]
-        ratios = (whole / base, whole / max(floor, bus))
-        rows.append([name, f"{whole:.3f}", f"{inside:.3f}", *(f"{ratio:.2f}" for ratio in ratios), *cells])
-    said = f"{torch.cuda.get_device_name()}: {unique / 1e9:.2f} GB to the host, {bus:.3f} s by the bus (pinned)"
-    return "\n".join([said, table(head, rows), *(f"{name}: no result: {why}" for name, why in failed.items())])
-
-
-def cuda_llama(folder: str) -> Subject:
-    """A Llama in bfloat16, with the batch that lets a forward take about a second."""
-    from transformers import LlamaConfig, LlamaModel
-
-    config = LlamaConfig(
-        hidden_size=4096,
-        intermediate_size=11008,
-        num_hidden_layers=8,
-        num_attention_heads=32,
-        num_key_value_heads=32,
-        vocab_size=8000,
-        use_cache=False,
-    )
-    with torch.device("cuda"):
-        model = LlamaModel(config).to(torch.bfloat16).eval()
-    batch = 1
-    while True:
-        ids = torch.randint(0, config.vocab_size, (batch, 2048), device="cuda")
-        subject = Subject(model, partial(iter_one, ids))
-        run(subject, plain, folder)  # the first of a shape chooses kernels and gets memory
-        seconds = run(subject, plain, folder).whole
-        # From there, one second is nearer than twice the time; and twice the batch takes twice the memory.
-        if seconds > 0.7 or torch.cuda.max_memory_allocated() > torch.cuda.mem_get_info()[1] * 0.4:  # noqa: PLR2004
-            return subject
-        batch *= 2
-
-
-def iter_one(x: torch.Tensor) -> Iterator[torch.Tensor]:
-    """One forward."""
-    yield x
-
-
-def bus_bytes_per_second() -> float:
-    """What the bus carries from the device to pinned memory of the host."""
-    size = 256 * MIB
-    there, here = torch.empty(size, dtype=torch.uint8, device="cuda"), torch.empty(size, dtype=torch.uint8).pin_memory()
-
-    def once() -> float:
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        here.copy_(there, non_blocking=True)
-        torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    return size / median([once() for _ in range(11)][1:])
-
-
-@dataclass(frozen=True)
-class StreamUse:
-    """What the compute stream did from its first kernel to its last: a stream that waits for a copy has gaps."""
-
-    stream_s: float
-    idle_share: float
-    longest_gap_s: float
-    copies_share: float  # of the time, on this same stream
-
-
-def stream_use(subject: Subject, variant: Variant, folder: str) -> StreamUse:
-    """Profile the forward of one variant."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with tempfile.TemporaryDirectory(dir=folder, prefix="filch-bench-") as here, torch.no_grad():
-        with variant(subject.model, Path(here)) as forward:
-            torch.cuda.synchronize()
-            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-                for x in subject.inputs():
-                    forward(x)
-                torch.cuda.synchronize()
-        trace = Path(here) / "trace.json"
-        profiler.export_chrome_trace(str(trace))
-        return stream_use_of(json.loads(trace.read_text())["traceEvents"])
-
-
-def stream_use_of(events: list[dict[str, Any]]) -> StreamUse:
-    """Of a trace's events, as chrome://tracing has them (microseconds), those of the stream that computes most.
-
-    A copy is no computation, whatever stream it is on.
-    """
-    spans: dict[str, dict[Any, list[tuple[float, float]]]] = {"kernel": {}, "gpu_memcpy": {}}
-    for event in events:
-        if event.get("ph") == "X" and event.get("cat") in spans:
-            start, stream = float(event["ts"]), event["args"]["stream"]
-            spans[event["cat"]].setdefault(stream, []).append((start, start + float(event["dur"])))
-    stream, kernels = max(spans["kernel"].items(), key=lambda item: sum(end - start for start, end in item[1]))
-    kernels.sort()
-    first, reached = kernels[0][0], kernels[0][0]
-    gaps = []
-    for start, end in kernels:
-        gaps.append(max(0.0, start - reached))
-        reached = max(reached, end)
-    copies = sum(end - start for start, end in spans["gpu_memcpy"].get(stream, ()) if first <= start < reached)
-    span = reached - first
-    return StreamUse(span / 1e6, sum(gaps) / span, max(gaps) / 1e6, copies / span)
 
 
 def main() -> None:

@@ -21,6 +21,15 @@ class _Scratch(threading.local):
         self.words = np.empty(len(_WEIGHTS), np.int64)
 
 
+class _Place:
+    """Some memory, as numpy asks for it; a ctypes array would need a class for each length, which stays for long."""
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, address: int, count: int, kind: str) -> None:
+        self.__array_interface__ = {"data": (address, False), "shape": (count,), "typestr": kind, "version": 3}
+
+
 _scratch = _Scratch()
 
 
@@ -54,31 +63,51 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """The memory of a tensor that is `plain`, for as long as it lives."""
-    return memoryview((ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
+    return np.asarray(_Place(tensor.data_ptr(), tensor.nbytes, "|u1")).data if tensor.nbytes else memoryview(b"")
+
+
+def copy(target: int, source: int, nbytes: int) -> None:
+    """Copy memory; much of it by all the threads that torch has, as the model waits meanwhile."""
+    if nbytes < _LARGE:
+        ctypes.memmove(target, source, nbytes)
+        return
+    to, what = (torch.from_numpy(np.asarray(_Place(place, nbytes, "|u1"))) for place in (target, source))
+    with untouched():
+        to.copy_(what)
 
 
 def checksum(address: int, nbytes: int) -> int:
     """A number that another content hardly has.
 
-    It is over all bytes and their order; of more than 1 MiB, over all bytes, and the order of 4,096 words among them:
-    at the speed of memory. No memory is taken for it: that would come between the model's tensors, and make holes.
+    It is over all bytes and their order; of more than 1 MiB, over all bytes, the order of pieces of 32 KiB, and that of
+    4,096 words among them: at the speed of memory.
     """
     if nbytes <= _SMALL:
         return hash(ctypes.string_at(address, nbytes))
-    words = np.ctypeslib.as_array((ctypes.c_int64 * (nbytes // 8)).from_address(address))
+    words = np.asarray(_Place(address, nbytes // 8, "<i8"))
     rest = ctypes.string_at(address + 8 * len(words), nbytes % 8)
-    sample = words[:: -(-len(words) // len(_WEIGHTS))]
-    weights = _WEIGHTS[: len(sample)]
-    # A product keeps the highest bit of a word in its own highest bit alone, where two of them, the signs of float64
-    # say, cancel out: so some are taken once more, shifted.
-    shifted = np.right_shift(sample, 21, out=_scratch.words[: len(sample)])
-    order = int(np.einsum("i,i->", sample, weights)), int(np.einsum("i,i->", shifted, weights))
-    if nbytes > _LARGE:
-        return hash((int(np.add.reduce(words)), order, rest))
     whole = len(words) // len(_WEIGHTS) * len(_WEIGHTS)
-    rows = np.einsum("ij,j->i", words[:whole].reshape(-1, len(_WEIGHTS)), _WEIGHTS)
-    tail = int(np.einsum("i,i->", words[whole:], _WEIGHTS[: len(words) - whole]))
-    return hash((rows.tobytes(), tail, order, rest))
+    rows, tail = words[:whole].reshape(-1, len(_WEIGHTS)), _ordered(words[whole:])
+    if nbytes <= _LARGE:
+        return hash((np.einsum("ij,j->i", rows, _WEIGHTS).tobytes(), tail, _ordered(_sample(words)), rest))
+    with untouched():
+        sums = torch.from_numpy(rows).sum(1).numpy()
+    return hash((sums.tobytes(), tail, _ordered(_sample(words)), rest))
+
+
+def _sample(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return words[:: -(-len(words) // len(_WEIGHTS))]
+
+
+def _ordered(words: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Two numbers for some words and their order.
+
+    A product keeps the highest bit of a word in its own highest bit alone, where two of them, the signs of float64 say,
+    cancel out: so all are taken once more, shifted.
+    """
+    weights = _WEIGHTS[: len(words)]
+    shifted = np.right_shift(words, 21, out=_scratch.words[: len(words)])
+    return int(np.einsum("i,i->", words, weights)), int(np.einsum("i,i->", shifted, weights))
 
 
 def row_hashes(tensor: torch.Tensor) -> npt.NDArray[np.int64] | None:

@@ -1,6 +1,5 @@
 """Where stolen tensors are put while the model runs."""
 
-import ctypes
 import marshal
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -13,7 +12,7 @@ from ._errors import DumpError
 from ._foreign import Spec
 from ._growth import joined
 from ._key import Key
-from ._raw import plain, tensor_of
+from ._raw import copy, plain, tensor_of
 from ._records import Origin
 
 
@@ -88,7 +87,7 @@ class MemoryStore:
                 self._address = self._arena.ctypes.data
             self._end = start + nbytes
             memory, address = self._arena, self._address + start
-        ctypes.memmove(address, raw.data_ptr(), nbytes)
+        copy(address, raw.data_ptr(), nbytes)
         self._kept.append((memory, start, nbytes, raw.dtype, raw.shape))
         return len(self._kept) - 1
 

@@ -8,14 +8,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 
-from ._raw import bytes_of, untouched
+from ._raw import bytes_of, copy, untouched
 
-BLOCK = 2**20  # stays in the processor's cache between the copy into it and the write out of it
-_TRIAL = 256  # blocks after which both ways of writing are tried again
+BLOCK = 2**22  # each write takes time of the processors that the model runs on: a few long ones take less
+_HUGE = 2**21  # a large page: one fault instead of 512, and one piece for the disk
+_TRIAL = 64  # blocks after which both ways of writing are tried again
 _WORTH = 5  # times as long as through the page cache, which takes the model's processor and fresh pages of memory
 _PAUSE = 0.1  # seconds for which a block that isn't full may wait
 
@@ -32,13 +34,16 @@ class _Block:
 
     __slots__ = ("address", "events", "filled", "start", "tensor", "view", "written")
 
-    def __init__(self, size: int, *, pinned: bool) -> None:
+    def __init__(self, size: int, *, pinned: bool, large: bool) -> None:
         if pinned:
             self.tensor = torch.empty(size, dtype=torch.uint8, pin_memory=True, device="cpu")
             self.address = self.tensor.data_ptr()
             self.view = bytes_of(self.tensor)
         else:
             memory = mmap.mmap(-1, size)  # pages of its own: none is touched before it is needed
+            if large and hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
+                with suppress(OSError):  # a kernel without them
+                    memory.madvise(mmap.MADV_HUGEPAGE)
             self.view = memoryview(memory)
             self.tensor = torch.frombuffer(memory, dtype=torch.uint8)
             self.address = self.tensor.data_ptr()
@@ -152,7 +157,7 @@ class Stream:
         while nbytes:
             block, room = self._room()
             size = min(room, nbytes)
-            ctypes.memmove(block.address + block.filled, address, size)
+            copy(block.address + block.filled, address, size)
             address += size
             nbytes -= size
             self._fill(block, size)
@@ -243,7 +248,8 @@ class Stream:
         if not self._free:
             if self._made < self._blocks:
                 self._made += 1
-                return _Block(self._size, pinned=torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+                large = self._made > 1 and not self._size % _HUGE  # the first may be all that is needed
+                return _Block(self._size, pinned=torch.cuda.is_initialized(), large=large)  # type: ignore[no-untyped-call]
             begin = time.perf_counter()
             with self._changed:
                 self._changed.wait_for(lambda: self._free or self._made < self._blocks)
