@@ -157,7 +157,9 @@ def shown(name: str, result: dict[str, Any]) -> str:
     head += ["inside µs/hook", "whole µs/hook"] if name == "B" else ["peak over plain MB"] if name in "CD" else []
     rows = []
     for variant, taken in samples.items():
-        inside, whole, size, peak = (middle(samples, variant, field) or 0 for field in Timing.__annotations__)
+        inside, whole, size, peak = (
+            middle(samples, variant, field) or 0 for field in ("inside", "whole", "size", "peak")
+        )
         row = [variant, f"{whole:.4f}", f"{inside:.4f}", f"{whole / base:.2f}", f"{whole / floor:.2f}"]
         row += [f"{size / 1e9:.3f}", f"{sum(timing.is_calm() for timing in taken)} of {len(taken)}"]
         if name == "B":

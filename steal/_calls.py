@@ -35,14 +35,14 @@ class _Root:
 
     def __init__(self, module: nn.Module, index: int) -> None:
         self.index = index
-        self.ran: Counter[str] = Counter()
+        self.ran: dict[str, int] = {}
         self.paths = {id(below): path for path, below in module.named_modules()}
 
     def enter(self, module: nn.Module) -> Origin:
         path = self.paths.get(id(module))
         if path is None:  # called from the outermost module, but not held by it
             return Origin(None, self.index, 0)
-        count = self.ran[path]
+        count = self.ran.get(path, 0)
         self.ran[path] = count + 1
         return Origin(path, self.index, count)
 
@@ -60,7 +60,7 @@ class Calls:
         names = Counter(id(module) for _, module in chosen)
         self._several = {module for module, count in names.items() if count > 1}
         self._running = _Running()
-        self._count: Counter[str] = Counter()
+        self._count: dict[str, int] = {}
         self._roots = 0
 
     def enter(self, name: str, module: nn.Module) -> Frame:
@@ -76,7 +76,7 @@ class Calls:
             self._roots += 1
         if origin is None:
             origin = root.enter(module)
-        iteration = self._count[name]
+        iteration = self._count.get(name, 0)
         self._count[name] = iteration + 1
         frame = Frame(name, id(module), iteration, origin)
         stack.append(frame)

@@ -56,13 +56,15 @@ SHELLS = {
     )
     if hasattr(torch, name)
 }
-_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in CARRIERS}
+_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in CARRIERS}
+_BY_NAME = {name: dtype for dtype, name in _NAMES.items()}
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  nothing public tells
 _PLAIN = {torch.Tensor, nn.Parameter}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
     """`torch.float32` -> `"float32"`."""
-    return str(dtype).removeprefix("torch.")
+    return _NAMES.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 def dtype_of(name: str) -> torch.dtype | None:
@@ -87,7 +89,7 @@ def not_storable(tensor: torch.Tensor) -> str | None:
         and tensor.dtype in CARRIERS
         and tensor.layout is torch.strided
         and not (tensor.is_meta or tensor.is_nested)
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # noqa: SLF001  nothing public tells
+        and not _is_wrapped(tensor)
         and not _is_freed(tensor)
     ):
         return None
@@ -99,7 +101,7 @@ def _reason(tensor: torch.Tensor) -> str | None:
         return "it is not initialized"
     if tensor.is_meta or type(tensor).__name__ in {"FakeTensor", "FunctionalTensor"}:
         return "it has no data"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # noqa: SLF001  as above
+    if _is_wrapped(tensor):
         return "it is inside a transformation of torch.func"
     if tensor.is_nested:
         return "it is nested"

@@ -21,6 +21,8 @@ from ._tensors import held, is_usual, parts
 _EXACT = 2**53  # integers beyond lose digits in other JSON readers
 _LONG = 64  # characters of a path, or bytes of a value, that count as a part of it where one is walked
 _AGAIN = 16  # how much more the parts count that a walk met before
+_function_mode = torch._C._is_torch_function_mode_enabled  # noqa: SLF001  nothing public tells
+_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  as above
 _NAN = struct.pack(">d", math.nan)
 UNKNOWN = "Filch does not know how to store it"
 
@@ -36,14 +38,28 @@ def encode(value: Any, put: Put, path: str = "", *, exact: bool = True) -> Spec:
             wherever it stands, whole.
     """
     # What reads a tensor is our own business, not that of a mode that the model runs in; torch.device(…) is one too.
-    modes = torch._C._is_torch_function_mode_enabled() or torch._C._len_torch_dispatch_stack()  # noqa: SLF001  nothing public
-    if type(value) is torch.Tensor and not modes and is_usual(value):  # what most modules give
-        return put(value, path)
+    modes = _function_mode() or _dispatch_modes()
+    if not modes:
+        if type(value) is torch.Tensor and is_usual(value):  # what most modules give
+            return put(value, path)
+        if type(value) is tuple and (tensor := _only_tensor(value)) is not None:  # what most modules take
+            return {"tuple": [[0, {"tuple": [[0, put(tensor, f"{path}[0][0]")]]}], [1, {"dict": []}]]}
     run = _Run(put, exact=exact)
     if modes:
         with no_modes():
             return _KNOWN.get(type(value), _other)(run, value, path, 0)
     return _KNOWN.get(type(value), _other)(run, value, path, 0)
+
+
+def _only_tensor(value: tuple[Any, ...]) -> torch.Tensor | None:
+    """The one thing in the arguments of a call, if that is a usual tensor: `((tensor,), {})`."""
+    if len(value) != 2:
+        return None
+    args, kwargs = value
+    if type(args) is not tuple or len(args) != 1 or type(kwargs) is not dict or kwargs:
+        return None
+    tensor = args[0]
+    return tensor if type(tensor) is torch.Tensor and is_usual(tensor) else None
 
 
 class _Run:

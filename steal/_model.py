@@ -1,22 +1,32 @@
 """The ONNX model of a dump: what is known of its tensors and records, and the file that says it."""
 
 import bisect
+import functools
 import itertools
 import json
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as default
 from typing import Any, NamedTuple
 
 import onnx
 import torch
+from google.protobuf.message import EncodeError
 from onnx import AttributeProto, TensorProto, helper
 
 from . import _format as form
 from ._dtypes import CARRIERS, dtype_name
 from ._key import Key
 from ._records import ModuleInfo
+from ._wire import field, varint
+
+# The numbers of fields, and the fields that are the same in all nodes, from onnx.proto.
+_GRAPH, _NODE, _OUTPUT = 7, 1, 12
+_CONSTANT = onnx.NodeProto(op_type="Constant").SerializeToString()
+_VALUE = AttributeProto(name="value", type=AttributeProto.TENSOR).SerializeToString()
+_IS_EXTERNAL = TensorProto(data_location=TensorProto.EXTERNAL).SerializeToString()
 
 
 class Entry(NamedTuple):
@@ -66,12 +76,12 @@ class Index:
 
     modules: dict[str, ModuleInfo]
     environment: dict[str, str]
-    tensors: list[Entry] = field(default_factory=list)
-    grown: list[tuple[int, int, int]] = field(default_factory=list)
-    tops: list[tuple[int, int]] = field(default_factory=list)
-    failed: dict[Key, str] = field(default_factory=dict)
-    _texts: list[str] = field(default_factory=list)
-    _ends: list[int] = field(default_factory=list)  # how many records there are up to the end of each text
+    tensors: list[Entry] = default(default_factory=list)
+    grown: list[tuple[int, int, int]] = default(default_factory=list)
+    tops: list[tuple[int, int]] = default(default_factory=list)
+    failed: dict[Key, str] = default(default_factory=dict)
+    _texts: list[str] = default(default_factory=list)
+    _ends: list[int] = default(default_factory=list)  # how many records there are up to the end of each text
 
     @property
     def top(self) -> tuple[int, int]:
@@ -110,23 +120,30 @@ class Index:
         """How long the data file has to be."""
         return max(map(_end, self.tensors), default=0)
 
-    def model(self, location: str | None, read: Callable[[int, int], bytes]) -> onnx.ModelProto:
-        """The model.
+    def model(self, location: str | None, read: Callable[[int, int], bytes]) -> bytes:
+        """The model, serialized.
 
         Args:
             location: the data file's name; None to have the bytes inside of the model.
             read: gives the bytes at an offset, of a length.
+
+        Raises:
+            EncodeError: it is more than protobuf can hold.
         """
-        graph = onnx.GraphProto(name="filch.dump")
         names = unique(entry.label for entry in self.tensors)
-        for name, entry in zip(names, self.tensors, strict=True):
-            _add(graph, name, entry, location, read)
+        parts = [
+            part for name, entry in zip(names, self.tensors, strict=True) for part in _add(name, entry, location, read)
+        ]
         if not self.tensors:  # ONNX Runtime refuses a graph without nodes
-            _add(graph, "(no tensor)", Entry("", 0, "", "", torch.uint8, (0,), 0, 0), None, read)
+            parts = list(_add("(no tensor)", Entry("", 0, "", "", torch.uint8, (0,), 0, 0), None, read))
+        graph = onnx.GraphProto(name="filch.dump").SerializeToString() + b"".join(parts)
         opsets = [helper.make_opsetid("", form.OPSET)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=form.IR_VERSION, producer_name="filch")
+        model = onnx.ModelProto(ir_version=form.IR_VERSION, producer_name="filch", opset_import=opsets)
         helper.set_model_props(model, self._metadata(names))
-        return model
+        whole: bytes = model.SerializeToString() + field(_GRAPH, graph)
+        if len(whole) >= form.LARGEST:
+            raise EncodeError(f"the model without the tensors has {len(whole)} bytes, and protobuf can hold 2 GiB")
+        return whole
 
     def _metadata(self, names: list[str]) -> dict[str, str]:
         rows = [
@@ -163,28 +180,38 @@ def unique(names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _add(
-    graph: onnx.GraphProto, name: str, entry: Entry, location: str | None, read: Callable[[int, int], bytes]
-) -> None:
-    # The messages themselves: `helper.make_node` takes ten times as long, and a dump may have a million tensors.
-    *_, dtype, shape, offset, length, compressed = entry
+def _add(name: str, entry: Entry, location: str | None, read: Callable[[int, int], bytes]) -> tuple[bytes, bytes]:
+    """The fields of a graph that a tensor is: a node, a Constant, and an output, called alike."""
+    # By hand: with an object for each, a million tensors take gigabytes (see `_wire`). What is the same for many is
+    # made once, and the name with its length as well.
+    *_, dtype, shape, offset, size, compressed = entry
     onnx_type = TensorProto.UINT8 if compressed else CARRIERS[dtype].onnx_type
-    dims = (length,) if compressed else (*shape, 2) if dtype.is_complex else shape
-    node = graph.node.add(op_type="Constant", name=name, output=[name])
-    proto = node.attribute.add(name="value", type=AttributeProto.TENSOR).t
-    proto.name, proto.data_type = name, onnx_type
-    proto.dims.extend(dims)
-    if location is None or length == 0:  # ONNX Runtime refuses external data of length 0
-        proto.raw_data = read(offset, length)
+    dims = (size,) if compressed else (*shape, 2) if dtype.is_complex else shape
+    text = name.encode()
+    called = varint(len(text)) + text
+    if location is None or size == 0:  # ONNX Runtime refuses external data of length 0
+        head, kind = _forms(onnx_type, dims, None)
+        numbers = field(9, read(offset, size))
     else:
-        proto.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", location), ("offset", offset), ("length", length)):
-            proto.external_data.add(key=key, value=str(value))
-    output = graph.output.add(name=name).type.tensor_type
-    output.elem_type = onnx_type
-    output.shape.SetInParent()  # a scalar has a shape, without dims
-    for dim in dims:
-        output.shape.dim.add(dim_value=dim)
+        head, kind = _forms(onnx_type, dims, (location, size))
+        numbers = _external("offset", str(offset))
+    attribute = _VALUE + field(5, b"".join((head, b"\x42", called, numbers)))
+    node = b"".join((_CONSTANT, b"\x12", called, b"\x1a", called, field(5, attribute)))
+    return field(_NODE, node), field(_OUTPUT, b"".join((kind, b"\x0a", called)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _forms(onnx_type: int, dims: tuple[int, ...], outside: tuple[str, int] | None) -> tuple[bytes, bytes]:
+    """What nodes and outputs have in common for tensors of this type and shape, so long, in this file."""
+    tensor = TensorProto(data_type=onnx_type, dims=dims).SerializeToString()
+    if outside is not None:
+        location, size = outside
+        tensor += _external("location", location) + _external("length", str(size)) + _IS_EXTERNAL
+    return tensor, onnx.ValueInfoProto(type=helper.make_tensor_type_proto(onnx_type, dims)).SerializeToString()
+
+
+def _external(key: str, value: str) -> bytes:
+    return field(13, field(1, key.encode()) + field(2, value.encode()))
 
 
 def known_modules(modules: dict[str, ModuleInfo]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """A tensor's bytes in memory, past all that watches torch: modes, autograd, autocast."""
 
-import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from ctypes import memmove, string_at
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +69,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 def copy(target: int, source: int, nbytes: int) -> None:
     """Copy memory; much of it by all the threads that torch has, as the model waits meanwhile."""
     if nbytes < _LARGE:
-        ctypes.memmove(target, source, nbytes)
+        memmove(target, source, nbytes)
         return
     to, what = (torch.from_numpy(np.asarray(_Place(place, nbytes, "|u1"))) for place in (target, source))
     with untouched():
@@ -83,9 +83,9 @@ def checksum(address: int, nbytes: int) -> int:
     4,096 words among them: at the speed of memory.
     """
     if nbytes <= _SMALL:
-        return hash(ctypes.string_at(address, nbytes))
+        return hash(string_at(address, nbytes))
     words = np.asarray(_Place(address, nbytes // 8, "<i8"))
-    rest = ctypes.string_at(address + 8 * len(words), nbytes % 8)
+    rest = string_at(address + 8 * len(words), nbytes % 8)
     whole = len(words) // len(_WEIGHTS) * len(_WEIGHTS)
     rows, tail = words[:whole].reshape(-1, len(_WEIGHTS)), _ordered(words[whole:])
     if nbytes <= _LARGE:

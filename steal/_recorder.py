@@ -30,9 +30,10 @@ from ._structure import Spec, decode, encode, skipped
 
 _log = logging.getLogger("filch")
 _is_compiling = torch.compiler.is_compiling
-_is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
+_is_tracing: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001  torch.jit's own asks this
 _in_backward = torch._C._current_graph_task_id  # noqa: SLF001  what torch.utils.checkpoint itself asks
 
+_AS_IT_READS = False, False  # the flags of a tensor that is no lazy conjugate and no lazy negative
 _STEP = 64  # records between two lines for those who show progress
 
 _listening: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
@@ -205,8 +206,8 @@ class Recorder:
 
     def record(self, key: Key, value: Any, origin: Origin) -> None:
         """Take `value`, as it is now."""
-        if not self._is_full():
-            self._keep(key, self._encoded(key, value), origin, value)
+        if self._store.error is None or not self._is_full():
+            self._keep(key, encode(value, lambda tensor, path: self._put(tensor, key, path)), origin, value)
 
     def _is_full(self) -> bool:
         if self._store.error is not None and self._options.stop:
@@ -249,10 +250,7 @@ class Recorder:
         return decode(spec, self._store.get)
 
     def _encoded(self, key: Key, value: Any) -> Spec:
-        def put(tensor: torch.Tensor, path: str) -> Spec:
-            return self._put(tensor, key, path)
-
-        return encode(value, put)
+        return encode(value, lambda tensor, path: self._put(tensor, key, path))
 
     def _keep(self, key: Key, spec: Spec, origin: Origin, value: Any) -> None:
         self._store.add(key, spec, origin)
@@ -271,22 +269,29 @@ class Recorder:
             return skipped(tensor, reason)
         if self._statistics_only:
             return {"statistics": to_json(statistics(tensor))}
-        raw, content = tensor, None
+        raw, content, one_piece = tensor, None, 0
+        flags = tensor.is_conj(), tensor.is_neg()
         if tensor.is_cpu:
-            raw = plain(tensor)
+            if flags == _AS_IT_READS and tensor.is_contiguous():
+                one_piece = tensor.nbytes
+            else:
+                raw = plain(tensor)
             content = checksum(raw.data_ptr(), raw.nbytes)
-        known = self._sharing.find(tensor, content)
+        asked = self._sharing.ask(tensor, flags)
+        known = None if asked is None else self._sharing.find(asked, content, one_piece)
         if known is not None:
             self.totals.shared += tensor.nbytes
-            if known.whole:
-                return {"tensor": known.reference}
-            return {"tensor": known.reference, "part": [known.start, dtype_name(tensor.dtype), list(tensor.shape)]}
+            kept, start = known
+            if start is None:
+                return {"tensor": kept}
+            return {"tensor": kept, "part": [start, dtype_name(tensor.dtype), list(tensor.shape)]}
         may_grow = content is not None and raw.dim() >= RANK
         reference = self._put_new_part(raw, key, path) if may_grow else self._put_whole(raw, key, path)
         if reference is None:
             limit = self._options.total_limit
             return skipped(tensor, f"its {tensor.nbytes} bytes would be over the total limit of {limit}")
-        self._sharing.note(tensor, content, reference)
+        if asked is not None:
+            self._sharing.note(asked, content, one_piece, reference)
         return {"tensor": reference}
 
     def _put_whole(self, raw: torch.Tensor, key: Key, path: str) -> int | None:

@@ -1,6 +1,6 @@
 """Knows again a tensor whose numbers were taken before, so that one tensor is kept once."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -12,26 +12,14 @@ _weak: Any = torch.UntypedStorage._weak_ref  # noqa: SLF001  likewise
 _free: Any = torch.UntypedStorage._free_weak_ref  # noqa: SLF001  likewise
 
 # Tuples of plain things all the way down: Python's garbage collector looks at them once, and they are many.
-_Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype, bool, bool]
+_Place = tuple[Any, tuple[int, ...], tuple[int, ...], torch.dtype, bool, bool]
 _Kept = tuple[_Place, int | None, int, int]  # where, the checksum, the reference, the bytes if they are in one piece
 _Storage = tuple[int, int, tuple[_Kept, ...]]  # the weak reference, the version and what is kept of it
+Asked = tuple[torch.UntypedStorage, int, int, _Place]  # the storage, what tells it apart, the version, where in it
+Known = tuple[int, int | None]  # the reference of what is kept, and where in it the wanted bytes begin; None: it is all
 
 _MOST = 8  # views of one storage that are remembered
 _SWEPT = 2  # more than come at a time, so that those that are gone get fewer
-
-
-class Known(NamedTuple):
-    """A tensor that is kept already.
-
-    Attributes:
-        reference: what the store calls it.
-        start: where the wanted bytes begin in it.
-        whole: whether it is the wanted tensor itself, and not one that it lies in.
-    """
-
-    reference: int
-    start: int
-    whole: bool
 
 
 class Sharing:
@@ -50,38 +38,44 @@ class Sharing:
         for alive, _, _ in getattr(self, "_storages", {}).values():  # there is none if torch.compile made it
             _free(alive)
 
-    def find(self, tensor: torch.Tensor, content: int | None) -> Known | None:
-        """Where `tensor` is kept, or None if it isn't, was changed, or can't be followed.
+    @staticmethod
+    def ask(tensor: torch.Tensor, flags: tuple[bool, bool]) -> Asked | None:
+        """What to ask `find` for; None for a tensor that has no version, as it was made in inference mode.
 
         Args:
             tensor: any strided tensor.
-            content: the `checksum` of its bytes; None on a device.
+            flags: whether it is a lazy conjugate, and a lazy negative.
         """
+        if tensor.is_inference():
+            return None
         storage = tensor.untyped_storage()
-        known = self._storages.get(storage._cdata)  # noqa: SLF001  what tells storages apart
-        if known is None or _expired(known[0]) or tensor.is_inference():  # inference tensors have no version
+        place = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype, *flags)
+        return storage, storage._cdata, tensor._version, place  # noqa: SLF001  what tells storages apart; documented
+
+    def find(self, asked: Asked, content: int | None, nbytes: int) -> Known | None:
+        """Where a tensor is kept, or None if it isn't, was changed, or can't be followed.
+
+        Args:
+            asked: see `ask`.
+            content: the `checksum` of its bytes; None on a device.
+            nbytes: how many these are, if they lie in one piece; else 0.
+        """
+        storage, identity, version, place = asked
+        known = self._storages.get(identity)
+        if known is None or known[1] != version or _expired(known[0]):
             return None
-        if known[1] != tensor._version:  # noqa: SLF001  documented, with this name
-            return None
-        flags = tensor.is_conj(), tensor.is_neg()
-        place = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, *flags)
         for kept in known[2]:
             if kept[0] == place:
-                return Known(kept[2], 0, whole=True) if kept[1] == content else None
-        if content is None or not tensor.nbytes or not tensor.is_contiguous():
+                return (kept[2], None) if kept[1] == content else None
+        if content is None or not nbytes:
             return None
-        return _inside(known[2], storage.data_ptr(), tensor)
+        start = place[0] * place[3].itemsize
+        return _inside(known[2], storage.data_ptr(), start, nbytes)
 
-    def note(self, tensor: torch.Tensor, content: int | None, reference: int) -> None:
-        """Remember that `tensor` is kept as `reference` (see `find`)."""
-        if tensor.is_inference():
-            return
-        storage = tensor.untyped_storage()
-        identity, version = storage._cdata, tensor._version  # noqa: SLF001  as above
-        flags = tensor.is_conj(), tensor.is_neg()
-        one_piece = content is not None and tensor.is_contiguous() and not any(flags)
-        place = (int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype, *flags)
-        kept = (place, content, reference, tensor.nbytes if one_piece else 0)
+    def note(self, asked: Asked, content: int | None, nbytes: int, reference: int) -> None:
+        """Remember that a tensor is kept as `reference` (see `find`)."""
+        storage, identity, version, place = asked
+        kept = (place, content, reference, 0 if content is None else nbytes)
         known = self._storages.get(identity)
         if known is None:
             self._sweep()
@@ -109,15 +103,10 @@ class Sharing:
                 self._storages[identity] = known
 
 
-def _inside(all_kept: tuple[_Kept, ...], base: int, tensor: torch.Tensor) -> Known | None:
-    """What is kept that `tensor` lies in, if that costs less to check than to keep `tensor` would."""
-    if tensor.is_conj() or tensor.is_neg():
-        return None
-    start = int(tensor.storage_offset()) * tensor.element_size()
-    stop = start + tensor.nbytes
-    for (offset, _, _, dtype, _, _), content, reference, nbytes in all_kept:
+def _inside(all_kept: tuple[_Kept, ...], base: int, start: int, nbytes: int) -> Known | None:
+    """What is kept that these bytes lie in, if that costs less to check than to keep them would."""
+    for (offset, _, _, dtype, _, _), content, reference, size in all_kept:
         first = offset * dtype.itemsize
-        if first <= start and stop <= first + nbytes and nbytes <= 8 * tensor.nbytes:
-            same = checksum(base + first, nbytes) == content
-            return Known(reference, start - first, whole=False) if same else None
+        if first <= start and start + nbytes <= first + size and size <= 8 * nbytes:
+            return (reference, start - first) if checksum(base + first, size) == content else None
     return None

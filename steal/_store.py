@@ -56,7 +56,7 @@ class Store(Protocol):
         """Finish; nothing is put afterwards."""
 
 
-_Kept = tuple[npt.NDArray[np.uint8], int, int, torch.dtype, torch.Size]
+_Kept = tuple[npt.NDArray[np.uint8], int, int, torch.dtype, tuple[int, ...]]
 _ARENA = 2**20
 _LARGE = 2**16
 
@@ -88,7 +88,7 @@ class MemoryStore:
             self._end = start + nbytes
             memory, address = self._arena, self._address + start
         copy(address, raw.data_ptr(), nbytes)
-        self._kept.append((memory, start, nbytes, raw.dtype, raw.shape))
+        self._kept.append((memory, start, nbytes, raw.dtype, tuple(raw.shape)))
         return len(self._kept) - 1
 
     def extend(self, first: int, tail: int, dim: int) -> int:
@@ -102,7 +102,7 @@ class MemoryStore:
             return joined(reference, self._grown, self.get)
         memory, start, nbytes, dtype, shape = self._kept[reference]
         raw = torch.from_numpy(memory[start : start + nbytes].copy()) if nbytes else None
-        return tensor_of(raw, dtype, shape)
+        return tensor_of(raw, dtype, torch.Size(shape))
 
     def add(self, key: Key, spec: Spec, origin: Origin) -> None:
         """See `Store.add`."""

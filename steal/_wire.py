@@ -1,9 +1,11 @@
-"""Finds the parts of a protobuf message where they lie.
+"""Finds the parts of a protobuf message where they lie, and puts parts together.
 
 The parser of `protobuf` makes an object of a hundred bytes and more of every two bytes that a file repeats: one of 1 MB
-can have it take 100 MB. So a file of unknown origin is walked here, and the parser sees parts of a known size.
+can have it take 100 MB. So a file of unknown origin is walked here, and the parser sees parts of a known size. For the
+same reason, and for time, a dump's million nodes are written without an object for each.
 """
 
+import functools
 import itertools
 from collections.abc import Iterator
 
@@ -25,16 +27,16 @@ def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, 
     at = start
     while at < stop:
         begin = at
-        tag, at = _varint(data, at, stop)
+        tag, at = _read(data, at, stop)
         kind = tag & 7
         if kind == _BYTES:
-            length, at = _varint(data, at, stop)
+            length, at = _read(data, at, stop)
             if length > stop - at:
                 raise ValueError("it is cut short")
             yield tag >> 3, begin, at, at + length
             at += length
         elif kind == _VARINT:
-            _, at = _varint(data, at, stop)
+            _, at = _read(data, at, stop)
         elif kind in (_FIXED64, _FIXED32):
             at += 8 if kind == _FIXED64 else 4
         else:
@@ -54,7 +56,23 @@ def split(data: bytes, span: Span, number: int) -> tuple[bytes, Span]:
     return data[span[0] : begin] + data[stop : span[1]], (start, stop)
 
 
-def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
+def field(number: int, contents: bytes) -> bytes:
+    """A field that has a length (a message, text or bytes), of a number below 16."""
+    return bytes((number << 3 | _BYTES,)) + varint(len(contents)) + contents
+
+
+@functools.lru_cache(maxsize=2**14)
+def varint(value: int) -> bytes:
+    """A number as a varint."""
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _read(data: bytes, at: int, stop: int) -> tuple[int, int]:
     value = shift = 0
     while at < stop and shift < _LONGEST:
         byte = data[at]

@@ -100,19 +100,22 @@ class DumpWriter:
 
     def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:
         """Write the numbers of `tensor` as they are now; see `Store.put`."""
-        self._check()
+        if self._stream.error is not None:
+            self._check()
         if tensor.is_cuda and not self._compress:
             offset, length = self._put_cuda(tensor)
         else:
             raw = tensor if tensor.is_cpu else plain(tensor)
             address, length = raw.data_ptr(), raw.nbytes
             if self._compress and length:
-                packed = np.frombuffer(pack(bytes_of(raw), raw.element_size()), dtype=np.uint8)
-                address, length = packed.ctypes.data, packed.nbytes
+                smaller = np.frombuffer(pack(bytes_of(raw), raw.element_size()), dtype=np.uint8)
+                address, length = smaller.ctypes.data, smaller.nbytes
             offset = self._stream.put(address, length, _alignment(length))
-        place = (offset, length, self._compress and length > 0)
-        self.index.tensors.append(Entry(*key, path, tensor.dtype, tuple(tensor.shape), *place))
-        return len(self.index.tensors) - 1
+        name, iteration, kind = key
+        packed = self._compress and length > 0
+        entries = self.index.tensors
+        entries.append(Entry(name, iteration, kind, path, tensor.dtype, tuple(tensor.shape), offset, length, packed))
+        return len(entries) - 1
 
     def extend(self, first: int, tail: int, dim: int) -> int:
         """See `Store.extend`."""
@@ -234,12 +237,11 @@ def publish(draft: Draft, index: Index, data: int, *, inline: bool) -> None:
     """
     if inline:
         mapped = mmap.mmap(data, index.end, access=mmap.ACCESS_READ) if index.end else b""
-        model = index.model(None, lambda offset, length: mapped[offset : offset + length])
-        draft.publish(model.SerializeToString(), None)
+        draft.publish(index.model(None, lambda offset, length: mapped[offset : offset + length]), None)
         return
     place = draft.place_data()
     try:
-        draft.publish(index.model(place.name, lambda _offset, _length: b"").SerializeToString(), place)
+        draft.publish(index.model(place.name, lambda _offset, _length: b""), place)
     except BaseException:
         draft.take_back(place)
         raise
