@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from _cuda import cuda
 from _measure import GIB, about, in_child, interleave, limit_memory, table, verdict
+from _profile import profile
 from _runs import LIMIT, Subject, Timing, calmly, floors, middle, run, run_limit
 from _variants import BUFFER, VARIANTS, hooked, tensors_in
 from torch import nn
@@ -213,6 +214,7 @@ def main() -> None:
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--json", metavar="FILE", help="write all samples there too")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="on the disk that is to be measured")
+    parser.add_argument("--profile", action="store_true", help="instead, say where the time of A or C goes")
     parser.add_argument("--scale", type=float, default=1.0, help="of C and D; 0.1 tries the script out")
     parser.add_argument("--cgroup", help="D joins this control group, which you made, instead of limiting its own heap")
     parser.add_argument("--child", nargs=2, metavar=("MODEL", "VARIANT"), help=argparse.SUPPRESS)
@@ -225,6 +227,12 @@ def main() -> None:
     print(about("filch", "torch", "transformers", "onnx", "onnx-diagnostic", "safetensors", "torchlens"))
     results: dict[str, Any] = {}
     for name in options.models.split(","):
+        if options.profile:
+            torch.manual_seed(0)
+            subject = SUBJECTS[name](options.scale)
+            warm = captured_bytes(subject) * 9 // 4
+            print(f"\n{SUBJECTS[name].__doc__}\n{profile(subject, options.folder, warm, options.rounds)}", flush=True)
+            continue
         if name == "CUDA":
             print(f"\nCUDA, {cuda(options)}", flush=True)
             continue

@@ -15,14 +15,12 @@ from ._arrays import array_form
 from ._children import Child, children, is_state_holder, step_to
 from ._dtypes import SHELLS, not_storable
 from ._foreign import DEEPEST, FACTORIES, MOST, Foreign, Put, Spec, skipped, type_name
-from ._raw import no_modes
+from ._raw import are_modes, no_modes
 from ._tensors import held, is_usual, parts
 
 _EXACT = 2**53  # integers beyond lose digits in other JSON readers
 _LONG = 64  # characters of a path, or bytes of a value, that count as a part of it where one is walked
 _AGAIN = 16  # how much more the parts count that a walk met before
-_function_mode = torch._C._is_torch_function_mode_enabled  # noqa: SLF001  nothing public tells
-_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  as above
 _NAN = struct.pack(">d", math.nan)
 UNKNOWN = "Filch does not know how to store it"
 
@@ -37,8 +35,7 @@ def encode(value: Any, put: Put, path: str = "", *, exact: bool = True) -> Spec:
         exact: say also how tensors lie in memory and which objects are one and the same; else each tensor is put
             wherever it stands, whole.
     """
-    # What reads a tensor is our own business, not that of a mode that the model runs in; torch.device(…) is one too.
-    modes = _function_mode() or _dispatch_modes()
+    modes = are_modes()  # what reads a tensor is our own business, not that of a mode that the model runs in
     if not modes:
         if type(value) is torch.Tensor and is_usual(value):  # what most modules give
             return put(value, path)

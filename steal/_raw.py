@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from ctypes import memmove, string_at
 
 import numpy as np
@@ -13,6 +13,10 @@ from torch.utils import _python_dispatch
 from ._dtypes import CARRIERS, from_carrier
 
 _SMALL, _LARGE = 2**14, 2**20
+_PIECE = 512  # words
+_Words = npt.NDArray[np.int64]
+_function_mode = torch._C._is_torch_function_mode_enabled  # noqa: SLF001  nothing public tells
+_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  as above
 _WEIGHTS = np.random.default_rng(0).integers(-(2**63), 2**63, 4096) | 1  # odd: no bit of a word gets lost
 
 
@@ -31,6 +35,11 @@ class _Place:
 
 
 _scratch = _Scratch()
+
+
+def are_modes() -> bool:
+    """Whether any mode has a say in what is asked of a tensor; torch.device(…) is one too."""
+    return bool(_function_mode() or _dispatch_modes())
 
 
 def no_modes() -> ExitStack:
@@ -72,39 +81,53 @@ def copy(target: int, source: int, nbytes: int) -> None:
         memmove(target, source, nbytes)
         return
     to, what = (torch.from_numpy(np.asarray(_Place(place, nbytes, "|u1"))) for place in (target, source))
-    with untouched():
+    with _unseen():
         to.copy_(what)
 
 
 def checksum(address: int, nbytes: int) -> int:
     """A number that another content hardly has.
 
-    It is over all bytes and their order; of more than 1 MiB, over all bytes, the order of pieces of 32 KiB, and that of
-    4,096 words among them: at the speed of memory.
+    It is over all bytes and their order; of more than 1 MiB, over all bytes, the order of pieces of 4 KiB, and that of
+    512 words among them: at the speed of memory.
     """
     if nbytes <= _SMALL:
         return hash(string_at(address, nbytes))
     words = np.asarray(_Place(address, nbytes // 8, "<i8"))
     rest = string_at(address + 8 * len(words), nbytes % 8)
-    whole = len(words) // len(_WEIGHTS) * len(_WEIGHTS)
-    rows, tail = words[:whole].reshape(-1, len(_WEIGHTS)), _ordered(words[whole:])
     if nbytes <= _LARGE:
-        return hash((np.einsum("ij,j->i", rows, _WEIGHTS).tobytes(), tail, _ordered(_sample(words)), rest))
-    with untouched():
+        rows, tail = _pieces(words, len(_WEIGHTS))
+        return hash(
+            (np.einsum("ij,j->i", rows, _WEIGHTS).tobytes(), _ordered(tail), _ordered(_sample(words, 4096)), rest)
+        )
+    rows, tail = _pieces(words, _PIECE)
+    with _unseen():
         sums = torch.from_numpy(rows).sum(1).numpy()
-    return hash((sums.tobytes(), tail, _ordered(_sample(words)), rest))
+    return hash((sums.tobytes(), _ordered(tail), _ordered(_sample(words, _PIECE)), rest))
 
 
-def _sample(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return words[:: -(-len(words) // len(_WEIGHTS))]
+def _unseen() -> AbstractContextManager[object]:
+    """`untouched` where anybody would look; autograd doesn't look at bare bytes."""
+    return untouched() if are_modes() else nullcontext()
 
 
-def _ordered(words: npt.NDArray[np.int64]) -> tuple[int, int]:
+def _pieces(words: _Words, length: int) -> tuple[_Words, _Words]:
+    whole = len(words) // length * length
+    return words[:whole].reshape(-1, length), words[whole:]
+
+
+def _sample(words: _Words, count: int) -> _Words:
+    return words[:: -(-len(words) // count)]
+
+
+def _ordered(words: _Words) -> tuple[int, int]:
     """Two numbers for some words and their order.
 
     A product keeps the highest bit of a word in its own highest bit alone, where two of them, the signs of float64 say,
     cancel out: so all are taken once more, shifted.
     """
+    if not len(words):
+        return 0, 0
     weights = _WEIGHTS[: len(words)]
     shifted = np.right_shift(words, 21, out=_scratch.words[: len(words)])
     return int(np.einsum("i,i->", words, weights)), int(np.einsum("i,i->", shifted, weights))
