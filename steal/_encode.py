@@ -15,7 +15,7 @@ from ._arrays import array_form
 from ._children import Child, children, is_state_holder, step_to
 from ._dtypes import SHELLS, not_storable
 from ._foreign import DEEPEST, FACTORIES, MOST, Foreign, Put, Spec, skipped, type_name
-from ._raw import are_modes, no_modes
+from ._raw import dispatch_modes, function_mode, no_modes
 from ._tensors import held, is_usual, parts
 
 _EXACT = 2**53  # integers beyond lose digits in other JSON readers
@@ -35,7 +35,8 @@ def encode(value: Any, put: Put, path: str = "", *, exact: bool = True) -> Spec:
         exact: say also how tensors lie in memory and which objects are one and the same; else each tensor is put
             wherever it stands, whole.
     """
-    modes = are_modes()  # what reads a tensor is our own business, not that of a mode that the model runs in
+    # What reads a tensor is our own business, not that of a mode that the model runs in.
+    modes = function_mode() or dispatch_modes()
     if not modes:
         if type(value) is torch.Tensor and is_usual(value):  # what most modules give
             return put(value, path)

@@ -22,8 +22,10 @@ from ._key import Key
 from ._records import ModuleInfo
 from ._wire import field, varint
 
-# The numbers of fields, and the fields that are the same in all nodes, from onnx.proto.
-_GRAPH, _NODE, _OUTPUT = 7, 1, 12
+# From onnx.proto: the numbers of fields, how those begin that are the name of a tensor, node or output, or a node's
+# output, and the fields that are the same in all nodes.
+_GRAPH, _NODE, _OUTPUT, _ATTRIBUTE, _TENSOR, _RAW, _EXTERNAL = 7, 1, 12, 5, 5, 9, 13
+_TENSOR_NAME, _NODE_NAME, _OUTPUT_NAME, _NODE_OUTPUT = b"\x42", b"\x1a", b"\x0a", b"\x12"
 _CONSTANT = onnx.NodeProto(op_type="Constant").SerializeToString()
 _VALUE = AttributeProto(name="value", type=AttributeProto.TENSOR).SerializeToString()
 _IS_EXTERNAL = TensorProto(data_location=TensorProto.EXTERNAL).SerializeToString()
@@ -191,13 +193,13 @@ def _add(name: str, entry: Entry, location: str | None, read: Callable[[int, int
     called = varint(len(text)) + text
     if location is None or size == 0:  # ONNX Runtime refuses external data of length 0
         head, kind = _forms(onnx_type, dims, None)
-        numbers = field(9, read(offset, size))
+        numbers = field(_RAW, read(offset, size))
     else:
         head, kind = _forms(onnx_type, dims, (location, size))
         numbers = _external("offset", str(offset))
-    attribute = _VALUE + field(5, b"".join((head, b"\x42", called, numbers)))
-    node = b"".join((_CONSTANT, b"\x12", called, b"\x1a", called, field(5, attribute)))
-    return field(_NODE, node), field(_OUTPUT, b"".join((kind, b"\x0a", called)))
+    attribute = _VALUE + field(_TENSOR, b"".join((head, _TENSOR_NAME, called, numbers)))
+    node = b"".join((_CONSTANT, _NODE_OUTPUT, called, _NODE_NAME, called, field(_ATTRIBUTE, attribute)))
+    return field(_NODE, node), field(_OUTPUT, b"".join((kind, _OUTPUT_NAME, called)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -211,7 +213,7 @@ def _forms(onnx_type: int, dims: tuple[int, ...], outside: tuple[str, int] | Non
 
 
 def _external(key: str, value: str) -> bytes:
-    return field(13, field(1, key.encode()) + field(2, value.encode()))
+    return field(_EXTERNAL, field(1, key.encode()) + field(2, value.encode()))
 
 
 def known_modules(modules: dict[str, ModuleInfo]) -> dict[str, Any]:

@@ -15,8 +15,10 @@ from ._dtypes import CARRIERS, from_carrier
 _SMALL, _LARGE = 2**14, 2**20
 _PIECE = 512  # words
 _Words = npt.NDArray[np.int64]
-_function_mode = torch._C._is_torch_function_mode_enabled  # noqa: SLF001  nothing public tells
-_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  as above
+_WORD = np.dtype(np.int64).str
+# Whether any mode has a say in what is asked of a tensor, of either kind; torch.device(…) is one, too.
+function_mode = torch._C._is_torch_function_mode_enabled  # noqa: SLF001  nothing public tells
+dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  as above
 _WEIGHTS = np.random.default_rng(0).integers(-(2**63), 2**63, 4096) | 1  # odd: no bit of a word gets lost
 
 
@@ -35,11 +37,6 @@ class _Place:
 
 
 _scratch = _Scratch()
-
-
-def are_modes() -> bool:
-    """Whether any mode has a say in what is asked of a tensor; torch.device(…) is one too."""
-    return bool(_function_mode() or _dispatch_modes())
 
 
 def no_modes() -> ExitStack:
@@ -93,7 +90,7 @@ def checksum(address: int, nbytes: int) -> int:
     """
     if nbytes <= _SMALL:
         return hash(string_at(address, nbytes))
-    words = np.asarray(_Place(address, nbytes // 8, "<i8"))
+    words = np.asarray(_Place(address, nbytes // 8, _WORD))
     rest = string_at(address + 8 * len(words), nbytes % 8)
     if nbytes <= _LARGE:
         rows, tail = _pieces(words, len(_WEIGHTS))
@@ -108,7 +105,7 @@ def checksum(address: int, nbytes: int) -> int:
 
 def _unseen() -> AbstractContextManager[object]:
     """`untouched` where anybody would look; autograd doesn't look at bare bytes."""
-    return untouched() if are_modes() else nullcontext()
+    return untouched() if function_mode() or dispatch_modes() else nullcontext()
 
 
 def _pieces(words: _Words, length: int) -> tuple[_Words, _Words]:

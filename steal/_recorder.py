@@ -263,7 +263,8 @@ class Recorder:
             self._narrator.stored(key, value)
 
     def _put(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
-        reason = not_storable(tensor) or (self._too_large(tensor) if self._limited or tensor.is_cuda else None)
+        on_cpu = tensor.is_cpu
+        reason = not_storable(tensor) or (self._too_large(tensor) if self._limited or not on_cpu else None)
         if reason is not None:
             self._narrator.skipped(key, tensor, reason)
             return skipped(tensor, reason)
@@ -271,7 +272,7 @@ class Recorder:
             return {"statistics": to_json(statistics(tensor))}
         raw, content, one_piece = tensor, None, 0
         flags = tensor.is_conj(), tensor.is_neg()
-        if tensor.is_cpu:
+        if on_cpu:
             if flags == _AS_IT_READS and tensor.is_contiguous():
                 one_piece = tensor.nbytes
             else:
