@@ -11,7 +11,7 @@ from ._calls import Frame
 from ._dtypes import not_storable
 from ._extra import Recording
 from ._key import Key
-from ._raw import checksum, plain
+from ._raw import checksum, no_modes, plain
 from ._records import Origin
 
 
@@ -29,8 +29,9 @@ class Parameters:
     def start(self, recording: Recording) -> None:
         """See `Extra.start`."""
         self._recording = recording
-        for name, parameter in self._named():
-            self._hear(name, parameter)
+        with no_modes():
+            for name, parameter in self._named():
+                self._hear(name, parameter)
 
     def entered(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002  see `Extra`
         """See `Extra.entered`."""
@@ -47,12 +48,13 @@ class Parameters:
             handle.remove()
 
     def _look(self, call: int | None) -> None:
-        for name, parameter in self._named():
-            self._hear(name, parameter)  # made or unfrozen since
-            content = _content(parameter)
-            if self._contents.get(name) != content:
-                self._contents[name] = content
-                self._take(name, "P", parameter, call)
+        with no_modes():  # those of the model's run see what the model does, and not that we look
+            for name, parameter in self._named():
+                self._hear(name, parameter)  # made or unfrozen since
+                content = _content(parameter)
+                if self._contents.get(name) != content:
+                    self._contents[name] = content
+                    self._take(name, "P", parameter, call)
 
     def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
         known: set[int] = set()

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from ctypes import memmove, string_at
 
 import numpy as np
@@ -73,13 +73,15 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def copy(target: int, source: int, nbytes: int) -> None:
-    """Copy memory; much of it by all the threads that torch has, as the model waits meanwhile."""
+    """Copy memory; much of it by all the threads that torch has, as the model waits meanwhile.
+
+    Like `checksum`, it is called where no mode of the user's looks.
+    """
     if nbytes < _LARGE:
         memmove(target, source, nbytes)
         return
     to, what = (torch.from_numpy(np.asarray(_Place(place, nbytes, "|u1"))) for place in (target, source))
-    with _unseen():
-        to.copy_(what)
+    to.copy_(what)
 
 
 def checksum(address: int, nbytes: int) -> int:
@@ -98,14 +100,8 @@ def checksum(address: int, nbytes: int) -> int:
             (np.einsum("ij,j->i", rows, _WEIGHTS).tobytes(), _ordered(tail), _ordered(_sample(words, 4096)), rest)
         )
     rows, tail = _pieces(words, _PIECE)
-    with _unseen():
-        sums = torch.from_numpy(rows).sum(1).numpy()
+    sums = torch.from_numpy(rows).sum(1).numpy()
     return hash((sums.tobytes(), _ordered(tail), _ordered(_sample(words, _PIECE)), rest))
-
-
-def _unseen() -> AbstractContextManager[object]:
-    """`untouched` where anybody would look; autograd doesn't look at bare bytes."""
-    return untouched() if function_mode() or dispatch_modes() else nullcontext()
 
 
 def _pieces(words: _Words, length: int) -> tuple[_Words, _Words]:

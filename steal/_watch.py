@@ -153,12 +153,12 @@ def _passed_on(inputs: Any) -> frozenset[str]:
 
 def flaws(tensor: torch.Tensor) -> frozenset[str]:
     """Which of `"nan"` and `"inf"` are among a tensor's numbers; none in one whose numbers can't be had."""
-    floating = tensor.is_floating_point() or tensor.is_complex()
-    if not floating or not_storable(tensor) is not None or tensor.dtype == torch.float4_e2m1fn_x2:
-        return _NONE
-    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():  # the answer would have to be waited for
-        return _NONE
     with untouched():
+        floating = tensor.is_floating_point() or tensor.is_complex()
+        if not floating or not_storable(tensor) is not None or tensor.dtype == torch.float4_e2m1fn_x2:
+            return _NONE
+        if tensor.is_cuda and torch.cuda.is_current_stream_capturing():  # the answer would have to be waited for
+            return _NONE
         if tensor.element_size() == 1:
             tensor = tensor.to(torch.float32)
         elif tensor.dtype == torch.complex32:

@@ -1,0 +1,172 @@
+"""Bytes in memory: copies, and what tells that they were changed past torch's version counter."""
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from filch.steal import _format, recover, steal_forward
+from filch.steal._raw import checksum, copy
+
+SIZES = [1, 1000, 2**14, 2**14 + 11, 2**20, 2**20 + 1, 5 * 2**20 + 4099]
+WORD, PIECE = 8, 4096
+MIB = 2**20
+
+
+def _of(memory):
+    return checksum(memory.data_ptr(), memory.nbytes)
+
+
+def _random(size):
+    return torch.randint(0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(size))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("offset", [0, 1, 5])
+def test_a_copy_is_all_bytes_and_none_besides(size, offset):
+    """From and to any address."""
+    source, target = _random(size + 8), torch.zeros(size + 16, dtype=torch.uint8)
+
+    copy(target.data_ptr() + 3, source.data_ptr() + offset, size)
+
+    assert torch.equal(target[3 : 3 + size], source[offset : offset + size])
+    assert not target[:3].any()
+    assert not target[3 + size :].any()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("offset", [0, 1, 5])
+def test_a_checksum_is_that_of_the_bytes_wherever_they_lie(size, offset):
+    """It can't tell addresses apart."""
+    memory = _random(size + 8)
+    moved = memory[offset : offset + size].clone()
+
+    assert checksum(memory.data_ptr() + offset, size) == _of(moved)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("place", [0, 0.5, 1])
+@pytest.mark.parametrize("bit", [1, 128])
+def test_a_checksum_sees_each_bit(size, place, bit):
+    """The highest one of a word is where a sum of products is blindest."""
+    memory = _random(size)
+    before = _of(memory)
+
+    memory[int(place * (size - 1))] ^= bit
+
+    assert _of(memory) != before
+
+
+@pytest.mark.parametrize("size", [size for size in SIZES if size > 2 * PIECE])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.roll(WORD),
+        lambda x: x.roll(PIECE),
+        lambda x: torch.cat([x[PIECE : 2 * PIECE], x[:PIECE], x[2 * PIECE :]]),
+        lambda x: x.flip(0),
+        lambda x: x.index_add(0, torch.tensor([7, PIECE + 7]), torch.full((2,), 128, dtype=torch.uint8)),
+    ],
+    ids=["a word on", "a piece on", "two pieces", "backwards", "two signs"],
+)
+def test_a_checksum_sees_the_order_of_pieces(size, change):
+    """Of more than 1 MiB, it is sums of 4 KiB and their order, and the order of some words."""
+    memory = _random(size)
+
+    assert _of(change(memory)) != _of(memory)
+
+
+@pytest.mark.parametrize("write", [lambda x: x.data.view(-1)[-1:].add_(1), lambda x: x.numpy().put(-1, 7.0)])
+def test_a_large_tensor_that_was_written_past_torch_is_taken_again(write):
+    """One number of a million, which torch's version counter doesn't see."""
+
+    class Writes(nn.Module):
+        def forward(self, x):
+            write(x)
+            return x
+
+    module = Writes()
+    with steal_forward(("m", module)) as capture:
+        module(torch.zeros(2**20))
+
+    assert not capture["m", 0, "I"][0][0].any()
+    assert capture["m", 0, "O"][-1] > 0
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, seen):
+        super().__init__()
+        self.seen = seen
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.seen.append(function)
+        return function(*args, **(kwargs or {}))
+
+
+class _Dispatches(TorchDispatchMode):
+    def __init__(self, seen):
+        super().__init__()
+        self.seen = seen
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen.append(function)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [_Functions, _Dispatches])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dump_file": "dump.onnx"},
+        {"gradients": True},
+        {"parameters": True},
+        {"statistics_only": True},
+        {"operators": True},
+        {"watch": "nonfinite"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_modes_of_the_users_see_the_model_alone(mode, options, tmp_path, monkeypatch):
+    """Also where torch's threads copy and sum: what is taken has 4 MiB, as the weights have."""
+    monkeypatch.chdir(tmp_path)
+    model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU())
+    x = torch.randn(1024, 1024, requires_grad=True)
+
+    def seen(*, steals):
+        found = []
+        with mode(found):
+            if steals:
+                with steal_forward(model, include="*", **options):
+                    model(x).sum().backward()
+            else:
+                model(x).sum().backward()
+        model.zero_grad()
+        x.grad = None
+        return [str(function) for function in found]
+
+    assert seen(steals=True) == seen(steals=False)
+
+
+def test_large_tensors_of_inference_mode_are_taken():
+    """They have no version: each is kept whenever it comes by."""
+    model = nn.Sequential(nn.ReLU(), nn.Identity())
+    with torch.inference_mode(), steal_forward(model, include="*") as capture:
+        given = model(torch.arange(MIB, dtype=torch.float32) - 9)
+
+    assert torch.equal(capture["1", 0, "O"], given)
+    assert capture.totals.shared == 0
+
+
+def test_a_model_that_protobuf_can_not_hold_is_left_to_be_recovered(tmp_path, monkeypatch):
+    """A million names of a thousand letters, say: the tensors are on the disk, and nothing is lost."""
+    path, module = tmp_path / "dump.onnx", nn.ReLU()
+    with monkeypatch.context() as patch:
+        patch.setattr(_format, "LARGEST", 500)
+        with steal_forward(("m", module), dump_file=path) as capture:
+            module(torch.ones(3))
+
+    assert not path.exists()
+    assert "protobuf can hold 2 GiB" in str(capture.error)
+    recovered = recover(path)
+    assert recovered["m", 0, "O"].tolist() == [1, 1, 1]
