@@ -49,6 +49,9 @@ def compare(
     Raises:
         FilchError: the files, the backend, or the two sides do not fit; in one sentence.
     """
+    if not isinstance(reference, Records | str | os.PathLike):
+        kind = type(reference).__name__
+        raise CompareError(f"the reference comes first: a capture, a dump or its path, not a {kind}")
     held = reference if isinstance(reference, Records) else restore(reference)
     given = _program(program)
     engine = get_backend(backend) if isinstance(backend, str) else backend

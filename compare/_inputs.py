@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from filch.export import Graph, Program, Value
-from filch.steal import Call, Key, Records, argument_tensors, describe
+from filch.steal import Call, Key, Records, Skipped, argument_tensors, describe, left_out
 
 from ._errors import CompareError
 
@@ -105,13 +106,13 @@ def _stolen(reference: Records, program: Program, graph: Graph, call: Call) -> t
     args, kwargs = reference[Key(name, iteration, "I")]
     found = argument_tensors(reference.modules[name].parameters, args, kwargs)
     place = f"{_where(reference)}, call {call.index} of {name or 'the model'}"
-    paths = _paths(program, graph, found, place)
+    paths = _paths(program, graph, found, f"{place}, was given {', '.join(found) or 'no tensors'}{_lost(args, kwargs)}")
     feeds = {graph_name: _fed(graph.values[graph_name], path, found[path], place) for graph_name, path in paths.items()}
     return StolenCall(call.index, name, feeds, keys), [path for path in found if path not in paths.values()]
 
 
-def _paths(program: Program, graph: Graph, found: Mapping[str, torch.Tensor], place: str) -> dict[str, str]:
-    """For each input of the graph, the path of the argument that it is fed."""
+def _paths(program: Program, graph: Graph, found: Mapping[str, torch.Tensor], given: str) -> dict[str, str]:
+    """For each input of the graph, the path of the argument that it is fed; `given` says what there is."""
     inputs = graph.inputs
     paths = {name: program.inputs.get(name, name) for name in inputs}
     if not program.inputs:  # a foreign file: inputs that are not called like arguments are taken in order
@@ -119,9 +120,16 @@ def _paths(program: Program, graph: Graph, found: Mapping[str, torch.Tensor], pl
         paths = {name: path if path in found or not rest else rest.pop(0) for name, path in paths.items()}
     for path in paths.values():
         if path not in found:
-            has = ", ".join(found) or "no tensors"
-            raise CompareError(f"the program takes an input {path!r}, but {place}, was given {has}")
+            raise CompareError(f"the program takes an input {path!r}, but {given}")
     return paths
+
+
+def _lost(args: Any, kwargs: Any) -> str:
+    """What the capture was told not to keep of the arguments, to add to a message."""
+    for path, part in left_out((args, kwargs)).items():
+        why = part.reason if isinstance(part, Skipped) else "it has their statistics only"
+        return f"; of {Key('', 0, 'I').place(path).partition('.I')[2]} the capture has no numbers: {why}"
+    return ""
 
 
 def _fed(value: Value, path: str, tensor: torch.Tensor, place: str) -> torch.Tensor:

@@ -333,6 +333,26 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
         compare(parts, program, backend="nothing")
     with pytest.raises(CompareError, match="not int"):
         compare(parts, 3)  # type: ignore[arg-type]
+    with pytest.raises(CompareError, match="the reference comes first: a capture, a dump or its path, not a Program"):
+        compare(program, parts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"statistics_only": True}, "it has their statistics only"),
+        ({"storage_limit": 8}, "bytes are over the storage limit of 8"),
+        ({"total_limit": 8}, "bytes would be over the total limit of 8"),
+    ],
+)
+def test_inputs_that_the_capture_was_told_not_to_keep_are_named(
+    model: Model, inputs: tuple[torch.Tensor], program: Program, options: dict[str, object], reason: str
+) -> None:
+    """With the option that it was told by."""
+    kept = capture_of(model, inputs, **options)
+
+    with pytest.raises(CompareError, match=rf"of \.args\[0\] the capture has no numbers: .*{reason}"):
+        compare(kept, program)
 
 
 def test_an_empty_capture_is_refused(program: Program) -> None:
