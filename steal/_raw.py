@@ -36,7 +36,12 @@ class _Place:
         self.__array_interface__ = {"data": (address, False), "shape": (count,), "typestr": kind, "version": 3}
 
 
+class _Threads:
+    started = False
+
+
 _scratch = _Scratch()
+_threads = _Threads()
 
 
 def no_modes() -> ExitStack:
@@ -80,37 +85,50 @@ def copy(target: int, source: int, nbytes: int) -> None:
     if nbytes < _LARGE:
         memmove(target, source, nbytes)
         return
-    to, what = (torch.from_numpy(np.asarray(_Place(place, nbytes, "|u1"))) for place in (target, source))
-    to.copy_(what)
+    with _by_torch():
+        to, what = (torch.from_numpy(np.asarray(_Place(place, nbytes, "|u1"))) for place in (target, source))
+        to.copy_(what)
 
 
 def checksum(address: int, nbytes: int) -> int:
     """A number that another content hardly has.
 
-    It is over all bytes and their order; of more than 1 MiB, over all bytes, the order of pieces of 4 KiB, and that of
-    512 words among them: at the speed of memory.
+    Up to 1 MiB, it is over all bytes and their order. Of more, it is over all bytes, the order of pieces of 4 KiB, and
+    that of 4,096 words among them, at the speed of memory: what it can't see is a few numbers within such a piece that
+    change places, or their signs in pairs.
     """
     if nbytes <= _SMALL:
         return hash(string_at(address, nbytes))
     words = np.asarray(_Place(address, nbytes // 8, _WORD))
     rest = string_at(address + 8 * len(words), nbytes % 8)
+    # The step is odd, so that of pairs (complex numbers, say) both are seen.
+    sample = _ordered(words[:: -(-len(words) // len(_WEIGHTS)) | 1])
     if nbytes <= _LARGE:
         rows, tail = _pieces(words, len(_WEIGHTS))
-        return hash(
-            (np.einsum("ij,j->i", rows, _WEIGHTS).tobytes(), _ordered(tail), _ordered(_sample(words, 4096)), rest)
-        )
+        return hash((np.einsum("ij,j->i", rows, _WEIGHTS).tobytes(), _ordered(tail), sample, rest))
     rows, tail = _pieces(words, _PIECE)
-    sums = torch.from_numpy(rows).sum(1).numpy()
-    return hash((sums.tobytes(), _ordered(tail), _ordered(_sample(words, _PIECE)), rest))
+    with _by_torch():
+        sums = torch.from_numpy(rows).sum(1).numpy()
+    return hash((sums.tobytes(), _ordered(tail), sample, rest))
+
+
+@contextmanager
+def _by_torch() -> Iterator[None]:
+    """Inside, torch's threads work on bare memory, whatever transformation of torch.func the model is in."""
+    _threads.started = True
+    with torch._C._DisableFuncTorch():  # noqa: SLF001  nothing public does
+        yield
+
+
+def stay_alone() -> None:
+    """In a forked process: the threads that torch started for us are not there, and it would wait for them."""
+    if _threads.started:
+        torch.set_num_threads(1)
 
 
 def _pieces(words: _Words, length: int) -> tuple[_Words, _Words]:
     whole = len(words) // length * length
     return words[:whole].reshape(-1, length), words[whole:]
-
-
-def _sample(words: _Words, count: int) -> _Words:
-    return words[:: -(-len(words) // count)]
 
 
 def _ordered(words: _Words) -> tuple[int, int]:

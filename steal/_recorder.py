@@ -21,7 +21,7 @@ from ._growth import RANK, Growth
 from ._key import Key
 from ._narrate import Narrator
 from ._options import Options
-from ._raw import checksum, plain, untouched
+from ._raw import checksum, plain, stay_alone, untouched
 from ._records import Origin, Totals
 from ._sharing import Sharing
 from ._statistics import statistics, to_json
@@ -408,6 +408,7 @@ def _is_last(hook: int, hooks: dict[int, Any]) -> bool:
 
 
 def _fall_silent() -> None:
+    stay_alone()
     for recorder in list(_listening):
         recorder.fall_silent()
 

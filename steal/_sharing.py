@@ -70,7 +70,7 @@ class Sharing:
         if content is None or not nbytes:
             return None
         start = place[0] * place[3].itemsize
-        return _inside(known[2], storage.data_ptr(), start, nbytes)
+        return _inside(known[2], storage, start, nbytes)
 
     def note(self, asked: Asked, content: int | None, nbytes: int, reference: int) -> None:
         """Remember that a tensor is kept as `reference` (see `find`)."""
@@ -103,10 +103,11 @@ class Sharing:
                 self._storages[identity] = known
 
 
-def _inside(all_kept: tuple[_Kept, ...], base: int, start: int, nbytes: int) -> Known | None:
+def _inside(all_kept: tuple[_Kept, ...], storage: torch.UntypedStorage, start: int, nbytes: int) -> Known | None:
     """What is kept that these bytes lie in, if that costs less to check than to keep them would."""
     for (offset, _, _, dtype, _, _), content, reference, size in all_kept:
         first = offset * dtype.itemsize
-        if first <= start and start + nbytes <= first + size and size <= 8 * nbytes:
-            return (reference, start - first) if checksum(base + first, size) == content else None
+        if first <= start and start + nbytes <= first + size <= storage.nbytes() and size <= 8 * nbytes:
+            same = checksum(storage.data_ptr() + first, size) == content
+            return (reference, start - first) if same else None
     return None
