@@ -1,5 +1,6 @@
 """What `steal_forward(verbose=1)` prints."""
 
+import logging
 from typing import Any
 
 import torch
@@ -8,6 +9,8 @@ from torch import nn
 from ._describe import describe
 from ._key import Key
 from ._records import Totals
+
+_log = logging.getLogger("filch")
 
 
 class Narrator:
@@ -18,7 +21,11 @@ class Narrator:
 
     def _say(self, text: str) -> None:
         if self.verbose:
-            print(text)
+            try:
+                print(text)
+            except (OSError, ValueError) as error:  # nobody reads on; a terminal without the letters of a name
+                self.verbose = 0
+                _log.warning("can't print what is stolen, and go on without: %s", error)
 
     def enter(self, name: str, module: nn.Module, iteration: int, args: Any, kwargs: Any) -> None:
         if self.verbose:

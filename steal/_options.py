@@ -51,7 +51,7 @@ def options(
         FilchError: it makes no sense.
     """
     for name, limit in (("storage_limit", storage_limit), ("total_limit", total_limit)):
-        if not (limit is None or isinstance(limit, int | float)):
+        if limit is not None and not (isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 0):
             raise FilchError(f"{name} is a number of bytes like 2**28, not {limit!r}")
     if on_error not in ("continue", "raise"):
         raise FilchError(f"on_error is 'continue' or 'raise', not {on_error!r}")

@@ -210,9 +210,13 @@ class Recorder:
             self._keep(key, encode(value, lambda tensor, path: self._put(tensor, key, path)), origin, value)
 
     def _is_full(self) -> bool:
-        if self._store.error is not None and self._options.stop:
-            raise self._store.error
-        return self._store.error is not None
+        error = self._store.error
+        if error is None:
+            return False
+        if self._options.stop:
+            raise error
+        self.tell(f"{error}; the model runs on, and nothing more is kept")
+        return True
 
     @contextmanager
     def guarded(self, name: str) -> Iterator[None]:

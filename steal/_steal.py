@@ -32,16 +32,20 @@ class Capture(Records):
     Attributes:
         dump_file: where it is written, or None.
         totals: how much was taken.
-        error: why the dump ends before the run did, if it does.
     """
 
     dump_file: str | None = None
-    error: DumpError | None = None
 
     def __init__(self, recorder: Recorder, modules: dict[str, ModuleInfo], store: Store) -> None:
         super().__init__(Taken(store.rows), modules, store, failed=recorder.failed)
         self.totals: Totals = recorder.totals
         self._store = store
+        self._failed: DumpError | None = None
+
+    @property
+    def error(self) -> DumpError | None:
+        """Why the dump ends before the run does, if it does; in the block, as far as is known."""
+        return self._failed or self._store.error
 
     def flush(self) -> int:
         """Wait until all records so far are with the operating system, so that a kill can't take them.
@@ -188,9 +192,7 @@ def _finish(capture: Capture, store: Store, *, stop: bool) -> None:
     try:
         store.close()
     except DumpError as error:
-        capture.error = error
-    else:
-        capture.error = store.error
+        capture._failed = error  # noqa: SLF001  the other half of this module
     if isinstance(store, DumpWriter):
         capture.totals.waited = store.waited
         capture.records = Taken(store.rows)  # what was read before may not have come to the disk

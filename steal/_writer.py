@@ -59,6 +59,10 @@ class DumpWriter:
             is_folder = self.path.is_dir()
         except OSError as error:  # a name that is too long
             raise self._refused(error) from error
+        if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
+            raise DumpError(f"buffer is a number of bytes like 2**28, not {buffer!r}")
+        if self.path.exists() and not is_folder and not self.path.is_file():
+            raise DumpError(f"can't write a dump to {str(path)!r}: it is no regular file")
         if is_folder:
             raise DumpError(f"can't write a dump to {str(path)!r}: it is a folder; add a name like 'reference.onnx'")
         self.error: DumpError | None = None
@@ -153,7 +157,9 @@ class DumpWriter:
 
     def flush(self) -> int:
         """Wait until all records so far are with the operating system; returns how many are."""
-        return self._stream.flush()
+        records = self._stream.flush()
+        self._check()
+        return records
 
     def close(self) -> None:
         """Write the model around the tensors and put the dump in its place; `get` reads on, whatever becomes of that.
@@ -170,9 +176,12 @@ class DumpWriter:
             self.index.cut_to(self._stream.durable)
         try:
             refused = self._publish() or refused
-        except (OSError, EncodeError) as error:  # EncodeError: over 2 GiB of index
+        except (OSError, EncodeError, UnicodeError) as error:  # over 2 GiB of index; a name that ONNX can't have
             self._keep_drafts = True
-            raise self._refused(error, len(self.index.tops), self.index.end) from error
+            if not self._draft.data.exists():  # the folder is gone
+                raise self._refused(error) from error
+            left = self._refused(error, len(self.index.tops), self.index.end)
+            raise DumpError(f"{left}; `filch recover` makes a dump of them when it can be written") from error
         if refused is not None:
             self.error = self._refused(refused, len(self.index.tops), self.index.end)
 
@@ -197,7 +206,7 @@ class DumpWriter:
 
     def _check(self) -> None:
         if self._stream.error is not None and self.error is None:
-            self.error = self._refused(self._stream.error, self._stream.records, self._stream.durable)
+            self.error = self._refused(self._stream.error)
 
     def _put_cuda(self, tensor: torch.Tensor) -> tuple[int, int]:
         with untouched():

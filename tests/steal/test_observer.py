@@ -404,20 +404,25 @@ class Named(nn.Module):
 @pytest.mark.usefixtures("full_disk")
 @pytest.mark.parametrize("size", [2**16, 2**20])
 def test_a_disk_that_fills_does_not_stop_the_run(tmp_path, caplog, size):
-    """The records until then make a whole dump; the path, the bytes and the records are told at the end."""
+    """It is told at once; the records until then make a whole dump, and how many these are is told at the end."""
     module = nn.Identity()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
         module(torch.ones(4))
         outputs = [module(torch.full((size,), float(index))) for index in range(4)]
+        capture.flush()
+        assert re.fullmatch(FULL, str(capture.error))
+        module(torch.ones(1))
 
     assert [output[0] for output in outputs] == [0, 1, 2, 3]
     assert [path.name for path in tmp_path.iterdir()] == ["dump.onnx"]
     dump = restore(tmp_path / "dump.onnx")
     assert list(dump) == list(capture) == [("m", 0, "I"), ("m", 0, "O")]
     assert dump["m", 0, "O"].tolist() == [1] * 4
-    assert caplog.messages == [str(capture.error)]
-    assert re.search(rf"{FULL}.*after 16 bytes; the first 2 records are complete", str(capture.error))
+    told, summary = caplog.messages
+    assert re.fullmatch(f"{FULL}; the model runs on, and nothing more is kept", told)
+    assert summary == str(capture.error)
+    assert re.search(rf"{FULL}.*after 16 bytes; the first 2 records are complete", summary)
     assert not _hooks_on(module)
 
 

@@ -1,12 +1,14 @@
 """What of a run is kept, and how much."""
 
+import io
 import math
+import os
 
 import pytest
 import torch
 from torch import nn
 
-from filch.steal import FilchError, Skipped, Statistics, describe, restore, steal_forward
+from filch.steal import DumpError, FilchError, Skipped, Statistics, describe, restore, steal_forward
 
 
 def _kept(**options):
@@ -162,3 +164,46 @@ def test_options_that_make_no_sense_are_refused_before_anything_runs(options, me
         pytest.fail("the block was entered")
 
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("buffer", [0, -1, "1", None, True, 1.5])
+def test_a_buffer_is_a_number_of_bytes(buffer, tmp_path):
+    """Nothing is left of what did not begin."""
+    with (
+        pytest.raises(DumpError, match=r"buffer is a number of bytes like 2\*\*28, not "),
+        steal_forward(nn.Identity(), dump_file=tmp_path / "dump.onnx", buffer=buffer),
+    ):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("limit", [-1, float("nan"), True, "1"])
+@pytest.mark.parametrize("name", ["storage_limit", "total_limit"])
+def test_a_limit_is_a_number_of_bytes(name, limit):
+    """Not a switch, and not below nothing."""
+    with pytest.raises(FilchError, match=f"{name} is a number of bytes"), steal_forward(nn.Identity(), **{name: limit}):
+        pass
+
+
+def test_what_is_no_regular_file_is_not_written_to(tmp_path):
+    """A pipe would be waited for, and a device read or replaced at the end."""
+    os.mkfifo(tmp_path / "pipe")
+
+    for path in (tmp_path / "pipe", "/dev/null", "/dev/full"):
+        with pytest.raises(DumpError, match="it is no regular file"), steal_forward(nn.Identity(), dump_file=path):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_who_can_not_be_told_loses_no_value(monkeypatch, caplog):
+    """A terminal without the letters of a name, or a reader that went away."""
+    text = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", text)
+    module = nn.Identity()
+    with steal_forward(("ü", module), verbose=1) as capture:
+        module(torch.ones(2))
+
+    assert len(capture) == 2
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "can't print what is stolen, and go on without"
+    ]

@@ -1,5 +1,9 @@
 """Bytes in memory: copies, and what tells that they were changed past torch's version counter."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -170,3 +174,93 @@ def test_a_model_that_protobuf_can_not_hold_is_left_to_be_recovered(tmp_path, mo
     assert "protobuf can hold 2 GiB" in str(capture.error)
     recovered = recover(path)
     assert recovered["m", 0, "O"].tolist() == [1, 1, 1]
+
+
+class _Grows(nn.Module):
+    """Gives what it takes, and has a large constant of its own, which is no part of any transformation."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("constant", torch.ones(2**19))
+
+    def forward(self, x):
+        return self.inner(self.constant).sum() * x.sum()
+
+
+@pytest.mark.parametrize(
+    "transformed",
+    [torch.func.functionalize, torch.func.grad, lambda call: lambda x: torch.func.vjp(call, x)[0]],
+    ids=["functionalize", "grad", "vjp"],
+)
+@pytest.mark.parametrize("file", [None, "dump.onnx"])
+def test_large_tensors_beside_a_transformation_are_taken_as_they_are(transformed, file, tmp_path):
+    """Torch would make of our copies what it makes of the model's operations."""
+    model = _Grows()
+    model.inner = nn.Identity()
+    with steal_forward(("inner", model.inner), dump_file=file and tmp_path / file, strict=True) as capture:
+        transformed(model)(torch.randn(3))
+
+    assert torch.equal(capture["inner", 0, "O"], torch.ones(2**19))
+    assert torch.equal(capture["inner", 0, "I"][0][0], torch.ones(2**19))
+
+
+FORKS = """
+import os, signal, torch
+from torch import nn
+from filch.steal import steal_forward
+module = nn.Identity()
+with steal_forward(("m", module)):
+    module(torch.empty(3 * 2**20).detach())
+if os.fork() == 0:
+    signal.alarm(20)
+    torch.ones(3 * 2**20) + 1
+    os._exit(0)
+print(os.wait()[1])
+"""
+
+
+def test_a_forked_process_does_not_wait_for_threads_that_we_started():
+    """Those of a pool are in the parent alone."""
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.stdout.strip() == "0"
+
+
+def test_a_storage_that_shrank_is_not_read_beyond_its_end():
+    """Its version is the same; what was kept of it was longer."""
+    base, module = torch.ones(2**22, dtype=torch.uint8), nn.Identity()
+    with steal_forward(("m", module)) as capture:
+        module(base)
+        base.untyped_storage().resize_(2**20)
+        rest = torch.empty(0, dtype=torch.uint8).set_(base.untyped_storage(), 0, (2**20,))
+        module(rest)
+
+    assert torch.equal(capture["m", 1, "O"], torch.ones(2**20, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("size", [2**13, 2**16, 2**18])
+def test_a_conjugate_that_torch_does_not_count_is_taken_again(size):
+    """All signs of all imaginary parts: as many as a sum of products can't see."""
+
+    class Conjugates(nn.Module):
+        def forward(self, x):
+            x.data.conj_physical_()
+            return x
+
+    module, x = Conjugates(), torch.randn(size, dtype=torch.complex128)
+    wanted = x.conj().resolve_conj()
+    with steal_forward(("m", module)) as capture:
+        module(x)
+
+    assert torch.equal(capture["m", 0, "O"], wanted)
+
+
+def test_a_name_that_onnx_can_not_have_is_refused_at_the_end(tmp_path):
+    """Of a dump with a data file beside it: the model says what that one is called."""
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.onnx")
+    module = nn.Identity()
+    with steal_forward(("m", module), dump_file=path) as capture:
+        module(torch.ones(2**24))
+
+    assert "can't encode" in str(capture.error) or "surrogates not allowed" in str(capture.error)
+    assert list(recover(path, tmp_path / "other.onnx")) == [("m", 0, "I"), ("m", 0, "O")]
