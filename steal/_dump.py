@@ -23,7 +23,6 @@ from ._records import ModuleInfo, Origin, Record, Records
 from ._structure import Spec, decode
 from ._wire import Span, fields
 
-_GRAPH, _METADATA, _NODE = 7, 14, 1  # fields of ModelProto and GraphProto
 _EXACT = 2**53  # see `_structure`; larger integers can be chosen so that all have one hash, and a dictionary crawls
 _NONE = type(None)
 _RECORD_TYPES = {*itertools.product([str], [int], [str], [str, _NONE], [int, _NONE], [int], [str, _NONE])}
@@ -145,9 +144,9 @@ def _parts(path: Path, contents: bytes) -> tuple[Span, dict[str, str]]:
     props: dict[str, str] = {}
     try:
         for number, _, start, stop in fields(contents, 0, len(contents)):
-            if number == _GRAPH:
+            if number == form.GRAPH:
                 graphs.append((start, stop))
-            if number == _METADATA:
+            if number == form.METADATA:
                 entry = StringStringEntryProto.FromString(contents[start:stop])
                 if entry.key in props:
                     raise DumpError(f"{str(path)!r} is damaged: it has {entry.key!r:.200} twice")
@@ -161,7 +160,7 @@ def _parts(path: Path, contents: bytes) -> tuple[Span, dict[str, str]]:
 
 def _nodes(contents: bytes, graph: Span, count: int) -> list[Span]:
     """Where the nodes are in a model, one for each tensor; a dump without any has one all the same."""
-    found = ((start, stop) for number, _, start, stop in fields(contents, *graph) if number == _NODE)
+    found = ((start, stop) for number, _, start, stop in fields(contents, *graph) if number == form.NODE)
     nodes = list(itertools.islice(found, count + 1))
     if len(nodes) != max(count, 1):
         raise ValueError(f"it speaks of {count} tensors, and there are {'more' if len(nodes) > count else len(nodes)}")

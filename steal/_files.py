@@ -26,7 +26,6 @@ try:
 except ImportError:  # not on Windows: there, nothing tells whether a writer lives
     fcntl = None  # type: ignore[assignment]
 
-_GRAPH, _METADATA, _NODE = 7, 14, 1  # fields of ModelProto and GraphProto
 _SMALL = 2**18
 
 
@@ -206,16 +205,18 @@ def _data_of(path: Path) -> Path | None:
     try:
         contents = path.read_bytes() if path.stat().st_size <= form.LARGEST else b""
         parts = [(number, start, stop) for number, _, start, stop in fields(contents, 0, len(contents))]
-        entries = [StringStringEntryProto.FromString(contents[a:b]) for number, a, b in parts if number == _METADATA]
+        entries = [
+            StringStringEntryProto.FromString(contents[a:b]) for number, a, b in parts if number == form.METADATA
+        ]
         if not any(entry.key == form.VERSION_KEY for entry in entries):
             return None
         # Whoever made that file: the parser sees one small node at a time (see `_wire`).
         nodes = (
             NodeProto.FromString(contents[start:stop])
             for number, *graph in parts
-            if number == _GRAPH
+            if number == form.GRAPH
             for kind, _, start, stop in fields(contents, *graph)
-            if kind == _NODE and stop - start <= _SMALL
+            if kind == form.NODE and stop - start <= _SMALL
         )
         places = (entry for node in nodes for item in node.attribute for entry in item.t.external_data)
         names = (entry.value for entry in places if entry.key == "location")

@@ -38,6 +38,13 @@ LARGEST = 2**31  # what protobuf can hold
 OPSET = 24
 IR_VERSION = 13
 
+# Numbers of fields in onnx.proto: of a model, a graph, a node, an attribute and a tensor.
+GRAPH, METADATA = 7, 14
+NODE, OUTPUT = 1, 12
+ATTRIBUTE = 5
+TENSOR = 5
+RAW_DATA, EXTERNAL_DATA = 9, 13
+
 
 def metadata(model: ModelProto) -> dict[str, str]:
     """A model's `metadata_props` as a dictionary."""

@@ -7,8 +7,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from dataclasses import field as default
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import onnx
@@ -17,14 +16,13 @@ from google.protobuf.message import EncodeError
 from onnx import AttributeProto, TensorProto, helper
 
 from . import _format as form
+from . import _wire as wire
 from ._dtypes import CARRIERS, dtype_name
 from ._key import Key
 from ._records import ModuleInfo
-from ._wire import field, varint
 
-# From onnx.proto: the numbers of fields, how those begin that are the name of a tensor, node or output, or a node's
-# output, and the fields that are the same in all nodes.
-_GRAPH, _NODE, _OUTPUT, _ATTRIBUTE, _TENSOR, _RAW, _EXTERNAL = 7, 1, 12, 5, 5, 9, 13
+# How the fields begin that are the name of a tensor, node or output, or a node's output; and those that are the same in
+# all nodes.
 _TENSOR_NAME, _NODE_NAME, _OUTPUT_NAME, _NODE_OUTPUT = b"\x42", b"\x1a", b"\x0a", b"\x12"
 _CONSTANT = onnx.NodeProto(op_type="Constant").SerializeToString()
 _VALUE = AttributeProto(name="value", type=AttributeProto.TENSOR).SerializeToString()
@@ -78,12 +76,12 @@ class Index:
 
     modules: dict[str, ModuleInfo]
     environment: dict[str, str]
-    tensors: list[Entry] = default(default_factory=list)
-    grown: list[tuple[int, int, int]] = default(default_factory=list)
-    tops: list[tuple[int, int]] = default(default_factory=list)
-    failed: dict[Key, str] = default(default_factory=dict)
-    _texts: list[str] = default(default_factory=list)
-    _ends: list[int] = default(default_factory=list)  # how many records there are up to the end of each text
+    tensors: list[Entry] = field(default_factory=list)
+    grown: list[tuple[int, int, int]] = field(default_factory=list)
+    tops: list[tuple[int, int]] = field(default_factory=list)
+    failed: dict[Key, str] = field(default_factory=dict)
+    _texts: list[str] = field(default_factory=list)
+    _ends: list[int] = field(default_factory=list)  # how many records there are up to the end of each text
 
     @property
     def top(self) -> tuple[int, int]:
@@ -142,7 +140,7 @@ class Index:
         opsets = [helper.make_opsetid("", form.OPSET)]
         model = onnx.ModelProto(ir_version=form.IR_VERSION, producer_name="filch", opset_import=opsets)
         helper.set_model_props(model, self._metadata(names))
-        whole: bytes = model.SerializeToString() + field(_GRAPH, graph)
+        whole: bytes = model.SerializeToString() + wire.field(form.GRAPH, graph)
         if len(whole) >= form.LARGEST:
             raise EncodeError(f"the model without the tensors has {len(whole)} bytes, and protobuf can hold 2 GiB")
         return whole
@@ -190,16 +188,16 @@ def _add(name: str, entry: Entry, location: str | None, read: Callable[[int, int
     onnx_type = TensorProto.UINT8 if compressed else CARRIERS[dtype].onnx_type
     dims = (size,) if compressed else (*shape, 2) if dtype.is_complex else shape
     text = name.encode()
-    called = varint(len(text)) + text
+    called = wire.varint(len(text)) + text
     if location is None or size == 0:  # ONNX Runtime refuses external data of length 0
         head, kind = _forms(onnx_type, dims, None)
-        numbers = field(_RAW, read(offset, size))
+        numbers = wire.field(form.RAW_DATA, read(offset, size))
     else:
         head, kind = _forms(onnx_type, dims, (location, size))
         numbers = _external("offset", str(offset))
-    attribute = _VALUE + field(_TENSOR, b"".join((head, _TENSOR_NAME, called, numbers)))
-    node = b"".join((_CONSTANT, _NODE_OUTPUT, called, _NODE_NAME, called, field(_ATTRIBUTE, attribute)))
-    return field(_NODE, node), field(_OUTPUT, b"".join((kind, _OUTPUT_NAME, called)))
+    attribute = _VALUE + wire.field(form.TENSOR, b"".join((head, _TENSOR_NAME, called, numbers)))
+    node = b"".join((_CONSTANT, _NODE_OUTPUT, called, _NODE_NAME, called, wire.field(form.ATTRIBUTE, attribute)))
+    return wire.field(form.NODE, node), wire.field(form.OUTPUT, b"".join((kind, _OUTPUT_NAME, called)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -213,7 +211,7 @@ def _forms(onnx_type: int, dims: tuple[int, ...], outside: tuple[str, int] | Non
 
 
 def _external(key: str, value: str) -> bytes:
-    return field(_EXTERNAL, field(1, key.encode()) + field(2, value.encode()))
+    return wire.field(form.EXTERNAL_DATA, wire.field(1, key.encode()) + wire.field(2, value.encode()))
 
 
 def known_modules(modules: dict[str, ModuleInfo]) -> dict[str, Any]:

@@ -37,11 +37,10 @@ class _Place:
 
 
 class _Threads:
-    started = False
+    started = False  # by us, maybe
 
 
 _scratch = _Scratch()
-_threads = _Threads()
 
 
 def no_modes() -> ExitStack:
@@ -115,14 +114,14 @@ def checksum(address: int, nbytes: int) -> int:
 @contextmanager
 def _by_torch() -> Iterator[None]:
     """Inside, torch's threads work on bare memory, whatever transformation of torch.func the model is in."""
-    _threads.started = True
+    _Threads.started = True
     with torch._C._DisableFuncTorch():  # noqa: SLF001  nothing public does
         yield
 
 
 def stay_alone() -> None:
     """In a forked process: the threads that torch started for us are not there, and it would wait for them."""
-    if _threads.started:
+    if _Threads.started:
         torch.set_num_threads(1)
 
 

@@ -18,6 +18,7 @@ import torch
 from google.protobuf.message import DecodeError
 from onnx import NodeProto, TensorProto
 
+from . import _format as form
 from ._compression import unpack
 from ._dtypes import CARRIERS, dtype_of, from_carrier
 from ._errors import DAMAGE, DumpError, in_short
@@ -25,7 +26,6 @@ from ._growth import joined, parts_of
 from ._structure import Spec
 from ._wire import Span, split
 
-_ATTRIBUTE, _T, _RAW_DATA = 5, 5, 9  # fields of NodeProto, AttributeProto, TensorProto
 # As much of one node as the parser gets: what it makes of it is gone before the next.
 _SMALL = 2**18
 _EXTERNAL, _UINT8 = TensorProto.EXTERNAL, TensorProto.UINT8
@@ -151,9 +151,9 @@ class Reader:
                 if len(node.attribute) == 1:
                     return node, node.attribute[0].t, None
             else:
-                rest, inside = split(self._model, (start, stop), _ATTRIBUTE)
-                _, inside = split(self._model, inside, _T)
-                header, raw = split(self._model, inside, _RAW_DATA)
+                rest, inside = split(self._model, (start, stop), form.ATTRIBUTE)
+                _, inside = split(self._model, inside, form.TENSOR)
+                header, raw = split(self._model, inside, form.RAW_DATA)
                 if len(rest) + len(header) <= _SMALL:
                     return NodeProto.FromString(rest), TensorProto.FromString(header), raw
         except (DecodeError, ValueError):

@@ -207,7 +207,7 @@ class Recorder:
     def record(self, key: Key, value: Any, origin: Origin) -> None:
         """Take `value`, as it is now."""
         if self._store.error is None or not self._is_full():
-            self._keep(key, encode(value, lambda tensor, path: self._put(tensor, key, path)), origin, value)
+            self._keep(key, self._encoded(key, value), origin, value)
 
     def _is_full(self) -> bool:
         error = self._store.error

@@ -149,7 +149,7 @@ class Stream:
             place = block.address + block.filled
             if gap:
                 ctypes.memset(place, 0, gap)
-            ctypes.memmove(place + gap, address, nbytes)
+            copy(place + gap, address, nbytes)
             block.filled += gap + nbytes
             self.end += gap + nbytes
             return self.end - nbytes

@@ -55,16 +55,17 @@ class DumpWriter:
             raise DumpError(f"dump_file is a path like 'reference.onnx', not {path!r}") from None
         if not hasattr(os, "pwrite"):
             raise DumpError("dumps are written on systems of the Unix kind; without dump_file the capture is in memory")
-        try:
-            is_folder = self.path.is_dir()
-        except OSError as error:  # a name that is too long
-            raise self._refused(error) from error
         if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
             raise DumpError(f"buffer is a number of bytes like 2**28, not {buffer!r}")
-        if self.path.exists() and not is_folder and not self.path.is_file():
-            raise DumpError(f"can't write a dump to {str(path)!r}: it is no regular file")
-        if is_folder:
-            raise DumpError(f"can't write a dump to {str(path)!r}: it is a folder; add a name like 'reference.onnx'")
+        try:
+            if self.path.is_dir():
+                raise DumpError(
+                    f"can't write a dump to {str(path)!r}: it is a folder; add a name like 'reference.onnx'"
+                )
+            if self.path.exists() and not self.path.is_file():
+                raise DumpError(f"can't write a dump to {str(path)!r}: it is no regular file")
+        except OSError as error:  # a name that is too long
+            raise self._refused(error) from error
         self.error: DumpError | None = None
         self.index = Index({} if modules is None else modules, environment())
         self._buffer = buffer

@@ -10,7 +10,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from filch.steal import _format, recover, steal_forward
+from filch.steal import _format, _sharing, recover, steal_forward
 from filch.steal._raw import checksum, copy
 
 SIZES = [1, 1000, 2**14, 2**14 + 11, 2**20, 2**20 + 1, 5 * 2**20 + 4099]
@@ -226,10 +226,16 @@ def test_a_forked_process_does_not_wait_for_threads_that_we_started():
     assert done.stdout.strip() == "0"
 
 
-def test_a_storage_that_shrank_is_not_read_beyond_its_end():
+def test_a_storage_that_shrank_is_not_read_beyond_its_end(monkeypatch):
     """Its version is the same; what was kept of it was longer."""
     base, module = torch.ones(2**22, dtype=torch.uint8), nn.Identity()
-    with steal_forward(("m", module)) as capture:
+
+    def checked(address, nbytes):
+        assert nbytes <= base.untyped_storage().nbytes()
+        return checksum(address, nbytes)
+
+    monkeypatch.setattr(_sharing, "checksum", checked)
+    with steal_forward(("m", module), strict=True) as capture:
         module(base)
         base.untyped_storage().resize_(2**20)
         rest = torch.empty(0, dtype=torch.uint8).set_(base.untyped_storage(), 0, (2**20,))
