@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from filch.export import Graph, Program, Value
-from filch.steal import Call, Key, Records, Skipped, argument_tensors, describe, left_out
+from filch.steal import Call, Key, Records, Skipped, argument_tensors, describe, left_out, named_arguments
 
 from ._errors import CompareError
 
@@ -104,31 +104,34 @@ def _stolen(reference: Records, program: Program, graph: Graph, call: Call) -> t
             keys.setdefault((origin.path, origin.iteration), (key.name, key.iteration))
     name, iteration = keys["", 0]
     args, kwargs = reference[Key(name, iteration, "I")]
-    found = argument_tensors(reference.modules[name].parameters, args, kwargs)
+    parameters = reference.modules[name].parameters
+    found = argument_tensors(parameters, args, kwargs)
     place = f"{_where(reference)}, call {call.index} of {name or 'the model'}"
-    paths = _paths(program, graph, found, f"{place}, was given {', '.join(found) or 'no tensors'}{_lost(args, kwargs)}")
+    paths = _paths(program, graph, found)
+    missing = next((path for path in paths.values() if path not in found), None)
+    if missing is not None:
+        given = f"{', '.join(found) or 'no tensors'}{_lost(named_arguments(parameters, args, kwargs))}"
+        raise CompareError(f"the program takes an input {missing!r}, but {place}, was given {given}")
     feeds = {graph_name: _fed(graph.values[graph_name], path, found[path], place) for graph_name, path in paths.items()}
     return StolenCall(call.index, name, feeds, keys), [path for path in found if path not in paths.values()]
 
 
-def _paths(program: Program, graph: Graph, found: Mapping[str, torch.Tensor], given: str) -> dict[str, str]:
-    """For each input of the graph, the path of the argument that it is fed; `given` says what there is."""
+def _paths(program: Program, graph: Graph, found: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """For each input of the graph, the path of the argument that it is fed, whether there is one or not."""
     inputs = graph.inputs
     paths = {name: program.inputs.get(name, name) for name in inputs}
     if not program.inputs:  # a foreign file: inputs that are not called like arguments are taken in order
         rest = [path for path in found if path not in inputs]
         paths = {name: path if path in found or not rest else rest.pop(0) for name, path in paths.items()}
-    for path in paths.values():
-        if path not in found:
-            raise CompareError(f"the program takes an input {path!r}, but {given}")
     return paths
 
 
-def _lost(args: Any, kwargs: Any) -> str:
-    """What the capture was told not to keep of the arguments, to add to a message."""
-    for path, part in left_out((args, kwargs)).items():
-        why = part.reason if isinstance(part, Skipped) else "it has their statistics only"
-        return f"; of {Key('', 0, 'I').place(path).partition('.I')[2]} the capture has no numbers: {why}"
+def _lost(arguments: Mapping[str, Any]) -> str:
+    """The first that the capture was told not to keep, to add to a message."""
+    for name, value in arguments.items():
+        for path, part in left_out(value).items():
+            why = part.reason if isinstance(part, Skipped) else "it has their statistics only"
+            return f"; of {name}{path} the capture has no numbers: {why}"
     return ""
 
 

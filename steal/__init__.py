@@ -7,7 +7,7 @@
 0
 """
 
-from ._arguments import argument_tensors
+from ._arguments import argument_tensors, named_arguments
 from ._describe import describe
 from ._dump import Dump, restore
 from ._errors import DumpError, FilchError, NonFiniteError
@@ -40,6 +40,7 @@ __all__ = [
     "describe",
     "is_stealing",
     "left_out",
+    "named_arguments",
     "recover",
     "restore",
     "steal_append",

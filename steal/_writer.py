@@ -58,14 +58,13 @@ class DumpWriter:
         if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
             raise DumpError(f"buffer is a number of bytes like 2**28, not {buffer!r}")
         try:
-            if self.path.is_dir():
-                raise DumpError(
-                    f"can't write a dump to {str(path)!r}: it is a folder; add a name like 'reference.onnx'"
-                )
-            if self.path.exists() and not self.path.is_file():
-                raise DumpError(f"can't write a dump to {str(path)!r}: it is no regular file")
+            is_folder = self.path.is_dir()
+            is_other = not is_folder and self.path.exists() and not self.path.is_file()
         except OSError as error:  # a name that is too long
             raise self._refused(error) from error
+        if is_folder or is_other:
+            what = "a folder; add a name like 'reference.onnx'" if is_folder else "no regular file"
+            raise DumpError(f"can't write a dump to {str(path)!r}: it is {what}")
         self.error: DumpError | None = None
         self.index = Index({} if modules is None else modules, environment())
         self._buffer = buffer
