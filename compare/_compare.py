@@ -3,23 +3,25 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import onnx_ir as ir
 
 from filch.export import BackendError, Program, load_program
-from filch.export.backends import Backend, Compiled, get_backend
+from filch.export.backends import Backend, Compiled, Stage, get_backend
 from filch.steal import Records, restore
 
 from ._errors import CompareError
 from ._inputs import StolenCall, stolen_calls
-from ._judge import Ran, judge, limits_of
+from ._judge import Ran, judge, limits_of, worst_effect
+from ._metrics import Difference
 from ._modules import inferred_references, module_rows, result_references
 from ._operators import operators_of
 from ._origins import Origins
 from ._progress import step
 from ._references import References, in_pairs, stolen_tensors
-from ._report import ModuleRow, Operator, Report, Row, Stage
+from ._report import ModuleRow, Operator, Report, Row
 from ._tolerance import Tolerance
 
 Path = str | os.PathLike[str]
@@ -67,7 +69,7 @@ def compare(
         program=str(given.path) if given.path else given.model_type.rpartition(":")[2] or "the program",
         rows=tuple(row for one in found for row in one.rows),
         modules=tuple(row for one in found for row in one.modules),
-        undisturbed=all(one.undisturbed for one in found),
+        effect=worst_effect(one.effect for one in found),
         notes=(*comparison.notes, *stolen.notes, *stolen.left_out),
         calls=(len(stolen.calls), len(stolen.calls) + len(stolen.left_out)),
         failed=tuple(dict.fromkeys(comparison.failed)),
@@ -82,7 +84,7 @@ class _Found:
     rows: list[Row]
     modules: list[ModuleRow]
     operators: tuple[Operator, ...]
-    undisturbed: bool
+    effect: Difference | None
 
 
 class _Comparison:
@@ -95,8 +97,11 @@ class _Comparison:
         self._tolerance = tolerance
         self._references = References(held, given)
         self.failed: list[str] = []
-        self._exported = engine.compile(given, optimize=False)
-        self._compiled = self._or_failed(lambda: engine.compile(given, optimize=True)) if engine.optimizes else None
+        self._made: dict[Stage, Compiled] = {}
+        for stage in engine.stages:
+            made = self._tried(partial(engine.compile, given, optimize=stage == "compiled"), needed=not self._made)
+            if made is not None:
+                self._made[stage] = made
 
     @property
     def notes(self) -> list[str]:
@@ -105,23 +110,22 @@ class _Comparison:
 
     def of(self, call: StolenCall) -> _Found:
         """Run the program on what one call was given, and judge every value."""
-        exported = self._run("exported", self._exported, call)
-        self._count_results(call, len(exported.graph.outputs))
-        limits = limits_of(exported, self._tolerance)
-        modules = list(module_rows(self._held, self._given, call, exported.values, limits))
-        references = {
-            **result_references(self._held, exported.graph, call),
-            **self._references.of(call),
-            **inferred_references(self._held, call, modules),
-        }
-        rows = list(judge(exported, references, None, limits))
-        operators = operators_of(self._given, call, rows)
-        undisturbed = exported.undisturbed
-        made = self._compiled
-        if made is not None and (ran := self._or_failed(lambda: self._run("compiled", made, call))) is not None:
-            rows += judge(ran, references, Origins(exported.graph, ran.graph), limits)
-            undisturbed = undisturbed and ran.undisturbed
-        return _Found(rows, modules, operators, undisturbed)
+        exported = self._given.graph
+        self._count_results(call, len(exported.outputs))
+        runs: list[Ran] = []
+        for stage, made in self._made.items():
+            ran = self._tried(partial(self._run, stage, made, call), needed=not runs)
+            runs += [] if ran is None else [ran]
+        values = {runs[0].same.get(name, name): tensor for name, tensor in runs[0].values.items()}
+        known = {**result_references(self._held, exported, call), **self._references.of(call)}
+        limits = limits_of(exported, {name: item.tensor for name, item in known.items()} | values, self._tolerance)
+        modules = list(module_rows(self._held, self._given, call, values, limits))
+        references = {**known, **inferred_references(self._held, call, modules)}
+        rows: list[Row] = []
+        for ran in runs:
+            origins = Origins(exported, self._made["compiled"]) if ran.stage == "compiled" else None
+            rows += judge(ran, references, origins, limits)
+        return _Found(rows, modules, operators_of(self._given, call, rows), worst_effect(ran.effect for ran in runs))
 
     def _count_results(self, call: StolenCall, count: int) -> None:
         _, given = stolen_tensors(self._held, call.keys["", 0])
@@ -131,14 +135,16 @@ class _Comparison:
     def _run(self, stage: Stage, made: Compiled, call: StolenCall) -> Ran:
         outputs = self._engine.run(made, call.inputs)
         values = {**call.inputs, **self._engine.run(made, call.inputs, made.graph.producer)}
-        paired = [{name: in_pairs(tensor) for name, tensor in held.items()} for held in (values, outputs)]
-        return Ran(call.index, stage, made.graph, *paired)
+        values, outputs = ({name: in_pairs(tensor) for name, tensor in held.items()} for held in (values, outputs))
+        return Ran(call.index, stage, made.graph, values, outputs, made.same)
 
-    def _or_failed(self, run: Callable[[], T]) -> T | None:
-        """What the backend makes of the optimised graph; if it refuses, the exported one is judged all the same."""
+    def _tried(self, run: Callable[[], T], *, needed: bool) -> T | None:
+        """What a stage gives; if the backend refuses one of two, the other is judged all the same."""
         try:
             return run()
         except BackendError as error:
+            if needed:
+                raise
             self.failed.append(str(error))
             return None
 

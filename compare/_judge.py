@@ -1,17 +1,18 @@
 """Holds the values of a graph against their references, a row each."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 
 from filch.export import Graph, Node
+from filch.export.backends import Stage
 
 from ._metrics import Difference, compare_tensors, typical_magnitude
 from ._origins import Origins
 from ._references import Reference
-from ._report import Row, Stage, Status
+from ._report import Row, Status
 from ._tolerance import Limits, Tolerance, default_tolerance
 
 
@@ -25,6 +26,7 @@ class Ran:
         graph: the graph.
         values: what its nodes made, by name; its inputs too.
         outputs: the outputs of the undisturbed run, by name.
+        same: the exported graph's names of the values that have others here.
     """
 
     call: int
@@ -32,11 +34,22 @@ class Ran:
     graph: Graph
     values: Mapping[str, torch.Tensor]
     outputs: Mapping[str, torch.Tensor]
+    same: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def undisturbed(self) -> bool:
-        """Whether the observed run gave the undisturbed one's outputs, bit for bit."""
-        return all(_identical(output, self.values.get(name)) for name, output in self.outputs.items())
+    def effect(self) -> Difference | None:
+        """How far the observed run's outputs are from the undisturbed one's; None if they are equal bit for bit."""
+        return worst_effect(
+            compare_tensors(output, self.values.get(name))
+            for name, output in self.outputs.items()
+            if not _identical(output, self.values.get(name))
+        )
+
+
+def worst_effect(effects: Iterable[Difference | None]) -> Difference | None:
+    """The largest of some differences; one that can't be measured is larger than all."""
+    found = [effect for effect in effects if effect is not None]
+    return max(found, key=lambda effect: (bool(effect.problem), effect.error_max), default=None)
 
 
 def _identical(a: torch.Tensor, b: torch.Tensor | None) -> bool:
@@ -65,8 +78,9 @@ def judge(ran: Ran, references: Mapping[str, Reference], origins: Origins | None
     for index, node in enumerate(ran.graph.nodes):
         for name in node.outputs:
             if name:
-                reference = references.get(name)
-                row = _row(ran, index, node, name, reference=reference, origins=origins, tolerance=limits.get(name))
+                known = ran.same.get(name, name)
+                reference, limit = references.get(known), limits.get(known)
+                row = _row(ran, index, node, name, reference=reference, origins=origins, tolerance=limit)
                 if row.judged:
                     judged.add(name)
                 yield _with_unjudged(row, ran.graph, node, judged) if row.diverged and origins is None else row
@@ -84,26 +98,28 @@ def judge(ran: Ran, references: Mapping[str, Reference], origins: Origins | None
             module=node.module,
             source=node.source,
         )
-        magnitude = partial(_magnitude, ran, node)
-        yield _judged(row, references.get(name), ran.outputs.get(name), tolerance=limits.get(name), magnitude=magnitude)
+        known, magnitude = ran.same.get(name, name), partial(_magnitude, ran, node)
+        limit = limits.get(known)
+        yield _judged(row, references.get(known), ran.outputs.get(name), tolerance=limit, magnitude=magnitude)
 
 
-def limits_of(ran: Ran, tolerance: float | Tolerance | None) -> Limits:
+def limits_of(graph: Graph, values: Mapping[str, torch.Tensor], tolerance: float | Tolerance | None) -> Limits:
     """The tolerance of each value: what the user says, else that of the coarsest floating-point type on the way to it.
 
     A float32 that was computed from float16 is no better than float16 is, on either side.
 
     Args:
-        ran: the run of the exported graph, whose types are those of the reference.
+        graph: the exported graph.
+        values: its values, by name: those that ran, else their references.
         tolerance: see `compare`.
     """
     if tolerance is not None:
-        return dict.fromkeys(ran.values, tolerance)
+        return dict.fromkeys(graph.known, tolerance)
     found: dict[str, Tolerance] = {}
-    for node in ran.graph.nodes:
+    for node in graph.nodes:
         before = [found[name] for name in node.reads if name in found]
         for name in node.outputs:
-            tensor = ran.values.get(name)
+            tensor = values.get(name)
             if tensor is not None and tensor.is_floating_point():
                 own = default_tolerance(tensor.dtype)
                 found[name] = max([own, *before], key=lambda limit: limit.harmonic)

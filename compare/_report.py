@@ -8,10 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from filch.export.backends import Stage
+
 from ._metrics import Difference
 
+Fated = Literal["survives", "fused", "folded", "removed"]
 Status = Literal["same", "different", "shape or dtype differs", "no value", "not mapped"]
-Stage = Literal["exported", "compiled"]
 DIVERGED = frozenset({"different", "shape or dtype differs"})
 
 
@@ -41,6 +43,8 @@ class Row:
         origins: the names of the exported nodes that a compiled node computes; for an exported node that diverged, its
             own and those of the nodes before it that could not be judged, so that the fault may be theirs.
         operators: their operators.
+        code: the line of generated code that computes it, `file:line`; None where there is none.
+        seconds: how long the node takes, where that was asked for (`profile`); the same for each of its values.
     """
 
     call: int
@@ -60,6 +64,8 @@ class Row:
     difference: Difference | None = None
     origins: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    code: str | None = None
+    seconds: float | None = None
 
     @property
     def judged(self) -> bool:
@@ -120,6 +126,29 @@ class ModuleRow:
 
 
 @dataclass(frozen=True)
+class Fate:
+    """What became of one exported node in the compiled graph.
+
+    Attributes:
+        node: its name.
+        op: its operator.
+        how: `survives` (its values are there), `fused` (other nodes compute it), `folded` (its values do not depend on
+            the inputs, and were computed beforehand) or `removed` (its numbers are had without it, or nobody needs
+            them).
+        into: the names of the compiled nodes that are it, compute it or take what it was folded to.
+        note: why it was removed.
+        module: the path of its module; None if not known.
+    """
+
+    node: str
+    op: str
+    how: Fated
+    into: tuple[str, ...] = ()
+    note: str = ""
+    module: str | None = None
+
+
+@dataclass(frozen=True)
 class Operator:
     """One operation of the model as it is written in PyTorch, and the row that judges it.
 
@@ -146,12 +175,14 @@ class Report:
         program: where the program is from.
         rows: one for each value of the exported graph and of the compiled one, in the order in which they run.
         modules: one for each tensor that a stolen module call took or gave.
-        undisturbed: whether the observed run's outputs are bit for bit those of the undisturbed one.
+        effect: how far the observed run's outputs are from those of the undisturbed one, at the worst; None if they
+            are the same bit for bit.
         notes: what else a reader has to know.
         calls: how many calls of the model were compared, and how many there are.
         failed: what is missing from the comparison: the compiled graph, if the backend could run the exported one only;
             results of the model that the graph does not have.
         operators: the model's own operations, for each call; empty if the program does not know them.
+        fates: what became of each exported node in the compiled graph; empty if there is none.
     """
 
     backend: str
@@ -159,11 +190,17 @@ class Report:
     program: str
     rows: tuple[Row, ...]
     modules: tuple[ModuleRow, ...] = ()
-    undisturbed: bool = True
+    effect: Difference | None = None
     notes: tuple[str, ...] = ()
     calls: tuple[int, int] = (1, 1)
     failed: tuple[str, ...] = ()
     operators: tuple[tuple[Operator, ...], ...] = field(default=(), repr=False)
+    fates: tuple[Fate, ...] = field(default=(), repr=False)
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether the observed run's outputs are bit for bit those of the undisturbed one."""
+        return self.effect is None
 
     @cached_property
     def diverged(self) -> tuple[Row, ...]:
@@ -195,9 +232,8 @@ class Report:
         parts = [f"compared {compared} of {there} calls"] if there > compared else []
         stages = [stage for stage in ("exported", "compiled") if _of(self.rows, stage)]
         parts += [f"judged {_share(self.rows, stage)}" for stage in stages]
-        equal = "equals" if self.undisturbed else "DIFFERS FROM"
         parts += [f"INCOMPLETE: {reason}" for reason in self.failed]
-        return "; ".join([*parts, f"the observed run {equal} the undisturbed one"])
+        return "; ".join([*parts, f"the observed run {_told(self.effect)}"])
 
     def assert_close(self) -> None:
         """Raise if anything differs or no result could be judged.
@@ -262,6 +298,13 @@ def short_source(source: str) -> str:
     if installed:
         return inside
     return source.removeprefix(f"{Path.cwd()}/")
+
+
+def _told(effect: Difference | None) -> str:
+    if effect is None:
+        return "equals the undisturbed one"
+    amount = f": {effect.problem}" if effect.problem else f" by up to {effect.error_max:.1e}"
+    return f"DIFFERS FROM the undisturbed one{amount}"
 
 
 def _of(rows: Sequence[Row], stage: str) -> list[Row]:

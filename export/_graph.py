@@ -42,6 +42,7 @@ class Node:
         module: path of the module whose call it belongs to, with `@1` after a second call; None if not known.
         source: `file:line` of the model's code; None if not known.
         target: the original operation that it is (part of) the translation of; None if not known.
+        code: `file:line` of the code that a compiler generated for it; None where there is none.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Node:
     module: str | None = None
     source: str | None = None
     target: str | None = None
+    code: str | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from filch.export import Program
-from filch.export.backends import Compiled, get_backend
+from filch.export.backends import Compiled, Stage, get_backend
 
 Fault = Callable[[torch.Tensor], torch.Tensor | None]
 
@@ -25,7 +25,7 @@ class WrongBackend:
     faults: Mapping[str, Fault] = field(default_factory=dict)
     observed_only: bool = False
     name: str = "wrong"
-    optimizes: bool = False
+    stages: tuple[Stage, ...] = ("exported",)
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
         return get_backend("onnxruntime-cpu").compile(program, optimize=optimize)

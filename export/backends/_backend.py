@@ -1,8 +1,8 @@
-"""What a backend has to be able to do."""
+"""What a backend has to be able to do, and what it may be able to do besides."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -10,6 +10,7 @@ from .._graph import Graph
 from .._program import Program
 
 Values = Mapping[str, torch.Tensor]
+Stage = Literal["exported", "compiled"]
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,15 @@ class Compiled:
     Attributes:
         graph: the graph that really runs.
         handle: the backend's own, to run it.
+        origins: by the name of a node of `graph`, the names of the exported nodes that it computes, where the backend
+            says so itself; the others' are found by the values around them.
+        same: by the name of a value of `graph`, the exported value that has its numbers, where their names differ.
     """
 
     graph: Graph
     handle: Any
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    same: Mapping[str, str] = field(default_factory=dict)
 
 
 class Backend(Protocol):
@@ -30,12 +36,12 @@ class Backend(Protocol):
 
     Attributes:
         name: what `compare(backend=…)` calls it.
-        optimizes: whether it makes another graph of the program; if not, `compile` is asked for the program as it is
-            alone.
+        stages: `("exported",)` if it runs the program as it stands alone, `("compiled",)` if it always makes another
+            graph of it, both if it can do both; `compile` is asked for these alone.
     """
 
     name: str
-    optimizes: bool
+    stages: tuple[Stage, ...]
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
         """Make `program` ready to run.
@@ -64,3 +70,25 @@ class Backend(Protocol):
         Raises:
             BackendError: running fails.
         """
+
+
+@runtime_checkable
+class Observes(Protocol):
+    """A backend that can show values one after the other, so that not all of them are in memory at once."""
+
+    def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """Run what was compiled, and give each value of its graph: name and tensor, each after those that it needs.
+
+        Args:
+            compiled: what `compile` returned.
+            inputs: as `Backend.run` takes them.
+            buffer: bytes of values that may be held at a time; one value or one node's are held however large.
+        """
+
+
+@runtime_checkable
+class Profiles(Protocol):
+    """A backend that knows how long each node takes."""
+
+    def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
+        """The seconds that each node of `compiled.graph` takes, by its name, in an undisturbed run that is warm."""

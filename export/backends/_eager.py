@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from .._eager import run_eager
 from .._errors import BackendError
 from .._program import Program
-from ._backend import Compiled, Values
+from ._backend import Compiled, Stage, Values
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class EagerBackend:
     dtype: torch.dtype | None = None
     device: str | None = None
     name: str = "eager"
-    optimizes: bool = False
+    stages: tuple[Stage, ...] = ("exported",)
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:  # noqa: ARG002  it never does
         """See `Backend.compile`."""

@@ -23,7 +23,7 @@ from torch.utils import dlpack
 from .._errors import BackendError
 from .._from_onnx import graph_from_onnx
 from .._program import Program
-from ._backend import Compiled, Values
+from ._backend import Compiled, Stage, Values
 
 _LARGE = 2**24  # beyond, weights stand in a file of their own, so that observing a graph does not write them again
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -36,12 +36,12 @@ class OnnxRuntimeBackend:
     Attributes:
         name: `onnxruntime-cpu` or `onnxruntime-cuda`.
         provider: ONNX Runtime's name of the execution provider.
-        optimizes: it does.
+        stages: it runs the program both as it stands and optimised.
     """
 
     name: str
     provider: str
-    optimizes: bool = True
+    stages: tuple[Stage, ...] = ("exported", "compiled")
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
         """See `Backend.compile`."""

@@ -10,7 +10,7 @@ from onnx_ir import serde
 from .._arrays import array_to_torch, torch_to_array
 from .._errors import BackendError
 from .._program import Program
-from ._backend import Compiled, Values
+from ._backend import Compiled, Stage, Values
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class ReferenceBackend:
     """Runs the program as it stands; there is no compiled graph."""
 
     name: str = "reference"
-    optimizes: bool = False
+    stages: tuple[Stage, ...] = ("exported",)
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:  # noqa: ARG002  it never does
         """See `Backend.compile`."""
