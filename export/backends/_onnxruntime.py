@@ -1,16 +1,19 @@
 """ONNX Runtime, with its optimised graph observed as it is.
 
 Marking values as outputs changes what gets fused. So the untouched program is optimised first and the result saved;
-then that graph's values are made outputs, and it runs with optimisations off.
+then that graph's values are made outputs, and it runs with optimisations off: part by part, so that its values never
+exist all at once.
 """
 
 import contextlib
 import io
 import shutil
+import sys
 import tempfile
 import weakref
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import onnx
@@ -22,11 +25,15 @@ from torch.utils import dlpack
 
 from .._errors import BackendError
 from .._from_onnx import graph_from_onnx
+from .._graph import Graph
 from .._program import Program
+from .._sizes import value_sizes
 from ._backend import Compiled, Stage, Values
+from ._segments import cut, in_order_of, segments, type_proto
 
 _LARGE = 2**24  # beyond, weights stand in a file of their own, so that observing a graph does not write them again
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+_UNBOUNDED = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -59,41 +66,56 @@ class OnnxRuntimeBackend:
 
     def _compile(self, program: Program, folder: Path, *, optimize: bool) -> Compiled:
         source = _write(program.model, folder / "program.onnx")
+        before = program.graph
         if not optimize:
-            return Compiled(program.graph, _Handle(self._session(source, _OFF, None), source))
+            return Compiled(before, _Handle(self._session(source, _OFF, None), source, range(len(before.nodes))))
         runs = folder / "optimized.onnx"
         session = self._session(source, ort.GraphOptimizationLevel.ORT_ENABLE_ALL, runs)
-        return Compiled(graph_from_onnx(ir.load(runs)), _Handle(session, runs))
+        graph = graph_from_onnx(ir.load(runs))
+        return Compiled(graph, _Handle(session, runs, in_order_of(graph, list(before.producer))))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
-        handle: _Handle = compiled.handle
-        session = self._observing(handle.path, watch) if watch else handle.session
-        wanted = [entry.name for entry in session.get_inputs()]
-        if missing := [name for name in wanted if name not in inputs]:
-            raise BackendError(f"the program takes an input {missing[0]!r} that it was not given")
-        feeds = {name: _to_ort(inputs[name]) for name in wanted}
-        names = [entry.name for entry in session.get_outputs()]
-        try:
-            found = session.run_with_ort_values(names, feeds)
-        except Exception as error:  # ONNX Runtime's exceptions have no common base
-            raise BackendError(f"ONNX Runtime can't run the program: {_first_line(error)}") from error
-        return {name: _to_torch(value) for name, value in zip(names, found, strict=True) if value.is_tensor()}
+        if watch:
+            wanted = {*watch, *compiled.graph.outputs}
+            return {name: value for name, value in self.observe(compiled, inputs, buffer=_UNBOUNDED) if name in wanted}
+        session = compiled.handle.session
+        feeds = _feeds(session, inputs)
+        return {name: _to_torch(value) for name, value in _run(session, feeds).items() if _is_plain(value)}
 
-    def _observing(self, path: Path, watch: Collection[str]) -> ort.InferenceSession:
-        model = onnx.load(path, load_external_data=False)
-        here = {entry.name for entry in model.graph.output}
-        made = {name for node in model.graph.node for name in node.output}
-        # A value without a type is typed by ONNX Runtime's own inference; one that is no tensor is not asked for.
-        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in watch if name in made - here)
-        observed = path.with_name(f"observed-{path.name}")
-        onnx.save(model, observed)
-        return self._session(observed, _OFF, None)
+    def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `Observes.observe`: the graph that was saved runs part by part, with optimisations off."""
+        handle: _Handle = compiled.handle
+        live = _feeds(handle.session, inputs)
+        parts = segments(compiled.graph, handle.order, value_sizes(compiled.graph, inputs), buffer)
+        needed = _last_uses(compiled.graph, parts)
+        for number, part in enumerate(parts):
+            session = handle.part(tuple(part)) or self._part(handle, compiled.graph, part, live, keep=len(parts) == 1)
+            found = _run(session, {entry.name: live[entry.name] for entry in session.get_inputs()})
+            for name in list(found):
+                value = found.pop(name)
+                if needed.get(name, -1) > number:
+                    live[name] = value
+                if _is_plain(value):
+                    yield name, _to_torch(value)
+            live = {name: value for name, value in live.items() if needed.get(name, -1) > number}
+
+    def _part(
+        self, handle: "_Handle", graph: Graph, part: Sequence[int], live: Mapping[str, ort.OrtValue], *, keep: bool
+    ) -> ort.InferenceSession:
+        model = cut(handle.model, graph, part, {name: type_proto(value.data_type()) for name, value in live.items()})
+        path = handle.path.with_name(f"part-{handle.path.name}")
+        onnx.save(model, path)
+        session = self._session(path, _OFF, None)
+        if keep:
+            handle.parts[tuple(part)] = session
+        return session
 
     def _session(self, path: Path, level: ort.GraphOptimizationLevel, save_to: Path | None) -> ort.InferenceSession:
         options = ort.SessionOptions()
         options.graph_optimization_level = level
         options.log_severity_level = 4  # what matters is raised; the rest is advice
+        options.enable_cpu_mem_arena = level != _OFF  # each part's own would never be given to the next
         if save_to is not None:
             options.optimized_model_filepath = str(save_to)
             if path.with_name(_DATA).exists():
@@ -111,8 +133,26 @@ class OnnxRuntimeBackend:
 
 @dataclass(frozen=True)
 class _Handle:
+    """What is kept of a program.
+
+    Attributes:
+        session: runs it undisturbed.
+        path: the file of the graph that the session runs.
+        order: the indices of its nodes in the order in which they are observed.
+        parts: sessions that observe parts of it, by the indices of their nodes.
+    """
+
     session: ort.InferenceSession
     path: Path
+    order: Sequence[int]
+    parts: dict[tuple[int, ...], ort.InferenceSession] = field(default_factory=dict)
+
+    def part(self, nodes: tuple[int, ...]) -> ort.InferenceSession | None:
+        return self.parts.get(nodes)
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        return onnx.load(self.path, load_external_data=False)
 
 
 _DATA = "program.data"
@@ -175,6 +215,30 @@ def _write(model: ir.Model, path: Path) -> Path:
     return path
 
 
+def _feeds(session: ort.InferenceSession, inputs: Values) -> dict[str, ort.OrtValue]:
+    wanted = [entry.name for entry in session.get_inputs()]
+    if missing := [name for name in wanted if name not in inputs]:
+        raise BackendError(f"the program takes an input {missing[0]!r} that it was not given")
+    return {name: _to_ort(inputs[name]) for name in wanted}
+
+
+def _run(session: ort.InferenceSession, feeds: Mapping[str, ort.OrtValue]) -> dict[str, ort.OrtValue]:
+    names = [entry.name for entry in session.get_outputs()]
+    try:
+        return dict(zip(names, session.run_with_ort_values(names, feeds), strict=True))
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
+        raise BackendError(f"ONNX Runtime can't run the program: {_first_line(error)}") from error
+
+
+def _last_uses(graph: Graph, parts: Sequence[Sequence[int]]) -> dict[str, int]:
+    """For each value, the number of the last part that reads it."""
+    return {name: number for number, part in enumerate(parts) for index in part for name in graph.nodes[index].reads}
+
+
+def _is_plain(value: ort.OrtValue) -> bool:
+    return value.is_tensor() and value.data_type() != "tensor(string)"
+
+
 def _to_ort(tensor: torch.Tensor) -> ort.OrtValue:
     plain = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().contiguous().cpu()
     if plain.dtype in (torch.bfloat16, *_FLOAT8):
@@ -185,11 +249,11 @@ def _to_ort(tensor: torch.Tensor) -> ort.OrtValue:
 
 
 def _to_torch(value: ort.OrtValue) -> torch.Tensor:
+    """The same numbers in the same memory, where torch has their type."""
     kind = value.element_type()
-    if kind in _BY_TYPE:
-        dtype = _BY_TYPE[kind]
+    if kind in _TYPES:
         raw = dlpack.from_dlpack(value._ortvalue.to_dlpack())  # noqa: SLF001  the public class has no way to these bits
-        return raw.clone() if raw.dtype == dtype else raw.clone().view(dtype)
+        return raw if raw.dtype == _TYPES[kind] else raw.view(_TYPES[kind])
     return torch.from_numpy(value.numpy().copy())
 
 
@@ -202,7 +266,14 @@ _ONNX_TYPES = {
     torch.float8_e5m2: onnx.TensorProto.FLOAT8E5M2,
     torch.float8_e5m2fnuz: onnx.TensorProto.FLOAT8E5M2FNUZ,
 }
-_BY_TYPE: Mapping[int, torch.dtype] = {onnx_type: dtype for dtype, onnx_type in _ONNX_TYPES.items()}
+_TYPES: Mapping[int, torch.dtype] = {onnx_type: dtype for dtype, onnx_type in _ONNX_TYPES.items()} | {
+    onnx.TensorProto.FLOAT: torch.float32,
+    onnx.TensorProto.DOUBLE: torch.float64,
+    onnx.TensorProto.FLOAT16: torch.float16,
+    onnx.TensorProto.INT64: torch.int64,
+    onnx.TensorProto.INT32: torch.int32,
+    onnx.TensorProto.BOOL: torch.bool,
+}
 
 
 def _first_line(error: BaseException) -> str:
