@@ -10,8 +10,9 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -24,6 +25,7 @@ from .._errors import BackendError
 from .._from_onnx import graph_from_onnx
 from .._program import Program
 from ._backend import Compiled, Stage, Values
+from ._ort_options import CUDA, OrtOptions, read_options
 
 _LARGE = 2**24  # beyond, weights stand in a file of their own, so that observing a graph does not write them again
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -36,11 +38,13 @@ class OnnxRuntimeBackend:
     Attributes:
         name: `onnxruntime-cpu` or `onnxruntime-cuda`.
         provider: ONNX Runtime's name of the execution provider.
+        options: what it is told besides.
         stages: it runs the program both as it stands and optimised.
     """
 
     name: str
     provider: str
+    options: OrtOptions = field(default_factory=OrtOptions)
     stages: tuple[Stage, ...] = ("exported", "compiled")
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
@@ -62,7 +66,7 @@ class OnnxRuntimeBackend:
         if not optimize:
             return Compiled(program.graph, _Handle(self._session(source, _OFF, None), source))
         runs = folder / "optimized.onnx"
-        session = self._session(source, ort.GraphOptimizationLevel.ORT_ENABLE_ALL, runs)
+        session = self._session(source, self.options.graph_level, runs)
         return Compiled(graph_from_onnx(ir.load(runs)), _Handle(session, runs))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
@@ -91,21 +95,27 @@ class OnnxRuntimeBackend:
         return self._session(observed, _OFF, None)
 
     def _session(self, path: Path, level: ort.GraphOptimizationLevel, save_to: Path | None) -> ort.InferenceSession:
-        options = ort.SessionOptions()
-        options.graph_optimization_level = level
-        options.log_severity_level = 4  # what matters is raised; the rest is advice
+        options = self.options.session(level)
         if save_to is not None:
             options.optimized_model_filepath = str(save_to)
             if path.with_name(_DATA).exists():
                 options.add_session_config_entry(
                     "session.optimized_model_external_initializers_file_name", "optimized.data"
                 )
+        wanted = self.options.providers or (self.provider,)
+        told = self.options.told(replay=save_to is not None)
+        off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
         try:
             session = ort.InferenceSession(
-                path, options, providers=list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
+                path,
+                options,
+                providers=[(wanted[0], told), *wanted[1:], *({_CPU} - {*wanted})],
+                **off,
             )
         except Exception as error:
             raise BackendError(f"ONNX Runtime refuses the program: {_first_line(error)}") from error
+        if missing := [name for name in wanted if name not in session.get_providers()]:
+            raise BackendError(f"ONNX Runtime can't start its provider {missing[0]!r}")
         return session
 
 
@@ -116,20 +126,32 @@ class _Handle:
 
 
 _DATA = "program.data"
+_CPU = "CPUExecutionProvider"
 
 
-def cpu() -> OnnxRuntimeBackend:
-    """ONNX Runtime on the CPU."""
-    return OnnxRuntimeBackend("onnxruntime-cpu", "CPUExecutionProvider")
+def cpu(**options: Any) -> OnnxRuntimeBackend:
+    """ONNX Runtime on the CPU.
 
-
-def cuda() -> OnnxRuntimeBackend:
-    """ONNX Runtime on a CUDA device.
+    Args:
+        options: see `OrtOptions`.
 
     Raises:
-        BackendError: the device, or a library that the provider needs, is missing.
+        BackendError: an option is not known.
     """
-    if "CUDAExecutionProvider" not in ort.get_available_providers():
+    return OnnxRuntimeBackend("onnxruntime-cpu", _CPU, read_options("onnxruntime-cpu", _CPU, options))
+
+
+def cuda(**options: Any) -> OnnxRuntimeBackend:
+    """ONNX Runtime on a CUDA device.
+
+    Args:
+        options: see `OrtOptions`.
+
+    Raises:
+        BackendError: an option is not known, or the device, or a library that the provider needs, is missing.
+    """
+    read = read_options("onnxruntime-cuda", CUDA, options)
+    if CUDA not in ort.get_available_providers():
         raise BackendError(
             "backend 'onnxruntime-cuda' needs onnxruntime-gpu; the onnxruntime that is installed is for the CPU"
         )
@@ -138,7 +160,7 @@ def cuda() -> OnnxRuntimeBackend:
         device = "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
         library = f"ONNX Runtime can't load {missing}" if missing else "ONNX Runtime can't start its CUDA provider"
         raise BackendError(f"backend 'onnxruntime-cuda'{device}; {library}")
-    return OnnxRuntimeBackend("onnxruntime-cuda", "CUDAExecutionProvider")
+    return OnnxRuntimeBackend("onnxruntime-cuda", CUDA, read)
 
 
 def _preload() -> str:
@@ -158,12 +180,12 @@ def _runs_on_cuda() -> bool:
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
     ort.set_default_logger_severity(4)  # it would write to the terminal's standard error by itself
     try:
-        session = ort.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
+        session = ort.InferenceSession(model.SerializeToString(), providers=[CUDA])
     except Exception:  # noqa: BLE001  ONNX Runtime's exceptions have no common base
         return False
     finally:
         ort.set_default_logger_severity(2)
-    return "CUDAExecutionProvider" in session.get_providers()
+    return CUDA in session.get_providers()
 
 
 def _write(model: ir.Model, path: Path) -> Path:
