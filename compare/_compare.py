@@ -20,7 +20,7 @@ from ._modules import inferred_references, module_rows, result_references
 from ._operators import operators_of
 from ._origins import Origins
 from ._progress import step
-from ._references import References, in_pairs, stolen_tensors
+from ._references import References, given_references, in_pairs, stolen_tensors
 from ._report import ModuleRow, Operator, Report, Row
 from ._tolerance import Tolerance
 
@@ -117,7 +117,7 @@ class _Comparison:
             ran = self._tried(partial(self._run, stage, made, call), needed=not runs)
             runs += [] if ran is None else [ran]
         values = {runs[0].same.get(name, name): tensor for name, tensor in runs[0].values.items()}
-        known = {**result_references(self._held, exported, call), **self._references.of(call)}
+        known = {**result_references(self._held, exported, call), **self._references.of(call), **given_references(call)}
         limits = limits_of(exported, {name: item.tensor for name, item in known.items()} | values, self._tolerance)
         modules = list(module_rows(self._held, self._given, call, values, limits))
         references = {**known, **inferred_references(self._held, call, modules)}

@@ -74,6 +74,11 @@ def in_pairs(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
+def given_references(call: StolenCall) -> dict[str, Reference]:
+    """What the model was given: compiled graphs hold it in other forms."""
+    return {name: Reference(in_pairs(tensor), "module") for name, tensor in call.inputs.items()}
+
+
 def stolen_values(reference: Records, program: Program, call: StolenCall) -> dict[str, torch.Tensor]:
     """The values of the graph that the modules of a stolen call took or gave, by name."""
     found: dict[str, torch.Tensor] = {}

@@ -11,9 +11,11 @@ import tempfile
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
@@ -25,6 +27,8 @@ from .._errors import BackendError
 from .._from_onnx import graph_from_onnx
 from .._program import Program
 from ._backend import Compiled, Stage, Values
+from ._forms import Form, forms
+from ._nchwc import DOMAIN
 from ._ort_options import CUDA, OrtOptions, read_options
 
 _LARGE = 2**24  # beyond, weights stand in a file of their own, so that observing a graph does not write them again
@@ -63,11 +67,17 @@ class OnnxRuntimeBackend:
 
     def _compile(self, program: Program, folder: Path, *, optimize: bool) -> Compiled:
         source = _write(program.model, folder / "program.onnx")
+        exported = program.graph
         if not optimize:
-            return Compiled(program.graph, _Handle(self._session(source, _OFF, None), source))
+            return Compiled(exported, _Handle(self._session(source, _OFF, None), source))
         runs = folder / "optimized.onnx"
         session = self._session(source, self.options.graph_level, runs)
-        return Compiled(graph_from_onnx(ir.load(runs)), _Handle(session, runs))
+        model = ir.load(runs)
+        graph = graph_from_onnx(model)
+        block = _block() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
+        known = forms(exported, graph, partial(_numbers, model), block)
+        same = {name: form.value for name, form in known.items()}
+        return Compiled(graph, _Handle(session, runs, known), same=same)
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
@@ -82,7 +92,10 @@ class OnnxRuntimeBackend:
             found = session.run_with_ort_values(names, feeds)
         except Exception as error:  # ONNX Runtime's exceptions have no common base
             raise BackendError(f"ONNX Runtime can't run the program: {_first_line(error)}") from error
-        return {name: _to_torch(value) for name, value in zip(names, found, strict=True) if value.is_tensor()}
+        shown = compiled.handle.shown
+        return {
+            name: shown(name, _to_torch(value)) for name, value in zip(names, found, strict=True) if value.is_tensor()
+        }
 
     def _observing(self, path: Path, watch: Collection[str]) -> ort.InferenceSession:
         model = onnx.load(path, load_external_data=False)
@@ -123,6 +136,34 @@ class OnnxRuntimeBackend:
 class _Handle:
     session: ort.InferenceSession
     path: Path
+    forms: Mapping[str, Form] = field(default_factory=dict)
+
+    def shown(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A value of the graph in the form that the exported graph has it in."""
+        return self.forms[name].undo(tensor) if name in self.forms else tensor
+
+
+def _numbers(model: ir.Model, name: str) -> list[int] | None:
+    held = model.graph.initializers.get(name)
+    return None if held is None or held.const_value is None else held.const_value.numpy().tolist()
+
+
+@cache
+def _block() -> int:
+    """How many channels ONNX Runtime puts side by side on this processor: the place of the second row, blocked."""
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 64, 1, 2]) for name in "xy"]
+    node = onnx.helper.make_node("ReorderInput", ["x"], ["y"], domain=DOMAIN.removesuffix("::"))
+    session = ort.InferenceSession(_model(node, *ends), providers=[_CPU])
+    (found,) = session.run(None, {"x": np.arange(128, dtype=np.float32).reshape(1, 64, 1, 2)})
+    return int(np.flatnonzero(found.reshape(-1) == 1)[0])  # the first is channel 0, column 0; the second, column 1
+
+
+def _model(node: onnx.NodeProto, x: onnx.ValueInfoProto, y: onnx.ValueInfoProto) -> bytes:
+    """A model of one node."""
+    opsets = [onnx.helper.make_opsetid(domain, 1 if domain else 18) for domain in {"", node.domain}]
+    graph = onnx.helper.make_graph([node], "probe", [x], [y])
+    content: bytes = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    return content
 
 
 _DATA = "program.data"
@@ -174,13 +215,11 @@ def _preload() -> str:
 
 def _runs_on_cuda() -> bool:
     """Ask a session: a provider that is listed may still fail to load, and then the CPU steps in."""
-    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Abs", ["x"], ["y"])], "probe", [value], [out])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    model = _model(onnx.helper.make_node("Abs", ["x"], ["y"]), *ends)
     ort.set_default_logger_severity(4)  # it would write to the terminal's standard error by itself
     try:
-        session = ort.InferenceSession(model.SerializeToString(), providers=[CUDA])
+        session = ort.InferenceSession(model, providers=[CUDA])
     except Exception:  # noqa: BLE001  ONNX Runtime's exceptions have no common base
         return False
     finally:
