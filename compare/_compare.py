@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 import onnx_ir as ir
@@ -13,6 +13,7 @@ from filch.export.backends import Backend, Compiled, Stage, get_backend
 from filch.steal import Records, restore
 
 from ._errors import CompareError
+from ._fates import fates_of, tally
 from ._inputs import StolenCall, stolen_calls
 from ._judge import Ran, judge, limits_of, worst_effect
 from ._metrics import Difference
@@ -21,7 +22,7 @@ from ._operators import operators_of
 from ._origins import Origins
 from ._progress import step
 from ._references import References, given_references, in_pairs, stolen_tensors
-from ._report import ModuleRow, Operator, Report, Row
+from ._report import Fate, ModuleRow, Operator, Report, Row
 from ._tolerance import Tolerance
 
 Path = str | os.PathLike[str]
@@ -74,6 +75,7 @@ def compare(
         calls=(len(stolen.calls), len(stolen.calls) + len(stolen.left_out)),
         failed=tuple(dict.fromkeys(comparison.failed)),
         operators=tuple(one.operators for one in found),
+        fates=comparison.fates,
     )
 
 
@@ -106,7 +108,16 @@ class _Comparison:
     @property
     def notes(self) -> list[str]:
         """What came up on the way."""
-        return self._references.notes
+        return [*self._references.notes, *([tally(self.fates)] if self.fates else [])]
+
+    @cached_property
+    def fates(self) -> tuple[Fate, ...]:
+        """What became of the exported nodes in the compiled graph."""
+        return fates_of(self._origins) if self._origins else ()
+
+    @cached_property
+    def _origins(self) -> Origins | None:
+        return Origins(self._given.graph, self._made["compiled"]) if "compiled" in self._made else None
 
     def of(self, call: StolenCall) -> _Found:
         """Run the program on what one call was given, and judge every value."""
@@ -123,8 +134,7 @@ class _Comparison:
         references = {**known, **inferred_references(self._held, call, modules)}
         rows: list[Row] = []
         for ran in runs:
-            origins = Origins(exported, self._made["compiled"]) if ran.stage == "compiled" else None
-            rows += judge(ran, references, origins, limits)
+            rows += judge(ran, references, self._origins if ran.stage == "compiled" else None, limits)
         return _Found(rows, modules, operators_of(self._given, call, rows), worst_effect(ran.effect for ran in runs))
 
     def _count_results(self, call: StolenCall, count: int) -> None:

@@ -150,7 +150,7 @@ def _row(
         call=ran.call,
         stage=ran.stage,
         index=index,
-        kind="constant" if name in ran.graph.fixed else "fused" if len(computes) > 1 else "node",
+        kind=_kind(ran.graph, node, name, origins),
         node=node.name,
         op=node.op,
         value=name,
@@ -162,6 +162,14 @@ def _row(
     inside = origins.inside(name) if origins and reference is None else ""
     magnitude = partial(_magnitude, ran, node)
     return _judged(row, reference, ran.values.get(name), tolerance=tolerance, magnitude=magnitude, inside=inside)
+
+
+def _kind(graph: Graph, node: Node, name: str, origins: Origins | None) -> str:
+    if name in graph.fixed:
+        return "constant"
+    if origins is None:
+        return "node"
+    return "inserted" if origins.is_inserted(node) else "fused" if len(origins.of(node)) > 1 else "node"
 
 
 def _magnitude(ran: Ran, node: Node, expected: torch.Tensor, actual: torch.Tensor) -> float:

@@ -5,7 +5,7 @@ in front; a node that it moved keeps its name. So what a new value stands for fo
 looking at any number: the numbers are what is judged.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
