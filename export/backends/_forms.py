@@ -11,7 +11,7 @@ from functools import cache
 
 import torch
 
-from .._graph import Graph, Node
+from .._graph import Dim, Graph, Node
 from ._nchwc import CHANNELS_LAST, DOMAIN, Unblocked, held_by
 
 Step = Callable[[torch.Tensor], torch.Tensor]
@@ -168,8 +168,7 @@ class _Reading:
         if node.op in _RESHAPES:
             return self._shaped(node.inputs[0])
         if node.op == f"{DOMAIN}ReorderInput":
-            form = self._blocked(node.inputs[0], channels_last=bool(node.attributes.get("channels_last")))
-            return None if form is None else form.steps
+            return self._unblocks(self._shape(node.inputs[0]), channels_last=bool(node.attributes.get("channels_last")))
         return None
 
     def _typed(self, dtype: str | None) -> tuple[Step, ...] | None:
@@ -187,13 +186,23 @@ class _Reading:
         shape = tuple(dim if isinstance(dim, int) else -1 for dim in held.shape)
         return (Reshaped(shape),) if shape.count(-1) < 2 and 0 not in shape else None
 
-    def _blocked(self, value: str, *, channels_last: bool = False) -> Form | None:
-        held = self._exported.values.get(value)
-        if held is None or held.shape is None or len(held.shape) < 3:
+    def _shape(self, name: str) -> Sequence[Dim] | None:
+        """Of a compiled value, where it is an exported one or a constant says it."""
+        node = self._compiled.producer.get(name)
+        if name not in self._exported.values and node is not None and node.op == "Reshape":
+            return self._numbers(node.inputs[1])
+        held = self._exported.values.get(name)
+        return None if held is None else held.shape
+
+    def _blocked(self, value: str) -> Form | None:
+        steps = self._unblocks(self._shape(value))
+        return None if steps is None else Form(value, steps)
+
+    def _unblocks(self, shape: Sequence[Dim] | None, *, channels_last: bool = False) -> tuple[Step, ...] | None:
+        channels = None if shape is None or len(shape) < 3 else shape[-1 if channels_last else 1]
+        if not isinstance(channels, int) or channels < 1:
             return None
-        channels = held.shape[-1 if channels_last else 1]
-        last = (Permuted(CHANNELS_LAST),) if channels_last else ()
-        return Form(value, (Unblocked(channels, self._block), *last)) if isinstance(channels, int) else None
+        return (Unblocked(channels, self._block), *((Permuted(CHANNELS_LAST),) if channels_last else ()))
 
     def _moved(self, node: Node, place: int) -> Form | None:
         """A node that was moved past a Transpose, a Cast or a reordering has its name, and its inputs' form."""
