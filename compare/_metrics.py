@@ -7,12 +7,15 @@ import torch
 
 from filch.steal import describe
 
+from ._chunk import Measured, measure
 from ._tolerance import Tolerance, tolerance_for
 
 _UNITS = 16  # in the last place: what the roundings on the way through a model add up to
 _OUTLIER = 1000
 _SAMPLE = 2**18  # elements are enough to know a tensor's magnitude
-_CHUNK = 2**17  # elements at a time: what is made of them stays in the processor's cache
+_CHUNK = (
+    2**15 - 64
+)  # elements at a time: they stay in the processor's cache, and from 2**15 on torch takes more threads
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,11 @@ def compare_tensors(
     limits = tolerance_for(expected.dtype, tolerance)
     if expected.numel() == 0 or _equal(expected, actual):
         return _no_difference(expected.numel(), limits)
-    e, a = _flat(expected), _flat(actual).to(expected.device)
+    e, a = _flat(expected).to(actual.device), _flat(actual)  # where it was computed, it is measured
     totals = _Totals()
-    for start in range(0, e.numel(), _CHUNK):
-        totals.add(e[start : start + _CHUNK], a[start : start + _CHUNK], start)
+    step = _CHUNK if not a.is_cuda else e.numel()
+    for start in range(0, e.numel(), step):
+        totals.add(e[start : start + step], a[start : start + step], start)
     rounding, mismatched = 0.0, 0
     if totals.worst > limits.harmonic or totals.scale > limits.scale:
         rounding = _rounding(expected.dtype, max(typical_magnitude(e[e != a]), magnitude), limits)
@@ -125,7 +129,7 @@ def _no_difference(count: int, limits: Tolerance) -> Difference:
 
 def _equal(expected: torch.Tensor, actual: torch.Tensor) -> bool:
     """Whether all numbers are equal, at memory speed; a NaN is not, here, and is looked at more closely."""
-    return bool(torch.equal(_flat(expected), _flat(actual).to(expected.device)))
+    return bool(torch.equal(_flat(expected).to(actual.device), _flat(actual)))
 
 
 def _rounding(dtype: torch.dtype, largest: float, limits: Tolerance) -> float:
@@ -171,19 +175,19 @@ class _Totals:
         return self.absolute / self.largest if self.largest else (math.inf if self.absolute else 0.0)
 
     def add(self, expected: torch.Tensor, actual: torch.Tensor, start: int) -> None:
-        distance, size, odd = _distances(expected, actual)
-        error = distance / (size + 1)
-        worst, where = error.max(dim=0)
-        if float(worst) > self.worst:
-            self.worst, self._where = float(worst), start + int(where)
-        self._sum += float(error.sum())
-        self.absolute = max(self.absolute, float(distance.max()))
-        self.largest = max(self.largest, float(size.max()))
-        # Nothing is relative to 0, and what is not finite is counted apart.
-        self._relative = max(self._relative, float((distance / size).nan_to_num_(nan=0.0, posinf=0.0).max()))
-        self._signal += float(size.square().sum())
-        self._noise += float(distance.square().sum())
-        self._nonfinite += odd
+        """Add a chunk whose first element is that of index `start`."""
+        measured = measure(expected, actual, self.worst)
+        if measured is None:
+            measured, odd = _measured_wide(expected, actual)
+            self._nonfinite += odd
+        if measured.worst > self.worst:
+            self.worst, self._where = measured.worst, start + measured.where
+        self._sum += measured.total
+        self.absolute = max(self.absolute, measured.absolute)
+        self.largest = max(self.largest, measured.largest)
+        self._relative = max(self._relative, measured.relative)
+        self._signal += measured.signal
+        self._noise += measured.noise
         self._count += expected.numel()
 
     def difference(self, *, close: bool, mismatched: int, limits: Tolerance, shape: tuple[int, ...]) -> Difference:
@@ -201,6 +205,17 @@ class _Totals:
             index=_unravel(self._where, shape),
             tolerance=limits,
         )
+
+
+def _measured_wide(expected: torch.Tensor, actual: torch.Tensor) -> tuple[Measured, int]:
+    """What a chunk of any numbers adds up to, and how many elements are NaN or infinite on one side alone."""
+    distance, size, odd = _distances(expected, actual)
+    error = distance / (size + 1)
+    worst, where = error.max(dim=0)
+    # Nothing is relative to 0, and what is not finite is counted apart.
+    relative = (distance / size).nan_to_num_(nan=0.0, posinf=0.0).max()
+    sums = error.sum(), distance.max(), size.max(), relative, size.square().sum(), distance.square().sum()
+    return Measured(float(worst), int(where), *map(float, sums)), odd
 
 
 def _decibel(signal: float, noise: float) -> float:

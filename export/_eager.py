@@ -1,6 +1,6 @@
 """Runs an exported program node by node in eager PyTorch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,18 +21,55 @@ def run_eager(program: ExportedProgram, inputs: Mapping[str, torch.Tensor], visi
         inputs: the tensors it takes, by the names of its placeholders.
         visit: called with the node's name and its value, which later nodes do not change: the program is functional.
     """
-    arguments = []
+    for name, value in walk_eager(program, inputs):
+        visit(name, value)
+
+
+def walk_eager(
+    program: ExportedProgram,
+    inputs: Mapping[str, torch.Tensor],
+    *,
+    known: Mapping[str, torch.Tensor] | None = None,
+    wanted: Collection[str] | None = None,
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor that a node of `program` makes, and the node's name, as soon as it is made.
+
+    A value is let go once no later node needs it, so that no more is held than the model itself holds.
+
+    Args:
+        program: decomposed, so that its names are those of the ONNX graph.
+        inputs: the tensors it takes, by the names of its placeholders.
+        known: values that are had already, by node names: they are taken as they are, and what only they need is left
+            out.
+        wanted: the names of the nodes to show; None is all.
+    """
+    known = known or {}
+    interpreter = fx.Interpreter(program.graph_module)
+    interpreter.args_iter = iter(_arguments(program, inputs))
+    had = {node for node in interpreter.graph.nodes if node.name in known and _fits(node, known[node.name])}
+    needed = _needed(interpreter.graph, had, wanted)
+    for node in interpreter.graph.nodes:
+        if node not in needed and node.op != "placeholder":
+            continue
+        with torch.no_grad():  # not around the loop: the caller's own gradients are none of our business
+            value = known[node.name] if node in had else interpreter.run_node(node)
+        interpreter.env[node] = value
+        for dead in interpreter.user_to_last_uses.get(node, ()):
+            interpreter.env.pop(dead, None)
+        if node.op == "call_function" and isinstance(value, torch.Tensor):
+            yield node.name, value
+
+
+def _arguments(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> Iterator[Any]:
     for spec in program.graph_signature.input_specs:
         if spec.kind != InputKind.USER_INPUT:
-            arguments.append(_held(program, spec.target))
+            yield _held(program, spec.target)
         elif isinstance(spec.arg, ConstantArgument):
-            arguments.append(spec.arg.value)
+            yield spec.arg.value
         elif spec.arg.name in inputs:
-            arguments.append(inputs[spec.arg.name])
+            yield inputs[spec.arg.name]
         else:
             raise ExportError(f"the exported program takes {spec.arg.name!r}, which the graph does not take any more")
-    with torch.no_grad():
-        _Shown(program.graph_module, visit).run(*arguments)
 
 
 def _held(program: ExportedProgram, target: str | None) -> Any:
@@ -42,16 +79,23 @@ def _held(program: ExportedProgram, target: str | None) -> Any:
     return None  # tokens and the like; no node of an exported model reads them
 
 
-class _Shown(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, visit: Visit) -> None:
-        super().__init__(module)
-        self._visit = visit
+def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:
+    """Whether a tensor can stand for what a node makes: ONNX has complex numbers as pairs."""
+    traced = node.meta.get("val")
+    return (
+        node.op == "call_function"
+        and isinstance(traced, torch.Tensor)
+        and (traced.dtype, traced.ndim) == (tensor.dtype, tensor.ndim)
+    )
 
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
-        if n.op == "call_function" and isinstance(value, torch.Tensor):
-            self._visit(n.name, value)
-        return value
+
+def _needed(graph: fx.Graph, had: Collection[fx.Node], wanted: Collection[str] | None) -> set[fx.Node]:
+    """The nodes that have to be run, or taken, for what is wanted."""
+    found = {node for node in graph.nodes if node.op == "call_function" and (wanted is None or node.name in wanted)}
+    for node in reversed(graph.nodes):
+        if node in found and node not in had:
+            found.update(node.all_input_nodes)
+    return found
 
 
 def held_names(program: ExportedProgram) -> Mapping[str, str]:

@@ -1,21 +1,22 @@
 """ONNX Runtime, with its optimised graph observed as it is.
 
 Marking values as outputs changes what gets fused. So the untouched program is optimised first and the result saved;
-then that graph's values are made outputs, and it runs with optimisations off.
+then that graph's values are made outputs, and it runs with optimisations off: part by part, so that its values never
+exist all at once.
 """
 
 import contextlib
 import io
 import shutil
+import sys
 import tempfile
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
@@ -25,14 +26,19 @@ from torch.utils import dlpack
 
 from .._errors import BackendError
 from .._from_onnx import graph_from_onnx
+from .._graph import Graph
 from .._program import Program
+from .._sizes import value_sizes
 from ._backend import Compiled, Stage, Values
 from ._forms import Form, forms
 from ._nchwc import DOMAIN
-from ._ort_options import CUDA, OrtOptions, read_options
+from ._ort_options import CPU, CUDA, OrtOptions, read_options
+from ._ort_probe import block_size, starts
+from ._segments import cut, in_order_of, segments, type_proto
 
 _LARGE = 2**24  # beyond, weights stand in a file of their own, so that observing a graph does not write them again
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+_UNBOUNDED = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -67,48 +73,58 @@ class OnnxRuntimeBackend:
 
     def _compile(self, program: Program, folder: Path, *, optimize: bool) -> Compiled:
         source = _write(program.model, folder / "program.onnx")
-        exported = program.graph
+        before = program.graph
         if not optimize:
-            return Compiled(exported, _Handle(self._session(source, _OFF, None), source))
+            return Compiled(before, _Handle(self._session(source, _OFF, None), source, range(len(before.nodes))))
         runs = folder / "optimized.onnx"
         session = self._session(source, self.options.graph_level, runs)
         model = ir.load(runs)
         graph = graph_from_onnx(model)
-        block = _block() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
-        known = forms(exported, graph, partial(_numbers, model), block)
-        same = {name: form.value for name, form in known.items()}
-        return Compiled(graph, _Handle(session, runs, known), same=same)
+        block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
+        known = forms(before, graph, partial(_numbers, model), block)
+        handle = _Handle(session, runs, in_order_of(graph, list(before.producer)), known)
+        return Compiled(graph, handle, same={name: form.value for name, form in known.items()})
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
-        handle: _Handle = compiled.handle
-        session = self._observing(handle.path, watch) if watch else handle.session
-        wanted = [entry.name for entry in session.get_inputs()]
-        if missing := [name for name in wanted if name not in inputs]:
-            raise BackendError(f"the program takes an input {missing[0]!r} that it was not given")
-        feeds = {name: _to_ort(inputs[name]) for name in wanted}
-        names = [entry.name for entry in session.get_outputs()]
-        try:
-            found = session.run_with_ort_values(names, feeds)
-        except Exception as error:  # ONNX Runtime's exceptions have no common base
-            raise BackendError(f"ONNX Runtime can't run the program: {_first_line(error)}") from error
-        shown = compiled.handle.shown
-        return {
-            name: shown(name, _to_torch(value)) for name, value in zip(names, found, strict=True) if value.is_tensor()
-        }
+        if watch:
+            wanted = {*watch, *compiled.graph.outputs}
+            return {name: value for name, value in self.observe(compiled, inputs, buffer=_UNBOUNDED) if name in wanted}
+        session = compiled.handle.session
+        feeds = _feeds(session, inputs)
+        return {name: _to_torch(value) for name, value in _run(session, feeds).items() if _is_plain(value)}
 
-    def _observing(self, path: Path, watch: Collection[str]) -> ort.InferenceSession:
-        model = onnx.load(path, load_external_data=False)
-        here = {entry.name for entry in model.graph.output}
-        made = {name for node in model.graph.node for name in node.output}
-        # A value without a type is typed by ONNX Runtime's own inference; one that is no tensor is not asked for.
-        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in watch if name in made - here)
-        observed = path.with_name(f"observed-{path.name}")
-        onnx.save(model, observed)
-        return self._session(observed, _OFF, None)
+    def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `Observes.observe`: the graph that was saved runs part by part, with optimisations off."""
+        handle: _Handle = compiled.handle
+        live = _feeds(handle.session, inputs)
+        parts = segments(compiled.graph, handle.order, value_sizes(compiled.graph, inputs), buffer)
+        needed = _last_uses(compiled.graph, parts)
+        for number, part in enumerate(parts):
+            session = handle.part(tuple(part)) or self._part(handle, compiled.graph, part, live, keep=len(parts) == 1)
+            found = _run(session, {entry.name: live[entry.name] for entry in session.get_inputs()})
+            for name in list(found):
+                value = found.pop(name)
+                if needed.get(name, -1) > number:
+                    live[name] = value
+                if _is_plain(value):
+                    yield name, handle.shown(name, _to_torch(value))
+            live = {name: value for name, value in live.items() if needed.get(name, -1) > number}
+
+    def _part(
+        self, handle: "_Handle", graph: Graph, part: Sequence[int], live: Mapping[str, ort.OrtValue], *, keep: bool
+    ) -> ort.InferenceSession:
+        model = cut(handle.model, graph, part, {name: type_proto(value.data_type()) for name, value in live.items()})
+        path = handle.path.with_name(f"part-{handle.path.name}")
+        onnx.save(model, path)
+        session = self._session(path, _OFF, None)
+        if keep:
+            handle.parts[tuple(part)] = session
+        return session
 
     def _session(self, path: Path, level: ort.GraphOptimizationLevel, save_to: Path | None) -> ort.InferenceSession:
         options = self.options.session(level)
+        options.enable_cpu_mem_arena &= level != _OFF  # each part's own would never be given to the next
         if save_to is not None:
             options.optimized_model_filepath = str(save_to)
             if path.with_name(_DATA).exists():
@@ -122,7 +138,7 @@ class OnnxRuntimeBackend:
             session = ort.InferenceSession(
                 path,
                 options,
-                providers=[(wanted[0], told), *wanted[1:], *({_CPU} - {*wanted})],
+                providers=[(wanted[0], told), *wanted[1:], *({CPU} - {*wanted})],
                 **off,
             )
         except Exception as error:
@@ -134,13 +150,32 @@ class OnnxRuntimeBackend:
 
 @dataclass(frozen=True)
 class _Handle:
+    """What is kept of a program.
+
+    Attributes:
+        session: runs it undisturbed.
+        path: the file of the graph that the session runs.
+        order: the indices of its nodes in the order in which they are observed.
+        forms: what the values are that the exported graph has in another form, by name.
+        parts: sessions that observe parts of it, by the indices of their nodes.
+    """
+
     session: ort.InferenceSession
     path: Path
+    order: Sequence[int]
     forms: Mapping[str, Form] = field(default_factory=dict)
+    parts: dict[tuple[int, ...], ort.InferenceSession] = field(default_factory=dict)
 
     def shown(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """A value of the graph in the form that the exported graph has it in."""
         return self.forms[name].undo(tensor) if name in self.forms else tensor
+
+    def part(self, nodes: tuple[int, ...]) -> ort.InferenceSession | None:
+        return self.parts.get(nodes)
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        return onnx.load(self.path, load_external_data=False)
 
 
 def _numbers(model: ir.Model, name: str) -> list[int] | None:
@@ -148,26 +183,7 @@ def _numbers(model: ir.Model, name: str) -> list[int] | None:
     return None if held is None or held.const_value is None else held.const_value.numpy().tolist()
 
 
-@cache
-def _block() -> int:
-    """How many channels ONNX Runtime puts side by side on this processor: the place of the second row, blocked."""
-    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 64, 1, 2]) for name in "xy"]
-    node = onnx.helper.make_node("ReorderInput", ["x"], ["y"], domain=DOMAIN.removesuffix("::"))
-    session = ort.InferenceSession(_model(node, *ends), providers=[_CPU])
-    (found,) = session.run(None, {"x": np.arange(128, dtype=np.float32).reshape(1, 64, 1, 2)})
-    return int(np.flatnonzero(found.reshape(-1) == 1)[0])  # the first is channel 0, column 0; the second, column 1
-
-
-def _model(node: onnx.NodeProto, x: onnx.ValueInfoProto, y: onnx.ValueInfoProto) -> bytes:
-    """A model of one node."""
-    opsets = [onnx.helper.make_opsetid(domain, 1 if domain else 18) for domain in {"", node.domain}]
-    graph = onnx.helper.make_graph([node], "probe", [x], [y])
-    content: bytes = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
-    return content
-
-
 _DATA = "program.data"
-_CPU = "CPUExecutionProvider"
 
 
 def cpu(**options: Any) -> OnnxRuntimeBackend:
@@ -179,7 +195,7 @@ def cpu(**options: Any) -> OnnxRuntimeBackend:
     Raises:
         BackendError: an option is not known.
     """
-    return OnnxRuntimeBackend("onnxruntime-cpu", _CPU, read_options("onnxruntime-cpu", _CPU, options))
+    return OnnxRuntimeBackend("onnxruntime-cpu", CPU, read_options("onnxruntime-cpu", CPU, options))
 
 
 def cuda(**options: Any) -> OnnxRuntimeBackend:
@@ -197,7 +213,7 @@ def cuda(**options: Any) -> OnnxRuntimeBackend:
             "backend 'onnxruntime-cuda' needs onnxruntime-gpu; the onnxruntime that is installed is for the CPU"
         )
     missing = _preload()
-    if not _runs_on_cuda():
+    if not starts(CUDA):
         device = "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
         library = f"ONNX Runtime can't load {missing}" if missing else "ONNX Runtime can't start its CUDA provider"
         raise BackendError(f"backend 'onnxruntime-cuda'{device}; {library}")
@@ -213,20 +229,6 @@ def _preload() -> str:
     return lines[0].removeprefix("Failed to load ").partition(":")[0] if lines else ""
 
 
-def _runs_on_cuda() -> bool:
-    """Ask a session: a provider that is listed may still fail to load, and then the CPU steps in."""
-    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
-    model = _model(onnx.helper.make_node("Abs", ["x"], ["y"]), *ends)
-    ort.set_default_logger_severity(4)  # it would write to the terminal's standard error by itself
-    try:
-        session = ort.InferenceSession(model, providers=[CUDA])
-    except Exception:  # noqa: BLE001  ONNX Runtime's exceptions have no common base
-        return False
-    finally:
-        ort.set_default_logger_severity(2)
-    return CUDA in session.get_providers()
-
-
 def _write(model: ir.Model, path: Path) -> Path:
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     if size > _LARGE:
@@ -234,6 +236,30 @@ def _write(model: ir.Model, path: Path) -> Path:
     else:
         path.write_bytes(serde.serialize_model(ir.external_data.load_to_model(model.clone())).SerializeToString())
     return path
+
+
+def _feeds(session: ort.InferenceSession, inputs: Values) -> dict[str, ort.OrtValue]:
+    wanted = [entry.name for entry in session.get_inputs()]
+    if missing := [name for name in wanted if name not in inputs]:
+        raise BackendError(f"the program takes an input {missing[0]!r} that it was not given")
+    return {name: _to_ort(inputs[name]) for name in wanted}
+
+
+def _run(session: ort.InferenceSession, feeds: Mapping[str, ort.OrtValue]) -> dict[str, ort.OrtValue]:
+    names = [entry.name for entry in session.get_outputs()]
+    try:
+        return dict(zip(names, session.run_with_ort_values(names, feeds), strict=True))
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
+        raise BackendError(f"ONNX Runtime can't run the program: {_first_line(error)}") from error
+
+
+def _last_uses(graph: Graph, parts: Sequence[Sequence[int]]) -> dict[str, int]:
+    """For each value, the number of the last part that reads it."""
+    return {name: number for number, part in enumerate(parts) for index in part for name in graph.nodes[index].reads}
+
+
+def _is_plain(value: ort.OrtValue) -> bool:
+    return value.is_tensor() and value.data_type() != "tensor(string)"
 
 
 def _to_ort(tensor: torch.Tensor) -> ort.OrtValue:
@@ -246,11 +272,11 @@ def _to_ort(tensor: torch.Tensor) -> ort.OrtValue:
 
 
 def _to_torch(value: ort.OrtValue) -> torch.Tensor:
+    """The same numbers in the same memory, where torch has their type."""
     kind = value.element_type()
-    if kind in _BY_TYPE:
-        dtype = _BY_TYPE[kind]
+    if kind in _TYPES:
         raw = dlpack.from_dlpack(value._ortvalue.to_dlpack())  # noqa: SLF001  the public class has no way to these bits
-        return raw.clone() if raw.dtype == dtype else raw.clone().view(dtype)
+        return raw if raw.dtype == _TYPES[kind] else raw.view(_TYPES[kind])
     return torch.from_numpy(value.numpy().copy())
 
 
@@ -263,7 +289,14 @@ _ONNX_TYPES = {
     torch.float8_e5m2: onnx.TensorProto.FLOAT8E5M2,
     torch.float8_e5m2fnuz: onnx.TensorProto.FLOAT8E5M2FNUZ,
 }
-_BY_TYPE: Mapping[int, torch.dtype] = {onnx_type: dtype for dtype, onnx_type in _ONNX_TYPES.items()}
+_TYPES: Mapping[int, torch.dtype] = {onnx_type: dtype for dtype, onnx_type in _ONNX_TYPES.items()} | {
+    onnx.TensorProto.FLOAT: torch.float32,
+    onnx.TensorProto.DOUBLE: torch.float64,
+    onnx.TensorProto.FLOAT16: torch.float16,
+    onnx.TensorProto.INT64: torch.int64,
+    onnx.TensorProto.INT32: torch.int32,
+    onnx.TensorProto.BOOL: torch.bool,
+}
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ import onnxruntime as ort
 
 from .._errors import BackendError
 
+CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 _ONLY_CUDA = ("use_cuda_graph", "search_space", "tunable", "tf32")
 _LEVELS = {
@@ -135,7 +136,7 @@ def _check(options: OrtOptions, backend: str, provider: str) -> None:
             raise BackendError(f"this ONNX Runtime has no provider {name!r}; {_hint(name, available)}")
     told = (*options.provider_options, *options.told(replay=True))
     first = (*options.providers, provider)[0]
-    if told and first == "CPUExecutionProvider":
+    if told and first == CPU:
         raise BackendError(f"backend {backend!r} runs on {first}, which takes no options such as {told[0]!r}")
     held = ort.SessionOptions()
     for name, value in options.session_options.items():
