@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
@@ -13,6 +13,7 @@ from filch.steal import Records
 
 from ._computed import in_pairs
 from ._errors import CompareError
+from ._fates import fates_of, tally
 from ._inputs import StolenCall
 from ._judge import Judge, Run, worst_effect
 from ._limits import Limits
@@ -21,7 +22,7 @@ from ._modules import Modules, result_references
 from ._operators import operators_of
 from ._origins import Origins
 from ._references import References, Sources, stolen_tensors
-from ._report import ModuleRow, Operator, Row
+from ._report import Fate, ModuleRow, Operator, Row
 from ._tolerance import Tolerance
 
 T = TypeVar("T")
@@ -68,7 +69,7 @@ class Comparison:
             made = self._tried(partial(engine.compile, given, optimize=stage == "compiled"), needed=not self._made)
             if made is not None:
                 self._made[stage] = made
-        asked = {made.same.get(name, name) for made in self._made.values() for name in made.graph.known}
+        asked = {made.same.get(name, name) for made in self._made.values() for name in made.graph.producer}
         self._references = References(held, given, wanted=asked, buffer=how.buffer)
         compiled = self._made.get("compiled")
         self._origins = None if compiled is None else Origins(self._graph, compiled)
@@ -76,7 +77,12 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What came up on the way."""
-        return self._references.notes
+        return [*self._references.notes, *([tally(self.fates)] if self.fates else [])]
+
+    @cached_property
+    def fates(self) -> tuple[Fate, ...]:
+        """What became of the exported nodes in the compiled graph."""
+        return () if self._origins is None else fates_of(self._origins)
 
     def of(self, call: StolenCall) -> Found:
         """Run the program on what one call was given, and judge every value."""

@@ -145,7 +145,7 @@ class Judge:
             call=self._run.call,
             stage=self._run.stage,
             index=index,
-            kind="constant" if name in self._run.graph.fixed else "fused" if len(computes) > 1 else "node",
+            kind=self._kind(node, name),
             node=node.name,
             op=node.op,
             value=name,
@@ -156,6 +156,14 @@ class Judge:
             code=node.code,
             seconds=self._run.seconds.get(node.name),
         )
+
+    def _kind(self, node: Node, name: str) -> str:
+        origins = self._origins
+        if name in self._run.graph.fixed:
+            return "constant"
+        if origins is None:
+            return "node"
+        return "inserted" if origins.is_inserted(node) else "fused" if len(origins.of(node)) > 1 else "node"
 
     def _output(self, name: str) -> Row:
         graph, known = self._run.graph, self._run.known_as(name)

@@ -13,8 +13,9 @@ import tempfile
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -29,6 +30,10 @@ from .._graph import Graph
 from .._program import Program
 from .._sizes import value_sizes
 from ._backend import Compiled, Stage, Values
+from ._forms import Form, forms
+from ._nchwc import DOMAIN
+from ._ort_options import CPU, CUDA, OrtOptions, read_options
+from ._ort_probe import block_size, starts
 from ._segments import cut, in_order_of, segments, type_proto
 
 _LARGE = 2**24  # beyond, weights stand in a file of their own, so that observing a graph does not write them again
@@ -43,11 +48,13 @@ class OnnxRuntimeBackend:
     Attributes:
         name: `onnxruntime-cpu` or `onnxruntime-cuda`.
         provider: ONNX Runtime's name of the execution provider.
+        options: what it is told besides.
         stages: it runs the program both as it stands and optimised.
     """
 
     name: str
     provider: str
+    options: OrtOptions = field(default_factory=OrtOptions)
     stages: tuple[Stage, ...] = ("exported", "compiled")
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
@@ -70,9 +77,13 @@ class OnnxRuntimeBackend:
         if not optimize:
             return Compiled(before, _Handle(self._session(source, _OFF, None), source, range(len(before.nodes))))
         runs = folder / "optimized.onnx"
-        session = self._session(source, ort.GraphOptimizationLevel.ORT_ENABLE_ALL, runs)
-        graph = graph_from_onnx(ir.load(runs))
-        return Compiled(graph, _Handle(session, runs, in_order_of(graph, list(before.producer))))
+        session = self._session(source, self.options.graph_level, runs)
+        model = ir.load(runs)
+        graph = graph_from_onnx(model)
+        block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
+        known = forms(before, graph, partial(_numbers, model), block)
+        handle = _Handle(session, runs, in_order_of(graph, list(before.producer)), known)
+        return Compiled(graph, handle, same={name: form.value for name, form in known.items()})
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
@@ -97,7 +108,7 @@ class OnnxRuntimeBackend:
                 if needed.get(name, -1) > number:
                     live[name] = value
                 if _is_plain(value):
-                    yield name, _to_torch(value)
+                    yield name, handle.shown(name, _to_torch(value))
             live = {name: value for name, value in live.items() if needed.get(name, -1) > number}
 
     def _part(
@@ -112,22 +123,28 @@ class OnnxRuntimeBackend:
         return session
 
     def _session(self, path: Path, level: ort.GraphOptimizationLevel, save_to: Path | None) -> ort.InferenceSession:
-        options = ort.SessionOptions()
-        options.graph_optimization_level = level
-        options.log_severity_level = 4  # what matters is raised; the rest is advice
-        options.enable_cpu_mem_arena = level != _OFF  # each part's own would never be given to the next
+        options = self.options.session(level)
+        options.enable_cpu_mem_arena &= level != _OFF  # each part's own would never be given to the next
         if save_to is not None:
             options.optimized_model_filepath = str(save_to)
             if path.with_name(_DATA).exists():
                 options.add_session_config_entry(
                     "session.optimized_model_external_initializers_file_name", "optimized.data"
                 )
+        wanted = self.options.providers or (self.provider,)
+        told = self.options.told(replay=save_to is not None)
+        off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
         try:
             session = ort.InferenceSession(
-                path, options, providers=list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
+                path,
+                options,
+                providers=[(wanted[0], told), *wanted[1:], *({CPU} - {*wanted})],
+                **off,
             )
         except Exception as error:
             raise BackendError(f"ONNX Runtime refuses the program: {_first_line(error)}") from error
+        if missing := [name for name in wanted if name not in session.get_providers()]:
+            raise BackendError(f"ONNX Runtime can't start its provider {missing[0]!r}")
         return session
 
 
@@ -139,13 +156,19 @@ class _Handle:
         session: runs it undisturbed.
         path: the file of the graph that the session runs.
         order: the indices of its nodes in the order in which they are observed.
+        forms: what the values are that the exported graph has in another form, by name.
         parts: sessions that observe parts of it, by the indices of their nodes.
     """
 
     session: ort.InferenceSession
     path: Path
     order: Sequence[int]
+    forms: Mapping[str, Form] = field(default_factory=dict)
     parts: dict[tuple[int, ...], ort.InferenceSession] = field(default_factory=dict)
+
+    def shown(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A value of the graph in the form that the exported graph has it in."""
+        return self.forms[name].undo(tensor) if name in self.forms else tensor
 
     def part(self, nodes: tuple[int, ...]) -> ort.InferenceSession | None:
         return self.parts.get(nodes)
@@ -155,30 +178,46 @@ class _Handle:
         return onnx.load(self.path, load_external_data=False)
 
 
+def _numbers(model: ir.Model, name: str) -> list[int] | None:
+    held = model.graph.initializers.get(name)
+    return None if held is None or held.const_value is None else held.const_value.numpy().tolist()
+
+
 _DATA = "program.data"
 
 
-def cpu() -> OnnxRuntimeBackend:
-    """ONNX Runtime on the CPU."""
-    return OnnxRuntimeBackend("onnxruntime-cpu", "CPUExecutionProvider")
+def cpu(**options: Any) -> OnnxRuntimeBackend:
+    """ONNX Runtime on the CPU.
 
-
-def cuda() -> OnnxRuntimeBackend:
-    """ONNX Runtime on a CUDA device.
+    Args:
+        options: see `OrtOptions`.
 
     Raises:
-        BackendError: the device, or a library that the provider needs, is missing.
+        BackendError: an option is not known.
     """
-    if "CUDAExecutionProvider" not in ort.get_available_providers():
+    return OnnxRuntimeBackend("onnxruntime-cpu", CPU, read_options("onnxruntime-cpu", CPU, options))
+
+
+def cuda(**options: Any) -> OnnxRuntimeBackend:
+    """ONNX Runtime on a CUDA device.
+
+    Args:
+        options: see `OrtOptions`.
+
+    Raises:
+        BackendError: an option is not known, or the device, or a library that the provider needs, is missing.
+    """
+    read = read_options("onnxruntime-cuda", CUDA, options)
+    if CUDA not in ort.get_available_providers():
         raise BackendError(
             "backend 'onnxruntime-cuda' needs onnxruntime-gpu; the onnxruntime that is installed is for the CPU"
         )
     missing = _preload()
-    if not _runs_on_cuda():
+    if not starts(CUDA):
         device = "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
         library = f"ONNX Runtime can't load {missing}" if missing else "ONNX Runtime can't start its CUDA provider"
         raise BackendError(f"backend 'onnxruntime-cuda'{device}; {library}")
-    return OnnxRuntimeBackend("onnxruntime-cuda", "CUDAExecutionProvider")
+    return OnnxRuntimeBackend("onnxruntime-cuda", CUDA, read)
 
 
 def _preload() -> str:
@@ -188,22 +227,6 @@ def _preload() -> str:
         ort.preload_dlls()
     lines = [line for line in said.getvalue().splitlines() if line.startswith("Failed to load ")]
     return lines[0].removeprefix("Failed to load ").partition(":")[0] if lines else ""
-
-
-def _runs_on_cuda() -> bool:
-    """Ask a session: a provider that is listed may still fail to load, and then the CPU steps in."""
-    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Abs", ["x"], ["y"])], "probe", [value], [out])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
-    ort.set_default_logger_severity(4)  # it would write to the terminal's standard error by itself
-    try:
-        session = ort.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
-    except Exception:  # noqa: BLE001  ONNX Runtime's exceptions have no common base
-        return False
-    finally:
-        ort.set_default_logger_severity(2)
-    return "CUDAExecutionProvider" in session.get_providers()
 
 
 def _write(model: ir.Model, path: Path) -> Path:
