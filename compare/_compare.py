@@ -1,32 +1,25 @@
 """Compares what a program computes with what the model did."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TypeVar
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import onnx_ir as ir
 
-from filch.export import BackendError, Program, load_program
-from filch.export.backends import Backend, Compiled, Stage, get_backend
+from filch.export import Program, load_program
+from filch.export.backends import Backend, Stage, get_backend
 from filch.steal import Records, restore
 
+from ._comparison import Comparison, How
 from ._errors import CompareError
-from ._fates import fates_of, tally
-from ._inputs import StolenCall, stolen_calls
-from ._judge import Ran, judge, limits_of, worst_effect
-from ._metrics import Difference
-from ._modules import inferred_references, module_rows, result_references
-from ._operators import operators_of
-from ._origins import Origins
+from ._inputs import stolen_calls
+from ._judge import worst_effect
 from ._progress import step
-from ._references import References, given_references, in_pairs, stolen_tensors
-from ._report import Fate, ModuleRow, Operator, Report, Row
+from ._report import Report
 from ._tolerance import Tolerance
 
+BUFFER = 2**28
 Path = str | os.PathLike[str]
-T = TypeVar("T")
 
 
 def compare(
@@ -34,16 +27,28 @@ def compare(
     program: Path | Program | ir.Model,
     *,
     backend: str | Backend = "onnxruntime-cpu",
+    options: Mapping[str, Any] | None = None,
     tolerance: float | Tolerance | None = None,
+    stages: Collection[Stage] | None = None,
+    profile: bool = False,
+    buffer: int = BUFFER,
 ) -> Report:
     """Run `program` on what the stolen model was given, and hold every value against what the model had.
+
+    Values are compared as they come and then let go, where the backend can show them so.
 
     Args:
         reference: a capture or dump of the model itself, with as many of its submodules as one likes; or a dump's path.
         program: what `export` returned, or any ONNX file.
         backend: what runs it: one of `filch.export.backends.backend_names()`, or a backend itself.
+        options: what the backend, given by its name, is to be made with.
         tolerance: how far values may be apart: None is by dtype (float32 1e-5, float16 1e-2 …), a number is the
             harmonic error allowed, a `Tolerance` is both limits.
+        stages: which graphs are run: `exported` (the program as it stands), `compiled` (what the backend made of it);
+            None is all that the backend has.
+        profile: measure how long each node takes, too, in an undisturbed run.
+        buffer: bytes of values that may be held on either side, where the backend can show them in parts; a node's own
+            are held however large.
 
     Returns:
         the report: rows for each value of the exported graph and of the graph that the backend made of it, for each
@@ -57,9 +62,9 @@ def compare(
         raise CompareError(f"the reference comes first: a capture, a dump or its path, not a {kind}")
     held = reference if isinstance(reference, Records) else restore(reference)
     given = _program(program)
-    engine = get_backend(backend) if isinstance(backend, str) else backend
+    engine = _engine(backend, options)
     stolen = stolen_calls(held, given)
-    comparison = _Comparison(held, given, engine, tolerance)
+    comparison = Comparison(held, given, engine, How(_stages(engine, stages), tolerance, profile, _bytes(buffer)))
     found = []
     for number, call in enumerate(stolen.calls):
         step(f"call {call.index}", number, len(stolen.calls))
@@ -79,84 +84,26 @@ def compare(
     )
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What there is to say of one call."""
-
-    rows: list[Row]
-    modules: list[ModuleRow]
-    operators: tuple[Operator, ...]
-    effect: Difference | None
+def _engine(backend: str | Backend, options: Mapping[str, Any] | None) -> Backend:
+    if isinstance(backend, str):
+        return get_backend(backend, **(options or {}))
+    if options:
+        raise CompareError(f"options are for a backend that is given by its name; this one is made already: {backend}")
+    return backend
 
 
-class _Comparison:
-    """A program on a backend, ready for one call after the other."""
+def _stages(engine: Backend, wanted: Collection[Stage] | None) -> tuple[Stage, ...]:
+    missing = [stage for stage in wanted or () if stage not in engine.stages]
+    if missing or (wanted is not None and not wanted):
+        has = " and ".join(engine.stages)
+        raise CompareError(f"backend {engine.name!r} has no {', '.join(missing) or 'such'} graph, it has {has}")
+    return tuple(stage for stage in engine.stages if wanted is None or stage in wanted)
 
-    def __init__(self, held: Records, given: Program, engine: Backend, tolerance: float | Tolerance | None) -> None:
-        self._held = held
-        self._given = given
-        self._engine = engine
-        self._tolerance = tolerance
-        self._references = References(held, given)
-        self.failed: list[str] = []
-        self._made: dict[Stage, Compiled] = {}
-        for stage in engine.stages:
-            made = self._tried(partial(engine.compile, given, optimize=stage == "compiled"), needed=not self._made)
-            if made is not None:
-                self._made[stage] = made
 
-    @property
-    def notes(self) -> list[str]:
-        """What came up on the way."""
-        return [*self._references.notes, *([tally(self.fates)] if self.fates else [])]
-
-    @cached_property
-    def fates(self) -> tuple[Fate, ...]:
-        """What became of the exported nodes in the compiled graph."""
-        return fates_of(self._origins) if self._origins else ()
-
-    @cached_property
-    def _origins(self) -> Origins | None:
-        return Origins(self._given.graph, self._made["compiled"]) if "compiled" in self._made else None
-
-    def of(self, call: StolenCall) -> _Found:
-        """Run the program on what one call was given, and judge every value."""
-        exported = self._given.graph
-        self._count_results(call, len(exported.outputs))
-        runs: list[Ran] = []
-        for stage, made in self._made.items():
-            ran = self._tried(partial(self._run, stage, made, call), needed=not runs)
-            runs += [] if ran is None else [ran]
-        values = {runs[0].same.get(name, name): tensor for name, tensor in runs[0].values.items()}
-        known = {**result_references(self._held, exported, call), **self._references.of(call), **given_references(call)}
-        limits = limits_of(exported, {name: item.tensor for name, item in known.items()} | values, self._tolerance)
-        modules = list(module_rows(self._held, self._given, call, values, limits))
-        references = {**known, **inferred_references(self._held, call, modules)}
-        rows: list[Row] = []
-        for ran in runs:
-            rows += judge(ran, references, self._origins if ran.stage == "compiled" else None, limits)
-        return _Found(rows, modules, operators_of(self._given, call, rows), worst_effect(ran.effect for ran in runs))
-
-    def _count_results(self, call: StolenCall, count: int) -> None:
-        _, given = stolen_tensors(self._held, call.keys["", 0])
-        if len(given) != count:
-            self.failed.append(f"the model gives {len(given)} tensors, the graph has {count} outputs")
-
-    def _run(self, stage: Stage, made: Compiled, call: StolenCall) -> Ran:
-        outputs = self._engine.run(made, call.inputs)
-        values = {**call.inputs, **self._engine.run(made, call.inputs, made.graph.producer)}
-        values, outputs = ({name: in_pairs(tensor) for name, tensor in held.items()} for held in (values, outputs))
-        return Ran(call.index, stage, made.graph, values, outputs, made.same)
-
-    def _tried(self, run: Callable[[], T], *, needed: bool) -> T | None:
-        """What a stage gives; if the backend refuses one of two, the other is judged all the same."""
-        try:
-            return run()
-        except BackendError as error:
-            if needed:
-                raise
-            self.failed.append(str(error))
-            return None
+def _bytes(buffer: int) -> int:
+    if isinstance(buffer, int) and not isinstance(buffer, bool) and buffer > 0:
+        return buffer
+    raise CompareError(f"buffer is a number of bytes from 1 on, not {buffer!r}")
 
 
 def _program(given: Path | Program | ir.Model) -> Program:

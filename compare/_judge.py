@@ -1,49 +1,180 @@
-"""Holds the values of a graph against their references, a row each."""
+"""Holds the values of a graph against their references, a row each, as they come."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 import torch
 
 from filch.export import Graph, Node
-from filch.export.backends import Stage
+from filch.export.backends import Compiled, Stage
 
+from ._computed import in_pairs
+from ._limits import Limits
 from ._metrics import Difference, compare_tensors, typical_magnitude
 from ._origins import Origins
-from ._references import Reference
+from ._references import Reference, Sources
 from ._report import Row, Status
-from ._tolerance import Limits, Tolerance, default_tolerance
+from ._tolerance import Tolerance
 
 
 @dataclass(frozen=True)
-class Ran:
-    """One run of a graph.
+class Run:
+    """One observed run of a graph.
 
     Attributes:
         call: which call of the model.
         stage: which of its graphs.
-        graph: the graph.
-        values: what its nodes made, by name; its inputs too.
+        made: what ran.
+        inputs: what it was given, by name.
         outputs: the outputs of the undisturbed run, by name.
-        same: the exported graph's names of the values that have others here.
+        seconds: how long each node takes, by its name, where that was asked for.
     """
 
     call: int
     stage: Stage
-    graph: Graph
-    values: Mapping[str, torch.Tensor]
+    made: Compiled
+    inputs: Mapping[str, torch.Tensor]
     outputs: Mapping[str, torch.Tensor]
-    same: Mapping[str, str] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self.made.graph
+
+    def known_as(self, name: str) -> str:
+        """The name that a value has in the exported graph."""
+        return self.made.same.get(name, name)
+
+
+class Listener(Protocol):
+    """Whoever wants to see each value on its way."""
+
+    def __call__(self, name: str, tensor: torch.Tensor, reference: Reference | None, row: Row) -> None:
+        """Take note of a value of the graph, by its name in the exported one, and of what came of it."""
+
+
+class Judge:
+    """Holds the values of one run against their references, one after the other, and keeps rows alone.
+
+    Args:
+        run: what runs.
+        sources: what the values should be.
+        origins: for a compiled graph, which exported nodes its nodes compute.
+        limits: the tolerance of each value.
+        listen: is told of each value.
+    """
+
+    def __init__(
+        self, run: Run, sources: Sources, origins: Origins | None, limits: Limits, listen: Listener | None = None
+    ) -> None:
+        self._run = run
+        self._sources = sources
+        self._origins = origins
+        self._limits = limits
+        self._listen = listen
+        graph = run.graph
+        self._live = dict(run.inputs)
+        self._places = {name: (index, node) for index, node in enumerate(graph.nodes) for name in node.outputs if name}
+        # Outputs are judged once more in the end, and what they are made of has to be there then.
+        ends = [name for name in graph.outputs if name in self._places]
+        self._uses = Counter(read for name in [*self._places, *ends] for read in set(self._places[name][1].reads))
+        self._asked = Counter(map(run.known_as, [*self._places, *graph.outputs]))
+        self._judged = {*graph.inputs, *graph.constants}
+        self._effects: dict[str, Difference | None] = {}
+        self._rows: dict[str, Row] = {}
 
     @property
     def effect(self) -> Difference | None:
         """How far the observed run's outputs are from the undisturbed one's; None if they are equal bit for bit."""
         return worst_effect(
-            compare_tensors(output, self.values.get(name))
-            for name, output in self.outputs.items()
-            if not _identical(output, self.values.get(name))
+            self._effects[name] if name in self._effects else compare_tensors(output, None)
+            for name, output in self._run.outputs.items()
+            if name in self._places
         )
+
+    def rows(self, observed: Iterable[tuple[str, torch.Tensor]]) -> list[Row]:
+        """A row for each value that a node made, in order, then one for each output of the undisturbed run.
+
+        Args:
+            observed: the values of the observed run, each after those that it was made of.
+        """
+        for name, tensor in observed:
+            if name in self._places:
+                self._take(name, in_pairs(tensor))
+        rows = [self._rows.get(name) or self._judge(name, None) for name in self._places]
+        return rows + [self._output(name) for name in self._run.graph.outputs]
+
+    def _take(self, name: str, tensor: torch.Tensor) -> None:
+        if name in self._run.outputs:
+            self._effects[name] = _effect(self._run.outputs[name], tensor)
+        self._live[name] = tensor
+        self._rows[name] = self._judge(name, tensor)
+        reads = set(self._places[name][1].reads)
+        self._uses.subtract(reads)
+        for gone in (*reads, name):
+            if self._uses[gone] <= 0:
+                self._live.pop(gone, None)
+
+    def _judge(self, name: str, tensor: torch.Tensor | None) -> Row:
+        known, (_, node) = self._run.known_as(name), self._places[name]
+        reference = self._sources.get(known)
+        limit = self._limits.of(known, None if tensor is None else tensor.dtype)
+        inside = self._origins.inside(name) if self._origins and reference is None else ""
+        magnitude = partial(_magnitude, self._live, node)
+        row = _judged(self._row(name), reference, tensor, tolerance=limit, magnitude=magnitude, inside=inside)
+        if row.judged:
+            self._judged.add(name)
+        if row.diverged and self._origins is None:
+            row = _with_unjudged(row, self._run.graph, node, self._judged)
+        if self._listen is not None and tensor is not None:
+            self._listen(known, tensor, reference, row)
+        self._asked[known] -= 1
+        if not self._asked[known]:
+            self._sources.done(known)
+        return row
+
+    def _row(self, name: str) -> Row:
+        index, node = self._places[name]
+        computes = self._origins.of(node) if self._origins else ()
+        named = next((item for item in reversed(computes) if item.module is not None), node)
+        return Row(
+            call=self._run.call,
+            stage=self._run.stage,
+            index=index,
+            kind=_kind(self._run.graph, node, name, self._origins),
+            node=node.name,
+            op=node.op,
+            value=name,
+            module=node.module if node.module is not None else named.module,
+            source=node.source or named.source,
+            origins=tuple(item.name for item in computes),
+            operators=tuple(item.op for item in computes),
+            code=node.code,
+            seconds=self._run.seconds.get(node.name),
+        )
+
+    def _output(self, name: str) -> Row:
+        graph, known = self._run.graph, self._run.known_as(name)
+        node = graph.producer.get(name) or Node(name, "", (), (name,))
+        row = Row(
+            call=self._run.call,
+            stage=self._run.stage,
+            index=len(graph.nodes),
+            kind="output",
+            node=node.name,
+            op=node.op,
+            value=name,
+            module=node.module,
+            source=node.source,
+        )
+        tensor = self._run.outputs.get(name)
+        limit = self._limits.of(known, None if tensor is None else tensor.dtype)
+        reference = self._sources.get(known)
+        return _judged(row, reference, tensor, tolerance=limit, magnitude=partial(_magnitude, self._live, node))
 
 
 def worst_effect(effects: Iterable[Difference | None]) -> Difference | None:
@@ -52,8 +183,11 @@ def worst_effect(effects: Iterable[Difference | None]) -> Difference | None:
     return max(found, key=lambda effect: (bool(effect.problem), effect.error_max), default=None)
 
 
-def _identical(a: torch.Tensor, b: torch.Tensor | None) -> bool:
-    return b is not None and a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
+def _effect(undisturbed: torch.Tensor, observed: torch.Tensor) -> Difference | None:
+    same = (undisturbed.shape, undisturbed.dtype) == (observed.shape, observed.dtype)
+    if same and torch.equal(_bits(undisturbed), _bits(observed)):
+        return None
+    return compare_tensors(undisturbed, observed)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -65,103 +199,12 @@ _OF_SEQUENCES = frozenset(
 )
 
 
-def judge(ran: Ran, references: Mapping[str, Reference], origins: Origins | None, limits: Limits) -> Iterator[Row]:
-    """A row for each value that a node made, in order, then one for each output of the undisturbed run.
-
-    Args:
-        ran: what ran.
-        references: what the values should be, by the exported graph's names.
-        origins: for a compiled graph, which exported nodes its nodes compute.
-        limits: the tolerance of each value (see `limits_of`).
-    """
-    judged = {*ran.graph.inputs, *ran.graph.constants}
-    for index, node in enumerate(ran.graph.nodes):
-        for name in node.outputs:
-            if name:
-                known = ran.same.get(name, name)
-                reference, limit = references.get(known), limits.get(known)
-                row = _row(ran, index, node, name, reference=reference, origins=origins, tolerance=limit)
-                if row.judged:
-                    judged.add(name)
-                yield _with_unjudged(row, ran.graph, node, judged) if row.diverged and origins is None else row
-    for name in ran.graph.outputs:
-        producer = ran.graph.producer.get(name)
-        node = producer or Node(name, "", (), (name,))
-        row = Row(
-            call=ran.call,
-            stage=ran.stage,
-            index=len(ran.graph.nodes),
-            kind="output",
-            node=node.name,
-            op=node.op,
-            value=name,
-            module=node.module,
-            source=node.source,
-        )
-        known, magnitude = ran.same.get(name, name), partial(_magnitude, ran, node)
-        limit = limits.get(known)
-        yield _judged(row, references.get(known), ran.outputs.get(name), tolerance=limit, magnitude=magnitude)
-
-
-def limits_of(graph: Graph, values: Mapping[str, torch.Tensor], tolerance: float | Tolerance | None) -> Limits:
-    """The tolerance of each value: what the user says, else that of the coarsest floating-point type on the way to it.
-
-    A float32 that was computed from float16 is no better than float16 is, on either side.
-
-    Args:
-        graph: the exported graph.
-        values: its values, by name: those that ran, else their references.
-        tolerance: see `compare`.
-    """
-    if tolerance is not None:
-        return dict.fromkeys(graph.known, tolerance)
-    found: dict[str, Tolerance] = {}
-    for node in graph.nodes:
-        before = [found[name] for name in node.reads if name in found]
-        for name in node.outputs:
-            tensor = values.get(name)
-            if tensor is not None and tensor.is_floating_point():
-                own = default_tolerance(tensor.dtype)
-                found[name] = max([own, *before], key=lambda limit: limit.harmonic)
-    return dict(found)
-
-
 def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:
     """A row that diverged, with the nodes before it that could not be judged: the fault may be any of theirs."""
     if all(name in judged for name in node.reads):
         return row
     nodes = graph.cone([row.value], frozenset(judged - {row.value}))
     return replace(row, origins=tuple(item.name for item in nodes), operators=tuple(item.op for item in nodes))
-
-
-def _row(
-    ran: Ran,
-    index: int,
-    node: Node,
-    name: str,
-    *,
-    reference: Reference | None,
-    origins: Origins | None,
-    tolerance: float | Tolerance | None,
-) -> Row:
-    computes = origins.of(node) if origins else ()
-    named = next((item for item in reversed(computes) if item.module is not None), node)
-    row = Row(
-        call=ran.call,
-        stage=ran.stage,
-        index=index,
-        kind=_kind(ran.graph, node, name, origins),
-        node=node.name,
-        op=node.op,
-        value=name,
-        module=node.module if node.module is not None else named.module,
-        source=node.source or named.source,
-        origins=tuple(item.name for item in computes),
-        operators=tuple(item.op for item in computes),
-    )
-    inside = origins.inside(name) if origins and reference is None else ""
-    magnitude = partial(_magnitude, ran, node)
-    return _judged(row, reference, ran.values.get(name), tolerance=tolerance, magnitude=magnitude, inside=inside)
 
 
 def _kind(graph: Graph, node: Node, name: str, origins: Origins | None) -> str:
@@ -172,7 +215,7 @@ def _kind(graph: Graph, node: Node, name: str, origins: Origins | None) -> str:
     return "inserted" if origins.is_inserted(node) else "fused" if len(origins.of(node)) > 1 else "node"
 
 
-def _magnitude(ran: Ran, node: Node, expected: torch.Tensor, actual: torch.Tensor) -> float:
+def _magnitude(live: Mapping[str, torch.Tensor], node: Node, expected: torch.Tensor, actual: torch.Tensor) -> float:
     """The magnitude of what a node computes its wrong elements with, weights aside.
 
     Only where expected and actual differ, as far as an input's elements can be told to go there: a mask of -3.4e38 is
@@ -181,7 +224,7 @@ def _magnitude(ran: Ran, node: Node, expected: torch.Tensor, actual: torch.Tenso
     differs = expected != actual
     found = 0.0
     for name in node.reads:
-        tensor = ran.values.get(name)
+        tensor = live.get(name)
         if tensor is not None and tensor.is_floating_point():
             goes_there = _broadcasts(tensor.shape, expected.shape)
             found = max(found, typical_magnitude(tensor.expand(expected.shape)[differs] if goes_there else tensor))

@@ -1,13 +1,14 @@
 """What the values of a graph should be."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from filch.export import ExportError, Program
+from filch.export import ExportError, Program, value_sizes
 from filch.steal import Key, Records, argument_tensors, tensors
 
+from ._computed import Computed, in_pairs
 from ._derived import Derivation
 from ._inputs import StolenCall
 
@@ -29,49 +30,96 @@ class References:
     """Where the reference values of one program come from, for one call after the other.
 
     A value that a stolen module took or gave is what the module had. The other values of the exported program are
-    computed by it in eager PyTorch. What an operation's translation has inside is computed by that translation, from
-    eager's values, and only believed if it ends at eager's value again.
+    computed from these by it in eager PyTorch. What an operation's translation has inside is computed by that
+    translation, from eager's values, and only believed if it ends at eager's value again.
+
+    Args:
+        reference: the capture or dump.
+        program: the program.
+        wanted: the names of the exported graph's values that will be asked for.
+        buffer: bytes of reference values that may be held at a time.
     """
 
-    def __init__(self, reference: Records, program: Program) -> None:
+    def __init__(self, reference: Records, program: Program, *, wanted: Collection[str], buffer: int) -> None:
         self._reference = reference
         self._program = program
+        self._wanted = wanted
+        self._buffer = buffer
         self._derivation: Derivation | None = None
         self.notes: list[str] = []
         if program.missing:
             self._note(f"{program.missing!r} is not beside the ONNX file: only modules have reference values")
 
-    def of(self, call: StolenCall) -> dict[str, Reference]:
-        """The reference values by the names of the exported graph's values, for one call."""
-        found = {name: Reference(tensor, "eager") for name, tensor in self._eager(call).items()}
-        if found and self._derivation is None and self._program.original is not None:
-            self._derivation = Derivation(self._program.original, frozenset(found))
+    def of(self, call: StolenCall) -> "Sources":
+        """The reference values of one call, to be asked for in the order of the graph."""
         stolen = stolen_values(self._reference, self._program, call)
-        if self._derivation is not None:
-            known = {name: item.tensor for name, item in found.items()}
-            found |= {name: Reference(t, "derived") for name, t in self._derivation.run(known, call.inputs).items()}
-        return found | {name: Reference(tensor, "module") for name, tensor in stolen.items()}
-
-    def _eager(self, call: StolenCall) -> Mapping[str, torch.Tensor]:
         original = self._program.original
-        if original is None:
-            return {}
-        found: dict[str, torch.Tensor] = {}
         try:
-            original.run(call.inputs, lambda name, value: found.update({name: in_pairs(value)}))
+            names = None if original is None else original.names
         except ExportError as error:
             self._note(str(error))
-            return {}
-        return found
+            names = None
+        if original is None or names is None:
+            return Sources(stolen, None)
+        if self._derivation is None:
+            sizes = value_sizes(original.graph, call.inputs)
+            self._derivation = Derivation(original, self._wanted, sizes, self._buffer)
+        computed = Computed(original, self._derivation, call.inputs, stolen, self._wanted, self._buffer)
+        return Sources(stolen, computed, self._note)
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
 
-def in_pairs(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as ONNX graphs have them: pairs of real ones, in one dimension more."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+class Sources:
+    """What the values of one call should be, by the names of the exported graph.
+
+    Args:
+        stolen: what modules took and gave.
+        computed: what the exported program computes; None if there is none.
+        note: called with what went wrong while it was computed.
+    """
+
+    def __init__(
+        self,
+        stolen: Mapping[str, torch.Tensor],
+        computed: Computed | None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._first = {name: Reference(tensor, "module") for name, tensor in stolen.items()}
+        self._last: Mapping[str, Reference] = {}
+        self._computed = computed
+        self._note = note
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was let go, so that all can be asked for again."""
+        return self._computed is None or self._computed.is_whole
+
+    def prefer(self, references: Mapping[str, Reference]) -> None:
+        """Let these references go before all others."""
+        self._first = {**self._first, **references}
+
+    def fall_back_on(self, references: Mapping[str, Reference]) -> None:
+        """Let these references stand for what there is no other of."""
+        self._last = references
+
+    def get(self, name: str) -> Reference | None:
+        """What the value of this name should be; None if nothing says it."""
+        if name in self._first:
+            return self._first[name]
+        try:
+            found = None if self._computed is None else self._computed.get(name)
+        except ExportError as error:
+            self._note(str(error))
+            self._computed = found = None
+        return self._last.get(name) if found is None else Reference(*found)
+
+    def done(self, name: str) -> None:
+        """Say that a value will not be asked for again in this run: it may be let go."""
+        if self._computed is not None:
+            self._computed.done(name)
 
 
 def given_references(call: StolenCall) -> dict[str, Reference]:
@@ -98,7 +146,7 @@ def stolen_tensors(
     reference: Records, record: tuple[str, int]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """What a stolen call took (by parameter) and gave (by place)."""
-    args, kwargs = reference[Key(*record, "I")]
+    args, kwargs = reference.borrow(Key(*record, "I"))
     output = Key(*record, "O")
-    given = tensors(reference[output]) if output in reference else {}
+    given = tensors(reference.borrow(output)) if output in reference else {}
     return argument_tensors(reference.modules[record[0]].parameters, args, kwargs), given

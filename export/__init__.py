@@ -7,6 +7,7 @@ from ._graph import Graph, Node, Value
 from ._optimize import optimize
 from ._original import Original
 from ._program import Program, load_program
+from ._sizes import value_sizes
 
 __all__ = [
     "BackendError",
@@ -22,4 +23,5 @@ __all__ = [
     "export",
     "load_program",
     "optimize",
+    "value_sizes",
 ]

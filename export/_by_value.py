@@ -51,7 +51,8 @@ def find_by_value(
         held = original.program.state_dict.get(name, original.program.constants.get(name))
         if isinstance(held, torch.Tensor):
             visit(name, held)
-    original.run(given, visit)
+    for name, value in original.walk(given):
+        visit(name, value)
     found = {id(slot.tensor): slot for slots in candidates.values() for slot in slots}
     calls = {}
     for key, sides in wanted.items():

@@ -7,7 +7,7 @@ import logging
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from onnx_ir import serde, tensor_adapters
 from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
 from torch.utils import _pytree as pytree
 
-from ._eager import held_names, run_eager
+from ._eager import held_names, walk_eager
 from ._errors import ExportError, reason
 from ._from_onnx import graph_from_onnx
 from ._graph import Graph
@@ -65,14 +65,27 @@ class Original:
         """The graph of `model`."""
         return graph_from_onnx(self.model)
 
-    def run(self, inputs: Mapping[str, torch.Tensor], visit: Callable[[str, torch.Tensor], None]) -> None:
-        """Run the program node by node in eager PyTorch (see `run_eager`).
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the program's operations, in order; most of them are values of the graph."""
+        return [node.name for node in self.program.graph.nodes if node.op == "call_function"]
+
+    def walk(
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        *,
+        known: Mapping[str, torch.Tensor] | None = None,
+        wanted: Collection[str] | None = None,
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Run the program in eager PyTorch, and give each value with its name, in order, as it is made.
 
         Args:
             inputs: by the names of the graph's inputs.
-            visit: called with the name and the value of each node.
+            known: values that are had already, by name: they are taken as they are, and what only they need is left
+                out.
+            wanted: the names of the values to give; None is all.
         """
-        run_eager(self.program, inputs, visit)
+        return walk_eager(self.program, inputs, known=known, wanted=wanted)
 
     @classmethod
     def of(cls, program: ExportedProgram, model: ir.Model) -> "Original":

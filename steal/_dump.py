@@ -52,6 +52,10 @@ class Dump(Records):
             self.holder.check_joins(_references(spec))
         return decode(spec, self.holder.get, self.source)
 
+    def borrow(self, key: Any) -> Any:
+        """See `Records.borrow`; what is mapped from the file is shared as it is."""
+        return self[key]
+
     def nbytes(self, key: Any) -> int:
         """The bytes of the tensors that the record holds; none is read for it."""
         parts = (part for reference in _references(self.records[key].spec) for part in self.holder.parts(reference))

@@ -126,6 +126,8 @@ class Reader:
     def __len__(self) -> int:
         return len(self._rows)
 
+    view = get
+
     def row(self, reference: Spec) -> Row:
         """What the index says of the tensor at this place of it.
 

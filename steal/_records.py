@@ -141,6 +141,9 @@ class Holder(Protocol):
     def get(self, reference: Spec) -> torch.Tensor:
         """The tensor that `reference` stands for."""
 
+    def view(self, reference: Spec) -> torch.Tensor:
+        """The same, in the holder's own memory if it has it there."""
+
 
 class Records(Mapping[Any, Any]):
     """A read-only mapping from `Key` (or the equal tuple) to the nested value that was taken, in the order of the run.
@@ -174,6 +177,10 @@ class Records(Mapping[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         return decode(self.records[key].spec, self.holder.get)
+
+    def borrow(self, key: Any) -> Any:
+        """The value of a key, to be read alone: its tensors may be the holder's own, one for all keys that have it."""
+        return decode(self.records[key].spec, self.holder.view)
 
     def __contains__(self, key: object) -> bool:
         return key in self.records  # Mapping's own would read the value

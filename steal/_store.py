@@ -40,6 +40,9 @@ class Store(Protocol):
     def get(self, reference: int) -> torch.Tensor:
         """The tensor that `put` or `extend` returned `reference` for, on the CPU."""
 
+    def view(self, reference: int) -> torch.Tensor:
+        """The same, in the store's own memory if it has it there."""
+
     def add(self, key: Key, spec: Spec, origin: Origin) -> None:
         """Say that the value of `key`, as `spec` describes it, is complete: its tensors were all put before."""
 
@@ -98,10 +101,14 @@ class MemoryStore:
 
     def get(self, reference: int) -> torch.Tensor:
         """See `Store.get`; a copy, as one tensor here may be several records'."""
+        return self.view(reference) if reference < 0 else self.view(reference).clone()
+
+    def view(self, reference: int) -> torch.Tensor:
+        """See `Store.view`."""
         if reference < 0:
-            return joined(reference, self._grown, self.get)
+            return joined(reference, self._grown, self.view)
         memory, start, nbytes, dtype, shape = self._kept[reference]
-        raw = torch.from_numpy(memory[start : start + nbytes].copy()) if nbytes else None
+        raw = torch.from_numpy(memory[start : start + nbytes]) if nbytes else None
         return tensor_of(raw, dtype, torch.Size(shape))
 
     def add(self, key: Key, spec: Spec, origin: Origin) -> None:

@@ -140,6 +140,8 @@ class DumpWriter:
             raw = np.frombuffer(unpack(raw.data, wanted, entry.dtype.itemsize), np.uint8)
         return tensor_of(torch.from_numpy(raw) if len(raw) else None, entry.dtype, torch.Size(entry.shape))
 
+    view = get  # what is on its way to a file is nowhere else
+
     def add(self, key: Key, spec: Spec, origin: Origin) -> None:
         """See `Store.add`."""
         index = self.index

@@ -73,8 +73,8 @@ def cut(
         nodes: the indices of the nodes that are wanted, in an order in which they can run.
         types: of the values that they read and do not make, by name, weights aside.
     """
-    made = {name for index in nodes for name in graph.nodes[index].outputs if name}
-    read = {name for index in nodes for name in graph.nodes[index].reads} - made
+    made = [name for index in nodes for name in graph.nodes[index].outputs if name]
+    read = {name for index in nodes for name in graph.nodes[index].reads} - {*made}
     part = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     part.graph.name = model.graph.name
     part.graph.node.extend(model.graph.node[index] for index in nodes)
@@ -82,7 +82,7 @@ def cut(
     part.graph.sparse_initializer.extend(held for held in model.graph.sparse_initializer if held.values.name in read)
     part.graph.input.extend(onnx.ValueInfoProto(name=name, type=types[name]) for name in sorted(read & types.keys()))
     # A value without a type is typed by the runtime's own inference.
-    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(made))
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     return part
 
 

@@ -1,0 +1,151 @@
+"""A program on a backend, ready to be held against one call of the model after the other."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TypeVar
+
+import torch
+
+from filch.export import BackendError, Program
+from filch.export.backends import Backend, Compiled, Observes, Profiles, Stage
+from filch.steal import Records
+
+from ._computed import in_pairs
+from ._errors import CompareError
+from ._fates import fates_of
+from ._inputs import StolenCall
+from ._judge import Judge, Run, worst_effect
+from ._limits import Limits
+from ._metrics import Difference
+from ._modules import Modules, result_references
+from ._operators import operators_of
+from ._origins import Origins
+from ._references import References, Sources, given_references, stolen_tensors
+from ._report import Fate, ModuleRow, Operator, Row
+from ._tolerance import Tolerance
+
+T = TypeVar("T")
+Observed = Iterable[tuple[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class How:
+    """How a comparison is made: see `compare`."""
+
+    stages: tuple[Stage, ...]
+    tolerance: float | Tolerance | None
+    profile: bool
+    buffer: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is to say of one call."""
+
+    rows: list[Row]
+    modules: list[ModuleRow]
+    operators: tuple[Operator, ...]
+    effect: Difference | None
+
+
+class Comparison:
+    """Compiles a program for each stage, and compares what it computes call by call.
+
+    Attributes:
+        failed: what is missing from the comparison.
+    """
+
+    def __init__(self, held: Records, given: Program, engine: Backend, how: How) -> None:
+        self._held = held
+        self._given = given
+        self._graph = given.graph
+        self._engine = engine
+        self._how = how
+        self._limits = Limits(self._graph, how.tolerance)
+        self.failed: list[str] = []
+        self._made: dict[Stage, Compiled] = {}
+        for stage in how.stages:
+            made = self._tried(partial(engine.compile, given, optimize=stage == "compiled"), needed=not self._made)
+            if made is not None:
+                self._made[stage] = made
+        asked = {made.same.get(name, name) for made in self._made.values() for name in made.graph.known}
+        self._references = References(held, given, wanted=asked, buffer=how.buffer)
+        compiled = self._made.get("compiled")
+        self._origins = None if compiled is None else Origins(self._graph, compiled)
+
+    @property
+    def notes(self) -> list[str]:
+        """What came up on the way."""
+        return self._references.notes
+
+    @cached_property
+    def fates(self) -> tuple[Fate, ...]:
+        """What became of the exported nodes in the compiled graph; nothing if there is none."""
+        return fates_of(self._origins) if self._origins else ()
+
+    def of(self, call: StolenCall) -> Found:
+        """Run the program on what one call was given, and judge every value."""
+        self._count_results(call)
+        modules, sources = Modules(self._held, self._given, call, self._limits), self._sources(call)
+        rows: list[Row] = []
+        effects: list[Difference | None] = []
+        for stage in self._made:
+            judged = self._tried(partial(self._judged, stage, call, sources, modules), needed=not rows)
+            if judged is not None:
+                rows += judged[0]
+                effects.append(judged[1])
+                sources = sources if sources.is_whole else self._sources(call)
+        return Found(rows, modules.rows, operators_of(self._given, call, rows), worst_effect(effects))
+
+    def _judged(
+        self, stage: Stage, call: StolenCall, sources: Sources, modules: Modules
+    ) -> tuple[list[Row], Difference | None]:
+        run = self._run(stage, call)
+        observed = self._observed(run)
+        if not modules.is_resolved:  # which values are modules' has to be known before any is judged
+            values = dict(observed)
+            modules.infer({**call.inputs, **values})
+            observed = values.items()
+        sources.prefer(modules.references())
+        judge = Judge(run, sources, self._origins if stage == "compiled" else None, self._limits, modules)
+        return judge.rows(observed), judge.effect
+
+    def _run(self, stage: Stage, call: StolenCall) -> Run:
+        made = self._made[stage]
+        outputs = {name: in_pairs(tensor) for name, tensor in self._engine.run(made, call.inputs).items()}
+        return Run(call.index, stage, made, call.inputs, outputs, self._seconds(made, call))
+
+    def _seconds(self, made: Compiled, call: StolenCall) -> Mapping[str, float]:
+        if not self._how.profile:
+            return {}
+        if not isinstance(self._engine, Profiles):
+            raise CompareError(f"backend {self._engine.name!r} can't say how long a node takes")
+        return self._engine.profile(made, call.inputs)
+
+    def _observed(self, run: Run) -> Observed:
+        if isinstance(self._engine, Observes):
+            return self._engine.observe(run.made, run.inputs, buffer=self._how.buffer)
+        return self._engine.run(run.made, run.inputs, run.graph.producer).items()
+
+    def _sources(self, call: StolenCall) -> Sources:
+        sources = self._references.of(call)
+        sources.fall_back_on({**result_references(self._held, self._graph, call), **given_references(call)})
+        return sources
+
+    def _count_results(self, call: StolenCall) -> None:
+        _, given = stolen_tensors(self._held, call.keys["", 0])
+        if len(given) != len(self._graph.outputs):
+            self.failed.append(
+                f"the model gives {len(given)} tensors, the graph has {len(self._graph.outputs)} outputs"
+            )
+
+    def _tried(self, run: Callable[[], T], *, needed: bool) -> T | None:
+        """What a stage gives; if the backend refuses one of two, the other is judged all the same."""
+        try:
+            return run()
+        except BackendError as error:
+            if needed:
+                raise
+            self.failed.append(str(error))
+            return None
