@@ -43,7 +43,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the e
 Wide = Annotated[bool, typer.Option("--wide", help="All rows and columns, however wide.")]
 Backend = Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")]
 ToleranceOption = Annotated[float | None, typer.Option(help="Harmonic error allowed; by dtype if not given.")]
-View = Annotated[str, typer.Option(help="nodes, operators or modules.")]
+View = Annotated[str, typer.Option(help="nodes, operators, modules or fates.")]
 
 
 @app.command()
@@ -255,8 +255,8 @@ def _run(subject: Subject) -> None:
 
 
 def _known_view(view: str) -> None:
-    if view not in ("nodes", "operators", "modules"):
-        raise FilchError(f"there is no view {view!r}; there are nodes, operators and modules")
+    if view not in ("nodes", "operators", "modules", "fates"):
+        raise FilchError(f"there is no view {view!r}; there are nodes, operators, modules and fates")
 
 
 def _say(quiet: bool, text: str) -> None:
