@@ -106,7 +106,7 @@ class _Comparison:
     @property
     def notes(self) -> list[str]:
         """What came up on the way."""
-        return self._references.notes
+        return [*self._references.notes, *(note for made in self._made.values() for note in made.notes)]
 
     def of(self, call: StolenCall) -> _Found:
         """Run the program on what one call was given, and judge every value."""

@@ -13,6 +13,7 @@ _OWN = {
     "eager": "._eager:EagerBackend",
     "onnxruntime-cpu": "._onnxruntime:cpu",
     "onnxruntime-cuda": "._onnxruntime:cuda",
+    "openvino": "._openvino:OpenVinoBackend",
     "reference": "._reference:ReferenceBackend",
 }
 

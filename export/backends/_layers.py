@@ -1,0 +1,274 @@
+"""Reads the graph that OpenVINO executes, and finds the exported values in it.
+
+OpenVINO says of each layer that it executes which layers of the model it was made of, but its values have no names, and
+a value may have been scaled or rounded on the way. What is known for sure is which layer gives a value that was asked for
+as an output: if the layers are the same with and without asking, it is that layer's value in the undisturbed graph, too.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from .._graph import Dim, Graph, Node, Value
+
+Port = tuple[str, int]  # a layer's name, and which of its outputs
+Owners = Mapping[str, tuple[str, ...]]
+Key = tuple[str, str, str, tuple[str, ...]]
+_NO_NODES = frozenset({"Const", "Input", "Output"})
+_COPIES = frozenset({"Convert", "Reorder"})
+_DTYPES = {f"{short}{bits}": f"{name}{bits}" for short, name in (("f", "float"), ("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)}
+_DTYPES |= {"bf16": "bfloat16", "boolean": "bool"}
+_NUMBERED = re.compile(r"_\d+\b")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer that is executed.
+
+    Attributes:
+        name: OpenVINO's; for one that it made itself, another one at each compilation.
+        kind: its type.
+        primitive: the kernel that runs it.
+        precision: the type that it computes in.
+        computes: names of exported nodes.
+        key: what it is the same by in two compilations.
+        inputs: where its inputs are from.
+        values: types and shapes of its outputs.
+    """
+
+    name: str
+    kind: str
+    primitive: str
+    precision: str
+    computes: tuple[str, ...]
+    key: Key
+    inputs: tuple[Port, ...]
+    values: tuple[Value, ...]
+
+    @property
+    def is_node(self) -> bool:
+        """Whether it computes something."""
+        return self.kind not in _NO_NODES
+
+
+def owners_of(model: Any, graph: Graph) -> Owners:
+    """The exported nodes that the layers of a model that was read are (parts of the translation of), by layer name."""
+    found: dict[str, tuple[str, ...]] = {}
+    for op in reversed(model.get_ordered_ops()):
+        named = [graph.producer[name].name for port in op.outputs() for name in port.get_names() if name in graph.producer]
+        users = [user.get_node().get_friendly_name() for port in op.outputs() for user in port.get_target_inputs()]
+        owners = named or [owner for user in users for owner in found.get(user, ())]
+        found[op.get_friendly_name()] = tuple(dict.fromkeys(owners))
+    return found
+
+
+class Executed:
+    """The layers of one compilation, in the order in which they run.
+
+    Args:
+        model: what `get_runtime_model` returned.
+        owners: see `owners_of`.
+        results: the names of the values that it returns, by the names of their layers.
+    """
+
+    def __init__(self, model: Any, owners: Owners, results: Mapping[str, tuple[str, ...]]) -> None:
+        layers = [_layer(op, owners) for op in sorted(model.get_ordered_ops(), key=lambda op: int(_info(op, "execOrder")))]
+        self.layers = {layer.name: layer for layer in layers}
+        self.results = {
+            value: layer.inputs[0] for layer in layers if layer.kind == "Output" for value in results[layer.name]
+        }
+
+    @cached_property
+    def by_key(self) -> Mapping[Key, tuple[Layer, ...]]:
+        """The layers that compute something, by what they are the same by."""
+        found: dict[Key, tuple[Layer, ...]] = {}
+        for layer in self.layers.values():
+            if layer.is_node:
+                found[layer.key] = (*found.get(layer.key, ()), layer)
+        return found
+
+    def borders(self, graph: Graph) -> Mapping[str, frozenset[str]]:
+        """The exported values that one layer makes or reads and others read or make, with the layers that make each."""
+        found: dict[str, None] = {}
+        makers: dict[str, set[str]] = {}
+        nodes = {node.name: node for node in graph.nodes}
+        for layer in self.layers.values():
+            inside = [nodes[name] for name in layer.computes]
+            made = [name for node in inside for name in node.outputs if name]
+            users = {name: {user.name for user in graph.consumers.get(name, ())} for name in made}
+            left = [name for name in made if users[name].difference(layer.computes) or name in graph.outputs]
+            read = [name for node in inside for name in node.reads if name in graph.producer]
+            found |= dict.fromkeys([*left, *(name for name in read if name not in made)])
+            for name in made:
+                makers.setdefault(name, set()).add(layer.name)
+        return {name: frozenset(makers.get(name, ())) for name in found if name not in graph.fixed}
+
+    def changed_in(self, other: "Executed") -> tuple[str, ...]:
+        """The layers that another compilation does not have; copies aside, which come and go with the outputs."""
+        there = {key: len(layers) for key, layers in other.by_key.items()}
+        return tuple(
+            layer.name
+            for key, layers in self.by_key.items()
+            for layer in layers[there.get(key, 0) :]
+            if layer.kind not in _COPIES
+        )
+
+    def guilty(self, changed: Collection[str], asked: Mapping[str, frozenset[str]]) -> set[str]:
+        """The values that are nearest to changed layers: asking for them may be what changed these.
+
+        Args:
+            changed: names of layers.
+            asked: the layers that make each value that was asked for.
+        """
+        near = {*changed} | {name for layer in changed for name, _ in self.layers[layer].inputs}
+        while near:
+            if found := {name for name, makers in asked.items() if makers & near}:
+                return found
+            wider = near.union(*(self._neighbours(name) for name in near))
+            if wider == near:
+                break
+            near = wider
+        return set()
+
+    def where(self, other: "Executed") -> Mapping[str, Port]:
+        """For the results of another compilation, which of our layers has the value, as far as it has that layer too."""
+        found = {}
+        for value, port in other.results.items():
+            while (layer := other.layers[port[0]]).key not in self.by_key and layer.kind in _COPIES:
+                port = layer.inputs[0]
+            ours, theirs = self.by_key.get(layer.key, ()), other.by_key.get(layer.key, ())
+            if len(ours) == len(theirs) and layer.is_node:
+                found[value] = (ours[theirs.index(layer)].name, port[1])
+        return found
+
+    def _neighbours(self, name: str) -> set[str]:
+        before = {source for source, _ in self.layers[name].inputs if self.layers[source].is_node}  # constants are shared
+        return before | self._users[name]
+
+    def origins(self, exported: Graph, known: Mapping[str, Port]) -> Mapping[str, tuple[str, ...]]:
+        """The exported nodes that each layer computes, by its name.
+
+        Nodes that OpenVINO names nowhere (it moved a factor, say) belong to the layer at whose value they end.
+        """
+        judged = {name for name, _ in [*known.values(), *self.results.values()]}
+        together = self.together(judged)
+        named = {name for layer in self.layers.values() for name in layer.computes}
+        found = {head: dict.fromkeys(n for layer in layers for n in layer.computes) for head, layers in together.items()}
+        stop = frozenset({*known, *self.results, *exported.fixed})
+        for value, (name, _) in known.items():
+            found[name] |= dict.fromkeys(node.name for node in exported.cone([value], stop) if node.name not in named)
+        return {name: tuple(nodes) for name, nodes in found.items() if nodes}
+
+    def graph(self, exported: Graph, known: Mapping[str, Port]) -> Graph:
+        """The layers as a graph, whose nodes are the layers, or several of them where no exported value is between.
+
+        Args:
+            exported: what it was made of.
+            known: which layers have the exported graph's values, by their names.
+        """
+        names: dict[Port, str] = {}
+        for value, port in [*self.results.items(), *known.items()]:
+            names.setdefault(port, value)
+        names |= {(name, 0): name for name, layer in self.layers.items() if not layer.is_node}
+        values = {
+            names.get((name, index), f"{name}:{index}"): value
+            for name, layer in self.layers.items()
+            for index, value in enumerate(layer.values)
+        }
+        return Graph(
+            name=exported.name,
+            inputs=exported.inputs,
+            outputs=exported.outputs,
+            constants=tuple(name for name, layer in self.layers.items() if layer.kind == "Const"),
+            nodes=tuple(_node(layers, names) for layers in self.together({name for name, _ in names}).values()),
+            values=values,
+        )
+
+    def together(self, judged: Collection[str]) -> Mapping[str, tuple[Layer, ...]]:
+        """The layers by the name of the one at whose value they can be judged: the one that they alone go to.
+
+        Args:
+            judged: names of layers whose values are known.
+        """
+        heads: dict[str, str] = {}
+        found: dict[str, tuple[Layer, ...]] = {}
+        for name, layer in reversed(self.layers.items()):
+            users = {heads.get(user, user) for user in self._users[name]}
+            alone = name not in judged and len(users) == 1 and users <= heads.keys()
+            if layer.is_node:
+                heads[name] = users.pop() if alone else name
+                found[heads[name]] = (layer, *found.get(heads[name], ()))
+        return {name: found[name] for name in self.layers if name in found}
+
+    @cached_property
+    def _users(self) -> Mapping[str, frozenset[str]]:
+        found: dict[str, set[str]] = {name: set() for name in self.layers}
+        for layer in self.layers.values():
+            for name, _ in layer.inputs:
+                found[name].add(layer.name)
+        return {name: frozenset(names) for name, names in found.items()}
+
+
+def _layer(op: Any, owners: Owners) -> Layer:
+    kind, primitive, precision = (_info(op, name) for name in ("layerType", "primitiveType", "runtimePrecision"))
+    said = [name for name in _info(op, "originalLayersNames").split(",") if name]
+    known = [owner for name in said for owner in _owned(name, owners)]
+    others = [_NUMBERED.sub("", _plain(name)) for name in said if not _owned(name, owners)]
+    sources = [port.get_source_output() for port in op.inputs()]
+    precisions = _info(op, "outputPrecisions").split(",")
+    return Layer(
+        name=op.get_friendly_name(),
+        kind=kind,
+        primitive=primitive,
+        precision=precision,
+        computes=tuple(dict.fromkeys(known)),
+        key=(kind, primitive, precision, tuple(sorted(Counter([*known, *others]).elements()))),
+        inputs=tuple((source.get_node().get_friendly_name(), source.get_index()) for source in sources),
+        values=tuple(
+            Value("", _DTYPES.get(dtype, dtype), _shape(port.get_partial_shape()))
+            for dtype, port in zip(precisions * len(op.outputs()), op.outputs(), strict=False)
+        ),
+    )
+
+
+def _plain(name: str) -> str:
+    """Without what is put behind the name of a layer whose result is cast."""
+    return re.sub(r"(\.\d+)+$", "", name)
+
+
+def _owned(name: str, owners: Owners) -> tuple[str, ...]:
+    return owners.get(name) or owners.get(_plain(name)) or owners.get(name.partition("/")[0], ())
+
+
+def _info(op: Any, name: str) -> str:
+    found = op.get_rt_info()
+    return found[name].astype(str) if name in found else ""  # type: ignore[no-any-return]
+
+
+def _shape(shape: Any) -> tuple[Dim, ...]:
+    return tuple(None if dim.is_dynamic else dim.get_length() for dim in shape)
+
+
+def _node(layers: tuple[Layer, ...], names: Mapping[Port, str]) -> Node:
+    inside = {layer.name for layer in layers}
+    read = [port for layer in layers for port in layer.inputs if port[0] not in inside]
+    head = layers[-1]
+    return Node(
+        name=head.name,
+        op="+".join(layer.kind for layer in layers),
+        inputs=tuple(names.get(port, f"{port[0]}:{port[1]}") for port in dict.fromkeys(read)),
+        outputs=tuple(names.get((head.name, index), f"{head.name}:{index}") for index in range(len(head.values))),
+        attributes={
+            "layers": [layer.name for layer in layers],
+            "primitives": [layer.primitive for layer in layers],
+            "precision": head.precision,
+        },
+    )
+
+
+def spread(values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Two parts in which no two neighbours are together."""
+    return tuple(tuple(part) for part in (values[::2], values[1::2]) if part)
