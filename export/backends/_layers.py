@@ -1,8 +1,8 @@
 """Reads the graph that OpenVINO executes, and finds the exported values in it.
 
 OpenVINO says of each layer that it executes which layers of the model it was made of, but its values have no names, and
-a value may have been scaled or rounded on the way. What is known for sure is which layer gives a value that was asked for
-as an output: if the layers are the same with and without asking, it is that layer's value in the undisturbed graph, too.
+a value may have been scaled or rounded on the way. What is known for sure is which layer gives a value that was asked
+for as an output: if that layer is there when nothing is asked for, too, it has that value there.
 """
 
 import re
@@ -19,9 +19,10 @@ Owners = Mapping[str, tuple[str, ...]]
 Key = tuple[str, str, str, tuple[str, ...]]
 _NO_NODES = frozenset({"Const", "Input", "Output"})
 _COPIES = frozenset({"Convert", "Reorder"})
-_DTYPES = {f"{short}{bits}": f"{name}{bits}" for short, name in (("f", "float"), ("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)}
+_KINDS = {"f": "float", "i": "int", "u": "uint"}
+_DTYPES = {f"{short}{bits}": f"{kind}{bits}" for short, kind in _KINDS.items() for bits in (8, 16, 32, 64)}
 _DTYPES |= {"bf16": "bfloat16", "boolean": "bool"}
-_NUMBERED = re.compile(r"_\d+\b")
+_NUMBER = re.compile(r"_\d+")
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,25 @@ class Layer:
         return self.kind not in _NO_NODES
 
 
+@dataclass(frozen=True)
+class Border:
+    """An exported value between layers.
+
+    Attributes:
+        layers: the names of those that make it; if none says so, of those that read it.
+        made: whether one says that it makes it: else it may well be inside of one.
+    """
+
+    layers: frozenset[str]
+    made: bool
+
+
 def owners_of(model: Any, graph: Graph) -> Owners:
     """The exported nodes that the layers of a model that was read are (parts of the translation of), by layer name."""
     found: dict[str, tuple[str, ...]] = {}
     for op in reversed(model.get_ordered_ops()):
-        named = [graph.producer[name].name for port in op.outputs() for name in port.get_names() if name in graph.producer]
+        names = [name for port in op.outputs() for name in port.get_names()]
+        named = [graph.producer[name].name for name in names if name in graph.producer]
         users = [user.get_node().get_friendly_name() for port in op.outputs() for user in port.get_target_inputs()]
         owners = named or [owner for user in users for owner in found.get(user, ())]
         found[op.get_friendly_name()] = tuple(dict.fromkeys(owners))
@@ -75,11 +90,10 @@ class Executed:
     """
 
     def __init__(self, model: Any, owners: Owners, results: Mapping[str, tuple[str, ...]]) -> None:
-        layers = [_layer(op, owners) for op in sorted(model.get_ordered_ops(), key=lambda op: int(_info(op, "execOrder")))]
-        self.layers = {layer.name: layer for layer in layers}
-        self.results = {
-            value: layer.inputs[0] for layer in layers if layer.kind == "Output" for value in results[layer.name]
-        }
+        ops = sorted(model.get_ordered_ops(), key=lambda op: int(_info(op, "execOrder")))
+        self.layers = {layer.name: layer for layer in (_layer(op, owners) for op in ops)}
+        ends = [layer for layer in self.layers.values() if layer.kind == "Output"]
+        self.results = {value: layer.inputs[0] for layer in ends for value in results.get(layer.name, ())}
 
     @cached_property
     def by_key(self) -> Mapping[Key, tuple[Layer, ...]]:
@@ -90,21 +104,27 @@ class Executed:
                 found[layer.key] = (*found.get(layer.key, ()), layer)
         return found
 
-    def borders(self, graph: Graph) -> Mapping[str, frozenset[str]]:
-        """The exported values that one layer makes or reads and others read or make, with the layers that make each."""
-        found: dict[str, None] = {}
-        makers: dict[str, set[str]] = {}
+    def borders(self, graph: Graph) -> Mapping[str, Border]:
+        """The exported values that one layer makes and others read, or that it reads and no layer says it makes."""
         nodes = {node.name: node for node in graph.nodes}
+        makers: dict[str, set[str]] = {}
+        readers: dict[str, set[str]] = {}
+        left: set[str] = set()
         for layer in self.layers.values():
             inside = [nodes[name] for name in layer.computes]
-            made = [name for node in inside for name in node.outputs if name]
-            users = {name: {user.name for user in graph.consumers.get(name, ())} for name in made}
-            left = [name for name in made if users[name].difference(layer.computes) or name in graph.outputs]
-            read = [name for node in inside for name in node.reads if name in graph.producer]
-            found |= dict.fromkeys([*left, *(name for name in read if name not in made)])
+            made = {name for node in inside for name in node.outputs if name}
             for name in made:
                 makers.setdefault(name, set()).add(layer.name)
-        return {name: frozenset(makers.get(name, ())) for name in found if name not in graph.fixed}
+                if name in graph.outputs or any(user not in inside for user in graph.consumers.get(name, ())):
+                    left.add(name)
+            for name in {name for node in inside for name in node.reads} - made:
+                readers.setdefault(name, set()).add(layer.name)
+        return {
+            name: Border(frozenset(makers.get(name, readers.get(name, ()))), name in makers)
+            for node in graph.nodes
+            for name in node.outputs
+            if name not in graph.fixed and (name in left or name in readers)
+        }
 
     def changed_in(self, other: "Executed") -> tuple[str, ...]:
         """The layers that another compilation does not have; copies aside, which come and go with the outputs."""
@@ -116,17 +136,18 @@ class Executed:
             if layer.kind not in _COPIES
         )
 
-    def guilty(self, changed: Collection[str], asked: Mapping[str, frozenset[str]]) -> set[str]:
+    def guilty(self, changed: Collection[str], asked: Mapping[str, Border]) -> set[str]:
         """The values that are nearest to changed layers: asking for them may be what changed these.
 
         Args:
             changed: names of layers.
-            asked: the layers that make each value that was asked for.
+            asked: the values that were asked for.
         """
         near = {*changed} | {name for layer in changed for name, _ in self.layers[layer].inputs}
         while near:
-            if found := {name for name, makers in asked.items() if makers & near}:
-                return found
+            found = {name for name, border in asked.items() if border.layers & near}
+            if found:
+                return {name for name in found if not asked[name].made} or found
             wider = near.union(*(self._neighbours(name) for name in near))
             if wider == near:
                 break
@@ -134,19 +155,26 @@ class Executed:
         return set()
 
     def where(self, other: "Executed") -> Mapping[str, Port]:
-        """For the results of another compilation, which of our layers has the value, as far as it has that layer too."""
+        """Which of our layers has the results of another compilation, as far as the layer that has them is there."""
         found = {}
-        for value, port in other.results.items():
-            while (layer := other.layers[port[0]]).key not in self.by_key and layer.kind in _COPIES:
-                port = layer.inputs[0]
+        for value, end in other.results.items():
+            name, index = self._before_copies(other, end)
+            layer = other.layers[name]
             ours, theirs = self.by_key.get(layer.key, ()), other.by_key.get(layer.key, ())
             if len(ours) == len(theirs) and layer.is_node:
-                found[value] = (ours[theirs.index(layer)].name, port[1])
+                found[value] = (ours[theirs.index(layer)].name, index)
         return found
 
+    def _before_copies(self, other: "Executed", port: Port) -> Port:
+        """What is copied into an output: these copies come with asking for it; a cast of the model's own does not."""
+        layer = other.layers[port[0]]
+        if layer.kind not in _COPIES or (layer.computes and layer.key in self.by_key):
+            return port
+        return self._before_copies(other, layer.inputs[0])
+
     def _neighbours(self, name: str) -> set[str]:
-        before = {source for source, _ in self.layers[name].inputs if self.layers[source].is_node}  # constants are shared
-        return before | self._users[name]
+        read = (source for source, _ in self.layers[name].inputs)
+        return {source for source in read if self.layers[source].is_node} | self._users[name]  # constants are shared
 
     def origins(self, exported: Graph, known: Mapping[str, Port]) -> Mapping[str, tuple[str, ...]]:
         """The exported nodes that each layer computes, by its name.
@@ -154,9 +182,11 @@ class Executed:
         Nodes that OpenVINO names nowhere (it moved a factor, say) belong to the layer at whose value they end.
         """
         judged = {name for name, _ in [*known.values(), *self.results.values()]}
-        together = self.together(judged)
         named = {name for layer in self.layers.values() for name in layer.computes}
-        found = {head: dict.fromkeys(n for layer in layers for n in layer.computes) for head, layers in together.items()}
+        found = {
+            head: dict.fromkeys(node for layer in layers for node in layer.computes)
+            for head, layers in self.together(judged).items()
+        }
         stop = frozenset({*known, *self.results, *exported.fixed})
         for value, (name, _) in known.items():
             found[name] |= dict.fromkeys(node.name for node in exported.cone([value], stop) if node.name not in named)
@@ -188,19 +218,22 @@ class Executed:
         )
 
     def together(self, judged: Collection[str]) -> Mapping[str, tuple[Layer, ...]]:
-        """The layers by the name of the one at whose value they can be judged: the one that they alone go to.
+        """The layers, or several at a time, by the name of the last one.
+
+        Together are a layer that has no exported value and the one that alone reads it, where the first one only
+        copies, both are parts of one exported node, or the second one is a view of the first one's memory.
 
         Args:
-            judged: names of layers whose values are known.
+            judged: names of layers that have an exported value.
         """
         heads: dict[str, str] = {}
         found: dict[str, tuple[Layer, ...]] = {}
-        for name, layer in reversed(self.layers.items()):
-            users = {heads.get(user, user) for user in self._users[name]}
-            alone = name not in judged and len(users) == 1 and users <= heads.keys()
+        for layer in reversed(self.layers.values()):
+            users = {heads.get(user, user) for user in self._users[layer.name]}
+            head = users.pop() if len(users) == 1 and layer.name not in judged else ""
             if layer.is_node:
-                heads[name] = users.pop() if alone else name
-                found[heads[name]] = (layer, *found.get(heads[name], ()))
+                heads[layer.name] = head if head in found and _belong(layer, found[head]) else layer.name
+                found[heads[layer.name]] = (layer, *found.get(heads[layer.name], ()))
         return {name: found[name] for name in self.layers if name in found}
 
     @cached_property
@@ -212,11 +245,16 @@ class Executed:
         return {name: frozenset(names) for name, names in found.items()}
 
 
+def _belong(layer: Layer, to: tuple[Layer, ...]) -> bool:
+    common = any(name in later.computes for name in layer.computes for later in to)
+    return not layer.computes or common or to[0].kind == "Reshape"
+
+
 def _layer(op: Any, owners: Owners) -> Layer:
     kind, primitive, precision = (_info(op, name) for name in ("layerType", "primitiveType", "runtimePrecision"))
     said = [name for name in _info(op, "originalLayersNames").split(",") if name]
-    known = [owner for name in said for owner in _owned(name, owners)]
-    others = [_NUMBERED.sub("", _plain(name)) for name in said if not _owned(name, owners)]
+    known = [owner for name in said if kind not in _NO_NODES for owner in _owned(name, owners)]
+    others = [_NUMBER.sub("", _plain(name)) for name in said if not _owned(name, owners)]
     sources = [port.get_source_output() for port in op.inputs()]
     precisions = _info(op, "outputPrecisions").split(",")
     return Layer(

@@ -6,26 +6,23 @@ then that graph's values are made outputs, and it runs with optimisations off.
 
 import contextlib
 import io
-import shutil
-import tempfile
-import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import torch
-from onnx_ir import serde
 from torch.utils import dlpack
 
 from .._errors import BackendError
 from .._from_onnx import graph_from_onnx
 from .._program import Program
 from ._backend import Compiled, Stage, Values
+from ._files import DATA, first_line, in_folder, write_model
 
-_LARGE = 2**24  # beyond, weights stand in a file of their own, so that observing a graph does not write them again
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 
 
@@ -45,20 +42,10 @@ class OnnxRuntimeBackend:
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
         """See `Backend.compile`."""
-        folder = Path(tempfile.mkdtemp(prefix="filch-"))
-        try:
-            compiled = self._compile(program, folder, optimize=optimize)
-        except ValueError as error:  # onnx-ir's, for a graph that is not whole
-            shutil.rmtree(folder, ignore_errors=True)
-            raise BackendError(f"the program can't be written for ONNX Runtime: {_first_line(error)}") from error
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        weakref.finalize(compiled, shutil.rmtree, folder, ignore_errors=True)
-        return compiled
+        return in_folder(partial(self._compile, program, optimize=optimize))
 
     def _compile(self, program: Program, folder: Path, *, optimize: bool) -> Compiled:
-        source = _write(program.model, folder / "program.onnx")
+        source = write_model(program.model, folder / "program.onnx")
         if not optimize:
             return Compiled(program.graph, _Handle(self._session(source, _OFF, None), source))
         runs = folder / "optimized.onnx"
@@ -77,7 +64,7 @@ class OnnxRuntimeBackend:
         try:
             found = session.run_with_ort_values(names, feeds)
         except Exception as error:  # ONNX Runtime's exceptions have no common base
-            raise BackendError(f"ONNX Runtime can't run the program: {_first_line(error)}") from error
+            raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
         return {name: _to_torch(value) for name, value in zip(names, found, strict=True) if value.is_tensor()}
 
     def _observing(self, path: Path, watch: Collection[str]) -> ort.InferenceSession:
@@ -96,7 +83,7 @@ class OnnxRuntimeBackend:
         options.log_severity_level = 4  # what matters is raised; the rest is advice
         if save_to is not None:
             options.optimized_model_filepath = str(save_to)
-            if path.with_name(_DATA).exists():
+            if path.with_name(DATA).exists():
                 options.add_session_config_entry(
                     "session.optimized_model_external_initializers_file_name", "optimized.data"
                 )
@@ -105,7 +92,7 @@ class OnnxRuntimeBackend:
                 path, options, providers=list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
             )
         except Exception as error:
-            raise BackendError(f"ONNX Runtime refuses the program: {_first_line(error)}") from error
+            raise BackendError(f"ONNX Runtime refuses the program: {first_line(error)}") from error
         return session
 
 
@@ -113,9 +100,6 @@ class OnnxRuntimeBackend:
 class _Handle:
     session: ort.InferenceSession
     path: Path
-
-
-_DATA = "program.data"
 
 
 def cpu() -> OnnxRuntimeBackend:
@@ -166,15 +150,6 @@ def _runs_on_cuda() -> bool:
     return "CUDAExecutionProvider" in session.get_providers()
 
 
-def _write(model: ir.Model, path: Path) -> Path:
-    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
-    if size > _LARGE:
-        ir.save(model, path, external_data=_DATA)
-    else:
-        path.write_bytes(serde.serialize_model(ir.external_data.load_to_model(model.clone())).SerializeToString())
-    return path
-
-
 def _to_ort(tensor: torch.Tensor) -> ort.OrtValue:
     plain = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().contiguous().cpu()
     if plain.dtype in (torch.bfloat16, *_FLOAT8):
@@ -203,8 +178,3 @@ _ONNX_TYPES = {
     torch.float8_e5m2fnuz: onnx.TensorProto.FLOAT8E5M2FNUZ,
 }
 _BY_TYPE: Mapping[int, torch.dtype] = {onnx_type: dtype for dtype, onnx_type in _ONNX_TYPES.items()}
-
-
-def _first_line(error: BaseException) -> str:
-    lines: Sequence[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
