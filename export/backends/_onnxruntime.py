@@ -5,10 +5,12 @@ then that graph's values are made outputs, and it runs with optimisations off.
 """
 
 import contextlib
+import ctypes
 import io
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import onnx
@@ -28,16 +30,18 @@ _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 
 @dataclass(frozen=True)
 class OnnxRuntimeBackend:
-    """ONNX Runtime with one execution provider (and the CPU's behind it).
+    """ONNX Runtime with one execution provider, and others for what that one does not have.
 
     Attributes:
-        name: `onnxruntime-cpu` or `onnxruntime-cuda`.
+        name: `onnxruntime-cpu`, `onnxruntime-cuda` or `onnxruntime-tensorrt`.
         provider: ONNX Runtime's name of the execution provider.
+        behind: those that take what it leaves.
         stages: it runs the program both as it stands and optimised.
     """
 
     name: str
     provider: str
+    behind: tuple[str, ...] = ("CPUExecutionProvider",)
     stages: tuple[Stage, ...] = ("exported", "compiled")
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
@@ -81,7 +85,11 @@ class OnnxRuntimeBackend:
         options = ort.SessionOptions()
         options.graph_optimization_level = level
         options.log_severity_level = 4  # what matters is raised; the rest is advice
-        if save_to is not None:
+        if save_to is not None and self.provider == "TensorrtExecutionProvider":
+            # A graph with compiled nodes can't be saved as it is; this writes it with the compiled engines in it.
+            options.add_session_config_entry("ep.context_enable", "1")
+            options.add_session_config_entry("ep.context_file_path", str(save_to))
+        elif save_to is not None:
             options.optimized_model_filepath = str(save_to)
             if path.with_name(DATA).exists():
                 options.add_session_config_entry(
@@ -89,10 +97,15 @@ class OnnxRuntimeBackend:
                 )
         try:
             session = ort.InferenceSession(
-                path, options, providers=list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
+                path,
+                options,
+                providers=list(dict.fromkeys((self.provider, *self.behind))),
+                enable_fallback=0,  # else it prints that it falls back, also in the middle of a run
             )
         except Exception as error:
             raise BackendError(f"ONNX Runtime refuses the program: {first_line(error)}") from error
+        if self.provider not in session.get_providers():  # it falls back to the next one, and only logs it
+            raise BackendError(f"backend {self.name!r}: ONNX Runtime can't start {self.provider} for this program")
         return session
 
 
@@ -118,11 +131,44 @@ def cuda() -> OnnxRuntimeBackend:
             "backend 'onnxruntime-cuda' needs onnxruntime-gpu; the onnxruntime that is installed is for the CPU"
         )
     missing = _preload()
-    if not _runs_on_cuda():
+    if not _runs_on("CUDAExecutionProvider"):
         device = "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
         library = f"ONNX Runtime can't load {missing}" if missing else "ONNX Runtime can't start its CUDA provider"
         raise BackendError(f"backend 'onnxruntime-cuda'{device}; {library}")
     return OnnxRuntimeBackend("onnxruntime-cuda", "CUDAExecutionProvider")
+
+
+def tensorrt() -> OnnxRuntimeBackend:
+    """ONNX Runtime on a CUDA device, with what TensorRT takes compiled by it.
+
+    Each subgraph that TensorRT takes is one node of the compiled graph: its results are judged, what is inside has no
+    values.
+
+    Raises:
+        BackendError: the device, or a library that the provider needs, is missing.
+    """
+    provider = "TensorrtExecutionProvider"
+    if provider not in ort.get_available_providers():
+        raise BackendError(
+            "backend 'onnxruntime-tensorrt' needs onnxruntime-gpu; the onnxruntime that is installed has no TensorRT"
+        )
+    _preload()
+    with contextlib.suppress(ImportError):
+        import_module("tensorrt")  # loads its libraries, which pip puts where nobody looks for them
+    if not _runs_on(provider):
+        device = "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
+        raise BackendError(f"backend 'onnxruntime-tensorrt'{device}; ONNX Runtime can't load {_missing('tensorrt')}")
+    return OnnxRuntimeBackend("onnxruntime-tensorrt", provider, ("CUDAExecutionProvider", "CPUExecutionProvider"))
+
+
+def _missing(library: str) -> str:
+    """The first library that a provider needs and that is not there."""
+    (provider,) = (Path(ort.__file__).parent / "capi").glob(f"*onnxruntime_providers_{library}.*")
+    try:
+        ctypes.CDLL(str(provider))
+    except OSError as error:
+        return str(error).partition(":")[0]
+    return provider.name
 
 
 def _preload() -> str:
@@ -134,7 +180,7 @@ def _preload() -> str:
     return lines[0].removeprefix("Failed to load ").partition(":")[0] if lines else ""
 
 
-def _runs_on_cuda() -> bool:
+def _runs_on(provider: str) -> bool:
     """Ask a session: a provider that is listed may still fail to load, and then the CPU steps in."""
     value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
     out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
@@ -142,12 +188,12 @@ def _runs_on_cuda() -> bool:
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
     ort.set_default_logger_severity(4)  # it would write to the terminal's standard error by itself
     try:
-        session = ort.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
+        session = ort.InferenceSession(model.SerializeToString(), providers=[provider], enable_fallback=0)
     except Exception:  # noqa: BLE001  ONNX Runtime's exceptions have no common base
         return False
     finally:
         ort.set_default_logger_severity(2)
-    return "CUDAExecutionProvider" in session.get_providers()
+    return provider in session.get_providers()
 
 
 def _to_ort(tensor: torch.Tensor) -> ort.OrtValue:

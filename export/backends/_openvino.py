@@ -15,6 +15,7 @@ from typing import Any
 import openvino as ov
 import torch
 
+from .._arrays import torch_to_array
 from .._errors import BackendError
 from .._program import Program
 from ._backend import Compiled, Stage, Values
@@ -209,7 +210,7 @@ def _to_torch(tensor: ov.Tensor) -> torch.Tensor:
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Bit for bit."""
-    return a.shape == b.shape and a.numpy(force=True).tobytes() == b.numpy(force=True).tobytes()
+    return a.shape == b.shape and torch_to_array(a).tobytes() == torch_to_array(b).tobytes()
 
 
 @contextlib.contextmanager
