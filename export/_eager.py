@@ -7,6 +7,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.fx.node import Target
 
 from ._errors import ExportError
 
@@ -52,6 +53,11 @@ class _Shown(fx.Interpreter):
         if n.op == "call_function" and isinstance(value, torch.Tensor):
             self._visit(n.name, value)
         return value
+
+    def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # Which layouts can be viewed was found out at export; another attention, dtype or device gives others.
+        viewed = target is torch.ops.aten.view.default
+        return super().call_function(torch.ops.aten.reshape.default if viewed else target, args, kwargs)
 
 
 def held_names(program: ExportedProgram) -> Mapping[str, str]:

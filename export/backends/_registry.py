@@ -10,7 +10,7 @@ from .._errors import BackendError, reason
 from ._backend import Backend, Stage
 
 _OWN = {
-    "eager": "._eager:EagerBackend",
+    "eager": "._eager:eager",
     "onnxruntime-cpu": "._onnxruntime:cpu",
     "onnxruntime-cuda": "._onnxruntime:cuda",
     "onnxruntime-tensorrt": "._onnxruntime:tensorrt",
