@@ -220,8 +220,9 @@ class Executed:
     def together(self, judged: Collection[str]) -> Mapping[str, tuple[Layer, ...]]:
         """The layers, or several at a time, by the name of the last one.
 
-        Together are a layer that has no exported value and the one that alone reads it, where the first one only
-        copies, both are parts of one exported node, or the second one is a view of the first one's memory.
+        Together are a layer that has no exported value and the one that alone reads it, where OpenVINO names no
+        exported node that the first one computes (copies, and what it made up), both are parts of one exported node,
+        or the second one is a view of the first one's memory.
 
         Args:
             judged: names of layers that have an exported value.
