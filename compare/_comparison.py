@@ -77,7 +77,7 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What came up on the way."""
-        return self._references.notes
+        return [*self._references.notes, *(note for made in self._made.values() for note in made.notes)]
 
     @cached_property
     def fates(self) -> tuple[Fate, ...]:
