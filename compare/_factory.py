@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,23 +12,7 @@ import torch
 from torch import nn
 
 from ._errors import CompareError
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model, and what it is called with.
-
-    Attributes:
-        model: the model.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        dynamic_shapes: with which it is exported; None for static ones.
-    """
-
-    model: nn.Module
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    dynamic_shapes: Any = None
+from ._subject import Subject
 
 
 def make_subject(name: str) -> Subject:
