@@ -75,8 +75,13 @@ class Golden:
                 yield lambda: self.told(*changed)
             return
         follower = Follower(restore(self.path), self.tolerance)
+
+        def judge() -> None:
+            __tracebackhide__ = True
+            self.judge(follower.result())
+
         with steal_forward(model, sink=follower, strict=True, **options):
-            yield lambda: self.judge(follower.result())
+            yield judge
 
 
 class _Block:
