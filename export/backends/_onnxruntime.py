@@ -154,7 +154,7 @@ class OnnxRuntimeBackend:
         except Exception as error:
             raise BackendError(f"ONNX Runtime refuses the program: {first_line(error)}") from error
         if missing := [name for name in wanted if name not in session.get_providers()]:
-            raise BackendError(f"ONNX Runtime can't start its provider {missing[0]!r}")
+            raise BackendError(f"ONNX Runtime can't start {missing[0]} for this program")
         return session
 
 
