@@ -22,6 +22,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import torch
 from onnx_ir import serde
+from onnx_ir.passes.common import ShapeInferencePass
 from torch.utils import dlpack
 
 from .._errors import BackendError
@@ -82,7 +83,7 @@ class OnnxRuntimeBackend:
         model = ir.load(runs)
         graph = graph_from_onnx(model)
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
-        known = forms(before, graph, partial(_numbers, model), block)
+        known = forms(_with_shapes(program) if block else before, graph, partial(_numbers, model), block)
         handle = _Handle(session, runs, in_order_of(graph, list(before.producer)), known)
         return Compiled(graph, handle, same={name: form.value for name, form in known.items()})
 
@@ -196,6 +197,11 @@ class _Handle:
     @cached_property
     def model(self) -> onnx.ModelProto:
         return onnx.load(self.path, load_external_data=False)
+
+
+def _with_shapes(program: Program) -> Graph:
+    """The graph, with the shapes that follow from those it has: how many channels a block holds can't be seen."""
+    return graph_from_onnx(ShapeInferencePass()(program.model.clone()).model)
 
 
 def _numbers(model: ir.Model, name: str) -> list[int] | None:
