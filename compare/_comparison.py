@@ -21,7 +21,7 @@ from ._metrics import Difference
 from ._modules import Modules, result_references
 from ._operators import operators_of
 from ._origins import Origins
-from ._references import References, Sources, given_references, stolen_tensors
+from ._references import References, Sources, stolen_tensors
 from ._report import Fate, ModuleRow, Operator, Row
 from ._tolerance import Tolerance
 
@@ -69,7 +69,7 @@ class Comparison:
             made = self._tried(partial(engine.compile, given, optimize=stage == "compiled"), needed=not self._made)
             if made is not None:
                 self._made[stage] = made
-        asked = {made.same.get(name, name) for made in self._made.values() for name in made.graph.known}
+        asked = {made.same.get(name, name) for made in self._made.values() for name in made.graph.producer}
         self._references = References(held, given, wanted=asked, buffer=how.buffer)
         compiled = self._made.get("compiled")
         self._origins = None if compiled is None else Origins(self._graph, compiled)
@@ -77,12 +77,12 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What came up on the way."""
-        return self._references.notes
+        return [*self._references.notes, *(note for made in self._made.values() for note in made.notes)]
 
     @cached_property
     def fates(self) -> tuple[Fate, ...]:
-        """What became of the exported nodes in the compiled graph; nothing if there is none."""
-        return fates_of(self._origins) if self._origins else ()
+        """What became of the exported nodes in the compiled graph."""
+        return () if self._origins is None else fates_of(self._origins)
 
     def of(self, call: StolenCall) -> Found:
         """Run the program on what one call was given, and judge every value."""
@@ -130,7 +130,7 @@ class Comparison:
 
     def _sources(self, call: StolenCall) -> Sources:
         sources = self._references.of(call)
-        sources.fall_back_on({**result_references(self._held, self._graph, call), **given_references(call)})
+        sources.fall_back_on(result_references(self._held, self._graph, call))
         return sources
 
     def _count_results(self, call: StolenCall) -> None:

@@ -145,7 +145,7 @@ class Judge:
             call=self._run.call,
             stage=self._run.stage,
             index=index,
-            kind=_kind(self._run.graph, node, name, self._origins),
+            kind=self._kind(node, name),
             node=node.name,
             op=node.op,
             value=name,
@@ -156,6 +156,14 @@ class Judge:
             code=node.code,
             seconds=self._run.seconds.get(node.name),
         )
+
+    def _kind(self, node: Node, name: str) -> str:
+        origins = self._origins
+        if name in self._run.graph.fixed:
+            return "constant"
+        if origins is None:
+            return "node"
+        return "inserted" if origins.is_inserted(node) else "fused" if len(origins.of(node)) > 1 else "node"
 
     def _output(self, name: str) -> Row:
         graph, known = self._run.graph, self._run.known_as(name)
@@ -205,14 +213,6 @@ def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:
         return row
     nodes = graph.cone([row.value], frozenset(judged - {row.value}))
     return replace(row, origins=tuple(item.name for item in nodes), operators=tuple(item.op for item in nodes))
-
-
-def _kind(graph: Graph, node: Node, name: str, origins: Origins | None) -> str:
-    if name in graph.fixed:
-        return "constant"
-    if origins is None:
-        return "node"
-    return "inserted" if origins.is_inserted(node) else "fused" if len(origins.of(node)) > 1 else "node"
 
 
 def _magnitude(live: Mapping[str, torch.Tensor], node: Node, expected: torch.Tensor, actual: torch.Tensor) -> float:
