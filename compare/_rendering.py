@@ -154,8 +154,8 @@ def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
         yield Text(f"and {hidden} values that do not depend on the inputs, {judgement}")
 
 
-_WIDTHS = {"operator": 21, "module": 21}  # together with the other columns, 80 characters
-_TIMED_WIDTHS = {"operator": 19, "module": 17, "µs": 6}
+_WIDTHS = {"operator": 20, "module": 20}  # together with the other columns, 80 characters
+_TIMED_WIDTHS = {"operator": 17, "module": 16, "µs": 6}
 
 
 def _short_cells(row: Row, module: int) -> tuple[str, ...]:
