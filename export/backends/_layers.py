@@ -240,7 +240,7 @@ class Executed:
 
         Together are a layer that has no exported value and the one that alone reads it, where OpenVINO names no
         exported node that the first one computes (copies, and what it made up), both are parts of one exported node,
-        or the second one is a view of the first one's memory.
+        or the second one only moves what the first one makes.
 
         Args:
             judged: names of layers that have an exported value.
@@ -266,7 +266,7 @@ class Executed:
 
 def _belong(layer: Layer, to: tuple[Layer, ...]) -> bool:
     common = any(name in later.computes for name in layer.computes for later in to)
-    return not layer.computes or common or to[0].kind == "Reshape"
+    return not layer.computes or common or to[0].kind in _MOVES
 
 
 def _layer(op: Any, owners: Owners) -> Layer:
@@ -328,9 +328,9 @@ def _node(layers: tuple[Layer, ...], names: Mapping[Port, str]) -> Node:
 
 def alike(borders: Mapping[str, Border]) -> tuple[tuple[str, ...], ...]:
     """Parts of values that have the same operator and name but for its number: equal blocks of a model do the same."""
-    parts: dict[tuple[str, str], tuple[str, ...]] = {}
+    parts: dict[tuple[str, str, bool], tuple[str, ...]] = {}
     for name, border in borders.items():
-        kind = border.op, _NUMBER.sub("", name)
+        kind = border.op, _NUMBER.sub("", name), border.made
         parts[kind] = (*parts.get(kind, ()), name)
     return tuple(parts.values())
 
