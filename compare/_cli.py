@@ -7,7 +7,7 @@ import textwrap
 import traceback
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -76,7 +76,7 @@ def show(
             raise
         typer.echo(load_program(file).graph.text(modules=True))
         return
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "key": list(key),
             "module": dump.modules[key.name].type_name if key.name in dump.modules else None,

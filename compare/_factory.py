@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
 
 from ._errors import CompareError
@@ -82,5 +81,4 @@ def _subject(name: str, made: Any) -> Subject:
             f"the third of what the factory {name!r} returns has to be the keyword arguments, "
             f"not {type(kwargs).__name__}"
         )
-    given = (args,) if isinstance(args, torch.Tensor) else tuple(args)
-    return Subject(model, given, kwargs, rest[1] if len(rest) > 1 else None)
+    return Subject.of(model, args, kwargs, rest[1] if len(rest) > 1 else None)

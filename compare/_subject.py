@@ -4,7 +4,7 @@ import copy
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -30,6 +30,13 @@ class Subject:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     dynamic_shapes: Any = None
+
+    @classmethod
+    def of(cls, model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any = None) -> Self:
+        """With one tensor for `args`, if that is all, and None for no `kwargs`."""
+        if not isinstance(model, nn.Module):
+            raise CompareError(f"the model comes first: a torch.nn.Module, not a {type(model).__name__}")
+        return cls(model, (args,) if isinstance(args, torch.Tensor) else tuple(args), kwargs or {}, dynamic_shapes)
 
     def run(self) -> None:
         """Call the model, without gradients.
