@@ -12,13 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from filch.compare import compare
+from filch.compare import Checks, Report, Row, diff
+from filch.compare._place import Place
 from filch.export import BackendError, export
 from filch.export.backends import _registry
 from filch.steal import steal_forward
 
 pytest_plugins = "pytester"
 
+# Of what is installed beside it, hypothesis imports itself in each run: seconds.
+PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio")
 MODEL = """
 import pytest
 import torch
@@ -43,18 +46,13 @@ def wrong():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _loaded():
-    """What a comparison loads is loaded: pytest inside pytest forgets what it has imported, and torch bears that once."""
-    with steal_forward(nn.Linear(2, 2), submodules=True) as capture:
-        model = nn.Linear(2, 2)
-        model(torch.ones(1, 2))
-    model = nn.Linear(2, 2).eval()
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(torch.ones(1, 2))
-    program = export(model, (torch.ones(1, 2),))
-    for backend in ("onnxruntime-cpu", "reference", "eager"):
-        report = compare(capture, program, backend=backend)
-    report.to_html(), report.to_json(), str(report)
+def _loaded(tmp_path_factory):
+    """What a comparison loads is loaded: pytest inside pytest forgets what it imported, and torch bears that once."""
+    place = Place(tmp_path_factory.mktemp("golden"), None, lambda: tmp_path_factory.mktemp("scratch"), lambda *_: None)
+    backends = ["onnxruntime-cpu", "reference", "eager"]
+    Checks(place).check(nn.Linear(2, 2).eval(), torch.ones(1, 2), backends=backends)
+    with pytest.raises(AssertionError):
+        Checks(place).check(nn.Linear(2, 2), torch.ones(1, 2), program=export(nn.Linear(2, 2), (torch.ones(1, 2),)))
 
 
 @pytest.fixture
@@ -68,7 +66,7 @@ def project(pytester, monkeypatch):
             pytester.path.joinpath("test_model.py").write_text(MODEL + text)
         for name, content in files.items():
             pytester.path.joinpath(name.replace("__", ".")).write_text(content)
-        return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:anyio", *arguments)
+        return pytester.runpytest_inprocess("-p", "no:xdist", *PLAIN, *arguments)
 
     run.path = pytester.path
     return run
@@ -185,7 +183,7 @@ def test_one_test_for_each_backend_and_a_missing_one_is_skipped(project, monkeyp
     def refuse():
         raise BackendError("backend 'absent' needs a thing that is not there")
 
-    monkeypatch.setitem(_registry._OWN, "absent", "._registry:refuse")
+    monkeypatch.setitem(_registry._OWN, "absent", "._registry:refuse")  # noqa: SLF001  one that is missing everywhere
     monkeypatch.setattr(_registry, "refuse", refuse, raising=False)
     line = "assert [report.backend for report in filch.check(make(), x)] == [filch.backend]"
     text = CHECK.format(backends="'onnxruntime-cpu', 'eager', 'absent', 'onyxruntime-cpu'", line=line)
@@ -276,7 +274,7 @@ def test_an_expected_failure_of_no_test_is_an_error(project):
     plain = "def test_other(): pass\n"
     found = project(text=plain, pytest__ini=EXPECTING, expected__toml=stale)
     assert found.ret == pytest.ExitCode.USAGE_ERROR
-    found.stderr.fnmatch_lines(["*there is no test 'test_gone.py::test_x' for backend 'reference'*"])
+    found.stderr.fnmatch_lines(["*there is no test 'test_gone.py::test_x' on backend 'reference'*"])
     assert project("test_model.py").ret == pytest.ExitCode.USAGE_ERROR
     assert project("test_model.py::test_other").ret == pytest.ExitCode.OK
     assert project("test_model.py", expected__toml=stale.splitlines()[0]).ret == pytest.ExitCode.OK
@@ -346,20 +344,22 @@ def test_a_run_without_comparisons_writes_no_summary(project):
 def test_it_works_under_xdist(project, pytester):
     """Each result comes once, to one summary; what workers stored is told."""
     pytest.importorskip("xdist")
-    text = "@pytest.mark.parametrize('n', range(4))\ndef test_golden(filch, n):\n    filch.golden(f'g{n}').check(make(), x)\n"
-    pytester.path.joinpath("test_model.py").write_text(MODEL + text)
+    text = """
+@pytest.mark.parametrize("n", range(4))
+def test_golden(filch, n):
+    for _ in range(2):  # the first one stores
+        filch.golden(f"g{n}").check(make(), x)
+"""
+    (project.path / "test_model.py").write_text(MODEL + text)
+    options = ("--filch-update", "--filch-summary=summary.md", "--filch-report=reports", *PLAIN)
 
-    found = pytester.runpytest_subprocess("-n2", "--filch-update", "--filch-report=reports", "-p", "no:cacheprovider")
+    found = pytester.runpytest_subprocess("-n2", *options)
+
     found.assert_outcomes(passed=4)
-    assert sorted(line for line in found.outlines if line.startswith("stored ")) == [
-        f"stored {project.path}/golden/test_model/g{n}.onnx" for n in range(4)
-    ]
-    found = pytester.runpytest_subprocess(
-        "-n2", "--filch-summary=summary.md", "--filch-report=reports", "-p", "no:cacheprovider"
-    )
-    found.assert_outcomes(passed=4)
-    table = (project.path / "summary.md").read_text()
-    assert table.count("### Filch") == 1 and table.count("0.0e+00") == 4
+    stored = sorted(line for line in found.outlines if line.startswith("stored "))
+    assert stored == [f"stored {project.path}/golden/test_model/g{n}.onnx" for n in range(4)]
+    summary = (project.path / "summary.md").read_text()
+    assert summary.count("### Filch") == 1 and summary.count("| 0.0e+00 |") == 4
     assert len(list((project.path / "reports").rglob("*.html"))) == 4
 
 
@@ -383,26 +383,33 @@ HOSTILE = "<script>alert(1)</script>\"><img src=x onerror='alert(2)'>{{ 7 * 7 }}
 
 def test_no_name_can_run_a_script_in_a_page(tmp_path):
     """Names come from models and files that nobody has looked at."""
-    inner = nn.Sequential()
-    inner.add_module(HOSTILE.replace(".", "_"), nn.Linear(2, 2))
-    model = inner.eval()
-    with torch.no_grad(), steal_forward((HOSTILE, model), submodules=True) as capture:
+    model = nn.Linear(2, 2)
+    with torch.no_grad(), steal_forward((HOSTILE, model)) as capture:
         model(torch.ones(1, 2))
-    program = export(nn.Linear(2, 2).eval(), (torch.ones(1, 2),))
-    report = compare(capture, program) if False else None
-    from dataclasses import replace
+    row = Row(0, "exported", 0, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, reason=HOSTILE)
+    report = Report(HOSTILE, HOSTILE, HOSTILE, (row,), notes=(HOSTILE,), failed=(HOSTILE,))
 
-    from filch.compare import diff
+    for found in (diff(capture, capture), report):
+        page = _Page()
+        page.feed(found.to_html(tmp_path / "page.html"))
+        assert not page.elements & {"script", "img"}
+        assert not {name for name in page.attributes if name.startswith("on")}
+        assert HOSTILE in page.text
+        assert "default-src 'none'" in (tmp_path / "page.html").read_text()
 
-    with torch.no_grad(), steal_forward(nn.Linear(2, 2).eval(), submodules=True):
-        pass
-    text = diff(capture, capture).to_html(tmp_path / "diff.html")
-    page = _Page()
-    page.feed(text)
 
-    assert "script" not in page.elements and "img" not in page.elements
-    assert not {name for name in page.attributes if name.startswith("on")}
-    assert HOSTILE in page.text
-    assert "default-src 'none'" in text
-    assert (tmp_path / "diff.html").read_text() == text
-    del report, program, replace
+def test_a_page_shows_each_row_and_marks_those_that_differ():
+    """With all columns that hold anything."""
+    torch.manual_seed(0)
+    models = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    captures = []
+    for model in models:
+        with torch.no_grad(), steal_forward(model) as capture:
+            model(torch.ones(1, 2))
+        captures.append(capture)
+
+    text = diff(*captures).to_html()
+
+    assert text.count("<tr") == 3 and text.count('<tr class="diverged">') == 1
+    assert "judged 2 of 2 values; 1 differ" in text
+    assert "reason" not in text, "no row has one"
