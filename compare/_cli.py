@@ -16,6 +16,7 @@ from rich.filesize import decimal
 from filch.export import export, load_program, optimize
 from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
 
+from ._cli_tables import matrix_command, sweep_command
 from ._compare import compare
 from ._demo import tiny_llm
 from ._diff import diff
@@ -233,6 +234,10 @@ def check(
         for report in reports if len(reports) > 1 else ():
             _say(quiet, "\n" + textwrap.fill(f"{report.backend}: {report.headline()}; {' '.join(verdict(report))}", 80))
     raise typer.Exit(not all(report.close for report in reports))
+
+
+app.command("matrix")(matrix_command)
+app.command("sweep")(sweep_command)
 
 
 def _known_view(view: str) -> None:

@@ -3,7 +3,8 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,27 +15,49 @@ from ._errors import CompareError
 from ._subject import Subject
 
 
-def make_subject(name: str) -> Subject:
-    """Call the factory called `package.module:factory` or `path.py:factory`.
+@dataclass(frozen=True)
+class Factory:
+    """A function that makes a model and what it is called with.
 
-    Args:
-        name: what it is called; it returns `(model, args[, kwargs[, dynamic_shapes]])`.
+    Attributes:
+        name: as it was given.
+        function: returns `(model, args[, kwargs[, dynamic_shapes]])`.
+    """
+
+    name: str
+    function: Callable[..., Any]
+
+    def make(self, **sizes: int) -> Subject:
+        """Call it.
+
+        Raises:
+            CompareError: it raises, or returns something else.
+        """
+        try:
+            made = self.function(**sizes)
+        except (Exception, SystemExit) as error:
+            raise CompareError(f"the factory {self.name!r} raised {type(error).__name__}: {error}") from error
+        return _subject(self.name, made)
+
+
+def find_factory(name: str) -> Factory:
+    """The factory called `package.module:factory` or `path.py:factory`.
 
     Raises:
-        CompareError: it is not there, raises, or returns something else.
+        CompareError: it is not there.
     """
     place, colon, attribute = name.rpartition(":")
     if not colon or not place:
         raise CompareError(f"a model is named as package.module:factory or path.py:factory, not {name!r}")
-    module = _load(place)
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
+    function = getattr(_load(place), attribute, None)
+    if not callable(function):
         raise CompareError(f"{place!r} has no function {attribute!r}")
-    try:
-        made = factory()
-    except (Exception, SystemExit) as error:
-        raise CompareError(f"the factory {name!r} raised {type(error).__name__}: {error}") from error
-    return _subject(name, made)
+    return Factory(name, function)
+
+
+def make_subject(name: str) -> Subject:
+    """What the factory of this name makes (see `find_factory`)."""
+    return find_factory(name).make()
 
 
 def _load(place: str) -> ModuleType:
