@@ -15,10 +15,11 @@ from ._markdown import table
 from ._outcome import Outcome
 
 _LONGEST = 24
+_ABSENT = ("failed", "missing")
 
 
 def to_text(outcomes: Sequence[Outcome], *, width: int = 80) -> str:
-    """A line for each, none longer than `width`; what is told ends where the line does."""
+    """A line for each, none longer than `width`, and below them in full why some could not be compared."""
     console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
     shown = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, padding=0, show_edge=False, expand=True)
     for title in (*_titles(outcomes), "error"):
@@ -27,9 +28,12 @@ def to_text(outcomes: Sequence[Outcome], *, width: int = 80) -> str:
     shown.add_column("first divergence", no_wrap=True, overflow="ellipsis", ratio=1)
     for outcome in outcomes:
         cells = [_shortened(text) for text in outcome.labels.values()]
-        told = f"{outcome.status}: {outcome.told}" if outcome.status in ("failed", "missing") else outcome.told
+        told = f"{outcome.status}: {outcome.told}" if outcome.status in _ABSENT else outcome.told
         shown.add_row(*map(Text, (*cells, _error(outcome), told or "all close")))
     console.print(shown)
+    for reason in dict.fromkeys(outcome.told for outcome in outcomes if outcome.status in _ABSENT):
+        console.print()
+        console.print(Text(reason))
     return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
 
 

@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Append a Markdown table of tests and backends to FILE; to $GITHUB_STEP_SUMMARY if that is set.",
     )
     parser.addini("filch_golden", "Folder of golden dumps, beside the test file.", default="golden")
-    parser.addini("filch_expected_failures", "TOML file of expected failures by backend.", type="string", default="")
+    parser.addini("filch_expected_failures", "TOML file of expected failures by backend.", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -57,7 +57,7 @@ class Summary:
                 test = without_backend(report.nodeid, told["backend"])
                 self._results.append(Result(test, told, hasattr(report, "wasxfail")))
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
         """Say which golden dumps were stored."""
         if self._golden:
             terminalreporter.section("filch: golden dumps")
