@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ._expected import expect_failures
-from ._summary import Summary
+from ._expected import Table, expect_failures, read_table
+from ._summary import STALE, Summary
 
 if TYPE_CHECKING:
     from ._checks import Checks
 
 _MARK = "filch_backends"
+_SUMMARY = "filch-summary"
 _STORED = pytest.StashKey[set[Path]]()
+_EXPECTED = pytest.StashKey[Table]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,29 +42,34 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known; the process that gathers the results writes the summary."""
     config.addinivalue_line("markers", f"{_MARK}(*names): run the test once for each of these backends")
     config.stash[_STORED] = set()
+    expected = config.getini("filch_expected_failures")
+    config.stash[_EXPECTED] = read_table(config.rootpath / expected) if expected else {}
     if not hasattr(config, "workerinput"):  # of xdist
-        config.pluginmanager.register(Summary(config.getoption("--filch-summary")), "filch-summary")
+        config.pluginmanager.register(Summary(config.getoption("--filch-summary")), _SUMMARY)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each backend that is asked for."""
-    marker = metafunc.definition.get_closest_marker(_MARK)
+    marker, test = metafunc.definition.get_closest_marker(_MARK), metafunc.definition.nodeid
     if marker is None:
         return
     if not marker.args or not all(isinstance(name, str) for name in marker.args):
-        raise pytest.UsageError(f"{metafunc.definition.nodeid}: {_MARK} takes names of backends, not {marker.args!r}")
+        pytest.fail(f"{test}: {_MARK} takes names of backends, not {marker.args!r}", pytrace=False)
     if "filch_backend" not in metafunc.fixturenames:
-        raise pytest.UsageError(
-            f"{metafunc.definition.nodeid}: {_MARK} is for tests that take the fixture `filch` or `filch_backend`"
-        )
+        wanted = "the fixture `filch` or `filch_backend`"
+        pytest.fail(f"{test}: {_MARK} is for tests that take {wanted}", pytrace=False)
     metafunc.parametrize("filch_backend", marker.args, indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -k and -m, which leave some out
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Mark the tests that are expected to fail."""
-    if name := session.config.getini("filch_expected_failures"):
-        expect_failures(session.config.rootpath / name, session, items)
+    stale = expect_failures(session.config.stash[_EXPECTED], session, items)
+    summary = session.config.pluginmanager.get_plugin(_SUMMARY)
+    if summary is not None:
+        summary.stale.update(stale)
+    elif stale:
+        session.config.workeroutput[STALE] = stale  # type: ignore[attr-defined]  # xdist's
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from ._expected import without_backend
 from ._markdown import escaped, table
 
 _PREFIX = "filch."
+STALE = "filch_stale"
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,17 @@ class Result:
 class Summary:
     """Gathers results from the reports of the tests, wherever they ran, and writes them at the end.
 
-    Under xdist, it is the one process that all results come to that has one.
+    Under xdist, the process that all results come to is the one that has one.
+
+    Attributes:
+        stale: what is wrong with the expected failures.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._results: list[Result] = []
         self._golden: list[str] = []
+        self.stale: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take what the fixture said, as soon as all is said."""
@@ -58,14 +64,23 @@ class Summary:
                 self._results.append(Result(test, told, hasattr(report, "wasxfail")))
 
     def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
-        """Say which golden dumps were stored."""
+        """Say which golden dumps were stored, and what is wrong with the expected failures."""
         if self._golden:
             terminalreporter.section("filch: golden dumps")
             for line in self._golden:
                 terminalreporter.line(line)
+        for line in sorted(self.stale):
+            terminalreporter.line(f"ERROR {line}: mend or remove the entry", red=True)
 
-    def pytest_sessionfinish(self) -> None:
-        """Write the table."""
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what a worker of xdist found."""
+        self.stale.update(getattr(node, "workeroutput", {}).get(STALE, ()))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the table; expected failures of tests that are not there fail the run."""
+        if self.stale and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         given = os.environ.get("GITHUB_STEP_SUMMARY")
         path = self._path or (Path(given) if given else None)
         if path is not None and self._results:

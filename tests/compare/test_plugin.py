@@ -273,9 +273,15 @@ def test_an_expected_failure_of_no_test_is_an_error(project):
     stale = '[reference]\n"test_model.py::test_clothes" = "a slip"\n"test_gone.py::test_x" = "a file that is gone"\n'
     plain = "def test_other(): pass\n"
     found = project(text=plain, pytest__ini=EXPECTING, expected__toml=stale)
-    assert found.ret == pytest.ExitCode.USAGE_ERROR
-    found.stderr.fnmatch_lines(["*there is no test 'test_gone.py::test_x' on backend 'reference'*"])
-    assert project("test_model.py").ret == pytest.ExitCode.USAGE_ERROR
+    assert found.ret == pytest.ExitCode.TESTS_FAILED
+    found.stdout.fnmatch_lines(
+        [
+            "ERROR there is no test 'test_gone.py::test_x' on backend 'reference'*",
+            "ERROR there is no test 'test_model.py::test_clothes' on backend 'reference'*",
+        ]
+    )
+    found = project("test_model.py", "-k", "other")
+    assert found.ret == pytest.ExitCode.TESTS_FAILED and "test_gone" not in found.stdout.str()
     assert project("test_model.py::test_other").ret == pytest.ExitCode.OK
     assert project("test_model.py", expected__toml=stale.splitlines()[0]).ret == pytest.ExitCode.OK
     assert project("-k", "other", expected__toml="[reference]\nx = 1").ret == pytest.ExitCode.USAGE_ERROR
@@ -342,7 +348,7 @@ def test_a_run_without_comparisons_writes_no_summary(project):
 
 
 def test_it_works_under_xdist(project, pytester):
-    """Each result comes once, to one summary; what workers stored is told."""
+    """Each result comes once, to one summary; what workers stored is told, and what they found amiss."""
     pytest.importorskip("xdist")
     text = """
 @pytest.mark.parametrize("n", range(4))
@@ -351,11 +357,15 @@ def test_golden(filch, n):
         filch.golden(f"g{n}").check(make(), x)
 """
     (project.path / "test_model.py").write_text(MODEL + text)
+    (project.path / "pytest.ini").write_text(EXPECTING)
+    (project.path / "expected.toml").write_text('[eager]\n"test_model.py::test_gone" = "a test of former times"\n')
     options = ("--filch-update", "--filch-summary=summary.md", "--filch-report=reports", *PLAIN)
 
     found = pytester.runpytest_subprocess("-n2", *options)
 
     found.assert_outcomes(passed=4)
+    assert found.ret == pytest.ExitCode.TESTS_FAILED
+    found.stdout.fnmatch_lines(["ERROR there is no test 'test_model.py::test_gone' on backend 'eager'*"])
     stored = sorted(line for line in found.outlines if line.startswith("stored "))
     assert stored == [f"stored {project.path}/golden/test_model/g{n}.onnx" for n in range(4)]
     summary = (project.path / "summary.md").read_text()

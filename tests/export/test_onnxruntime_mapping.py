@@ -7,10 +7,9 @@ from functools import partial
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 import torch
-from compiled import LEVELS, WANTED, backends, measure
+from compiled import WANTED, backends, measure
 from fakes import PlantedBackend
 from onnx import numpy_helper
 from torch import Tensor, nn

@@ -37,7 +37,9 @@ def project(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_model.py").write_text(TESTS)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_"))}
+    # What pytest rewrites (all of Filch, as it has a plugin) is compiled once if it may be written.
+    others = ("PYTEST_", "GITHUB_", "PYTHONDONTWRITEBYTECODE")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(others)}
 
     def run(*options):
         done = subprocess.run(
