@@ -21,6 +21,13 @@ def run_eager(program: ExportedProgram, inputs: Mapping[str, torch.Tensor], visi
         inputs: the tensors it takes, by the names of its placeholders.
         visit: called with the node's name and its value, which later nodes do not change: the program is functional.
     """
+    arguments = bound(program, inputs)
+    with torch.no_grad():
+        _Shown(program.graph_module, visit).run(*arguments)
+
+
+def bound(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> list[Any]:
+    """What the graph of `program` is called with: its weights and `inputs`, in the order of its placeholders."""
     arguments = []
     for spec in program.graph_signature.input_specs:
         if spec.kind != InputKind.USER_INPUT:
@@ -31,8 +38,7 @@ def run_eager(program: ExportedProgram, inputs: Mapping[str, torch.Tensor], visi
             arguments.append(inputs[spec.arg.name])
         else:
             raise ExportError(f"the exported program takes {spec.arg.name!r}, which the graph does not take any more")
-    with torch.no_grad():
-        _Shown(program.graph_module, visit).run(*arguments)
+    return arguments
 
 
 def _held(program: ExportedProgram, target: str | None) -> Any:

@@ -11,6 +11,7 @@ from ._backend import Backend
 
 _OWN = {
     "eager": "._eager:EagerBackend",
+    "inductor": "._inductor:inductor",
     "onnxruntime-cpu": "._onnxruntime:cpu",
     "onnxruntime-cuda": "._onnxruntime:cuda",
     "reference": "._reference:ReferenceBackend",
