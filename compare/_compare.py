@@ -9,7 +9,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from filch.export import BackendError, Program, load_program
-from filch.export.backends import Backend, Compiled, Stage, get_backend
+from filch.export.backends import Backend, Compiled, Refers, Stage, get_backend
 from filch.steal import Records, restore
 
 from ._errors import CompareError
@@ -20,7 +20,7 @@ from ._modules import inferred_references, module_rows, result_references
 from ._operators import operators_of
 from ._origins import Origins
 from ._progress import step
-from ._references import References, in_pairs, stolen_tensors
+from ._references import Reference, References, given_values, in_pairs, stolen_tensors
 from ._report import ModuleRow, Operator, Report, Row
 from ._tolerance import Tolerance
 
@@ -124,8 +124,18 @@ class _Comparison:
         rows: list[Row] = []
         for ran in runs:
             origins = Origins(exported, self._made["compiled"]) if ran.stage == "compiled" else None
-            rows += judge(ran, references, origins, limits)
+            rows += judge(ran, {**self._own(ran.stage, call), **references}, origins, limits)
         return _Found(rows, modules, operators_of(self._given, call, rows), worst_effect(ran.effect for ran in runs))
+
+    def _own(self, stage: Stage, call: StolenCall) -> dict[str, Reference]:
+        """References of the values that only a compiled graph has: copies of what is given, and what the backend says."""
+        if stage != "compiled":
+            return {}
+        made = self._made[stage]
+        said = self._engine.reference(made, call.inputs) if isinstance(self._engine, Refers) else {}
+        known = {made.same.get(name, name) for name in made.graph.producer}
+        own = {name: Reference(in_pairs(tensor), "derived") for name, tensor in said.items()}
+        return given_values(self._given, known, call.inputs) | own
 
     def _count_results(self, call: StolenCall, count: int) -> None:
         _, given = stolen_tensors(self._held, call.keys["", 0])

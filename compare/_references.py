@@ -1,6 +1,6 @@
 """What the values of a graph should be."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -67,6 +67,12 @@ class References:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def given_values(program: Program, names: Iterable[str], inputs: Mapping[str, torch.Tensor]) -> dict[str, Reference]:
+    """The inputs and weights among `names`: a compiled graph may hold copies of them, in another layout."""
+    held = {name: inputs[name] if name in inputs else program.constant(name) for name in names}
+    return {name: Reference(in_pairs(tensor), "given") for name, tensor in held.items() if tensor is not None}
 
 
 def in_pairs(tensor: torch.Tensor) -> torch.Tensor:

@@ -38,7 +38,7 @@ class Row:
         reason: why it could not be judged, or what differs.
         evidence: where the reference is from: `module` (stolen), `eager` (the exported program in eager PyTorch),
             `derived` (the translation of one eager operation, run on eager's values), `inferred` (found by metadata or
-            by value); `""` if there is none.
+            by value), `given` (an input or a weight, copied in another layout); `""` if there is none.
         difference: how far it is from the reference, where both are there.
         origins: the names of the exported nodes that a compiled node computes; for an exported node that diverged, its
             own and those of the nodes before it that could not be judged, so that the fault may be theirs.

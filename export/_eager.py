@@ -1,6 +1,6 @@
 """Runs an exported program node by node in eager PyTorch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,12 @@ def run_eager(program: ExportedProgram, inputs: Mapping[str, torch.Tensor], visi
     arguments = bound(program, inputs)
     with torch.no_grad():
         _Shown(program.graph_module, visit).run(*arguments)
+
+
+def show_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
+    """Run every node of a functional graph without weights of its own, and show each tensor that one makes."""
+    with torch.no_grad():
+        _Shown(fx.GraphModule({}, graph), visit).run(*inputs)
 
 
 def bound(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> list[Any]:

@@ -92,3 +92,16 @@ class Profiles(Protocol):
 
     def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
         """The seconds that each node of `compiled.graph` takes, by its name, in an undisturbed run that is warm."""
+
+
+@runtime_checkable
+class Refers(Protocol):
+    """A backend that knows what values of its compiled graph should be that the exported graph does not have."""
+
+    def reference(self, compiled: Compiled, inputs: Values) -> Values:
+        """What these values are in eager PyTorch, by their names in `compiled.graph`, on the CPU.
+
+        Args:
+            compiled: what `compile` returned.
+            inputs: as `Backend.run` takes them.
+        """

@@ -19,7 +19,7 @@ class Label:
 
     Attributes:
         name: unique among the labels of one compiled graph: that of the value it holds, else the buffer's own.
-        value: the name of the given graph's value that it holds; None if it holds none.
+        value: what the value that it holds is known as; None if it holds none that is known.
         view: how the value is had from the buffer.
     """
 
@@ -44,6 +44,13 @@ class Holding:
         self._lowered = lowered
         self._inner = {node.name: node for node in lowered.graph.nodes}
         self._sources = {node: _sources(node, id(given)) for node in lowered.graph.nodes}
+        self._before = {node.name: node for node in lowered.given.nodes}
+
+    def operation(self, buffer: str) -> str | None:
+        """The name of the operation of AOTAutograd's graph whose numbers a buffer holds; None if there is none."""
+        name = self._lowered.exact.get(buffer)
+        before, after = self._before.get(name or ""), self._inner.get(name or "")
+        return name if before is not None and after is not None and before.target == after.target else None
 
     def values(self, buffer: str) -> Iterator[tuple[str, View]]:
         """The names of the given graph's values that a buffer holds, and how each of them is had from it."""
@@ -55,17 +62,18 @@ class Holding:
                 yield name, view
             pending += [(user, _then(view, user)) for user in node.users if _views(user) is node]
 
-    def labels(self, wanted: Container[str], first: Container[str] = ()) -> dict[str, Label]:
+    def labels(self, known_as: Mapping[str, str], first: Container[str] = ()) -> dict[str, Label]:
         """What each stored buffer is called, by its own name.
 
         Args:
-            wanted: the values that have a meaning to the reader.
+            known_as: the values that have a meaning to the reader, and what he calls them.
             first: those of them that a buffer that holds several is called by.
         """
         found: dict[str, Label] = {}
-        taken: set[str] = set()
+        # A copy of an input is not that input: it keeps the buffer's name.
+        taken = {known_as.get(node.name) for node in self._given.values() if node.op == "placeholder"}
         for buffer in (name for kernel in self._lowered.kernels for name in kernel.writes):
-            held = [(value, view) for value, view in self.values(buffer) if value in wanted]
+            held = [(known_as[value], view) for value, view in self.values(buffer) if value in known_as]
             value, view = min(held, key=lambda item: item[0] not in first, default=(None, _as_it_is))
             name = buffer if value is None or value in taken else value
             taken.add(name)
@@ -74,7 +82,12 @@ class Holding:
 
     def computed(self, kernel: Kernel) -> set[str]:
         """The names of the given graph's nodes that a kernel computes, as far as Inductor knows."""
-        others = {name for other in self._lowered.kernels if len(other.origins) == 1 != len(kernel.origins) for name in other.origins}
+        others = {
+            name
+            for other in self._lowered.kernels
+            if len(other.origins) == 1 != len(kernel.origins)
+            for name in other.origins
+        }
         nodes = [self._inner[name] for name in kernel.origins if name in self._inner and name not in others]
         working = [node for node in nodes if not _views(node)]
         return {name for node in working or nodes for name in self._sources[node]}
@@ -109,6 +122,10 @@ class Holding:
             for name in names:
                 made.setdefault(name, []).append(node)
         found: dict[fx.Node, list[str]] = {}
+        taken = [node.name for node in self._given.values() if node.op == "placeholder"]
+        inner = [node for node in self._lowered.graph.nodes if node.op == "placeholder"]
+        if len(taken) == len(inner) and not self._lowered.backward:
+            found |= {node: [name] for node, name in zip(inner, taken, strict=True)}
         for name, nodes in made.items():
             carrier = _carrier(self._given[name], nodes) if name in self._given else None
             if carrier is not None:

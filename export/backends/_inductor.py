@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from .._eager import bound, held_names
+from .._eager import bound, held_names, show_nodes
 from .._errors import BackendError
 from .._graph import Graph, Node, Value
 from .._program import Program
@@ -52,6 +52,11 @@ class InductorBackend:
         handle: _Handle = compiled.handle
         return handle.run(inputs, watch)
 
+    def reference(self, compiled: Compiled, inputs: Values) -> Values:
+        """See `Refers.reference`."""
+        handle: _Handle = compiled.handle
+        return handle.reference(inputs)
+
 
 def inductor(*, device: str | None = None, **options: Any) -> InductorBackend:
     """Inductor with the options of `InductorOptions`.
@@ -69,7 +74,9 @@ def inductor(*, device: str | None = None, **options: Any) -> InductorBackend:
 class _Handle:
     """A program, compiled once for each set of shapes that it is run with."""
 
-    def __init__(self, program: ExportedProgram, exported: Graph, options: InductorOptions, device: torch.device) -> None:
+    def __init__(
+        self, program: ExportedProgram, exported: Graph, options: InductorOptions, device: torch.device
+    ) -> None:
         self._program = program
         self._exported = exported
         self._options = options
@@ -91,10 +98,9 @@ class _Handle:
         labels = self._labels(part)
         targets: dict[str, list[Node]] = {}
         for node in self._exported.nodes:
-            if not self._exported.fixed.issuperset(node.outputs):
-                targets.setdefault(node.target or "", []).append(node)
+            targets.setdefault(node.target or "", []).append(node)
         computed = {
-            kernel: tuple(node for name in names for node in targets.get(name, ()))
+            kernel: self._lasting([node for name in names for node in targets.get(name, ())])
             for kernel, names in part.holding.all_computed.items()
         }
         return Compiled(
@@ -103,6 +109,29 @@ class _Handle:
             {kernel: tuple(node.name for node in nodes) for kernel, nodes in computed.items()},
             {label.name: label.value for label in labels.values() if label.value not in (None, label.name)},
         )
+
+    def _lasting(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """Those whose values depend on the inputs; all that compute, where none does."""
+        fixed = self._exported.fixed
+        lasting = tuple(node for node in nodes if not fixed.issuperset(node.outputs))
+        return lasting or tuple(node for node in nodes if node.op != "Constant")
+
+    def reference(self, inputs: Values) -> Values:
+        """What the stored values should be that no exported value is."""
+        arguments = self._moved(bound(self._program, inputs))
+        part = self._ready(arguments).parts[-1]
+        wanted: dict[str, list[str]] = {}
+        for buffer, label in self._labels(part).items():
+            operation = part.holding.operation(buffer) if label.value is None else None
+            if operation is not None:
+                wanted.setdefault(operation, []).append(label.name)
+        found: dict[str, torch.Tensor] = {}
+
+        def visit(name: str, value: torch.Tensor) -> None:
+            found.update(dict.fromkeys(wanted.get(name, ()), value.detach().cpu()))
+
+        show_nodes(part.lowered.given, arguments, visit)
+        return found
 
     def run(self, inputs: Values, watch: Collection[str]) -> Values:
         """Run it for these inputs, and show what is watched if anything is."""
@@ -148,11 +177,14 @@ class _Handle:
         return self._made[key]
 
     def _labels(self, part: Part) -> Mapping[str, Label]:
-        return part.holding.labels(self._exported.known, self._exported.outputs)
+        known = {**dict.fromkeys(self._exported.known), **held_names(self._program)}
+        return part.holding.labels({name: other or name for name, other in known.items()}, self._exported.outputs)
 
     def _moved(self, values: Sequence[Any]) -> list[Any]:
         """Copies where the program runs: a kernel may write to what it is given."""
-        held = [item.detach().to(self._device, copy=True) if isinstance(item, torch.Tensor) else item for item in values]
+        held = [
+            item.detach().to(self._device, copy=True) if isinstance(item, torch.Tensor) else item for item in values
+        ]
         return halved(held) if self._options.use_fp16 else held
 
     def _graph(self, part: Part, labels: Mapping[str, Label], computed: Mapping[str, Sequence[Node]]) -> Graph:

@@ -134,9 +134,14 @@ Told = tuple[Sequence[str], Sequence[str], Sequence[str]]
 
 
 def _of_extern(node: Any) -> Told:
+    exact = _operation(node)
+    return _read(node), [node.get_name()], [item.name for item in ([exact] if exact is not None else node.origins)]
+
+
+def _operation(node: Any) -> fx.Node | None:
+    """The operation that a call of a library computes; its other origins are those of its inputs."""
     own = [item for item in node.origins if item.target == getattr(node, "op_overload", None)]
-    exact = [node.origin_node] if node.origin_node is not None else own  # beyond are what its inputs come from
-    return _read(node), [node.get_name()], [item.name for item in exact or node.origins]
+    return node.origin_node if node.origin_node is not None else own[0] if own else None
 
 
 def _read(node: Any) -> list[str]:
@@ -163,8 +168,32 @@ def _lowered(given: fx.Graph, graph: Any, module: ModuleType, told: dict[int, Ke
     ]
     held = {name: buffer for name, buffer in graph.name_to_buffer.items() if name not in graph.removed_buffers}
     exact = {name: node.name for name, buffer in held.items() if (node := buffer.get_origin_node()) is not None}
+    exact = {**_laid_out(graph.operations), **exact}
     whole = tuple(_living(kernel, code) for kernel in _with_parts(kernels, held))
     return Lowered(given, graph.module.graph, whole, exact, module, backward)
+
+
+def _laid_out(operations: Sequence[Any]) -> dict[str, str]:
+    """The buffers that hold what a library is given, copied for it in the layout that it wants."""
+    found: dict[str, str] = {}
+    for operation in operations:
+        inputs = pytree.tree_leaves(list(getattr(operation, "inputs", ())))
+        node = _operation(operation) if inputs else None
+        given = node.all_input_nodes if node is not None else []
+        if len(given) == len(inputs):
+            for buffer, source in zip(inputs, given, strict=True):
+                if type(buffer).__name__ == "ComputedBuffer" and _shape(buffer) == _shape_of(source):
+                    found[buffer.get_name()] = source.name
+    return found
+
+
+def _shape(buffer: Any) -> list[str]:
+    return [str(size) for size in buffer.get_size()]
+
+
+def _shape_of(node: fx.Node) -> list[str] | None:
+    value = node.meta.get("val")
+    return [str(size) for size in value.shape] if isinstance(value, torch.Tensor) else None
 
 
 def _line(code: str, found: re.Match[str]) -> int:
