@@ -1,6 +1,7 @@
 """Reports as tables for a terminal."""
 
 import io
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -52,6 +53,23 @@ def render_diff(found: DumpDiff, *, wide: bool = False, width: int | None = None
     elif unjudged is not None and found.close:
         last = f"what was judged is close; the first that was not is {unjudged}"
     console.print(Text(last))
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
+
+
+def tell(text: str) -> None:
+    """Print, for what is asked to print from inside of a library."""
+    sys.stdout.write(f"{text}\n")
+
+
+def render_operations(rows: Iterable[Sequence[str]]) -> str:
+    """The operations of a torch graph as a table: opcode, name, target, args, kwargs."""
+    table = _plain_table()
+    for title in ("opcode", "name", "target", "args", "kwargs"):
+        table.add_column(title, no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console(file=io.StringIO(), width=_WIDE, color_system=None, highlight=False)
+    console.print(table)
     return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
 
 

@@ -1,6 +1,16 @@
 """What runs a program. A backend is one file here, or an entry point `filch.backends` of another package."""
 
-from ._backend import Backend, Compiled, Observes, Profiles, Refers, Stage
+from ._backend import Backend, Compiled, CompilesTorch, Observes, Profiles, Refers, Stage
 from ._registry import backend_names, get_backend
 
-__all__ = ["Backend", "Compiled", "Observes", "Profiles", "Refers", "Stage", "backend_names", "get_backend"]
+__all__ = [
+    "Backend",
+    "Compiled",
+    "CompilesTorch",
+    "Observes",
+    "Profiles",
+    "Refers",
+    "Stage",
+    "backend_names",
+    "get_backend",
+]

@@ -1,10 +1,11 @@
 """What a backend has to be able to do, and what it may be able to do besides."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+from torch import fx
 
 from .._graph import Graph
 from .._program import Program
@@ -104,4 +105,21 @@ class Refers(Protocol):
         Args:
             compiled: what `compile` returned.
             inputs: as `Backend.run` takes them.
+        """
+
+
+@runtime_checkable
+class CompilesTorch(Protocol):
+    """A backend that compiles a torch graph itself, not only what was exported of a model."""
+
+    def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        """Compile a graph as it stands.
+
+        Args:
+            module: takes and returns flat values; its weights are among its inputs.
+            inputs: what it is first called with.
+
+        Returns:
+            what was made. Its `handle` is called as `module` is, undisturbed, and gradients flow through it; `run` takes
+            the inputs by the names of the graph's placeholders.
         """
