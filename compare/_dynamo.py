@@ -2,23 +2,21 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 from torch._dynamo import list_backends, lookup_backend
 
-from filch.export import Program, export
-from filch.export.backends import Backend, CompilesTorch, backend_names, get_backend
-from filch.steal import steal_forward
+from filch.export.backends import CompilesTorch, backend_names, get_backend
 
-from ._compare import compare
 from ._dynamo_options import DynamoOptions
 from ._errors import CompareError
-from ._graph_check import GraphCheck, copies
+from ._graph_check import GraphCheck
 from ._rendering import render_operations, tell
 from ._report import Report
+from ._through_onnx import ThroughOnnx
+from ._tolerance import default_tolerance
 
 _numbers = itertools.count()
 
@@ -52,9 +50,12 @@ def filch(
     if own is not None:
         engine = get_backend(own, **chosen.of_compiler())
         if not isinstance(engine, CompilesTorch):
-            return _through_onnx(module, inputs, engine, name, chosen)
+            through = ThroughOnnx(module, engine, name)
+            return _checked(through, lambda given: through.report(given, chosen.tolerance), chosen)
         made = engine.compile_graph(module, inputs)
-        check = GraphCheck(name, module, made.handle, _compile(engine), own, engine, made, chosen.tolerance)
+        tolerance = default_tolerance(torch.float16) if chosen.use_fp16 else None
+        limit = tolerance if chosen.tolerance is None else chosen.tolerance
+        check = GraphCheck(name, module, made.handle, _compile(engine), own, engine, made, limit)
         return _checked(made.handle, check.report, chosen)
     compiler = _compiler(chosen)
     run = compiler(module, inputs)
@@ -86,7 +87,7 @@ def _collect(report: Report, options: DynamoOptions) -> None:
     elif callable(into):
         into(report)
     else:
-        tell(report.table("operators", wide=True))
+        tell(report.table("dynamo", wide=True))
 
 
 def _own_backend(inner: str | Callable[..., Any], inputs: Sequence[Any]) -> str | None:
@@ -112,41 +113,10 @@ def _compiler(options: DynamoOptions) -> Callable[[fx.GraphModule, Sequence[Any]
         raise CompareError(f"inner {said!r} can't be told {', '.join(told)}: only Filch's own backends take options")
     if not isinstance(inner, str):
         return inner
-    known = {*list_backends(None), *backend_names(), "onnxruntime"}
-    if inner not in known or inner == "filch":
-        raise CompareError(f"there is no compiler {inner!r} for inner; there are {', '.join(sorted(known - {'filch'}))}")
+    if inner not in list_backends(None) or inner == "filch":
+        names = {*list_backends(), *backend_names(), "onnxruntime"} - {"filch", "reference"}
+        raise CompareError(f"there is no compiler {inner!r} for inner; there are {', '.join(sorted(names))}")
     return lookup_backend(inner)  # type: ignore[no-any-return]
-
-
-def _through_onnx(
-    module: fx.GraphModule, inputs: Sequence[Any], engine: Backend, name: str, options: DynamoOptions
-) -> Callable[..., Any]:
-    """The graph, exported to ONNX and run by one of Filch's other backends."""
-    if not all(isinstance(item, torch.Tensor) for item in inputs):
-        raise CompareError(
-            f"{name} has sizes among its inputs, which {engine.name!r} can't take: use torch.compile(…, dynamic=False)"
-        )
-    program = export(module, copies([item.detach() for item in inputs]))
-    made = engine.compile(program, optimize=True)
-    names = [node.name for node in module.graph.find_nodes(op="placeholder")]
-
-    def run(*given: Any) -> Any:
-        by_path = dict(zip(names, given, strict=True))
-        found = engine.run(made, {value: by_path[path].detach() for value, path in program.inputs.items()})
-        return tuple(found[value].to(given[0].device) for value in program.graph.outputs)
-
-    def report(given: Sequence[Any]) -> Report:
-        return replace(_compared(module, given, program, engine, options), program=name)
-
-    return _checked(run, report, options)
-
-
-def _compared(
-    module: fx.GraphModule, inputs: Sequence[Any], program: Program, engine: Backend, options: DynamoOptions
-) -> Report:
-    with torch.no_grad(), steal_forward(module) as capture:
-        module(*copies([item.detach() for item in inputs]))
-    return compare(capture, program, backend=engine, tolerance=options.tolerance)
 
 
 def _told(node: fx.Node) -> tuple[str, ...]:

@@ -152,7 +152,9 @@ _RANDOM = frozenset({"bernoulli", "multinomial", "normal", "rand", "rand_like", 
 
 def _notes(module: fx.GraphModule) -> tuple[str, ...]:
     names = {node: str(getattr(node.target, "__name__", node.target)) for node in module.graph.nodes}
-    random = [node.name for node, name in names.items() if name in _RANDOM or ("dropout" in name and True in _told(node))]
+    random = [
+        node.name for node, name in names.items() if name in _RANDOM or ("dropout" in name and True in _told(node))
+    ]
     return (f"{random[0]} draws random numbers: compilers draw others than eager PyTorch",) if random else ()
 
 

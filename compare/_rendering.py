@@ -165,6 +165,14 @@ def _operators(report: Report, *, wide: bool) -> Iterable[Table | Text]:
         yield table
 
 
+def _dynamo(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+    yield from _operators(report, wide=wide)
+    rows = [row for row in report.rows if row.stage == "compiled"]
+    if rows:
+        yield Text(_STAGES["compiled"])
+        yield from _node_table(rows, wide=False)
+
+
 def _judgement(item: Operator) -> tuple[str, str, str]:
     if item.row is None:
         return (item.dtype, "0.0e+00" if item.kind == "placeholder" else "", "")
@@ -298,4 +306,5 @@ _VIEWS: dict[str, _View] = {
     "nodes": _nodes,
     "operators": _operators,
     "modules": _modules,
+    "dynamo": _dynamo,
 }

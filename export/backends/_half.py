@@ -32,7 +32,9 @@ def in_half(module: fx.GraphModule) -> fx.GraphModule:
             node.target = "half" if node.op == "call_method" and node.target == "float" else node.target
             node.args = fx.node.map_aggregate(node.args, _narrowed)
             node.kwargs = fx.node.map_aggregate(node.kwargs, _narrowed)
-            node.meta.update({name: node.meta[name].half() for name in _VALUES if _is_float(node) and name in node.meta})
+            node.meta.update(
+                {name: node.meta[name].half() for name in _VALUES if _is_float(node) and name in node.meta}
+            )
     made.recompile()
     return made
 
