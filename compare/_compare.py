@@ -124,11 +124,13 @@ class _Comparison:
         rows: list[Row] = []
         for ran in runs:
             origins = Origins(exported, self._made["compiled"]) if ran.stage == "compiled" else None
-            rows += judge(ran, {**self._own(ran.stage, call), **references}, origins, limits)
+            own = self._own(ran.stage, call)
+            allowed = {**dict.fromkeys(own, self._tolerance), **limits}
+            rows += judge(ran, {**own, **references}, origins, allowed)
         return _Found(rows, modules, operators_of(self._given, call, rows), worst_effect(ran.effect for ran in runs))
 
     def _own(self, stage: Stage, call: StolenCall) -> dict[str, Reference]:
-        """References of the values that only a compiled graph has: copies of what is given, and what the backend says."""
+        """References of what only a compiled graph has: copies of what is given, and what the backend says itself."""
         if stage != "compiled":
             return {}
         made = self._made[stage]

@@ -23,8 +23,8 @@ class DynamoOptions:
         use_cuda_graph: whether kernels are recorded once and replayed.
         use_fp16: compute in float16.
         use_fp16_reduction: add up in float16, too.
-        inner: what compiles: `inductor`, `onnxruntime`, `openvino` or another of Filch's backends, any of torch.compile's,
-            or a function that is one.
+        inner: what compiles: `inductor`, `onnxruntime` or another of Filch's backends, any of torch.compile's, or a
+            function that is one.
         config: settings of Inductor by its own names.
         mode: torch.compile's.
         tolerance: see `compare`.

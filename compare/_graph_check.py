@@ -93,7 +93,8 @@ class GraphCheck:
         said = self.engine.reference(self.compiled, given) if isinstance(self.engine, Refers) else {}
         held = {name: Reference(tensor, "given") for name, tensor in _of_tensors(given).items()}
         own = {name: Reference(tensor, "derived") for name, tensor in said.items()}
-        return judge(ran, {**held, **own, **known}, Origins(graph, self.compiled), limits)
+        allowed = {**dict.fromkeys((*held, *own), self.tolerance), **limits}
+        return judge(ran, {**held, **own, **known}, Origins(graph, self.compiled), allowed)
 
 
 def exposed(module: fx.GraphModule) -> tuple[list[str], fx.GraphModule]:

@@ -120,6 +120,6 @@ class CompilesTorch(Protocol):
             inputs: what it is first called with.
 
         Returns:
-            what was made. Its `handle` is called as `module` is, undisturbed, and gradients flow through it; `run` takes
-            the inputs by the names of the graph's placeholders.
+            what was made. Its `handle` is called as `module` is, undisturbed, and gradients flow through it; `run`
+            takes the inputs by the names of the graph's placeholders.
         """

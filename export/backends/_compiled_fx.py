@@ -82,8 +82,9 @@ class CompiledGraph:
     def _compiled(
         self, module: fx.GraphModule, examples: Sequence[Any], settings: dict[str, Any]
     ) -> Callable[..., Any]:
-        from torch._functorch import config as functorch_config  # noqa: PLC0415  seconds that others need not wait for
-        from torch._inductor.compile_fx import compile_fx, compile_fx_inner  # noqa: PLC0415  as above
+        with quiet():
+            from torch._functorch import config as functorch_config  # noqa: PLC0415  seconds that others need not wait
+            from torch._inductor.compile_fx import compile_fx, compile_fx_inner  # noqa: PLC0415  as above
 
         def inner(given: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
             with quiet(), lowering(given, self._take, backward=bool(options.get("is_backward"))):

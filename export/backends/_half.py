@@ -32,9 +32,8 @@ def in_half(module: fx.GraphModule) -> fx.GraphModule:
             node.target = "half" if node.op == "call_method" and node.target == "float" else node.target
             node.args = fx.node.map_aggregate(node.args, _narrowed)
             node.kwargs = fx.node.map_aggregate(node.kwargs, _narrowed)
-            node.meta.update(
-                {name: node.meta[name].half() for name in _VALUES if _is_float(node) and name in node.meta}
-            )
+            if _is_float(node):
+                node.meta |= {name: node.meta[name].half() for name in _VALUES if name in node.meta}
     made.recompile()
     return made
 

@@ -84,7 +84,7 @@ class KernelGraphs:
     def run(self, inputs: Values, watch: Collection[str]) -> Values:
         """Run it for these inputs, and show what is watched if anything is."""
         arguments = self._copied(self._given.bind(inputs))
-        made = self._ready(arguments)
+        made = self._ready(arguments, replayed=not watch)
         found: dict[str, torch.Tensor] = {}
         with torch.set_grad_enabled(self._given.gradients), self._options.reductions():
             try:
@@ -129,11 +129,15 @@ class KernelGraphs:
         with made.observed_by(observer):
             return made(*arguments)
 
-    def _ready(self, arguments: Sequence[Any]) -> CompiledGraph:
-        key = () if self._given.guarded else tuple(map(_kind, arguments))
+    def _ready(self, arguments: Sequence[Any], *, replayed: bool = True) -> CompiledGraph:
+        """The graph compiled for such inputs; its kernels called one by one if they are not to be replayed."""
+        settings = self._options.settings()
+        replayed = replayed or not settings.get("triton.cudagraphs")
+        key = (replayed, *(() if self._given.guarded else map(_kind, arguments)))
         if key not in self._made:
+            settings |= {} if replayed else {"triton.cudagraphs": False}
             with torch.set_grad_enabled(self._given.gradients), self._options.reductions():
-                self._made[key] = CompiledGraph(self._module, arguments, self._options.settings())
+                self._made[key] = CompiledGraph(self._module, arguments, settings)
         return self._made[key]
 
     def _copied(self, values: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Generated code that shows the buffers as its kernels write them: the same kernels, in the same order, on the same data.
+"""Generated code that shows the buffers as its kernels write them: the same kernels, in the same order.
 
 Inductor's code is a Python function that calls one kernel after the other. A copy of that function, with a call between
 them that looks at the buffers, runs what the user's runs: nothing is compiled again and nothing is fused otherwise.
