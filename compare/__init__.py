@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ._demo import tiny_llm
     from ._diff import DiffRow, DumpDiff, diff
     from ._errors import CompareError
+    from ._gradients import compare_gradients
     from ._metrics import Difference, compare_tensors
     from ._report import ModuleRow, Operator, Report, Row
     from ._tolerance import Tolerance, default_tolerance
@@ -26,6 +27,7 @@ __all__ = [
     "Row",
     "Tolerance",
     "compare",
+    "compare_gradients",
     "compare_tensors",
     "default_tolerance",
     "diff",
@@ -43,6 +45,7 @@ _PLACES = {
     "Row": "_report",
     "Tolerance": "_tolerance",
     "compare": "_compare",
+    "compare_gradients": "_gradients",
     "compare_tensors": "_metrics",
     "default_tolerance": "_tolerance",
     "diff": "_diff",

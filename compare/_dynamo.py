@@ -12,7 +12,7 @@ from filch.export.backends import CompilesTorch, backend_names, get_backend
 
 from ._dynamo_options import DynamoOptions
 from ._errors import CompareError
-from ._graph_check import GraphCheck
+from ._graph_check import GraphCheck, backward_report
 from ._rendering import render_operations, tell
 from ._report import Report
 from ._through_onnx import ThroughOnnx
@@ -55,6 +55,8 @@ def filch(
         made = engine.compile_graph(module, inputs)
         tolerance = default_tolerance(torch.float16) if chosen.use_fp16 else None
         limit = tolerance if chosen.tolerance is None else chosen.tolerance
+        if chosen.correctness_report is not False:
+            made.handle.watch_backward(lambda run: _collect(backward_report(run, name, own, limit), chosen))
         check = GraphCheck(name, module, made.handle, _compile(engine), own, engine, made, limit)
         return _checked(made.handle, check.report, chosen)
     compiler = _compiler(chosen)

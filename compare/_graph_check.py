@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from filch.export import Graph, graph_from_fx
-from filch.export.backends import Backend, Compiled, Refers
+from filch.export.backends import Backend, BackwardRun, Compiled, Refers
 
 from ._fx_operators import fx_operators
 from ._judge import Ran, judge, limits_of, worst_effect
@@ -95,6 +95,21 @@ class GraphCheck:
         own = {name: Reference(tensor, "derived") for name, tensor in said.items()}
         allowed = {**dict.fromkeys((*held, *own), self.tolerance), **limits}
         return judge(ran, {**held, **own, **known}, Origins(graph, self.compiled), allowed)
+
+
+def backward_report(run: BackwardRun, name: str, backend: str, tolerance: float | Tolerance | None) -> Report:
+    """Hold the kernels of a backward pass against the same pass in eager PyTorch, on the same inputs."""
+    made = run.compiled
+    ran = Ran(0, "compiled", made.graph, run.values, run.outputs, made.same)
+    references = {name: Reference(tensor, "eager") for name, tensor in run.expected.items()}
+    limits = limits_of(run.graph, {**run.expected, **run.values}, tolerance)
+    return Report(
+        backend=backend,
+        reference="eager PyTorch",
+        program=f"{name}, backward",
+        rows=tuple(judge(ran, references, Origins(run.graph, made), limits)),
+        effect=ran.effect,
+    )
 
 
 def exposed(module: fx.GraphModule) -> tuple[list[str], fx.GraphModule]:

@@ -50,7 +50,7 @@ def _node(node: fx.Node) -> Node:
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     return Node(
         name=node.name,
-        op=str(getattr(node.target, "__name__", node.target)),
+        op=str(getattr(node.target, "__name__", node.target)).partition(".")[0],
         inputs=tuple(item.name for item in node.all_input_nodes),
         outputs=(node.name,),
         module=module_path(node),

@@ -1,10 +1,11 @@
 """What runs a program. A backend is one file here, or an entry point `filch.backends` of another package."""
 
-from ._backend import Backend, Compiled, CompilesTorch, Observes, Profiles, Refers, Stage
+from ._backend import Backend, BackwardRun, Compiled, CompilesTorch, Observes, Profiles, Refers, Stage
 from ._registry import backend_names, get_backend
 
 __all__ = [
     "Backend",
+    "BackwardRun",
     "Compiled",
     "CompilesTorch",
     "Observes",

@@ -108,6 +108,25 @@ class Refers(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class BackwardRun:
+    """One backward pass of a compiled graph.
+
+    Attributes:
+        graph: as AOTAutograd made it, node by node.
+        compiled: the kernels that Inductor made of it.
+        values: what it was given, what the kernels stored and what it returned while that was watched, by name.
+        expected: what the nodes of `graph` are in eager PyTorch on the same inputs, by name.
+        outputs: the gradients, by the names of `graph.outputs`.
+    """
+
+    graph: Graph
+    compiled: Compiled
+    values: Values
+    expected: Values
+    outputs: Values
+
+
 @runtime_checkable
 class CompilesTorch(Protocol):
     """A backend that compiles a torch graph itself, not only what was exported of a model."""
@@ -120,6 +139,7 @@ class CompilesTorch(Protocol):
             inputs: what it is first called with.
 
         Returns:
-            what was made. Its `handle` is called as `module` is, undisturbed, and gradients flow through it; `run`
-            takes the inputs by the names of the graph's placeholders.
+            what was made. Its `handle` is called as `module` is, undisturbed, and gradients flow through it;
+            `handle.watch_backward(see)` calls `see` with the `BackwardRun` of the first pass back. `run` takes the
+            inputs by the names of the graph's placeholders.
         """

@@ -50,6 +50,7 @@ class CompiledGraph:
 
     Attributes:
         parts: what Inductor made; a backward graph may be compiled only when it is needed.
+        observer: runs the generated code; called with the part and its inputs. None lets it run as it is.
 
     Raises:
         BackendError: Inductor can't compile the graph.
@@ -57,7 +58,7 @@ class CompiledGraph:
 
     def __init__(self, module: fx.GraphModule, examples: Sequence[Any], config: Mapping[str, Any]) -> None:
         self.parts: list[Part] = []
-        self._observer: Observer | None = None
+        self.observer: Observer | None = None
         self._given = module.graph
         try:
             self._call = self._compiled(module, examples, {**config, **_TELLING})
@@ -72,12 +73,12 @@ class CompiledGraph:
 
     @contextlib.contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
-        """Let `observer` run the generated code inside of the block; it is called with the part and its inputs."""
-        before, self._observer = self._observer, observer
+        """Let `observer` run the generated code inside of the block."""
+        before, self.observer = self.observer, observer
         try:
             yield
         finally:
-            self._observer = before
+            self.observer = before
 
     def _compiled(
         self, module: fx.GraphModule, examples: Sequence[Any], settings: dict[str, Any]
@@ -96,4 +97,4 @@ class CompiledGraph:
     def _take(self, lowered: Lowered, plain: Call) -> Call:
         part = Part(lowered, Holding(self._given, lowered), plain, watched(lowered.module, lowered.kernels))
         self.parts.append(part)
-        return lambda inputs: plain(inputs) if self._observer is None else self._observer(part, inputs)
+        return lambda inputs: plain(inputs) if self.observer is None else self.observer(part, inputs)

@@ -40,17 +40,23 @@ class Holding:
     """
 
     def __init__(self, given: fx.Graph, lowered: Lowered) -> None:
+        self.given = given
         self._given = {node.name: node for node in given.nodes}
         self._lowered = lowered
         self._inner = {node.name: node for node in lowered.graph.nodes}
-        self._sources = {node: _sources(node, id(given)) for node in lowered.graph.nodes}
         self._before = {node.name: node for node in lowered.given.nodes}
+        own = given is lowered.given  # Inductor's passes keep the names of what they keep
+        self._sources = {node: self._kept(node) if own else _sources(node, id(given)) for node in lowered.graph.nodes}
 
     def operation(self, buffer: str) -> str | None:
         """The name of the operation of AOTAutograd's graph whose numbers a buffer holds; None if there is none."""
         name = self._lowered.exact.get(buffer)
         before, after = self._before.get(name or ""), self._inner.get(name or "")
         return name if before is not None and after is not None and before.target == after.target else None
+
+    def _kept(self, node: fx.Node) -> set[str]:
+        before = self._before.get(node.name)
+        return {node.name} if before is not None and before.target == node.target else set()
 
     def values(self, buffer: str) -> Iterator[tuple[str, View]]:
         """The names of the given graph's values that a buffer holds, and how each of them is had from it."""
@@ -124,7 +130,7 @@ class Holding:
         found: dict[fx.Node, list[str]] = {}
         taken = [node.name for node in self._given.values() if node.op == "placeholder"]
         inner = [node for node in self._lowered.graph.nodes if node.op == "placeholder"]
-        if len(taken) == len(inner) and not self._lowered.backward:
+        if len(taken) == len(inner):
             found |= {node: [name] for node, name in zip(inner, taken, strict=True)}
         for name, nodes in made.items():
             carrier = _carrier(self._given[name], nodes) if name in self._given else None

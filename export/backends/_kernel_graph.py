@@ -9,11 +9,12 @@ from torch import fx
 
 from .._eager import show_nodes
 from .._errors import BackendError
+from .._from_fx import graph_from_fx
 from .._graph import Graph, Node, Value
-from ._backend import Compiled, Values
+from ._backend import BackwardRun, Compiled, Values
 from ._compiled_fx import CompiledGraph, Part
 from ._half import in_half, widened
-from ._held import Label
+from ._held import Holding, Label
 from ._inductor_options import InductorOptions
 from ._kernels import Kernel
 
@@ -58,28 +59,26 @@ class KernelGraphs:
         with self._options.reductions():
             return made(*inputs)
 
-    @property
-    def parts(self) -> list[Part]:
-        """What Inductor made so far, for the first shapes."""
-        return next(iter(self._made.values())).parts
+    def watch_backward(self, see: Callable[[BackwardRun], None]) -> None:
+        """Let `see` have what the first backward pass did, and what it should have done."""
+        made = next(iter(self._made.values()))
+        seen: list[Part] = []
+
+        def observer(part: Part, inputs: list[Any]) -> Any:
+            if not part.lowered.backward or part in seen:
+                return part.plain(inputs)
+            seen.append(part)
+            watched = _backward(part, inputs)
+            outputs = part.plain(inputs)
+            see(watched(outputs))
+            return outputs
+
+        made.observer = observer
 
     def compiled_for(self, inputs: Sequence[Any]) -> Compiled:
         """What Inductor makes of the graph for such inputs, which may be anywhere if the device is said."""
         part = _forward(self._ready(inputs if self._given.guarded else self._copied(inputs)))
-        labels = self._labels(part)
-        targets: dict[str, list[Node]] = {}
-        for node in self._given.graph.nodes:
-            targets.setdefault(node.target or "", []).append(node)
-        computed = {
-            kernel: self._lasting([node for name in names for node in targets.get(name, ())])
-            for kernel, names in part.holding.all_computed.items()
-        }
-        return Compiled(
-            self._graph(part, labels, computed),
-            self,
-            {kernel: tuple(node.name for node in nodes) for kernel, nodes in computed.items()},
-            {label.name: label.value for label in labels.values() if label.value not in (None, label.name)},
-        )
+        return _described(part, part.holding, self._given.graph, self._given.known_as, self)
 
     def run(self, inputs: Values, watch: Collection[str]) -> Values:
         """Run it for these inputs, and show what is watched if anything is."""
@@ -101,7 +100,7 @@ class KernelGraphs:
         arguments = self._copied(self._given.bind(inputs))
         part = _forward(self._ready(arguments))
         wanted: dict[str, list[str]] = {}
-        for buffer, label in self._labels(part).items():
+        for buffer, label in _labels(part.holding, self._given.graph, self._given.known_as).items():
             operation = part.holding.operation(buffer) if label.value is None else None
             if operation is not None:
                 wanted.setdefault(operation, []).append(label.name)
@@ -116,7 +115,7 @@ class KernelGraphs:
     def _observed(
         self, made: CompiledGraph, arguments: Sequence[Any], watch: Collection[str], found: dict[str, torch.Tensor]
     ) -> Any:
-        labels = {id(part): self._labels(part) for part in made.parts}
+        labels = {id(part): _labels(part.holding, self._given.graph, self._given.known_as) for part in made.parts}
 
         def observer(part: Part, inputs: list[Any]) -> Any:
             def look(_: Kernel, buffer: str, tensor: torch.Tensor) -> None:
@@ -151,33 +150,60 @@ class KernelGraphs:
         known = {**{name: name for name in self._given.graph.known}, **self._given.known_as}
         return part.holding.labels(known, self._given.graph.outputs)
 
-    def _lasting(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
-        """Those whose values depend on the inputs; all that compute, where none does."""
-        fixed = self._given.graph.fixed
-        lasting = tuple(node for node in nodes if not fixed.issuperset(node.outputs))
-        return lasting or tuple(node for node in nodes if node.op != "Constant")
 
-    def _graph(self, part: Part, labels: Mapping[str, Label], computed: Mapping[str, Sequence[Node]]) -> Graph:
-        known = self._given.graph
-        taken = self._taken(part)
-        names = {**taken, **{buffer: label.name for buffer, label in labels.items()}}
-        held = set(self._given.known_as.values())
-        constants = tuple(name for name in dict.fromkeys(taken.values()) if name in held)
-        everything = (*known.inputs, *constants, *names.values())
-        return Graph(
-            name=known.name,
-            inputs=known.inputs,
-            outputs=known.outputs,
-            constants=constants,
-            nodes=tuple(_node(kernel, names, computed[kernel.name]) for kernel in part.lowered.kernels),
-            values={name: known.values.get(name, Value(name)) for name in everything},
-        )
+def _described(part: Part, holding: Holding, reader: Graph, known_as: Mapping[str, str], handle: Any) -> Compiled:
+    """The kernels of one part as a graph, in the words of the graph that its reader knows."""
+    labels = _labels(holding, reader, known_as)
+    targets: dict[str, list[Node]] = {}
+    for node in reader.nodes:
+        targets.setdefault(node.target or "", []).append(node)
+    computed = {
+        kernel: _lasting(reader, [node for name in names for node in targets.get(name, ())])
+        for kernel, names in holding.all_computed.items()
+    }
+    return Compiled(
+        _graph(part, labels, computed, reader, _taken(part, holding, known_as)),
+        handle,
+        {kernel: tuple(node.name for node in nodes) for kernel, nodes in computed.items()},
+        {label.name: label.value for label in labels.values() if label.value not in (None, label.name)},
+    )
 
-    def _taken(self, part: Part) -> dict[str, str]:
-        """What the reader's graph calls Inductor's inputs."""
-        given = [node.name for node in self._given.module.graph.find_nodes(op="placeholder")]
-        inner = [node.name for node in part.lowered.given.find_nodes(op="placeholder")]
-        return {name: self._given.known_as.get(other, other) for name, other in zip(inner, given, strict=False)}
+
+def _labels(holding: Holding, reader: Graph, known_as: Mapping[str, str]) -> Mapping[str, Label]:
+    return holding.labels({**{name: name for name in reader.known}, **known_as}, reader.outputs)
+
+
+def _lasting(reader: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Those whose values depend on the inputs; all that compute, where none does."""
+    lasting = tuple(node for node in nodes if not reader.fixed.issuperset(node.outputs))
+    return lasting or tuple(node for node in nodes if node.op != "Constant")
+
+
+def _taken(part: Part, holding: Holding, known_as: Mapping[str, str]) -> dict[str, str]:
+    """What the reader's graph calls Inductor's inputs."""
+    given = [node.name for node in holding.given.find_nodes(op="placeholder")]
+    inner = [node.name for node in part.lowered.given.find_nodes(op="placeholder")]
+    return {name: known_as.get(other, other) for name, other in zip(inner, given, strict=False)}
+
+
+def _graph(
+    part: Part,
+    labels: Mapping[str, Label],
+    computed: Mapping[str, Sequence[Node]],
+    reader: Graph,
+    taken: Mapping[str, str],
+) -> Graph:
+    names = {**taken, **{buffer: label.name for buffer, label in labels.items()}}
+    constants = tuple(name for name in dict.fromkeys(taken.values()) if name in reader.constants)
+    everything = (*reader.inputs, *constants, *names.values())
+    return Graph(
+        name=reader.name,
+        inputs=reader.inputs,
+        outputs=reader.outputs,
+        constants=constants,
+        nodes=tuple(_node(kernel, names, computed[kernel.name]) for kernel in part.lowered.kernels),
+        values={name: reader.values.get(name, Value(name)) for name in everything},
+    )
 
 
 def _forward(made: CompiledGraph) -> Part:
@@ -207,3 +233,36 @@ def _node(kernel: Kernel, names: Mapping[str, str], computed: Sequence[Node]) ->
         source=last.source if last else None,
         code=kernel.code,
     )
+
+
+def _backward(part: Part, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], BackwardRun]:
+    """Run a backward graph on copies, with all shown; what is left to know are the undisturbed outputs."""
+    given = part.lowered.given
+    graph = graph_from_fx(given)
+    holding = Holding(given, part.lowered)
+    labels = _labels(holding, graph, {})
+    values: dict[str, torch.Tensor] = {}
+    expected: dict[str, torch.Tensor] = {}
+
+    def look(_: Kernel, buffer: str, tensor: torch.Tensor) -> None:
+        label = labels[buffer]
+        values[label.name] = label.view(tensor.detach()).to("cpu", copy=True)
+
+    def named(results: Sequence[Any]) -> dict[str, torch.Tensor]:
+        items = zip(given.output_node().args[0], results, strict=True)  # type: ignore[arg-type]  a flat tuple
+        return {
+            item.name: result.detach().cpu()
+            for item, result in items
+            if isinstance(item, fx.Node) and isinstance(result, torch.Tensor)
+        }
+
+    held = {name: item.detach().cpu() for name, item in zip(graph.inputs, inputs, strict=True) if _is_tensor(item)}
+    again = part.watched([_copy(item, None) if _is_tensor(item) else item for item in inputs], look)
+    show_nodes(given, inputs, lambda name, value: expected.update({name: value.detach().cpu()}))
+    compiled = _described(part, holding, graph, {}, None)
+    found = {**held, **values, **named(again)}
+    return lambda outputs: BackwardRun(graph, compiled, found, expected, named(outputs))
+
+
+def _is_tensor(item: Any) -> bool:
+    return isinstance(item, torch.Tensor)

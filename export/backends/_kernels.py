@@ -169,7 +169,8 @@ def _lowered(given: fx.Graph, graph: Any, module: ModuleType, told: dict[int, Ke
     held = {name: buffer for name, buffer in graph.name_to_buffer.items() if name not in graph.removed_buffers}
     exact = {name: node.name for name, buffer in held.items() if (node := buffer.get_origin_node()) is not None}
     exact = {**_laid_out(graph.operations), **exact}
-    whole = tuple(_living(kernel, code) for kernel in _with_parts(kernels, held))
+    apart = {name for name, buffer in held.items() if type(getattr(buffer, "layout", None)).__name__ == _SEVERAL}
+    whole = tuple(_living(kernel, code, apart) for kernel in _with_parts(kernels, held))
     return Lowered(given, graph.module.graph, whole, exact, module, backward)
 
 
@@ -206,12 +207,15 @@ def _code(module: ModuleType) -> str:
     return Path(module.__file__).read_text("utf-8")
 
 
-def _living(kernel: Kernel, code: str) -> Kernel:
-    """The kernel without the buffers that it has no room for: another of its own takes their place at once."""
+_SEVERAL = "MultiOutputLayout"  # of what is taken apart at once, and no tensor
+
+
+def _living(kernel: Kernel, code: str, apart: set[str]) -> Kernel:
+    """The kernel without the buffers that are no tensors, or have no room: another of its own takes their place."""
     before = "\n".join(code.splitlines()[: kernel.line])
     gone = set(re.findall(r"\bdel (\w+)", before))
     there = set(re.findall(r"^\s*(\w+) = ", code, re.MULTILINE)) - gone
-    return replace(kernel, writes=tuple(name for name in kernel.writes if name in there))
+    return replace(kernel, writes=tuple(name for name in kernel.writes if name in there - apart))
 
 
 def _with_parts(kernels: Sequence[Kernel], held: dict[str, Any]) -> tuple[Kernel, ...]:

@@ -286,7 +286,10 @@ def test_options_reach_the_backends_of_filch(monkeypatch):
         ({"inner": "nope"}, "there is no compiler 'nope' for inner; there are "),
         ({"inner": "filch"}, "there is no compiler 'filch' for inner; there are "),
         ({"inner": "aot_eager", "use_fp16": True}, "inner 'aot_eager' can't be told use_fp16"),
-        ({"correctness_report": "yes"}, "correctness_report is True, a list or a function that takes a report, not 'yes'"),
+        (
+            {"correctness_report": "yes"},
+            "correctness_report is True, a list or a function that takes a report, not 'yes'",
+        ),
         ({"search_space": 5}, "search_space is 0 (none), 1 (default) or 2 (exhaustive), not 5"),
     ],
 )

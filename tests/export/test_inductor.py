@@ -96,7 +96,7 @@ def test_watching_changes_no_bit(case):
 
 
 def test_a_wrong_lowering_is_found_in_its_kernel(case, monkeypatch):
-    """tanh is compiled to something a thousandth too large: the first row that differs is the kernel that has it."""
+    """Tanh is compiled to something a thousandth too large: the first row that differs is the kernel that has it."""
     from torch._inductor import lowering
 
     tanh = torch.ops.aten.tanh.default
