@@ -19,7 +19,6 @@ from ._report import Report, Row
 from ._tolerance import Tolerance
 
 Loss = Callable[[Any], torch.Tensor]
-_LOSS = "loss"
 
 
 def compare_gradients(
@@ -52,7 +51,8 @@ def compare_gradients(
     scalar = loss or _summed
     reports: list[Report] = []
     options = {"correctness_report": reports, "inner": inner, "tolerance": tolerance}
-    with _left_alone(model):
+    arriving: dict[str, torch.Tensor] = {}
+    with _left_alone(model), _arriving(model, arriving):
         expected = _gradients(model, model, args, kwargs or {}, scalar)
     if not expected:
         raise CompareError("no gradient reaches a parameter of the model: is it frozen, or the loss detached?")
@@ -64,7 +64,7 @@ def compare_gradients(
         backend=reports[0].backend if reports else str(inner),
         reference="eager PyTorch",
         program=f"{type(model).__name__}, forward and backward",
-        rows=(*rows, *_judged(expected, actual, tolerance)),
+        rows=(*rows, *_judged(expected, actual, arriving, tolerance)),
         effect=next((report.effect for report in reports if report.effect is not None), None),
         notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         calls=(len(reports), len(reports)),
@@ -72,14 +72,21 @@ def compare_gradients(
 
 
 def _judged(
-    expected: Mapping[str, torch.Tensor], actual: Mapping[str, torch.Tensor], tolerance: float | Tolerance | None
+    expected: Mapping[str, torch.Tensor],
+    actual: Mapping[str, torch.Tensor],
+    arriving: Mapping[str, torch.Tensor],
+    tolerance: float | Tolerance | None,
 ) -> Iterator[Row]:
-    """A row for each parameter; gradients flow back, so the last parameter comes first."""
-    names = list(reversed(expected))
-    nodes = [Node(name, "gradient", (_LOSS,), (f"{name}.grad",), module=name.rpartition(".")[0]) for name in names]
+    """A row for each parameter; gradients flow back, so the last parameter comes first.
+
+    A parameter's gradient is added up from what arrives at its module, and is rounded like that: a bias in front of a
+    BatchNorm has a gradient of 0 and rounding.
+    """
+    owners = {name: name.rpartition(".")[0] for name in reversed(expected)}
+    nodes = [Node(name, "gradient", (path,), (f"{name}.grad",), module=path) for name, path in owners.items()]
     values = {value: Value(value) for node in nodes for value in node.outputs}
-    graph = Graph("gradients", (_LOSS,), (), (), tuple(nodes), values)
-    found = {f"{name}.grad": tensor for name, tensor in actual.items()}
+    graph = Graph("gradients", tuple(dict.fromkeys(owners.values())), (), (), tuple(nodes), values)
+    found = {**arriving, **{f"{name}.grad": tensor for name, tensor in actual.items()}}
     references = {f"{name}.grad": Reference(tensor, "eager") for name, tensor in expected.items()}
     yield from judge(Ran(0, "compiled", graph, found, {}), references, None, dict.fromkeys(values, tolerance))
 
@@ -104,6 +111,25 @@ def _summed(result: Any) -> torch.Tensor:
 
 def _copy(item: Any) -> Any:
     return item.detach().clone().requires_grad_(item.requires_grad) if isinstance(item, torch.Tensor) else item
+
+
+@contextlib.contextmanager
+def _arriving(model: nn.Module, found: dict[str, torch.Tensor]) -> Iterator[None]:
+    """Keep the gradient that arrives at each module's result, by the module's path."""
+
+    def hook(path: str) -> Callable[..., None]:
+        def keep(_module: nn.Module, _args: Any, result: Any) -> None:
+            if isinstance(result, torch.Tensor) and result.requires_grad:
+                result.register_hook(lambda gradient: found.update({path: gradient.detach().clone()}))
+
+        return keep
+
+    handles = [module.register_forward_hook(hook(path)) for path, module in model.named_modules()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextlib.contextmanager

@@ -51,12 +51,10 @@ class Holding:
     def operation(self, buffer: str) -> str | None:
         """The name of the operation of AOTAutograd's graph whose numbers a buffer holds; None if there is none."""
         name = self._lowered.exact.get(buffer)
-        before, after = self._before.get(name or ""), self._inner.get(name or "")
-        return name if before is not None and after is not None and before.target == after.target else None
+        return name if _is_same(self._before.get(name or ""), self._inner.get(name or "")) else None
 
     def _kept(self, node: fx.Node) -> set[str]:
-        before = self._before.get(node.name)
-        return {node.name} if before is not None and before.target == node.target else set()
+        return {node.name} if _is_same(self._before.get(node.name), node) else set()
 
     def values(self, buffer: str) -> Iterator[tuple[str, View]]:
         """The names of the given graph's values that a buffer holds, and how each of them is had from it."""
@@ -167,6 +165,13 @@ def _sources(node: fx.Node, graph_id: int) -> set[str]:
         else:
             pending += source.from_node
     return found
+
+
+def _is_same(before: fx.Node | None, after: fx.Node | None) -> bool:
+    """Whether two nodes of one name are the same operation; Inductor makes a `reshape` of each `view`."""
+    if before is None or after is None:
+        return False
+    return before.target == after.target or (_views(before) is not None and _views(after) is not None)
 
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:

@@ -54,7 +54,7 @@ def _input(rows=4):
 
 @needs_compiler
 def test_inductors_kernels_and_the_models_operators_are_both_in_the_report():
-    """A clean model: what is returned is Inductor's own, each operator and each kernel is judged, and nothing differs."""
+    """A clean model: what is returned is Inductor's own, operators and kernels are judged, and nothing differs."""
     reports, model, x = [], Sum().eval(), _input()
     with torch.no_grad():
         got = _compiled(model, correctness_report=reports)(x)
@@ -73,7 +73,7 @@ def test_inductors_kernels_and_the_models_operators_are_both_in_the_report():
     ]
     assert all(item.row is not None and item.row.status == "same" for item in report.operators[0][1:])
     kernels = {row.node: row for row in report.rows if row.stage == "compiled" and row.kind != "output"}
-    assert [row.op for row in kernels.values()][0] == "extern_kernels.addmm"
+    assert next(row.op for row in kernels.values()) == "extern_kernels.addmm"
     assert {name for row in kernels.values() for name in row.operators} >= {"linear", "gelu", "tanh"}
 
 
@@ -169,7 +169,7 @@ def test_the_observers_effect_is_said():
 
 
 def test_what_is_written_in_place_is_seen_as_it_was():
-    """The rows before an in-place operation show what was there before it, and the user's input is not written to twice."""
+    """The rows before an in-place operation show what was there before it; the user's input is written to once."""
 
     class InPlace(nn.Module):
         def forward(self, x):
@@ -240,7 +240,7 @@ def test_nothing_is_printed_or_run_twice_if_no_report_is_asked_for(capsys):
 
 @needs_compiler
 def test_hidets_options_reach_the_compiler(monkeypatch):
-    """search_space, use_cuda_graph and use_fp16 arrive in Inductor's configuration and in the graph that it compiles."""
+    """search_space, use_cuda_graph and use_fp16 arrive in Inductor's configuration and in its graph."""
     from torch._inductor import compile_fx, config
 
     seen, compile_graph = [], compile_fx.compile_fx

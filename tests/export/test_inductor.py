@@ -73,7 +73,7 @@ def test_every_kernel_says_what_it_computes_and_where_its_code_is(report, case):
 
 
 def test_the_code_of_a_kernel_is_where_it_is_said_to_be(case):
-    """The line holds the kernel's name; module and line of the model are those of the last operation that it computes."""
+    """The line holds the kernel's name; module and line of the model are those of what it computes last."""
     compiled = get_backend("inductor").compile(case.program, optimize=True)
     for node in compiled.graph.nodes:
         file, _, line = node.code.rpartition(":")
@@ -121,7 +121,7 @@ def test_a_call_of_another_shape_is_compiled_for(case):
 
 
 def test_half_precision_stays_inside(case):
-    """With use_fp16 the inputs and the outputs are float32, the numbers between are rounded, and the tolerance is met."""
+    """With use_fp16, inputs and outputs are float32 and what is between is rounded, within the tolerance."""
     backend = get_backend("inductor", use_fp16=True)
     report = compare(case.steal(), case.program, backend=backend, tolerance=1e-2)
     assert report.close, report
@@ -149,7 +149,7 @@ def test_an_option_that_there_is_not_is_refused(options, message):
 def test_a_missing_compiler_is_named(case):
     """Without a C++ compiler, the backend says so by name and reason."""
     backend = get_backend("inductor", config={"cpp.cxx": ("no-such-compiler",)})
-    with pytest.raises(BackendError, match="backend 'inductor' can't compile the program: .*C\\+\\+ compiler"):
+    with pytest.raises(BackendError, match=r"backend 'inductor' can't compile the program: .*C\+\+ compiler"):
         backend.compile(case.program, optimize=True)
 
 
