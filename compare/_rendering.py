@@ -1,6 +1,7 @@
 """Reports as tables for a terminal."""
 
 import io
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
@@ -87,6 +88,23 @@ def cells(row: Row | DiffRow) -> dict[str, str]:
     """All columns of a row, by their titles, as text."""
     columns = _WIDE_COLUMNS if isinstance(row, Row) else _DIFF_COLUMNS
     return {name: _cell(get(row)) for name, get in columns.items()}
+
+
+def tell(text: str) -> None:
+    """Print, for what is asked to print from inside of a library."""
+    sys.stdout.write(f"{text}\n")
+
+
+def render_operations(rows: Iterable[Sequence[str]]) -> str:
+    """The operations of a torch graph as a table: opcode, name, target, args, kwargs."""
+    table = _plain_table()
+    for title in ("opcode", "name", "target", "args", "kwargs"):
+        table.add_column(title, no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console(file=io.StringIO(), width=_WIDE, color_system=None, highlight=False)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
 
 
 def verdict(report: Report) -> list[str]:
@@ -186,6 +204,14 @@ def _operators(report: Report, *, wide: bool) -> Iterable[Table | Text]:
         for index, item in enumerate(operators):
             table.add_row(*map(Text, (str(index), item.kind, item.text, *_judgement(item))))
         yield table
+
+
+def _dynamo(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+    yield from _operators(report, wide=wide)
+    rows = [row for row in report.rows if row.stage == "compiled"]
+    if rows:
+        yield Text(_STAGES["compiled"])
+        yield from _node_table(rows, wide=False)
 
 
 def _judgement(item: Operator) -> tuple[str, str, str]:
@@ -345,4 +371,5 @@ _VIEWS: dict[str, _View] = {
     "operators": _operators,
     "modules": _modules,
     "fates": _fates,
+    "dynamo": _dynamo,
 }

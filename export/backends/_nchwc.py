@@ -45,7 +45,7 @@ def held_by(node: Node, exported: Graph) -> str | None:
     value: str | None = named["value"]
     summed = len(node.inputs) > 3 and bool(node.inputs[3])
     if summed:
-        value = _next(value, "Add", exported)
+        value = _next(named["value"], "Add", exported)
     activation = node.attributes.get("activation")
     if value is None or not activation or (not summed and _makes(value, activation, exported)):
         return value

@@ -139,7 +139,7 @@ def test_a_wrong_weight_inside_the_compiled_graph_is_found_at_its_node(
     assert len(nodes) >= 6
     for node in nodes:
         report = compare(capture, program, backend=PlantedBackend(partial(scale, node=node.name)))
-        assert [row.node for row in report.diverged if row.stage == "compiled"][0] == node.name, node.name
+        assert next(row.node for row in report.diverged if row.stage == "compiled") == node.name, node.name
 
 
 def change(model: onnx.ModelProto, op: str, name: str, to: Callable[[onnx.AttributeProto], None]) -> str:
@@ -168,7 +168,7 @@ def test_a_wrong_attribute_inside_the_compiled_graph_is_found_at_its_node(
 
     report = compare(*net, backend=PlantedBackend(lambda model: changed.append(change(model, op, name, to))))
 
-    assert [row.node for row in report.diverged if row.stage == "compiled"][0] == changed[0]
+    assert next(row.node for row in report.diverged if row.stage == "compiled") == changed[0]
 
 
 def test_blocked_values_are_shown_as_the_model_has_them(net: tuple[Capture, Program]) -> None:
