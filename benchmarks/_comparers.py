@@ -122,7 +122,7 @@ def filch_all(setting: Setting) -> object:
 
 def _filch(setting: Setting, capture: Capture, *stages: Any) -> object:
     report = compare(capture, setting.program, stages=stages, buffer=setting.buffer)
-    if not report.passed:
+    if not report.close:
         raise RuntimeError(f"the comparison does not pass: {report.first_divergence}")
     return report
 

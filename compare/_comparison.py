@@ -68,7 +68,9 @@ class Comparison:
             made = self._tried(partial(engine.compile, given, optimize=stage == "compiled"), needed=not self._made)
             if made is not None:
                 self._made[stage] = made
-        asked = {made.same.get(name, name) for made in self._made.values() for name in made.graph.known}
+        # Not its constants: an optimiser's folded weights would have every multiplication by them derived.
+        graphs = [(made, name) for made in self._made.values() for name in (*made.graph.producer, *made.graph.outputs)]
+        asked = {made.same.get(name, name) for made, name in graphs}
         self._references = References(held, given, wanted=asked, buffer=how.buffer)
         compiled = self._made.get("compiled")
         self._origins = None if compiled is None else Origins(self._graph, compiled)
