@@ -32,7 +32,7 @@ def walk_eager(
     known: Mapping[str, torch.Tensor] | None = None,
     wanted: Collection[str] | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor that a node of `program` makes, and the node's name, as soon as it is made.
+    """Each tensor that a node of `program` makes, and the node's name, as soon as it is made; integers as tensors too.
 
     A value is let go once no later node needs it, so that no more is held than the model itself holds.
 
@@ -56,6 +56,8 @@ def walk_eager(
         interpreter.env[node] = value
         for dead in interpreter.user_to_last_uses.get(node, ()):
             interpreter.env.pop(dead, None)
+        if node.op == "call_function" and type(value) is int:  # the size of a dimension, on which reshapes depend
+            value = torch.tensor(value)  # noqa: PLW2901  a scalar is what a size is in the ONNX graph
         if node.op == "call_function" and isinstance(value, torch.Tensor):
             yield node.name, value
 
