@@ -56,10 +56,11 @@ def walk_eager(
         interpreter.env[node] = value
         for dead in interpreter.user_to_last_uses.get(node, ()):
             interpreter.env.pop(dead, None)
-        if node.op == "call_function" and type(value) is int:  # the size of a dimension, on which reshapes depend
-            value = torch.tensor(value)  # noqa: PLW2901  a scalar is what a size is in the ONNX graph
-        if node.op == "call_function" and isinstance(value, torch.Tensor):
-            yield node.name, value
+        if node.op == "call_function" and (wanted is None or node.name in wanted):
+            if type(value) is int:  # the size of a dimension, on which reshapes depend; ONNX has it as a scalar
+                value = torch.tensor(value)
+            if isinstance(value, torch.Tensor):
+                yield node.name, value
 
 
 def _arguments(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> Iterator[Any]:
