@@ -80,6 +80,7 @@ def compare(
         calls=(len(stolen.calls), len(stolen.calls) + len(stolen.left_out)),
         failed=tuple(dict.fromkeys(comparison.failed)),
         operators=tuple(one.operators for one in found),
+        fates=comparison.fates,
     )
 
 

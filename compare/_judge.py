@@ -1,7 +1,7 @@
 """Holds the values of a graph against their references, a row each, as they come."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -15,7 +15,7 @@ from ._computed import in_pairs
 from ._limits import Limits
 from ._metrics import Difference, compare_tensors, typical_magnitude
 from ._origins import Origins
-from ._references import Reference, Sources
+from ._references import Known, Reference
 from ._report import Row, Status
 from ._tolerance import Tolerance
 
@@ -57,6 +57,16 @@ class Listener(Protocol):
         """Take note of a value of the graph, by its name in the exported one, and of what came of it."""
 
 
+class Source(Protocol):
+    """Whoever knows what values should be."""
+
+    def get(self, name: str) -> Reference | None:
+        """What the value of this name should be; None if nothing says it."""
+
+    def done(self, name: str) -> None:
+        """Take note that this value will not be asked for again."""
+
+
 class Judge:
     """Holds the values of one run against their references, one after the other, and keeps rows alone.
 
@@ -69,7 +79,7 @@ class Judge:
     """
 
     def __init__(
-        self, run: Run, sources: Sources, origins: Origins | None, limits: Limits, listen: Listener | None = None
+        self, run: Run, sources: Source, origins: Origins | None, limits: Limits, listen: Listener | None = None
     ) -> None:
         self._run = run
         self._sources = sources
@@ -145,7 +155,7 @@ class Judge:
             call=self._run.call,
             stage=self._run.stage,
             index=index,
-            kind="constant" if name in self._run.graph.fixed else "fused" if len(computes) > 1 else "node",
+            kind=self._kind(node, name),
             node=node.name,
             op=node.op,
             value=name,
@@ -156,6 +166,14 @@ class Judge:
             code=node.code,
             seconds=self._run.seconds.get(node.name),
         )
+
+    def _kind(self, node: Node, name: str) -> str:
+        origins = self._origins
+        if name in self._run.graph.fixed:
+            return "constant"
+        if origins is None:
+            return "node"
+        return "inserted" if origins.is_inserted(node) else "fused" if len(origins.of(node)) > 1 else "node"
 
     def _output(self, name: str) -> Row:
         graph, known = self._run.graph, self._run.known_as(name)
@@ -177,6 +195,24 @@ class Judge:
         return _judged(row, reference, tensor, tolerance=limit, magnitude=partial(_magnitude, self._live, node))
 
 
+def judge(
+    run: Run,
+    values: Mapping[str, torch.Tensor],
+    references: Mapping[str, Reference],
+    origins: Origins | None,
+    limits: Limits,
+) -> tuple[list[Row], Difference | None]:
+    """The rows of a run whose values are all there already, and how far its outputs are from the undisturbed ones."""
+    one = Judge(run, Known(references), origins, limits)
+    return one.rows(in_order(run.graph, values)), one.effect
+
+
+def in_order(graph: Graph, values: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The values that the nodes of a graph made, each after those that it was made of."""
+    names = (name for node in graph.nodes for name in node.outputs)
+    return ((name, values[name]) for name in names if name in values)
+
+
 def worst_effect(effects: Iterable[Difference | None]) -> Difference | None:
     """The largest of some differences; one that can't be measured is larger than all."""
     found = [effect for effect in effects if effect is not None]
@@ -185,7 +221,7 @@ def worst_effect(effects: Iterable[Difference | None]) -> Difference | None:
 
 def _effect(undisturbed: torch.Tensor, observed: torch.Tensor) -> Difference | None:
     same = (undisturbed.shape, undisturbed.dtype) == (observed.shape, observed.dtype)
-    if same and torch.equal(_bits(undisturbed), _bits(observed)):
+    if same and torch.equal(_bits(undisturbed).to(observed.device), _bits(observed)):
         return None
     return compare_tensors(undisturbed, observed)
 
@@ -213,13 +249,14 @@ def _magnitude(live: Mapping[str, torch.Tensor], node: Node, expected: torch.Ten
     Only where expected and actual differ, as far as an input's elements can be told to go there: a mask of -3.4e38 is
     the same in both, and would explain any difference beside it.
     """
-    differs = expected != actual
+    differs = expected.to(actual.device) != actual
     found = 0.0
     for name in node.reads:
         tensor = live.get(name)
         if tensor is not None and tensor.is_floating_point():
             goes_there = _broadcasts(tensor.shape, expected.shape)
-            found = max(found, typical_magnitude(tensor.expand(expected.shape)[differs] if goes_there else tensor))
+            there = tensor.to(differs.device).expand(expected.shape)[differs] if goes_there else tensor
+            found = max(found, typical_magnitude(there))
     return found
 
 

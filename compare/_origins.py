@@ -1,56 +1,110 @@
 """Which exported nodes a compiled node computes."""
 
-from functools import cache
+from collections.abc import Iterable
+from functools import cache, cached_property
 
 from filch.export import Graph, Node
 from filch.export.backends import Compiled
+
+from ._redundant import Redundant
 
 
 class Origins:
     """Compares a compiled graph with the graph that it was made of.
 
-    Optimisers keep the names of the values that they keep. So the exported nodes between a surviving value and the
-    nearest surviving values before it are what the compiled nodes between the same values compute.
+    Optimisers keep the names of the values that they keep, or the backend says under which name they are. So the
+    exported nodes between a surviving value and the nearest surviving values before it are what the compiled nodes
+    between the same values compute. Nodes that change nothing, or do again what another does, are not counted among
+    them, nor those whose values do not depend on the inputs, unless they are there themselves.
     """
 
     def __init__(self, exported: Graph, made: Compiled) -> None:
-        self._exported = exported
-        self._compiled = made.graph
+        self.exported = exported
+        self.compiled = made.graph
+        self.redundant = Redundant(exported)
         self._said = made.origins
         self._same = made.same
         self._by_name = {node.name: node for node in exported.nodes}
-        self._surviving = frozenset(map(self._known_as, made.graph.known)) & exported.known
-        self._cone = cache(lambda name: exported.cone([name], self._surviving))
+        self._cone = cache(self._cone_of)
+        self._computes: dict[str, tuple[Node, ...]] = {}
+
+    @cached_property
+    def surviving(self) -> frozenset[str]:
+        """The exported values that are in the compiled graph, in whatever form."""
+        return frozenset(map(self.known_as, self.compiled.known)) & self.exported.known
+
+    def known_as(self, name: str) -> str:
+        """The exported graph's name of a compiled value."""
+        return self._same.get(name, name)
+
+    def is_inserted(self, node: Node) -> bool:
+        """Whether a compiled node only changes the form of a value: its layout, shape, type or place."""
+        if len(node.outputs) != 1 or not node.inputs or node.name in self._said:
+            return False
+        known = self.known_as(node.outputs[0])
+        return known in self.exported.known and known == self.known_as(node.inputs[0])
 
     def of(self, node: Node) -> tuple[Node, ...]:
-        """The exported nodes that `node` computes, alone or with its neighbours; constants are not counted."""
+        """The exported nodes that a compiled node computes, alone or with its neighbours.
+
+        Of a node that was inserted, those whose value it holds; if it holds an input, those that its readers compute.
+        """
+        if node.name not in self._computes:
+            self._computes[node.name] = self._of(node)
+        return self._computes[node.name]
+
+    def _of(self, node: Node) -> tuple[Node, ...]:
         if node.name in self._said:
             return tuple(self._by_name[name] for name in self._said[node.name])
         found: dict[str, Node] = {}
         for name in node.outputs:
             for end in [name] if self._survives(name) else self._ends(name):
-                found |= {item.name: item for item in self._cone(self._known_as(end))}
-        return tuple(item for item in found.values() if not set(item.outputs) <= self._exported.fixed)
+                found |= {item.name: item for item in self._cone(self.known_as(end))}
+        if not found and self.is_inserted(node):
+            users = self.compiled.consumers.get(node.outputs[0], ())
+            found = {item.name: item for user in users for item in self.of(user)}
+        return tuple(found.values())
 
-    def _known_as(self, name: str) -> str:
-        return self._same.get(name, name)
+    @cached_property
+    def _stops(self) -> frozenset[str]:
+        """The exported values that no compiled node computes on its way to another one."""
+        found = set(self.surviving | self.redundant.fixed)
+        for node in self.exported.nodes:
+            source = self.redundant.unchanged.get(node.name)
+            before = self.redundant.again.get(node.name)
+            if source in found or (before is not None and {*before.outputs} <= found):
+                found.update(node.outputs)
+        return frozenset(found)
+
+    def _cone_of(self, name: str) -> tuple[Node, ...]:
+        producer = self.exported.producer.get(name)
+        while producer is not None and self._is_renamed(producer):
+            name = self.redundant.unchanged[producer.name]
+            producer = self.exported.producer.get(name)
+        made = self.exported.cone([name], self._stops)
+        return tuple(node for node in made if node is producer or node.name not in self.redundant.unchanged)
+
+    def _is_renamed(self, node: Node) -> bool:
+        """Whether a node that changes nothing is gone, and the one before it makes its value under its name."""
+        source = self.redundant.unchanged.get(node.name)
+        return source is not None and source not in self.surviving and source in self.exported.producer
 
     def _survives(self, name: str) -> bool:
-        return self._known_as(name) in self._surviving
+        return self.known_as(name) in self.surviving
 
     def inside(self, name: str) -> str:
         """For a value that the exported graph does not have: the compiled node at whose value it can be judged."""
         if self._survives(name):
             return ""
         ends = self._ends(name)
-        nodes = ", ".join(dict.fromkeys(self._compiled.producer[end].name for end in ends))
+        nodes = ", ".join(dict.fromkeys(self.compiled.producer[end].name for end in ends))
         return f"the exported graph has no such value: see {nodes}" if nodes else "the exported graph has no such value"
 
-    def _ends(self, name: str) -> list[str]:
+    def _ends(self, name: str) -> Iterable[str]:
         """The nearest surviving values that depend on a value of the compiled graph."""
         ends, seen, pending = [], {name}, [name]
         while pending:
-            for user in self._compiled.consumers.get(pending.pop(), ()):
+            for user in self.compiled.consumers.get(pending.pop(), ()):
                 for output in user.outputs:
                     if self._survives(output):
                         ends.append(output)

@@ -44,6 +44,7 @@ class References:
         self._reference = reference
         self._program = program
         self._wanted = wanted
+        self._weights = [name for name in wanted if name in program.model.graph.initializers]
         self._buffer = buffer
         self._derivation: Derivation | None = None
         self.notes: list[str] = []
@@ -65,22 +66,43 @@ class References:
             self._note(str(error))
             names = None
         if original is None or names is None:
-            return Sources(stolen, None)
+            return Sources(self._given(call), stolen, None)
         if self._derivation is None:
             sizes = value_sizes(original.graph, call.inputs)
             self._derivation = Derivation(original, self._wanted, sizes, self._buffer)
         computed = Computed(original, self._derivation, call.inputs, stolen, wanted, self._buffer)
-        return Sources(stolen, computed, self._note)
+        return Sources(self._given(call), stolen, computed, self._note)
+
+    def _given(self, call: StolenCall) -> dict[str, Reference]:
+        """Inputs and weights: compiled graphs hold them in other forms."""
+        weights = {name: self._program.constant(name) for name in self._weights}
+        held = {**call.inputs, **{name: tensor for name, tensor in weights.items() if tensor is not None}}
+        return {name: Reference(in_pairs(tensor), "given") for name, tensor in held.items()}
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
 
+@dataclass(frozen=True)
+class Known:
+    """References that are all there already, by name."""
+
+    references: Mapping[str, Reference]
+
+    def get(self, name: str) -> Reference | None:
+        """What the value of this name should be; None if nothing says it."""
+        return self.references.get(name)
+
+    def done(self, name: str) -> None:
+        """Nothing to let go of."""
+
+
 class Sources:
     """What the values of one call should be, by the names of the exported graph.
 
     Args:
+        given: inputs and weights.
         stolen: what modules took and gave.
         computed: what the exported program computes; None if there is none.
         note: called with what went wrong while it was computed.
@@ -88,11 +110,12 @@ class Sources:
 
     def __init__(
         self,
+        given: Mapping[str, Reference],
         stolen: Mapping[str, torch.Tensor],
         computed: Computed | None,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._first = {name: Reference(tensor, "module") for name, tensor in stolen.items()}
+        self._first = {**given, **{name: Reference(tensor, "module") for name, tensor in stolen.items()}}
         self._last: Mapping[str, Reference] = {}
         self._computed = computed
         self._note = note

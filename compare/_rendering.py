@@ -1,17 +1,20 @@
 """Reports as tables for a terminal."""
 
 import io
+import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ._diff import DumpDiff
+from ._diff import DiffRow, DumpDiff
+from ._fates import tally
 from ._report import ModuleRow, Operator, Report, Row
 
+T = TypeVar("T")
 ARROW = "<------"
 _WIDE = 10_000  # no line of a table is as long
 
@@ -55,6 +58,55 @@ def render_diff(found: DumpDiff, *, wide: bool = False, width: int | None = None
     return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
 
 
+def excerpt(found: Report | DumpDiff, *, around: int = 3, width: int = 80) -> str:
+    """The first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
+    if found.first_divergence is None:
+        return ""
+    console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
+    for part in _diff_excerpt(found, around) if isinstance(found, DumpDiff) else _node_excerpt(found, around):
+        console.print(part)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
+
+
+def _node_excerpt(report: Report, around: int) -> Iterable[Table | Text]:
+    first = report.first_divergence
+    near = [row for row in report.rows if first and (row.call, row.stage) == (first.call, first.stage)]
+    shown = [row for row in near if row.kind != "constant" or row.diverged]
+    return _node_table(_around(shown, first, around), wide=False)
+
+
+def _diff_excerpt(found: DumpDiff, around: int) -> Iterable[Table | Text]:
+    return [_table(_DIFF_COLUMNS, _around(found.rows, found.first_divergence, around))]
+
+
+def _around(rows: Sequence[T], first: T | None, around: int) -> Sequence[T]:
+    index = next(index for index, row in enumerate(rows) if row is first)
+    return rows[max(0, index - around) : index + around + 1]
+
+
+def cells(row: Row | DiffRow) -> dict[str, str]:
+    """All columns of a row, by their titles, as text."""
+    columns = _WIDE_COLUMNS if isinstance(row, Row) else _DIFF_COLUMNS
+    return {name: _cell(get(row)) for name, get in columns.items()}
+
+
+def tell(text: str) -> None:
+    """Print, for what is asked to print from inside of a library."""
+    sys.stdout.write(f"{text}\n")
+
+
+def render_operations(rows: Iterable[Sequence[str]]) -> str:
+    """The operations of a torch graph as a table: opcode, name, target, args, kwargs."""
+    table = _plain_table()
+    for title in ("opcode", "name", "target", "args", "kwargs"):
+        table.add_column(title, no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console(file=io.StringIO(), width=_WIDE, color_system=None, highlight=False)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
+
+
 def verdict(report: Report) -> list[str]:
     """What the report says in the end."""
     if report.first_divergence is not None:
@@ -91,6 +143,8 @@ def _nodes(report: Report, *, wide: bool) -> Iterable[Table | Text]:
             if rows:
                 number = f", call {call}" if len(calls) > 1 else ""
                 yield Text(f"{_STAGES[stage]}{number}")
+                if stage == "compiled" and any(fate.how != "survives" for fate in report.fates):
+                    yield Text(tally(report.fates))
                 yield from _node_table(rows, wide=wide)
 
 
@@ -99,14 +153,18 @@ _STAGES = {"exported": "exported graph, node by node", "compiled": "compiled gra
 
 def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
+    timed = any(row.seconds is not None for row in rows)
     if wide:
-        yield _table(_WIDE_COLUMNS, shown)
+        columns = _WIDE_COLUMNS if timed else {name: get for name, get in _WIDE_COLUMNS.items() if name != "µs"}
+        yield _table(columns, shown)
     else:
         table = _plain_table()
-        for title in ("", "kind", "operator", "module", "dtype", "error", "attention"):
-            table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=_WIDTHS.get(title))
+        widths = _TIMED_WIDTHS if timed else _LONG_WIDTHS if any(row.kind == "inserted" for row in shown) else _WIDTHS
+        for title in ("", "kind", "operator", "module", "dtype", "error", *(["µs"] if timed else []), "attention"):
+            table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=widths.get(title))
         for row in shown:
-            table.add_row(*map(Text, _short_cells(row)))
+            *cells, attention = _short_cells(row, widths["module"])
+            table.add_row(*map(Text, (*cells, *([_microseconds(row)] if timed else []), attention)))
         yield table
     if hidden := len(rows) - len(shown):
         unjudged = sum(row.kind == "constant" and not row.judged for row in rows)
@@ -115,9 +173,11 @@ def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
 
 
 _WIDTHS = {"operator": 21, "module": 21}  # together with the other columns, 80 characters
+_LONG_WIDTHS = {"operator": 20, "module": 20}
+_TIMED_WIDTHS = {"operator": 17, "module": 16, "µs": 6}
 
 
-def _short_cells(row: Row) -> tuple[str, ...]:
+def _short_cells(row: Row, module: int) -> tuple[str, ...]:
     operator = "" if row.kind == "output" else row.op.rpartition("::")[2]
     if row.kind == "fused":
         operator += f"\n  {' + '.join(row.operators)}"
@@ -126,7 +186,7 @@ def _short_cells(row: Row) -> tuple[str, ...]:
         str(row.index),
         row.kind,
         operator,
-        abbreviated(where, _WIDTHS["module"]),
+        abbreviated(where, module),
         row.dtype or "",
         _error(row),
         _arrow(row),
@@ -147,6 +207,14 @@ def _operators(report: Report, *, wide: bool) -> Iterable[Table | Text]:
         yield table
 
 
+def _dynamo(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+    yield from _operators(report, wide=wide)
+    rows = [row for row in report.rows if row.stage == "compiled"]
+    if rows:
+        yield Text(_STAGES["compiled"])
+        yield from _node_table(rows, wide=False)
+
+
 def _judgement(item: Operator) -> tuple[str, str, str]:
     if item.row is None:
         return (item.dtype, "0.0e+00" if item.kind == "placeholder" else "", "")
@@ -160,6 +228,17 @@ def _modules(report: Report, *, wide: bool) -> Iterable[Table | Text]:
     given = [row for row in report.modules if row.side == "output"]
     columns = {"module": _place} | {name: _MODULE_COLUMNS[name] for name in ("is", "value", "error", "attention")}
     yield _table(columns, given)
+
+
+def _fates(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+    if not report.fates:
+        yield Text(f"{report.backend} made no graph of its own of the program")
+        return
+    yield Text(tally(report.fates))
+    shown = report.fates if wide else [fate for fate in report.fates if fate.how != "folded"]
+    yield _table(_FATE_COLUMNS, shown)
+    if hidden := len(report.fates) - len(shown):
+        yield Text(f"and {hidden} that are folded into constants")
 
 
 def _place(row: ModuleRow) -> str:
@@ -197,6 +276,10 @@ def _error(row: Row) -> str:
         if row.diverged
         else row.status
     )
+
+
+def _microseconds(row: Row) -> str:
+    return "" if row.seconds is None else f"{row.seconds * 1e6:.0f}"
 
 
 def _arrow(row: Row) -> str:
@@ -245,6 +328,7 @@ _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
     "differ": _measure("mismatched"),
     "not finite": _measure("nonfinite"),
     "evidence": lambda row: row.evidence,
+    "µs": _microseconds,
     "attention": _arrow,
     "reason": lambda row: row.reason,
     "source": lambda row: row.source,
@@ -260,6 +344,13 @@ _MODULE_COLUMNS: dict[str, Callable[..., object]] = {
     "error": lambda row: None if row.difference is None or row.difference.problem else row.difference.error_max,
     "attention": lambda row: ARROW if row.difference is not None and not row.difference.close else "",
     "note": lambda row: row.note,
+}
+_FATE_COLUMNS: dict[str, Callable[..., object]] = {
+    "exported node": lambda fate: fate.node,
+    "operator": lambda fate: fate.op,
+    "becomes": lambda fate: fate.how,
+    "into": lambda fate: ", ".join(fate.into) or fate.note,
+    "module": lambda fate: fate.module,
 }
 _DIFF_COLUMNS: dict[str, Callable[..., object]] = {
     "value": lambda row: f"{row.key.label}{row.path}",
@@ -280,4 +371,6 @@ _VIEWS: dict[str, _View] = {
     "nodes": _nodes,
     "operators": _operators,
     "modules": _modules,
+    "fates": _fates,
+    "dynamo": _dynamo,
 }

@@ -25,7 +25,8 @@ class Row:
         call: which call of the model, counted over the capture.
         stage: whose value it is: the exported graph's, run node by node, or the graph's that the backend made of it.
         index: the node's place in the graph.
-        kind: `node`, `fused` (a compiled node that does the work of several exported ones), `constant` (it does not
+        kind: `node`, `fused` (a compiled node that does the work of several exported ones), `inserted` (a compiled node
+            that only brings an exported value into another form: layout, shape, type, device), `constant` (it does not
             depend on the inputs) or `output` (a result of the undisturbed run).
         node: the node's name.
         op: its operator.
@@ -38,10 +39,12 @@ class Row:
         reason: why it could not be judged, or what differs.
         evidence: where the reference is from: `module` (stolen), `eager` (the exported program in eager PyTorch),
             `derived` (the translation of one eager operation, run on eager's values), `inferred` (found by metadata or
-            by value); `""` if there is none.
+            by value), `given` (an input or a weight, which a compiled graph holds in another form); `""` if there is
+            none.
         difference: how far it is from the reference, where both are there.
-        origins: the names of the exported nodes that a compiled node computes; for an exported node that diverged, its
-            own and those of the nodes before it that could not be judged, so that the fault may be theirs.
+        origins: the names of the exported nodes that a compiled node computes, or whose value one that was inserted
+            holds; for an exported node that diverged, its own and those of the nodes before it that could not be
+            judged, so that the fault may be theirs.
         operators: their operators.
         code: the line of generated code that computes it, `file:line`; None where there is none.
         seconds: how long the node takes, where that was asked for (`profile`); the same for each of its values.
@@ -132,9 +135,9 @@ class Fate:
     Attributes:
         node: its name.
         op: its operator.
-        how: `survives` (its values are there), `fused` (other nodes compute it), `folded` (its values do not depend on
-            the inputs, and were computed beforehand) or `removed` (its numbers are had without it, or nobody needs
-            them).
+        how: `survives` (a compiled node computes it and nothing else), `fused` (one computes it with others), `folded`
+            (its values do not depend on the inputs, and were computed beforehand) or `removed` (its numbers are had
+            without it, or nobody needs them).
         into: the names of the compiled nodes that are it, compute it or take what it was folded to.
         note: why it was removed.
         module: the path of its module; None if not known.
@@ -257,7 +260,9 @@ class Report:
 
         Args:
             view: `nodes` (a row for each value of each graph), `operators` (a row for each operation of the model, in
-                hidet's manner) or `modules` (a row for each tensor that a module took or gave).
+                hidet's manner), `modules` (a row for each tensor that a module took or gave), `fates` (a row for each
+                exported node: what became of it in the compiled graph) or `dynamo` (the operators, then the kernels
+                that a compiler made of them).
             wide: all rows and columns, nothing cut.
             width: characters in a line; None is the terminal's.
         """
@@ -285,6 +290,12 @@ class Report:
         from ._formats import to_markdown  # noqa: PLC0415  as above
 
         return to_markdown(self, path)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The report as an HTML page that needs nothing else, also written to `path` if one is given."""
+        from ._html import to_html  # noqa: PLC0415  as above
+
+        return to_html(self, path)
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:

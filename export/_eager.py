@@ -1,12 +1,13 @@
 """Runs an exported program node by node in eager PyTorch."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.fx.node import Target
 
 from ._errors import ExportError
 
@@ -44,8 +45,8 @@ def walk_eager(
         wanted: the names of the nodes to show; None is all.
     """
     known = known or {}
-    interpreter = fx.Interpreter(program.graph_module)
-    interpreter.args_iter = iter(_arguments(program, inputs))
+    interpreter = _Interpreter(program.graph_module)
+    interpreter.args_iter = iter(bound(program, inputs))
     had = {node for node in interpreter.graph.nodes if node.name in known and _fits(node, known[node.name])}
     needed = _needed(interpreter.graph, had, wanted)
     for node in interpreter.graph.nodes:
@@ -61,6 +62,25 @@ def walk_eager(
                 value = torch.tensor(value)
             if isinstance(value, torch.Tensor):
                 yield node.name, value
+
+
+def show_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
+    """Run every node of a functional graph without weights of its own, and show each tensor that one makes."""
+
+    class Shown(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            value = super().run_node(n)
+            if n.op == "call_function" and isinstance(value, torch.Tensor):
+                visit(n.name, value)
+            return value
+
+    with torch.no_grad():
+        Shown(fx.GraphModule({}, graph)).run(*inputs)
+
+
+def bound(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> list[Any]:
+    """What the graph of `program` is called with: its weights and `inputs`, in the order of its placeholders."""
+    return list(_arguments(program, inputs))
 
 
 def _arguments(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> Iterator[Any]:
@@ -99,6 +119,13 @@ def _needed(graph: fx.Graph, had: Collection[fx.Node], wanted: Collection[str] |
         if node in found and node not in had:
             found.update(node.all_input_nodes)
     return found
+
+
+class _Interpreter(fx.Interpreter):
+    def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # Which layouts can be viewed was found out at export; another attention, dtype or device gives others.
+        viewed = target is torch.ops.aten.view.default
+        return super().call_function(torch.ops.aten.reshape.default if viewed else target, args, kwargs)
 
 
 def held_names(program: ExportedProgram) -> Mapping[str, str]:

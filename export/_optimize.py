@@ -6,6 +6,7 @@ from dataclasses import replace
 import onnx_ir as ir
 import torch
 
+from ._graph import Graph
 from ._program import Program, follow_changes
 from ._quiet import quiet
 
@@ -23,7 +24,9 @@ def optimize(program: Program) -> Program:
     shipped = torch.onnx.ONNXProgram(program.model.clone(), None)
     with quiet():
         shipped.optimize()
-    _name_inputs(shipped.model, program.graph.inputs)
+    before = program.graph
+    _name_inputs(shipped.model, before.inputs)
+    _name_parts(shipped.model, before)
     return follow_changes(replace(program, model=shipped.model))
 
 
@@ -35,3 +38,14 @@ def _name_inputs(model: ir.Model, names: Sequence[str]) -> None:
             if name in made:
                 made[name].name = f"{name}_copy"
             value.name = name
+
+
+def _name_parts(model: ir.Model, before: Graph) -> None:
+    """Give what was taken out of a sequence its name back: a Split in the sequence's place numbers what it makes."""
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    for node in before.nodes:
+        index = before.producer.get(node.inputs[1]) if node.op == "SequenceAt" else None
+        if index is not None and node.outputs[0] not in values:
+            part = values.get(f"{node.inputs[0]}_split_{index.attributes.get('value')}")
+            if part is not None:
+                part.name = node.outputs[0]

@@ -1,0 +1,63 @@
+"""ONNX Runtime's blocked layout: its convolutions on the CPU keep 8 or 16 channels side by side (NCHWc)."""
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from .._graph import Graph, Node
+
+DOMAIN = "com.microsoft.nchwc::"
+CHANNELS_LAST = (0, 2, 3, 1)
+WIDENED = "InsertedPrecisionFreeCast_"  # what ONNX Runtime puts before the name of a float16 value held in float32
+_NAME = re.compile(rf"({WIDENED})?(?P<value>.+)_nchwc(_token_\d+)?")  # ONNX Runtime numbers what would not be unique
+
+
+@dataclass(frozen=True)
+class Unblocked:
+    """A blocked tensor as ONNX has it: `[N, C, H, W]`, without the channels that fill the last block.
+
+    Attributes:
+        channels: how many there are without those.
+        block: how many stand side by side.
+    """
+
+    channels: int
+    block: int
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Do it."""
+        batch, padded, *space = tensor.shape
+        blocks = tensor.reshape(batch, padded // self.block, *space, self.block)
+        plain = blocks.movedim(-1, 2).reshape(batch, padded, *space)
+        return plain[:, : self.channels]
+
+
+def held_by(node: Node, exported: Graph) -> str | None:
+    """The exported value that a blocked node makes.
+
+    The node is named after the value that it made when it was created. Afterwards a sum (its fourth input) and then an
+    activation may have been fused into it.
+    """
+    named = _NAME.fullmatch(node.name)
+    if named is None or named["value"] not in exported.known:
+        return None
+    value: str | None = named["value"]
+    summed = len(node.inputs) > 3 and bool(node.inputs[3])
+    if summed:
+        value = _next(named["value"], "Add", exported)
+    activation = node.attributes.get("activation")
+    if value is None or not activation or (not summed and _makes(value, activation, exported)):
+        return value
+    return _next(value, activation, exported)
+
+
+def _makes(value: str, op: str, exported: Graph) -> bool:
+    node = exported.producer.get(value)
+    return node is not None and node.op == op
+
+
+def _next(value: str, op: str, exported: Graph) -> str | None:
+    """What the only node of this operator makes of a value."""
+    users = [node for node in exported.consumers.get(value, ()) if node.op == op]
+    return users[0].outputs[0] if len(users) == 1 else None
