@@ -255,8 +255,8 @@ def _run(subject: Subject) -> None:
 
 
 def _known_view(view: str) -> None:
-    if view not in ("nodes", "operators", "modules"):
-        raise FilchError(f"there is no view {view!r}; there are nodes, operators and modules")
+    if view not in ("nodes", "operators", "modules", "fates"):
+        raise FilchError(f"there is no view {view!r}; there are nodes, operators, modules and fates")
 
 
 def _say(quiet: bool, text: str) -> None:

@@ -16,7 +16,7 @@ VERSION = 1
 _MEASURES = ("error_max", "error_mean", "absolute", "relative", "scale", "snr", "mismatched", "nonfinite", "count")
 _COLUMNS = (
     *("call", "stage", "index", "kind", "node", "op", "operators", "origins"),
-    *("value", "module", "source", "dtype", "shape", "status", "reason", "evidence"),
+    *("value", "module", "source", "dtype", "shape", "status", "reason", "evidence", "seconds"),
 )
 
 
@@ -35,6 +35,7 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
         "first_divergence": None if first is None else record(first),
         "rows": [record(row) for row in report.rows],
         "modules": [asdict(row) for row in report.modules],
+        "fates": [asdict(fate) for fate in report.fates],
     }
     return _written(json.dumps(_plain(contents), indent=1), path)
 

@@ -99,14 +99,18 @@ _STAGES = {"exported": "exported graph, node by node", "compiled": "compiled gra
 
 def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
+    timed = any(row.seconds is not None for row in rows)
     if wide:
-        yield _table(_WIDE_COLUMNS, shown)
+        columns = _WIDE_COLUMNS if timed else {name: get for name, get in _WIDE_COLUMNS.items() if name != "time"}
+        yield _table(columns, shown)
     else:
         table = _plain_table()
-        for title in ("", "kind", "operator", "module", "dtype", "error", "attention"):
+        time = ("time",) if timed else ()
+        for title in ("", "kind", "operator", "module", "dtype", "error", *time, "attention"):
             table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=_WIDTHS.get(title))
         for row in shown:
-            table.add_row(*map(Text, _short_cells(row)))
+            *cells, attention = _short_cells(row)
+            table.add_row(*map(Text, (*cells, *([_time(row)] if timed else []), attention)))
         yield table
     if hidden := len(rows) - len(shown):
         unjudged = sum(row.kind == "constant" and not row.judged for row in rows)
@@ -162,6 +166,16 @@ def _modules(report: Report, *, wide: bool) -> Iterable[Table | Text]:
     yield _table(columns, given)
 
 
+def _fates(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+    if not report.fates:
+        yield Text(f"{report.backend} made no graph of its own of the program")
+        return
+    shown = report.fates if wide else [fate for fate in report.fates if fate.how != "folded"]
+    yield _table(_FATE_COLUMNS, shown)
+    if hidden := len(report.fates) - len(shown):
+        yield Text(f"and {hidden} that are folded into constants")
+
+
 def _place(row: ModuleRow) -> str:
     """`m.layers.1.self_attn#1[0]`: the module, its second call, its first result; in 36 characters if that can be."""
     port = (f"#{row.iteration}" if row.iteration else "") + row.port
@@ -197,6 +211,11 @@ def _error(row: Row) -> str:
         if row.diverged
         else row.status
     )
+
+
+def _time(row: Row) -> str:
+    """In microseconds: a node takes from one of these to some ten thousand."""
+    return "" if row.seconds is None else f"{row.seconds * 1e6:.0f} µs"
 
 
 def _arrow(row: Row) -> str:
@@ -245,6 +264,7 @@ _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
     "differ": _measure("mismatched"),
     "not finite": _measure("nonfinite"),
     "evidence": lambda row: row.evidence,
+    "time": _time,
     "attention": _arrow,
     "reason": lambda row: row.reason,
     "source": lambda row: row.source,
@@ -260,6 +280,13 @@ _MODULE_COLUMNS: dict[str, Callable[..., object]] = {
     "error": lambda row: None if row.difference is None or row.difference.problem else row.difference.error_max,
     "attention": lambda row: ARROW if row.difference is not None and not row.difference.close else "",
     "note": lambda row: row.note,
+}
+_FATE_COLUMNS: dict[str, Callable[..., object]] = {
+    "exported node": lambda fate: fate.node,
+    "operator": lambda fate: fate.op,
+    "becomes": lambda fate: fate.how,
+    "into": lambda fate: ", ".join(fate.into) or fate.note,
+    "module": lambda fate: fate.module,
 }
 _DIFF_COLUMNS: dict[str, Callable[..., object]] = {
     "value": lambda row: f"{row.key.label}{row.path}",
@@ -280,4 +307,5 @@ _VIEWS: dict[str, _View] = {
     "nodes": _nodes,
     "operators": _operators,
     "modules": _modules,
+    "fates": _fates,
 }

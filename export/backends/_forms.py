@@ -12,7 +12,7 @@ from functools import cache
 import torch
 
 from .._graph import Dim, Graph, Node
-from ._nchwc import CHANNELS_LAST, DOMAIN, Unblocked, held_by
+from ._nchwc import CHANNELS_LAST, DOMAIN, WIDENED, Unblocked, held_by
 
 Step = Callable[[torch.Tensor], torch.Tensor]
 Perm = tuple[int, ...]
@@ -105,7 +105,7 @@ class _Reading:
         self._base = cache(self._permutation_of)
         self.found: dict[str, Form] = {}
         for node in reversed(compiled.nodes):
-            self._add(node, self._after)
+            self._add(node, lambda node, place: self._widened(node.outputs[place]) or self._after(node, place))
         for node in compiled.nodes:
             self._add(node, self._before)
 
@@ -118,6 +118,14 @@ class _Reading:
 
     def _form(self, name: str) -> Form | None:
         return Form(name) if name in self._exported.known else self.found.get(name)
+
+    def _widened(self, name: str) -> Form | None:
+        """A value in float32 because the processor has no kernel for its type; it is named after it."""
+        value = name.removeprefix(WIDENED)
+        if value == name or value not in self._exported.known:
+            return None
+        steps = self._typed(self._type_of(value) or "float16")
+        return None if steps is None else Form(value, steps)
 
     def _after(self, node: Node, place: int) -> Form | None:
         """By a node that reads it and only changes its form."""
@@ -164,7 +172,7 @@ class _Reading:
         if node.op == "Transpose":
             return (Permuted(_inverse(tuple(node.attributes["perm"]))),) if "perm" in node.attributes else None
         if node.op == "Cast":
-            return self._typed(self._type_of(node.inputs[0]))
+            return self._typed(self._type_of(node.inputs[0]) or ("float16" if WIDENED in node.outputs[0] else None))
         if node.op in _RESHAPES:
             return self._shaped(node.inputs[0])
         if node.op == f"{DOMAIN}ReorderInput":
@@ -176,27 +184,29 @@ class _Reading:
         return (Typed(found),) if isinstance(found, torch.dtype) and found.is_floating_point else None
 
     def _type_of(self, name: str) -> str | None:
-        return self._exported.values[name].dtype if name in self._exported.values else None
+        form = self._form(name)
+        held = None if form is None else self._exported.values.get(form.value)
+        return None if held is None else held.dtype
 
     def _shaped(self, name: str) -> tuple[Step, ...] | None:
-        """To the shape of an exported value, of which one dimension may not be known yet."""
-        held = self._exported.values.get(name)
-        if held is None or held.shape is None:
+        """To the shape of a value, of which one dimension may not be known yet."""
+        held = self._shape(name)
+        if held is None:
             return None
-        shape = tuple(dim if isinstance(dim, int) else -1 for dim in held.shape)
+        shape = tuple(dim if isinstance(dim, int) else -1 for dim in held)
         return (Reshaped(shape),) if shape.count(-1) < 2 and 0 not in shape else None
 
     def _shape(self, name: str) -> Sequence[Dim] | None:
-        """Of a compiled value, where it is an exported one or a constant says it."""
-        node = self._compiled.producer.get(name)
-        if name not in self._exported.values and node is not None and node.op == "Reshape":
-            return self._numbers(node.inputs[1])
-        held = self._exported.values.get(name)
-        return None if held is None else held.shape
+        """Of a compiled value, where it is that of an exported one or a constant says it."""
+        node, form = self._compiled.producer.get(name), self._form(name)
+        if form is not None and all(isinstance(step, Typed) for step in form.steps):
+            held = self._exported.values.get(form.value)
+            return None if held is None else held.shape
+        return self._numbers(node.inputs[1]) if node is not None and node.op == "Reshape" else None
 
     def _blocked(self, value: str) -> Form | None:
         steps = self._unblocks(self._shape(value))
-        return None if steps is None else Form(value, steps)
+        return None if steps is None else Form(value, (*steps, *(self._typed(self._type_of(value)) or ())))
 
     def _unblocks(self, shape: Sequence[Dim] | None, *, channels_last: bool = False) -> tuple[Step, ...] | None:
         channels = None if shape is None or len(shape) < 3 else shape[-1 if channels_last else 1]

@@ -9,7 +9,8 @@ from .._graph import Graph, Node
 
 DOMAIN = "com.microsoft.nchwc::"
 CHANNELS_LAST = (0, 2, 3, 1)
-_NAME = re.compile(r"(?P<value>.+)_nchwc(_token_\d+)?")  # ONNX Runtime numbers what would not be unique
+WIDENED = "InsertedPrecisionFreeCast_"  # what ONNX Runtime puts before the name of a float16 value held in float32
+_NAME = re.compile(rf"({WIDENED})?(?P<value>.+)_nchwc(_token_\d+)?")  # ONNX Runtime numbers what would not be unique
 
 
 @dataclass(frozen=True)
