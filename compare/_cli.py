@@ -43,7 +43,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the e
 Wide = Annotated[bool, typer.Option("--wide", help="All rows and columns, however wide.")]
 Backend = Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")]
 ToleranceOption = Annotated[float | None, typer.Option(help="Harmonic error allowed; by dtype if not given.")]
-View = Annotated[str, typer.Option(help="nodes, operators or modules.")]
+View = Annotated[str, typer.Option(help="nodes, operators, modules or fates.")]
 
 
 @app.command()

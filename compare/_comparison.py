@@ -13,7 +13,7 @@ from filch.steal import Records
 
 from ._computed import in_pairs
 from ._errors import CompareError
-from ._fates import fates_of, tally
+from ._fates import fates_of
 from ._inputs import StolenCall
 from ._judge import Judge, Run, worst_effect
 from ._limits import Limits
@@ -77,7 +77,7 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What came up on the way."""
-        return [*self._references.notes, *([tally(self.fates)] if self.fates else [])]
+        return [*self._references.notes, *(note for made in self._made.values() for note in made.notes)]
 
     @cached_property
     def fates(self) -> tuple[Fate, ...]:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ._diff import DumpDiff
+from ._fates import tally
 from ._report import ModuleRow, Operator, Report, Row
 
 ARROW = "<------"
@@ -91,6 +92,8 @@ def _nodes(report: Report, *, wide: bool) -> Iterable[Table | Text]:
             if rows:
                 number = f", call {call}" if len(calls) > 1 else ""
                 yield Text(f"{_STAGES[stage]}{number}")
+                if stage == "compiled" and report.fates:
+                    yield Text(tally(report.fates))
                 yield from _node_table(rows, wide=wide)
 
 
@@ -101,16 +104,16 @@ def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
     timed = any(row.seconds is not None for row in rows)
     if wide:
-        columns = _WIDE_COLUMNS if timed else {name: get for name, get in _WIDE_COLUMNS.items() if name != "time"}
+        columns = _WIDE_COLUMNS if timed else {name: get for name, get in _WIDE_COLUMNS.items() if name != "µs"}
         yield _table(columns, shown)
     else:
         table = _plain_table()
-        time = ("time",) if timed else ()
-        for title in ("", "kind", "operator", "module", "dtype", "error", *time, "attention"):
-            table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=_WIDTHS.get(title))
+        widths = _TIMED_WIDTHS if timed else _WIDTHS
+        for title in ("", "kind", "operator", "module", "dtype", "error", *(["µs"] if timed else []), "attention"):
+            table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=widths.get(title))
         for row in shown:
-            *cells, attention = _short_cells(row)
-            table.add_row(*map(Text, (*cells, *([_time(row)] if timed else []), attention)))
+            *cells, attention = _short_cells(row, widths["module"])
+            table.add_row(*map(Text, (*cells, *([_microseconds(row)] if timed else []), attention)))
         yield table
     if hidden := len(rows) - len(shown):
         unjudged = sum(row.kind == "constant" and not row.judged for row in rows)
@@ -119,9 +122,10 @@ def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
 
 
 _WIDTHS = {"operator": 21, "module": 21}  # together with the other columns, 80 characters
+_TIMED_WIDTHS = {"operator": 19, "module": 17, "µs": 6}
 
 
-def _short_cells(row: Row) -> tuple[str, ...]:
+def _short_cells(row: Row, module: int) -> tuple[str, ...]:
     operator = "" if row.kind == "output" else row.op.rpartition("::")[2]
     if row.kind == "fused":
         operator += f"\n  {' + '.join(row.operators)}"
@@ -130,7 +134,7 @@ def _short_cells(row: Row) -> tuple[str, ...]:
         str(row.index),
         row.kind,
         operator,
-        abbreviated(where, _WIDTHS["module"]),
+        abbreviated(where, module),
         row.dtype or "",
         _error(row),
         _arrow(row),
@@ -170,6 +174,7 @@ def _fates(report: Report, *, wide: bool) -> Iterable[Table | Text]:
     if not report.fates:
         yield Text(f"{report.backend} made no graph of its own of the program")
         return
+    yield Text(tally(report.fates))
     shown = report.fates if wide else [fate for fate in report.fates if fate.how != "folded"]
     yield _table(_FATE_COLUMNS, shown)
     if hidden := len(report.fates) - len(shown):
@@ -213,9 +218,8 @@ def _error(row: Row) -> str:
     )
 
 
-def _time(row: Row) -> str:
-    """In microseconds: a node takes from one of these to some ten thousand."""
-    return "" if row.seconds is None else f"{row.seconds * 1e6:.0f} µs"
+def _microseconds(row: Row) -> str:
+    return "" if row.seconds is None else f"{row.seconds * 1e6:.0f}"
 
 
 def _arrow(row: Row) -> str:
@@ -264,7 +268,7 @@ _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
     "differ": _measure("mismatched"),
     "not finite": _measure("nonfinite"),
     "evidence": lambda row: row.evidence,
-    "time": _time,
+    "µs": _microseconds,
     "attention": _arrow,
     "reason": lambda row: row.reason,
     "source": lambda row: row.source,

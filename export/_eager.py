@@ -7,6 +7,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.fx.node import Target
 
 from ._errors import ExportError
 
@@ -44,7 +45,7 @@ def walk_eager(
         wanted: the names of the nodes to show; None is all.
     """
     known = known or {}
-    interpreter = fx.Interpreter(program.graph_module)
+    interpreter = _Interpreter(program.graph_module)
     interpreter.args_iter = iter(_arguments(program, inputs))
     had = {node for node in interpreter.graph.nodes if node.name in known and _fits(node, known[node.name])}
     needed = _needed(interpreter.graph, had, wanted)
@@ -96,6 +97,13 @@ def _needed(graph: fx.Graph, had: Collection[fx.Node], wanted: Collection[str] |
         if node in found and node not in had:
             found.update(node.all_input_nodes)
     return found
+
+
+class _Interpreter(fx.Interpreter):
+    def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # Which layouts can be viewed was found out at export; another attention, dtype or device gives others.
+        viewed = target is torch.ops.aten.view.default
+        return super().call_function(torch.ops.aten.reshape.default if viewed else target, args, kwargs)
 
 
 def held_names(program: ExportedProgram) -> Mapping[str, str]:

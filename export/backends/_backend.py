@@ -23,12 +23,14 @@ class Compiled:
         origins: by the name of a node of `graph`, the names of the exported nodes that it computes, where the backend
             says so itself; the others' are found by the values around them.
         same: by the name of a value of `graph`, the exported value that has its numbers, where their names differ.
+        notes: what a reader of the numbers has to know: a precision that the backend chose itself.
     """
 
     graph: Graph
     handle: Any
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     same: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class Backend(Protocol):

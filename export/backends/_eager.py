@@ -1,16 +1,28 @@
-"""Eager PyTorch: the exported program node by node, in any dtype and on any device."""
+"""Eager PyTorch: the exported program node by node, in another precision, on another device or by other kernels."""
 
+import contextlib
 import copy
-from collections.abc import Collection
+import difflib
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch.export import ExportedProgram
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .._eager import run_eager
-from .._errors import BackendError
+from .._errors import BackendError, reason
 from .._program import Program
 from ._backend import Compiled, Stage, Values
+
+T = TypeVar("T")
+_ATTENTION = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
 
 
 @dataclass(frozen=True)
@@ -18,12 +30,18 @@ class EagerBackend:
     """Runs the torch program behind the ONNX graph; there is no compiled graph.
 
     Attributes:
-        dtype: what floating-point weights and inputs are turned into; None leaves them.
+        dtype: what floating-point weights and inputs are turned into; None leaves them. Casts in the program stay.
         device: where it runs; None is the CPU.
+        autocast: what matrix products and the like are computed in; None leaves them.
+        attention: which of PyTorch's implementations computes `scaled_dot_product_attention`; None is PyTorch's choice.
+        deterministic: whether only algorithms that give the same bits each time are used.
     """
 
     dtype: torch.dtype | None = None
-    device: str | None = None
+    device: torch.device | None = None
+    autocast: torch.dtype | None = None
+    attention: str | None = None
+    deterministic: bool = False
     name: str = "eager"
     stages: tuple[Stage, ...] = ("exported",)
 
@@ -38,24 +56,55 @@ class EagerBackend:
             raise BackendError(
                 "backend 'eager' runs the exported program, not its graph, and this graph was changed since"
             )
-        if self.device is not None and torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
-            raise BackendError(f"backend 'eager' on {self.device!r} needs a CUDA device, and torch sees none")
+        self._refuse_what_has_no_effect(program.exported_program)
         return Compiled(program.graph, self._moved(program.exported_program))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
         wanted = {*compiled.graph.outputs, *watch}
         found: dict[str, torch.Tensor] = {}
+        cast: set[torch.dtype] = set()
 
         def visit(name: str, value: torch.Tensor) -> None:
+            cast.add(value.dtype)
             if name in wanted:
                 found[name] = value.detach().cpu()
 
         try:
-            run_eager(compiled.handle, {name: self._move(value) for name, value in inputs.items()}, visit)
+            with self._settings():
+                run_eager(compiled.handle, {name: self._move(value) for name, value in inputs.items()}, visit)
         except Exception as error:
-            raise BackendError(f"the exported program can't run in eager PyTorch: {error}") from error
+            hint = f"; where the program itself computes in float32 that stays: export model.to({self.dtype}) instead"
+            raise BackendError(
+                f"the exported program can't run in eager PyTorch: {reason(error)}{hint if self.dtype else ''}"
+            ) from error
+        if self.autocast is not None and self.autocast not in cast:
+            raise BackendError(f"backend 'eager': autocast={str(self.autocast)!r} has no effect on this program")
         return found
+
+    @contextlib.contextmanager
+    def _settings(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            if self.autocast is not None:
+                device = "cpu" if self.device is None else self.device.type
+                stack.enter_context(torch.autocast(device, dtype=self.autocast))
+            if self.attention is not None:
+                stack.enter_context(sdpa_kernel(_ATTENTION[self.attention]))
+            if self.deterministic:
+                stack.enter_context(_deterministic())
+            yield
+
+    def _refuse_what_has_no_effect(self, program: ExportedProgram) -> None:
+        targets = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+        if self.attention is not None and not any("scaled_dot_product_attention" in target for target in targets):
+            raise BackendError(
+                f"backend 'eager': attention={self.attention!r} has no effect on this program, which has no "
+                "scaled_dot_product_attention"
+            )
+        given = [*program.state_dict.values(), *program.constants.values()]
+        given += [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+        if self.dtype is not None and not any(isinstance(t, torch.Tensor) and t.is_floating_point() for t in given):
+            raise BackendError(f"backend 'eager': dtype={str(self.dtype)!r} has no effect on a program of integers")
 
     def _moved(self, program: ExportedProgram) -> ExportedProgram:
         if self.dtype is None and self.device is None:
@@ -70,3 +119,68 @@ class EagerBackend:
             return value
         dtype = self.dtype if value.is_floating_point() else None
         return value.detach().to(device=self.device, dtype=dtype)
+
+
+def eager(
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    autocast: torch.dtype | str | None = None,
+    attention: str | None = None,
+    deterministic: bool | str = False,
+) -> EagerBackend:
+    """Eager PyTorch; see `EagerBackend` for the options, each of which may be a string.
+
+    Raises:
+        BackendError: an option is not one of those that there are, or the device is missing.
+    """
+    if attention is not None:
+        attention = _one_of("attention", attention, {name: name for name in _ATTENTION})
+    return EagerBackend(
+        dtype=_dtype("dtype", dtype),
+        device=_device(device),
+        autocast=_dtype("autocast", autocast),
+        attention=attention,
+        deterministic=_one_of("deterministic", str(deterministic).lower(), {"true": True, "false": False}),
+    )
+
+
+_FLOATS = {
+    name: dtype
+    for name, dtype in vars(torch).items()
+    if isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1
+}
+
+
+def _dtype(option: str, given: torch.dtype | str | None) -> torch.dtype | None:
+    return None if given is None else _one_of(option, str(given).removeprefix("torch."), _FLOATS)
+
+
+def _device(given: torch.device | str | None) -> torch.device | None:
+    if given is None:
+        return None
+    try:
+        device = torch.device(given)
+        torch.empty(0, device=device)
+    except Exception as error:
+        raise BackendError(f"backend 'eager': torch has no device {str(given)!r}: {reason(error)}") from error
+    return device
+
+
+def _one_of(option: str, given: str, there: Mapping[str, T]) -> T:
+    if given in there:
+        return there[given]
+    close = difflib.get_close_matches(given, there, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(there)}"
+    raise BackendError(f"backend 'eager' has no {option} {given!r}; {hint}")
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)

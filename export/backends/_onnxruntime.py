@@ -5,24 +5,16 @@ then that graph's values are made outputs, and it runs with optimisations off: p
 exist all at once.
 """
 
-import contextlib
-import io
-import shutil
 import sys
-import tempfile
-import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import torch
-from onnx_ir import serde
-from torch.utils import dlpack
 
 from .._errors import BackendError
 from .._from_onnx import graph_from_onnx
@@ -30,49 +22,43 @@ from .._graph import Graph
 from .._program import Program
 from .._sizes import value_sizes
 from ._backend import Compiled, Stage, Values
+from ._files import DATA, first_line, in_folder, write_model
 from ._forms import Form, forms
 from ._nchwc import DOMAIN
-from ._ort_options import CPU, CUDA, OrtOptions, read_options
-from ._ort_probe import block_size, starts
+from ._ort_options import CPU, TENSORRT, OrtOptions
+from ._ort_probe import block_size
+from ._ort_profile import seconds_of
+from ._ort_values import is_plain, to_ort, to_torch
 from ._segments import cut, in_order_of, segments, type_proto
 
-_LARGE = 2**24  # beyond, weights stand in a file of their own, so that observing a graph does not write them again
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 _UNBOUNDED = sys.maxsize
 
 
 @dataclass(frozen=True)
 class OnnxRuntimeBackend:
-    """ONNX Runtime with one execution provider (and the CPU's behind it).
+    """ONNX Runtime with one execution provider, and others for what that one does not have.
 
     Attributes:
-        name: `onnxruntime-cpu` or `onnxruntime-cuda`.
+        name: `onnxruntime-cpu`, `onnxruntime-cuda` or `onnxruntime-tensorrt`.
         provider: ONNX Runtime's name of the execution provider.
         options: what it is told besides.
+        behind: those that take what it leaves.
         stages: it runs the program both as it stands and optimised.
     """
 
     name: str
     provider: str
     options: OrtOptions = field(default_factory=OrtOptions)
+    behind: tuple[str, ...] = (CPU,)
     stages: tuple[Stage, ...] = ("exported", "compiled")
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
         """See `Backend.compile`."""
-        folder = Path(tempfile.mkdtemp(prefix="filch-"))
-        try:
-            compiled = self._compile(program, folder, optimize=optimize)
-        except ValueError as error:  # onnx-ir's, for a graph that is not whole
-            shutil.rmtree(folder, ignore_errors=True)
-            raise BackendError(f"the program can't be written for ONNX Runtime: {_first_line(error)}") from error
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        weakref.finalize(compiled, shutil.rmtree, folder, ignore_errors=True)
-        return compiled
+        return in_folder(partial(self._compile, program, optimize=optimize))
 
     def _compile(self, program: Program, folder: Path, *, optimize: bool) -> Compiled:
-        source = _write(program.model, folder / "program.onnx")
+        source = write_model(program.model, folder / "program.onnx")
         before = program.graph
         if not optimize:
             return Compiled(before, _Handle(self._session(source, _OFF, None), source, range(len(before.nodes))))
@@ -92,7 +78,7 @@ class OnnxRuntimeBackend:
             return {name: value for name, value in self.observe(compiled, inputs, buffer=_UNBOUNDED) if name in wanted}
         session = compiled.handle.session
         feeds = _feeds(session, inputs)
-        return {name: _to_torch(value) for name, value in _run(session, feeds).items() if _is_plain(value)}
+        return {name: to_torch(value) for name, value in _run(session, feeds).items() if is_plain(value)}
 
     def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Observes.observe`: the graph that was saved runs part by part, with optimisations off."""
@@ -107,9 +93,22 @@ class OnnxRuntimeBackend:
                 value = found.pop(name)
                 if needed.get(name, -1) > number:
                     live[name] = value
-                if _is_plain(value):
-                    yield name, handle.shown(name, _to_torch(value))
+                if is_plain(value):
+                    yield name, handle.shown(name, to_torch(value))
             live = {name: value for name, value in live.items() if needed.get(name, -1) > number}
+
+    def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
+        """See `Profiles.profile`: the graph that runs is run once more by itself, with nothing observed.
+
+        On a device, it is the time until a node's kernels were handed over.
+        """
+        handle: _Handle = compiled.handle
+        session = self._session(handle.path, _OFF, None, profile=True)
+        try:
+            found = seconds_of(session, _feeds(session, inputs))
+        except Exception as error:
+            raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
+        return {node.name: found[node.name] for node in compiled.graph.nodes if node.name in found}
 
     def _part(
         self, handle: "_Handle", graph: Graph, part: Sequence[int], live: Mapping[str, ort.OrtValue], *, keep: bool
@@ -122,12 +121,22 @@ class OnnxRuntimeBackend:
             handle.parts[tuple(part)] = session
         return session
 
-    def _session(self, path: Path, level: ort.GraphOptimizationLevel, save_to: Path | None) -> ort.InferenceSession:
+    def _session(
+        self, path: Path, level: ort.GraphOptimizationLevel, save_to: Path | None, *, profile: bool = False
+    ) -> ort.InferenceSession:
         options = self.options.session(level)
-        options.enable_cpu_mem_arena &= level != _OFF  # each part's own would never be given to the next
-        if save_to is not None:
+        if profile:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(path.with_name("profile"))
+        elif level == _OFF:
+            options.enable_cpu_mem_arena = False  # each part's own would never be given to the next
+        if save_to is not None and self.provider == TENSORRT:
+            # A graph with compiled nodes can't be saved as it is; this writes it with the compiled engines in it.
+            options.add_session_config_entry("ep.context_enable", "1")
+            options.add_session_config_entry("ep.context_file_path", str(save_to))
+        elif save_to is not None:
             options.optimized_model_filepath = str(save_to)
-            if path.with_name(_DATA).exists():
+            if path.with_name(DATA).exists():
                 options.add_session_config_entry(
                     "session.optimized_model_external_initializers_file_name", "optimized.data"
                 )
@@ -138,11 +147,12 @@ class OnnxRuntimeBackend:
             session = ort.InferenceSession(
                 path,
                 options,
-                providers=[(wanted[0], told), *wanted[1:], *({CPU} - {*wanted})],
+                providers=[(wanted[0], told), *(name for name in (*wanted[1:], *self.behind) if name != wanted[0])],
+                enable_fallback=0,  # else it prints that it falls back, also in the middle of a run
                 **off,
             )
         except Exception as error:
-            raise BackendError(f"ONNX Runtime refuses the program: {_first_line(error)}") from error
+            raise BackendError(f"ONNX Runtime refuses the program: {first_line(error)}") from error
         if missing := [name for name in wanted if name not in session.get_providers()]:
             raise BackendError(f"ONNX Runtime can't start its provider {missing[0]!r}")
         return session
@@ -183,66 +193,11 @@ def _numbers(model: ir.Model, name: str) -> list[int] | None:
     return None if held is None or held.const_value is None else held.const_value.numpy().tolist()
 
 
-_DATA = "program.data"
-
-
-def cpu(**options: Any) -> OnnxRuntimeBackend:
-    """ONNX Runtime on the CPU.
-
-    Args:
-        options: see `OrtOptions`.
-
-    Raises:
-        BackendError: an option is not known.
-    """
-    return OnnxRuntimeBackend("onnxruntime-cpu", CPU, read_options("onnxruntime-cpu", CPU, options))
-
-
-def cuda(**options: Any) -> OnnxRuntimeBackend:
-    """ONNX Runtime on a CUDA device.
-
-    Args:
-        options: see `OrtOptions`.
-
-    Raises:
-        BackendError: an option is not known, or the device, or a library that the provider needs, is missing.
-    """
-    read = read_options("onnxruntime-cuda", CUDA, options)
-    if CUDA not in ort.get_available_providers():
-        raise BackendError(
-            "backend 'onnxruntime-cuda' needs onnxruntime-gpu; the onnxruntime that is installed is for the CPU"
-        )
-    missing = _preload()
-    if not starts(CUDA):
-        device = "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
-        library = f"ONNX Runtime can't load {missing}" if missing else "ONNX Runtime can't start its CUDA provider"
-        raise BackendError(f"backend 'onnxruntime-cuda'{device}; {library}")
-    return OnnxRuntimeBackend("onnxruntime-cuda", CUDA, read)
-
-
-def _preload() -> str:
-    """Load CUDA's libraries from where pip or torch put them; returns the first that is missing, or nothing."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        ort.preload_dlls()
-    lines = [line for line in said.getvalue().splitlines() if line.startswith("Failed to load ")]
-    return lines[0].removeprefix("Failed to load ").partition(":")[0] if lines else ""
-
-
-def _write(model: ir.Model, path: Path) -> Path:
-    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
-    if size > _LARGE:
-        ir.save(model, path, external_data=_DATA)
-    else:
-        path.write_bytes(serde.serialize_model(ir.external_data.load_to_model(model.clone())).SerializeToString())
-    return path
-
-
 def _feeds(session: ort.InferenceSession, inputs: Values) -> dict[str, ort.OrtValue]:
     wanted = [entry.name for entry in session.get_inputs()]
     if missing := [name for name in wanted if name not in inputs]:
         raise BackendError(f"the program takes an input {missing[0]!r} that it was not given")
-    return {name: _to_ort(inputs[name]) for name in wanted}
+    return {name: to_ort(inputs[name]) for name in wanted}
 
 
 def _run(session: ort.InferenceSession, feeds: Mapping[str, ort.OrtValue]) -> dict[str, ort.OrtValue]:
@@ -250,55 +205,9 @@ def _run(session: ort.InferenceSession, feeds: Mapping[str, ort.OrtValue]) -> di
     try:
         return dict(zip(names, session.run_with_ort_values(names, feeds), strict=True))
     except Exception as error:  # ONNX Runtime's exceptions have no common base
-        raise BackendError(f"ONNX Runtime can't run the program: {_first_line(error)}") from error
+        raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
 
 
 def _last_uses(graph: Graph, parts: Sequence[Sequence[int]]) -> dict[str, int]:
     """For each value, the number of the last part that reads it."""
     return {name: number for number, part in enumerate(parts) for index in part for name in graph.nodes[index].reads}
-
-
-def _is_plain(value: ort.OrtValue) -> bool:
-    return value.is_tensor() and value.data_type() != "tensor(string)"
-
-
-def _to_ort(tensor: torch.Tensor) -> ort.OrtValue:
-    plain = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().contiguous().cpu()
-    if plain.dtype in (torch.bfloat16, *_FLOAT8):
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
-            plain.view(_BITS[plain.itemsize]).numpy(), _ONNX_TYPES[plain.dtype]
-        )
-    return ort.OrtValue.ortvalue_from_numpy(plain.numpy())
-
-
-def _to_torch(value: ort.OrtValue) -> torch.Tensor:
-    """The same numbers in the same memory, where torch has their type."""
-    kind = value.element_type()
-    if kind in _TYPES:
-        raw = dlpack.from_dlpack(value._ortvalue.to_dlpack())  # noqa: SLF001  the public class has no way to these bits
-        return raw if raw.dtype == _TYPES[kind] else raw.view(_TYPES[kind])
-    return torch.from_numpy(value.numpy().copy())
-
-
-_BITS = {1: torch.uint8, 2: torch.int16}
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
-_ONNX_TYPES = {
-    torch.bfloat16: onnx.TensorProto.BFLOAT16,
-    torch.float8_e4m3fn: onnx.TensorProto.FLOAT8E4M3FN,
-    torch.float8_e4m3fnuz: onnx.TensorProto.FLOAT8E4M3FNUZ,
-    torch.float8_e5m2: onnx.TensorProto.FLOAT8E5M2,
-    torch.float8_e5m2fnuz: onnx.TensorProto.FLOAT8E5M2FNUZ,
-}
-_TYPES: Mapping[int, torch.dtype] = {onnx_type: dtype for dtype, onnx_type in _ONNX_TYPES.items()} | {
-    onnx.TensorProto.FLOAT: torch.float32,
-    onnx.TensorProto.DOUBLE: torch.float64,
-    onnx.TensorProto.FLOAT16: torch.float16,
-    onnx.TensorProto.INT64: torch.int64,
-    onnx.TensorProto.INT32: torch.int32,
-    onnx.TensorProto.BOOL: torch.bool,
-}
-
-
-def _first_line(error: BaseException) -> str:
-    lines: Sequence[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

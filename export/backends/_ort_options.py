@@ -15,6 +15,7 @@ from .._errors import BackendError
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
 _ONLY_CUDA = ("use_cuda_graph", "search_space", "tunable", "tf32")
 _LEVELS = {
     "disable": "ORT_DISABLE_ALL",

@@ -14,7 +14,7 @@ def starts(provider: str) -> bool:
     """Ask a session: a provider that is listed may still fail to load, and then the CPU steps in."""
     ort.set_default_logger_severity(4)  # it would write to the terminal's standard error by itself
     try:
-        session = ort.InferenceSession(_model("Abs", "", [1]), providers=[provider])
+        session = ort.InferenceSession(_model("Abs", "", [1]), providers=[provider], enable_fallback=0)
     except Exception:  # noqa: BLE001  ONNX Runtime's exceptions have no common base
         return False
     finally:

@@ -3,18 +3,21 @@
 import difflib
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, get_args
 
-from .._errors import BackendError
-from ._backend import Backend
+from .._errors import BackendError, reason
+from ._backend import Backend, Stage
 
 _OWN = {
-    "eager": "._eager:EagerBackend",
-    "onnxruntime-cpu": "._onnxruntime:cpu",
-    "onnxruntime-cuda": "._onnxruntime:cuda",
+    "eager": "._eager:eager",
+    "onnxruntime-cpu": "._ort_devices:cpu",
+    "onnxruntime-cuda": "._ort_devices:cuda",
+    "onnxruntime-tensorrt": "._ort_devices:tensorrt",
+    "openvino": "._openvino:OpenVinoBackend",
     "reference": "._reference:ReferenceBackend",
 }
+_EXTRAS = {"openvino": "filch[openvino]"}  # what to install where a backend's library is not there
 
 
 def backend_names() -> list[str]:
@@ -27,25 +30,69 @@ def get_backend(name: str, **options: Any) -> Backend:
 
     Args:
         name: one of `backend_names()`.
-        options: what the backend takes (`dtype=torch.float16` for `eager`).
+        options: what the backend takes (`dtype="float16"` for `eager`).
 
     Raises:
-        BackendError: there is none of this name, or its library or device is missing.
+        BackendError: there is none of this name, its library or device is missing, or it is no backend.
     """
     factory = _factory(name)
     try:
-        made: Backend = factory(**options)
+        made = factory(**options)
     except TypeError as error:
         raise BackendError(f"backend {name!r} does not take these options: {error}") from error
-    return made
+    return _checked(name, made)
 
 
-def _factory(name: str) -> Callable[..., Backend]:
+def _factory(name: str) -> Callable[..., Any]:
+    foreign = [*entry_points(group="filch.backends", name=name)]
+    if foreign and len(foreign) + (name in _OWN) > 1:
+        packages = [_package(entry) for entry in foreign]
+        owners = " and ".join(sorted({*packages, *(["filch itself"] if name in _OWN else [])}))
+        raise BackendError(f"backend {name!r} is not one but several, of {owners}: rename or uninstall all but one")
+    if foreign:
+        return _loaded(foreign[0])
     if name in _OWN:
-        module, _, attribute = _OWN[name].partition(":")
-        return getattr(import_module(module, __package__), attribute)  # type: ignore[no-any-return]
-    for entry in entry_points(group="filch.backends", name=name):
-        return entry.load()  # type: ignore[no-any-return]
+        return _own(name)
     close = difflib.get_close_matches(name, backend_names(), n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(backend_names())}"
     raise BackendError(f"there is no backend {name!r}; {hint}")
+
+
+def _own(name: str) -> Callable[..., Any]:
+    module, _, attribute = _OWN[name].partition(":")
+    try:
+        return getattr(import_module(module, __package__), attribute)  # type: ignore[no-any-return]
+    except ImportError as error:
+        if name not in _EXTRAS:
+            raise
+        raise BackendError(
+            f"backend {name!r} needs {error.name or name}, which can't be imported ({reason(error)}): "
+            f"pip install '{_EXTRAS[name]}'"
+        ) from error
+
+
+def _loaded(entry: EntryPoint) -> Callable[..., Any]:
+    try:
+        return entry.load()  # type: ignore[no-any-return]
+    except Exception as error:
+        told = f"({entry.value}) can't be loaded: {reason(error)}"
+        raise BackendError(f"backend {entry.name!r} of {_package(entry)} {told}") from error
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else entry.value.partition(":")[0]
+
+
+def _checked(name: str, made: Any) -> Backend:
+    """What was made, if it is a backend as far as one can see without running it."""
+    kind = f"backend {name!r}, a {type(made).__name__},"
+    wanted = "a backend has `name`, `stages`, `compile` and `run` (see filch.export.backends.Backend)"
+    missing = [part for part in ("name", "stages", "compile", "run") if not hasattr(made, part)]
+    missing += [part for part in ("compile", "run") if part not in missing and not callable(getattr(made, part))]
+    if missing:
+        raise BackendError(f"{kind} has no {' and no '.join(f'`{part}`' for part in missing)}: {wanted}")
+    stages = made.stages
+    if not isinstance(stages, tuple) or not stages or not {*stages} <= {*get_args(Stage)}:
+        known = " and ".join(map(repr, get_args(Stage)))
+        raise BackendError(f"{kind} has `stages` {stages!r}: it is a tuple of {known}, or of one of them")
+    return made  # type: ignore[no-any-return]

@@ -1,0 +1,51 @@
+"""Writes a program where a runtime that reads files can find it."""
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx_ir as ir
+from onnx_ir import serde
+
+from .._errors import BackendError
+from ._backend import Compiled
+
+DATA = "program.data"
+_LARGE = 2**24  # beyond, weights stand in a file of their own, so that observing a graph does not write them again
+
+
+def in_folder(compile_in: Callable[[Path], Compiled]) -> Compiled:
+    """What `compile_in` makes in a new folder, which lasts as long as that does."""
+    folder = Path(tempfile.mkdtemp(prefix="filch-"))
+    try:
+        compiled = compile_in(folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(compiled, shutil.rmtree, folder, ignore_errors=True)
+    return compiled
+
+
+def write_model(model: ir.Model, path: Path) -> Path:
+    """Write a model, its weights to a file `DATA` beside it if they are large.
+
+    Raises:
+        BackendError: the graph is not whole.
+    """
+    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+    try:
+        if size > _LARGE:
+            ir.save(model, path, external_data=DATA)
+        else:
+            path.write_bytes(serde.serialize_model(ir.external_data.load_to_model(model.clone())).SerializeToString())
+    except ValueError as error:  # onnx-ir's
+        raise BackendError(f"the program can't be written: {first_line(error)}") from error
+    return path
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,224 @@
+"""OpenVINO, with the layers that it executes observed as they are.
+
+A value that is made an output may keep layers from being fused. So only values that stand between two layers are asked
+for, and only believed where the layer that gives them is there in the undisturbed compilation, too.
+"""
+
+import contextlib
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+import torch
+
+from .._arrays import torch_to_array
+from .._errors import BackendError
+from .._program import Program
+from ._backend import Compiled, Stage, Values
+from ._files import in_folder, write_model
+from ._layers import Border, Executed, Owners, Port, owners_of, spread
+
+_ATTEMPTS = 8  # compilations in search of outputs that change no layer
+_AGAIN = 2  # times that those which did are asked for again, every second one
+
+
+@dataclass(frozen=True)
+class OpenVinoBackend:
+    """OpenVINO on one device.
+
+    Attributes:
+        device: OpenVINO's name of it.
+        config: OpenVINO's properties for the compilation, by name.
+        name: `openvino`.
+        stages: it always makes a graph of its own.
+    """
+
+    device: str = "CPU"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "openvino"
+    stages: tuple[Stage, ...] = ("compiled",)
+
+    def compile(self, program: Program, *, optimize: bool) -> Compiled:  # noqa: ARG002  it always does
+        """See `Backend.compile`."""
+        return in_folder(partial(self._compile, program))
+
+    def _compile(self, program: Program, folder: Path) -> Compiled:
+        path = write_model(program.model, folder / "program.onnx")
+        with _one_sentence("refuses the program"):
+            model = ov.Core().read_model(path)
+        exported = program.graph
+        owners = owners_of(model, exported)
+        plain = self._watching(model, (), owners)
+        layers = plain.layers
+        runs, found = self._search(model, owners, layers, layers.borders(exported))
+        handle = _Handle(plain.compiled, tuple(run.compiled for run in runs))
+        graph = layers.graph(exported, found)
+        return Compiled(graph, handle, layers.origins(exported, found), notes=self._notes(plain.compiled))
+
+    def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
+        """See `Backend.run`; where observing changed the outputs, the outputs are the changed ones."""
+        outputs = _infer(compiled.handle.plain, inputs)
+        found: dict[str, torch.Tensor] = {}
+        changed: dict[str, torch.Tensor] = {}
+        for observing in compiled.handle.observing if watch else ():
+            values = _infer(observing, inputs)
+            found |= {name: tensor for name, tensor in values.items() if name in watch and name not in found}
+            changed |= {name: values[name] for name in outputs if not _same(values[name], outputs[name])}
+        return found | outputs | changed
+
+    def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
+        """See `Profiles.profile`."""
+        plain = compiled.handle.plain
+        _infer(plain, inputs)
+        request = plain.create_infer_request()
+        with _one_sentence("can't run the program"):
+            request.infer(_feeds(plain, inputs))
+        taken = {item.node_name: item.real_time.total_seconds() for item in request.profiling_info}
+        return {
+            node.name: sum(taken.get(layer, 0.0) for layer in node.attributes["layers"])
+            for node in compiled.graph.nodes
+        }
+
+    def _search(
+        self, model: ov.Model, owners: Owners, plain: Executed, borders: Mapping[str, Border]
+    ) -> tuple[list["_Run"], dict[str, Port]]:
+        """Compile until as many values as can be had are seen, each where it is in the undisturbed layers."""
+        named = {name for op in model.get_ordered_ops() for port in op.outputs() for name in port.get_names()}
+        wanted = [name for name in borders if name in named and name not in plain.results]
+        dropped: set[str] = set()
+        for _ in range(_ATTEMPTS):
+            run = self._watching(model, wanted, owners)
+            guilty = plain.guilty(plain.changed_in(run.layers), {name: borders[name] for name in wanted})
+            if not guilty:
+                break
+            dropped |= guilty
+            wanted = [name for name in wanted if name not in guilty]
+        runs = [run]
+        found = dict(plain.where(run.layers))
+        for _ in range(_AGAIN):
+            for part in spread([name for name in borders if name in dropped - found.keys() and borders[name].made]):
+                run = self._watching(model, part, owners)
+                new = {name: port for name, port in plain.where(run.layers).items() if port not in found.values()}
+                runs += [run] if new else []
+                found |= new
+        return runs, found
+
+    def _watching(self, model: ov.Model, names: Collection[str], owners: Owners) -> "_Run":
+        asked = model.clone()
+        with _one_sentence("refuses the program"):
+            asked.add_outputs(list(names))
+            compiled = _core(self.device).compile_model(asked, self.device, self._properties())
+            results = {
+                result.get_friendly_name(): tuple(result.input(0).get_source_output().get_names())
+                for result in asked.get_results()
+            }
+            return _Run(compiled, Executed(compiled.get_runtime_model(), owners, results))
+
+    def _properties(self) -> dict[str, Any]:
+        """What the user said; and the time of each layer is always measured."""
+        known = _core(self.device).get_property(self.device, "SUPPORTED_PROPERTIES")
+        for name in self.config:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(known))}"
+                raise BackendError(f"OpenVINO's {self.device} has no property {name!r}; {hint}")
+        return {"PERF_COUNT": True, **self.config}
+
+    def _notes(self, compiled: ov.CompiledModel) -> tuple[str, ...]:
+        """The precision, where it is lower than that of the program and nobody asked for it."""
+        name = "INFERENCE_PRECISION_HINT"
+        if name in self.config or name not in compiled.get_property("SUPPORTED_PROPERTIES"):
+            return ()
+        precision = compiled.get_property(name).get_type_name()
+        if precision == "f32":
+            return ()
+        return (f"OpenVINO computes in {precision} here unless told otherwise: {name}='f32' keeps float32",)
+
+
+@dataclass(frozen=True)
+class _Run:
+    compiled: ov.CompiledModel
+    layers: Executed
+
+
+@dataclass(frozen=True)
+class _Handle:
+    plain: ov.CompiledModel
+    observing: tuple[ov.CompiledModel, ...]
+
+
+def _core(device: str) -> ov.Core:
+    """OpenVINO, if it has the device."""
+    core = ov.Core()
+    there = core.available_devices
+    if device not in there and device.partition(".")[0].partition(":")[0] not in (*there, *_VIRTUAL):
+        raise BackendError(f"OpenVINO has no device {device!r} here; there are {', '.join(there)}")
+    return core
+
+
+_VIRTUAL = ("AUTO", "HETERO", "MULTI", "BATCH")
+
+
+def _infer(compiled: ov.CompiledModel, inputs: Values) -> dict[str, torch.Tensor]:
+    """The outputs, by all their names."""
+    request = compiled.create_infer_request()
+    feeds = _feeds(compiled, inputs)
+    with _one_sentence("can't run the program"):
+        request.infer(feeds)
+        return {name: _to_torch(request.get_tensor(port)) for port in compiled.outputs for name in port.get_names()}
+
+
+def _feeds(compiled: ov.CompiledModel, inputs: Values) -> dict[ov.ConstOutput, ov.Tensor]:
+    feeds = {}
+    for port in compiled.inputs:
+        given = [inputs[name] for name in port.get_names() if name in inputs]
+        if not given:
+            raise BackendError(f"the program takes an input {port.get_any_name()!r} that it was not given")
+        feeds[port] = _to_openvino(given[0])
+    return feeds
+
+
+_BY_TYPE: Mapping[str, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+}
+_TYPES = {dtype: getattr(ov.Type, name) for name, dtype in _BY_TYPE.items()}
+
+
+def _to_openvino(tensor: torch.Tensor) -> ov.Tensor:
+    plain = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().contiguous().cpu()
+    if plain.dtype not in _TYPES:
+        return ov.Tensor(plain.numpy())
+    made = ov.Tensor(_TYPES[plain.dtype], ov.Shape(plain.shape))
+    made.data[...] = plain.view(_BITS[plain.itemsize]).numpy()
+    return made
+
+
+_BITS = {1: torch.uint8, 2: torch.float16}  # as OpenVINO shows numpy what numpy does not have
+
+
+def _to_torch(tensor: ov.Tensor) -> torch.Tensor:
+    copied = torch.from_numpy(tensor.data.copy())
+    dtype = _BY_TYPE.get(tensor.element_type.get_type_name())
+    return copied if dtype is None else copied.view(dtype)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Bit for bit."""
+    return a.shape == b.shape and torch_to_array(a).tobytes() == torch_to_array(b).tobytes()
+
+
+@contextlib.contextmanager
+def _one_sentence(what: str) -> Iterator[None]:
+    """OpenVINO's errors begin with the places in its source that they came through; the last line says what it is."""
+    try:
+        yield
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = [line for line in lines if not line.startswith("Exception from ")]
+        raise BackendError(f"OpenVINO {what}: {said[-1] if said else type(error).__name__}") from error
