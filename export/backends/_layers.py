@@ -6,7 +6,6 @@ for as an output: if that layer is there when nothing is asked for, too, it has 
 """
 
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ Owners = Mapping[str, tuple[str, ...]]
 Key = tuple[str, str, str, tuple[str, ...]]
 _NO_NODES = frozenset({"Const", "Input", "Output"})
 _COPIES = frozenset({"Convert", "Reorder"})
+_MOVES = _COPIES | {"Broadcast", "Concatenation", "Gather", "Reshape", "Split", "StridedSlice", "Transpose"}
 _KINDS = {"f": "float", "i": "int", "u": "uint"}
 _DTYPES = {f"{short}{bits}": f"{kind}{bits}" for short, kind in _KINDS.items() for bits in (8, 16, 32, 64)}
 _DTYPES |= {"bf16": "bfloat16", "boolean": "bool"}
@@ -155,22 +155,38 @@ class Executed:
         return set()
 
     def where(self, other: "Executed") -> Mapping[str, Port]:
-        """Which of our layers has the results of another compilation, as far as the layer that has them is there."""
+        """Which of our layers has the results of another compilation, as far as it is there, on the same inputs."""
         found = {}
         for value, end in other.results.items():
             name, index = self._before_copies(other, end)
             layer = other.layers[name]
-            ours, theirs = self.by_key.get(layer.key, ()), other.by_key.get(layer.key, ())
-            if len(ours) == len(theirs) and layer.is_node:
-                found[value] = (ours[theirs.index(layer)].name, index)
+            if layer.is_node and self._has(other, layer) and self._reads_the_same(other, layer):
+                found[value] = (self.by_key[layer.key][other.by_key[layer.key].index(layer)].name, index)
         return found
 
+    def _has(self, other: "Executed", layer: Layer) -> bool:
+        return len(self.by_key.get(layer.key, ())) == len(other.by_key[layer.key])
+
+    def _reads_the_same(self, other: "Executed", layer: Layer) -> bool:
+        """Whether the layers that make what a layer of another compilation reads, before it is moved, are ours too.
+
+        A factor may have been moved over a transpose into the product before it, or no longer so.
+        """
+        read = [other.layers[name] for name, _ in layer.inputs if other.layers[name].is_node]
+        return all(
+            (source.kind in _COPIES or self._has(other, source))
+            and (source.kind not in _MOVES or self._reads_the_same(other, source))
+            for source in read
+        )
+
     def _before_copies(self, other: "Executed", port: Port) -> Port:
-        """What is copied into an output: these copies come with asking for it; a cast of the model's own does not."""
+        """What is copied into an output: copies and casts come with asking for it; those of the model's own do not."""
         layer = other.layers[port[0]]
-        if layer.kind not in _COPIES or (layer.computes and layer.key in self.by_key):
+        sources = [source for source in layer.inputs if other.layers[source[0]].is_node]
+        if len(sources) != 1 or (layer.computes and layer.key in self.by_key):
             return port
-        return self._before_copies(other, layer.inputs[0])
+        repeats = {*layer.computes} <= {*other.layers[sources[0][0]].computes}
+        return self._before_copies(other, sources[0]) if layer.kind in _COPIES or repeats else port
 
     def _neighbours(self, name: str) -> set[str]:
         read = (source for source, _ in self.layers[name].inputs)
@@ -264,7 +280,7 @@ def _layer(op: Any, owners: Owners) -> Layer:
         primitive=primitive,
         precision=precision,
         computes=tuple(dict.fromkeys(known)),
-        key=(kind, primitive, precision, tuple(sorted(Counter([*known, *others]).elements()))),
+        key=(kind, primitive, precision, tuple(sorted({*known, *others}))),
         inputs=tuple((source.get_node().get_friendly_name(), source.get_index()) for source in sources),
         values=tuple(
             Value("", _DTYPES.get(dtype, dtype), _shape(port.get_partial_shape()))
@@ -309,5 +325,5 @@ def _node(layers: tuple[Layer, ...], names: Mapping[Port, str]) -> Node:
 
 
 def spread(values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Two parts in which no two neighbours are together."""
-    return tuple(tuple(part) for part in (values[::2], values[1::2]) if part)
+    """Parts in which neighbours, and neighbours of neighbours, are not together."""
+    return tuple(tuple(part) for part in (values[::3], values[1::3], values[2::3]) if part)

@@ -23,7 +23,7 @@ from ._files import in_folder, write_model
 from ._layers import Border, Executed, Owners, Port, owners_of, spread
 
 _ATTEMPTS = 8  # compilations in search of outputs that change no layer
-_AGAIN = 2  # times that those which did are asked for again, every second one
+_AGAIN = 2  # times that those which did are asked for again, every third one
 
 
 @dataclass(frozen=True)
