@@ -55,9 +55,9 @@ $(VENV)/.installed: $(PINS) | $(VENV)/.made
 	touch $@
 
 $(VENV)/.installed-test: $(PINS) | $(VENV)/.made
-	$(INSTALL) -e '.[test]'
+	$(INSTALL) -e '.[dev]'
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-lint: $(PINS) | $(VENV)/.made
-	$(INSTALL) -e '.[lint,test]'
+	$(INSTALL) -e '.[dev,lint]'
 	touch $@ $(VENV)/.installed $(VENV)/.installed-test

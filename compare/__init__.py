@@ -7,19 +7,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ._checks import Checks
     from ._compare import compare
     from ._demo import tiny_llm
     from ._diff import DiffRow, DumpDiff, diff
     from ._errors import CompareError
+    from ._golden import Golden
     from ._metrics import Difference, compare_tensors
     from ._report import ModuleRow, Operator, Report, Row
     from ._tolerance import Tolerance, default_tolerance
 
 __all__ = [
+    "Checks",
     "CompareError",
     "DiffRow",
     "Difference",
     "DumpDiff",
+    "Golden",
     "ModuleRow",
     "Operator",
     "Report",
@@ -33,10 +37,12 @@ __all__ = [
 ]
 
 _PLACES = {
+    "Checks": "_checks",
     "CompareError": "_errors",
     "DiffRow": "_diff",
     "Difference": "_metrics",
     "DumpDiff": "_diff",
+    "Golden": "_golden",
     "ModuleRow": "_report",
     "Operator": "_report",
     "Report": "_report",

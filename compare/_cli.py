@@ -1,6 +1,5 @@
 """The command line: `filch`."""
 
-import copy
 import json
 import os
 import sys
@@ -8,21 +7,20 @@ import textwrap
 import traceback
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from filch.export import Program, export, load_program, optimize
+from filch.export import export, load_program, optimize
 from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
 
+from ._cli_tables import matrix_command, sweep_command
 from ._compare import compare
 from ._demo import tiny_llm
 from ._diff import diff
-from ._errors import CompareError
-from ._factory import Subject, make_subject
+from ._factory import make_subject
 from ._progress import progress
 from ._rendering import render, render_diff, verdict
 from ._report import Report
@@ -79,7 +77,7 @@ def show(
             raise
         typer.echo(load_program(file).graph.text(modules=True))
         return
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "key": list(key),
             "module": dump.modules[key.name].type_name if key.name in dump.modules else None,
@@ -133,7 +131,7 @@ def steal(
             verbose=int(verbose and not quiet),
         ) as capture,
     ):
-        _run(subject)
+        subject.run()
     totals = capture.totals
     sizes = f"{decimal(totals.nbytes)}, {decimal(totals.shared)} more were the same"
     _say(quiet, f"written: {output}: {totals.records} values, {sizes}")
@@ -159,7 +157,7 @@ def export_command(
 ) -> None:
     """Export a model to ONNX, with its module calls."""
     with progress("export", quiet=quiet):
-        program = _export(make_subject(factory))
+        program = make_subject(factory).export()
         program = optimize(program) if optimized else program
         program.save(output)
     ports = [port for call in program.module_calls.values() for port in call.outputs]
@@ -225,10 +223,9 @@ def check(
     # What the user's own code prints must not stand among ours.
     with progress("check", quiet=quiet or as_json), redirect_stdout(sys.stderr):
         subject = make_subject(factory)
-        program = _export(subject)
+        program = subject.export()
         program = optimize(program) if optimized else program
-        with steal_forward(subject.model, submodules=True) as capture:
-            _run(subject)
+        capture = subject.steal()
         reports = [compare(capture, program, backend=name, tolerance=tolerance) for name in backend]
     if as_json and not quiet:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
@@ -239,19 +236,8 @@ def check(
     raise typer.Exit(not all(report.close for report in reports))
 
 
-def _export(subject: Subject) -> Program:
-    return export(subject.model, subject.args, subject.kwargs, dynamic_shapes=subject.dynamic_shapes)
-
-
-def _run(subject: Subject) -> None:
-    args, kwargs = copy.deepcopy((subject.args, dict(subject.kwargs)))  # a call may extend a cache that it is given
-    try:
-        with torch.no_grad():
-            subject.model(*args, **kwargs)
-    except Exception as error:
-        text = next(iter(str(error).splitlines()), "")
-        name = type(subject.model).__name__
-        raise CompareError(f"{name} itself fails on these inputs: {type(error).__name__}: {text}") from error
+app.command("matrix")(matrix_command)
+app.command("sweep")(sweep_command)
 
 
 def _known_view(view: str) -> None:

@@ -4,11 +4,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from filch.steal import Key, Records, Skipped, Statistics, describe, left_out, restore, structure, tensors
 
 from ._metrics import Difference, compare_tensors
 from ._tolerance import Tolerance
+
+_FIRST, _SECOND = "the first dump", "the second dump"
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,12 @@ class DumpDiff:
 
         return diff_to_json(self, path)
 
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The rows as a page of its own, also written to `path` if one is given."""
+        from ._html import to_html  # noqa: PLC0415  as above
+
+        return to_html(self, path)
+
 
 def diff(
     expected: str | os.PathLike[str] | Records,
@@ -110,30 +119,45 @@ def diff(
 
 def _rows(first: Records, second: Records, tolerance: float | Tolerance | None) -> Iterator[DiffRow]:
     for key in first:
-        value = first[key]
-        if key not in second:
-            yield DiffRow(key, "", describe(value), "the second dump does not have it")
-            continue
-        other = second[key]
-        if structure(value) != structure(other):
-            yield DiffRow(key, "", describe(value), f"it is {describe(other)} in the second dump")
-        found = tensors(other)
-        for path, tensor in tensors(value).items():
-            yield DiffRow(
-                key, path, describe(tensor), "", compare_tensors(tensor, found.get(path), tolerance=tolerance)
-            )
-        missing = left_out(other)
-        for path, stand_in in left_out(value).items():
-            yield _without_numbers(key, path, stand_in, missing.get(path))
+        if key in second:
+            yield from value_rows(key, first[key], second[key], tolerance)
+        else:
+            yield missing_row(key, first[key])
     for key in second:
         if key not in first:
-            yield DiffRow(key, "", describe(second[key]), "the first dump does not have it")
+            yield extra_row(key, second[key])
 
 
-def _without_numbers(key: Key, path: str, first: Skipped | Statistics, second: Skipped | Statistics | None) -> DiffRow:
+def value_rows(
+    key: Key, value: Any, other: Any, tolerance: float | Tolerance | None, *, second: str = _SECOND
+) -> Iterator[DiffRow]:
+    """A row for each tensor of a record that both dumps have, and one for the record if they are not built alike."""
+    if structure(value) != structure(other):
+        yield DiffRow(key, "", describe(value), f"it is {describe(other)} in {second}")
+    found = tensors(other)
+    for path, tensor in tensors(value).items():
+        yield DiffRow(key, path, describe(tensor), "", compare_tensors(tensor, found.get(path), tolerance=tolerance))
+    missing = left_out(other)
+    for path, stand_in in left_out(value).items():
+        yield _without_numbers(key, path, stand_in, missing.get(path), second)
+
+
+def missing_row(key: Key, value: Any, *, second: str = _SECOND) -> DiffRow:
+    """The row of a record that the second dump does not have."""
+    return DiffRow(key, "", describe(value), f"{second} does not have it")
+
+
+def extra_row(key: Key, value: Any, *, first: str = _FIRST) -> DiffRow:
+    """The row of a record that the first dump does not have."""
+    return DiffRow(key, "", describe(value), f"{first} does not have it")
+
+
+def _without_numbers(
+    key: Key, path: str, first: Skipped | Statistics, second: Skipped | Statistics | None, place: str
+) -> DiffRow:
     if isinstance(first, Statistics) and isinstance(second, Statistics):
         same = first.content == second.content
-        reason = "" if same else f"{describe(first)} is {describe(second)} in the second dump"
+        reason = "" if same else f"{describe(first)} is {describe(second)} in {place}"
         return DiffRow(key, path, first.what, reason, same=same)
-    reason = first.reason if isinstance(first, Skipped) else "the second dump has no statistics of it"
+    reason = first.reason if isinstance(first, Skipped) else f"{place} has no statistics of it"
     return DiffRow(key, path, first.what, f"it was not stored: {reason}", same=None)

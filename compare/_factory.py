@@ -3,56 +3,61 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
 
 from ._errors import CompareError
+from ._subject import Subject
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A model, and what it is called with.
+class Factory:
+    """A function that makes a model and what it is called with.
 
     Attributes:
-        model: the model.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        dynamic_shapes: with which it is exported; None for static ones.
+        name: as it was given.
+        function: returns `(model, args[, kwargs[, dynamic_shapes]])`.
     """
 
-    model: nn.Module
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    dynamic_shapes: Any = None
+    name: str
+    function: Callable[..., Any]
+
+    def make(self, **sizes: int) -> Subject:
+        """Call it.
+
+        Raises:
+            CompareError: it raises, or returns something else.
+        """
+        try:
+            made = self.function(**sizes)
+        except (Exception, SystemExit) as error:
+            raise CompareError(f"the factory {self.name!r} raised {type(error).__name__}: {error}") from error
+        return _subject(self.name, made)
 
 
-def make_subject(name: str) -> Subject:
-    """Call the factory called `package.module:factory` or `path.py:factory`.
-
-    Args:
-        name: what it is called; it returns `(model, args[, kwargs[, dynamic_shapes]])`.
+def find_factory(name: str) -> Factory:
+    """The factory called `package.module:factory` or `path.py:factory`.
 
     Raises:
-        CompareError: it is not there, raises, or returns something else.
+        CompareError: it is not there.
     """
     place, colon, attribute = name.rpartition(":")
     if not colon or not place:
         raise CompareError(f"a model is named as package.module:factory or path.py:factory, not {name!r}")
-    module = _load(place)
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
+    function = getattr(_load(place), attribute, None)
+    if not callable(function):
         raise CompareError(f"{place!r} has no function {attribute!r}")
-    try:
-        made = factory()
-    except (Exception, SystemExit) as error:
-        raise CompareError(f"the factory {name!r} raised {type(error).__name__}: {error}") from error
-    return _subject(name, made)
+    return Factory(name, function)
+
+
+def make_subject(name: str) -> Subject:
+    """What the factory of this name makes (see `find_factory`)."""
+    return find_factory(name).make()
 
 
 def _load(place: str) -> ModuleType:
@@ -99,5 +104,4 @@ def _subject(name: str, made: Any) -> Subject:
             f"the third of what the factory {name!r} returns has to be the keyword arguments, "
             f"not {type(kwargs).__name__}"
         )
-    given = (args,) if isinstance(args, torch.Tensor) else tuple(args)
-    return Subject(model, given, kwargs, rest[1] if len(rest) > 1 else None)
+    return Subject.of(model, args, kwargs, rest[1] if len(rest) > 1 else None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ._diff import DumpDiff
+from ._markdown import table
 from ._report import Report, Row
 
 VERSION = 1
@@ -72,11 +73,7 @@ def to_markdown(report: Report, path: str | os.PathLike[str] | None = None) -> s
     """The rows of a report as a Markdown table."""
     lines = [f"{report.program} on {report.backend} against {report.reference}: {report.headline()}.", ""]
     columns = ["stage", "index", "kind", "operator", "module", "dtype", "error", "status"]
-    lines += [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
-    for row in report.rows:
-        error = "" if row.error is None else f"{row.error:.1e}"
-        cells = (row.stage, row.index, row.kind, row.op, row.module or "", row.dtype or "", error, row.status)
-        lines.append(f"| {' | '.join(_escaped(cell) for cell in cells)} |")
+    lines += table(columns, map(_markdown_cells, report.rows))
     return _written("\n".join(lines) + "\n", path)
 
 
@@ -100,8 +97,9 @@ def _text(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else value
 
 
-def _escaped(value: Any) -> str:
-    return str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+def _markdown_cells(row: Row) -> tuple[object, ...]:
+    error = "" if row.error is None else f"{row.error:.1e}"
+    return row.stage, row.index, row.kind, row.op, row.module or "", row.dtype or "", error, row.status
 
 
 def _written(text: str, path: str | os.PathLike[str] | None) -> str:

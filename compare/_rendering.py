@@ -2,17 +2,18 @@
 
 import io
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ._diff import DumpDiff
+from ._diff import DiffRow, DumpDiff
 from ._fates import tally
 from ._report import ModuleRow, Operator, Report, Row
 
+T = TypeVar("T")
 ARROW = "<------"
 _WIDE = 10_000  # no line of a table is as long
 
@@ -54,6 +55,38 @@ def render_diff(found: DumpDiff, *, wide: bool = False, width: int | None = None
         last = f"what was judged is close; the first that was not is {unjudged}"
     console.print(Text(last))
     return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
+
+
+def excerpt(found: Report | DumpDiff, *, around: int = 3, width: int = 80) -> str:
+    """The first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
+    if found.first_divergence is None:
+        return ""
+    console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
+    for part in _diff_excerpt(found, around) if isinstance(found, DumpDiff) else _node_excerpt(found, around):
+        console.print(part)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
+
+
+def _node_excerpt(report: Report, around: int) -> Iterable[Table | Text]:
+    first = report.first_divergence
+    near = [row for row in report.rows if first and (row.call, row.stage) == (first.call, first.stage)]
+    shown = [row for row in near if row.kind != "constant" or row.diverged]
+    return _node_table(_around(shown, first, around), wide=False)
+
+
+def _diff_excerpt(found: DumpDiff, around: int) -> Iterable[Table | Text]:
+    return [_table(_DIFF_COLUMNS, _around(found.rows, found.first_divergence, around))]
+
+
+def _around(rows: Sequence[T], first: T | None, around: int) -> Sequence[T]:
+    index = next(index for index, row in enumerate(rows) if row is first)
+    return rows[max(0, index - around) : index + around + 1]
+
+
+def cells(row: Row | DiffRow) -> dict[str, str]:
+    """All columns of a row, by their titles, as text."""
+    columns = _WIDE_COLUMNS if isinstance(row, Row) else _DIFF_COLUMNS
+    return {name: _cell(get(row)) for name, get in columns.items()}
 
 
 def verdict(report: Report) -> list[str]:
@@ -121,8 +154,8 @@ def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
         yield Text(f"and {hidden} values that do not depend on the inputs, {judgement}")
 
 
-_WIDTHS = {"operator": 21, "module": 21}  # together with the other columns, 80 characters
-_TIMED_WIDTHS = {"operator": 19, "module": 17, "µs": 6}
+_WIDTHS = {"operator": 20, "module": 20}  # together with the other columns, 80 characters
+_TIMED_WIDTHS = {"operator": 17, "module": 16, "µs": 6}
 
 
 def _short_cells(row: Row, module: int) -> tuple[str, ...]:

@@ -290,6 +290,12 @@ class Report:
 
         return to_markdown(self, path)
 
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The report as an HTML page that needs nothing else, also written to `path` if one is given."""
+        from ._html import to_html  # noqa: PLC0415  as above
+
+        return to_html(self, path)
+
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
     shown = ", ".join(names[-most:])

@@ -1,15 +1,18 @@
-"""A regression test to copy: the exported model stays close to eager PyTorch, node by node.
+"""Regression tests to copy: the exported model stays close to eager PyTorch node by node, and to what it was.
 
-Run it with pytest, or as a script.
+Run them with pytest; `pytest --filch-update` stores the golden dump. As a script, this file does both in a temporary
+folder.
 """
+
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from filch.compare import compare
-from filch.export import export, optimize
-from filch.steal import steal_forward
+from filch.compare import Checks
 
 
 class Classifier(nn.Module):
@@ -25,17 +28,26 @@ class Classifier(nn.Module):
         return self.head(self.encoder(x).mean(dim=1))
 
 
-@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference"])
-def test_the_exported_classifier_is_close_to_eager_pytorch(backend: str) -> None:
+@pytest.fixture
+def model() -> nn.Module:
+    """The same weights in each run; yours come from a file."""
     torch.manual_seed(0)
-    model, inputs = Classifier().eval(), (torch.randn(2, 5, 32),)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*inputs)
+    return Classifier().eval()
 
-    report = compare(capture, optimize(export(model, inputs)), backend=backend)
 
-    report.assert_close()  # all differences in one message, the first one in front
+@pytest.mark.filch_backends("onnxruntime-cpu", "reference")
+def test_the_exported_classifier_is_close_to_eager_pytorch(filch: Checks, model: nn.Module) -> None:
+    filch.check(model, torch.ones(2, 5, 32))
+
+
+def test_the_classifier_computes_what_it_did(filch: Checks, model: nn.Module) -> None:
+    filch.golden("classifier").check(model, torch.ones(2, 5, 32))
 
 
 if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__, "-q"]))
+    with tempfile.TemporaryDirectory() as folder:
+        copied = shutil.copy(__file__, Path(folder) / "test_classifier.py")
+        for options in (["--filch-update", "-k", "computes"], []):
+            code = pytest.main([copied, "-q", "--rootdir", folder, "-p", "no:cacheprovider", *options])
+            if code:
+                raise SystemExit(code)

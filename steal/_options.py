@@ -23,6 +23,7 @@ class Options:
         statistics_only: keep what numbers there are, not the numbers.
         strict: what goes wrong in our hooks is raised into the model's run.
         stop: what the disk refuses is raised into the model's run.
+        passing: nothing is kept at all: each record is handed on.
     """
 
     inputs: bool = True
@@ -33,6 +34,7 @@ class Options:
     statistics_only: bool = False
     strict: bool = False
     stop: bool = False
+    passing: bool = False
 
 
 def options(
@@ -44,6 +46,7 @@ def options(
     statistics_only: bool,
     strict: bool,
     on_error: str,
+    passing: bool,
 ) -> Options:
     """What was asked for.
 
@@ -67,6 +70,7 @@ def options(
         statistics_only=statistics_only,
         strict=strict,
         stop=on_error == "raise",
+        passing=passing,
     )
 
 

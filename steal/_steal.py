@@ -10,10 +10,12 @@ from typing import Any
 from ._errors import DumpError, FilchError
 from ._extra import Extra
 from ._gradients import Gradients
+from ._key import Key
 from ._narrate import Narrator
 from ._operators import Operators
 from ._options import Iterations, options
 from ._parameters import Parameters
+from ._passing import PassingStore
 from ._recorder import Recorder
 from ._records import ModuleInfo, Records, Taken, Totals
 from ._selection import Modules, select
@@ -61,6 +63,7 @@ def steal_forward(
     modules: Modules,
     *,
     dump_file: str | os.PathLike[str] | None = None,
+    sink: Callable[[Key, Any], object] | None = None,
     submodules: bool = False,
     include: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
@@ -93,6 +96,8 @@ def steal_forward(
         modules: a module, a `(name, module)` pair, or a list of either.
         dump_file: write everything to this ONNX file (see `restore`), while the model runs; without it the capture
             lives in memory.
+        sink: call this with the key and value of each record instead of keeping it, when it is complete; memory then
+            holds one value at a time, and the capture stays empty.
         submodules: take all modules below the given ones too, under `name.path`.
         include: take the submodules whose names match one of these patterns (`"decoder.layers.*.mlp"`; `**` crosses
             dots).
@@ -131,6 +136,9 @@ def steal_forward(
             runs.
         NonFiniteError: `watch` found something; out of the model's forward.
     """
+    if sink is not None and (dump_file is not None or watch is not None):
+        other = "dump_file, which keeps" if dump_file is not None else "watch, which looks back at"
+        raise FilchError(f"sink hands each record on and keeps none: it does not go with {other} them")
     chosen = select(modules, submodules=submodules, include=include, exclude=exclude)
     wishes = options(
         kinds=kinds,
@@ -140,11 +148,12 @@ def steal_forward(
         statistics_only=statistics_only,
         strict=strict,
         on_error=on_error,
+        passing=sink is not None,
     )
     extras = _extras(modules if parameters else None, operators, watch, on_nonfinite, gradients=gradients)
     infos = {name: ModuleInfo.of(module) for name, module in chosen}
     with ExitStack() as stack:
-        store: Store = MemoryStore()
+        store: Store = MemoryStore() if sink is None else PassingStore(sink)
         if dump_file is not None:
             store = stack.enter_context(DumpWriter(dump_file, infos, buffer=buffer, compress=compress))
         narrator = Narrator(verbose)

@@ -19,6 +19,8 @@ Perm = tuple[int, ...]
 _RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _COPIES = frozenset({"Identity", "MemcpyFromHost", "MemcpyToHost"})
 _MIXES = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Reshape", "Expand", "Flatten"})
+_COPIED = "/duplicated"  # how ONNX Runtime ends the name of a DequantizeLinear's copy
+_TO_UNSIGNED = "qdq_s8_to_u8_quant"  # how it begins the name of a value that it moved from int8 to uint8
 VIEWS = _RESHAPES | _COPIES | {"Transpose", "Cast", f"{DOMAIN}ReorderInput", f"{DOMAIN}ReorderOutput"}
 
 
@@ -53,6 +55,15 @@ class Typed:
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Do it."""
         return tensor.to(self.dtype)
+
+
+@dataclass(frozen=True)
+class Signed:
+    """The int8 numbers that ONNX Runtime moved to uint8, as its kernels want them."""
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Do it."""
+        return (tensor.to(torch.int16) - 128).to(torch.int8)
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,7 @@ class _Reading:
         self._base = cache(self._permutation_of)
         self.found: dict[str, Form] = {}
         for node in reversed(compiled.nodes):
-            self._add(node, lambda node, place: self._widened(node.outputs[place]) or self._after(node, place))
+            self._add(node, lambda node, place: self._named_after(node.outputs[place]) or self._after(node, place))
         for node in compiled.nodes:
             self._add(node, self._before)
 
@@ -119,10 +130,12 @@ class _Reading:
     def _form(self, name: str) -> Form | None:
         return Form(name) if name in self._exported.known else self.found.get(name)
 
-    def _widened(self, name: str) -> Form | None:
-        """A value in float32 because the processor has no kernel for its type; it is named after it."""
+    def _named_after(self, name: str) -> Form | None:
+        """A copy, or a value in float32 because the processor has no kernel for its type."""
+        if name.removesuffix(_COPIED) in self._exported.known:
+            return Form(name.removesuffix(_COPIED))
         value = name.removeprefix(WIDENED)
-        if value == name or value not in self._exported.known:
+        if value not in self._exported.known:
             return None
         steps = self._typed(self._type_of(value) or "float16")
         return None if steps is None else Form(value, steps)
@@ -135,7 +148,13 @@ class _Reading:
             steps = None if then is None else self._does(user)
             if then is not None and steps is not None:
                 return Form(then.value, (*steps, *then.steps))
+            reader = self._named.get(user.name.removesuffix(_COPIED))
+            if user.op == "DequantizeLinear" and reader is not None and reader.op == user.op:
+                return Form(reader.inputs[0], self._signs(name))
         return None
+
+    def _signs(self, name: str) -> tuple[Step, ...]:
+        return (Signed(),) if name.startswith(_TO_UNSIGNED) else ()
 
     def _before(self, node: Node, place: int) -> Form | None:
         """By what the node reads, or by its name."""
@@ -233,7 +252,8 @@ class _Reading:
             return None
         rounded = any(isinstance(step, Typed) for form in held if form is not None for step in form.steps)
         typed = self._typed(self._type_of(value)) if rounded else ()
-        return Form(value, (*(() if straight else (Permuted(_inverse(perm)),)), *(typed or ())))
+        order = () if straight else (Permuted(_inverse(perm)),)
+        return Form(value, (*self._signs(node.outputs[place]), *order, *(typed or ())))
 
     def _relative(self, origin: Node, held: Sequence[Form | None]) -> Iterator[Perm]:
         """For each input of the exported node, in which order of its dimensions the compiled one reads it."""

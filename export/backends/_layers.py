@@ -6,7 +6,7 @@ for as an output: if that layer is there when nothing is asked for, too, it has 
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -62,10 +62,12 @@ class Border:
     Attributes:
         layers: the names of those that make it; if none says so, of those that read it.
         made: whether one says that it makes it: else it may well be inside of one.
+        op: the exported operator that makes it.
     """
 
     layers: frozenset[str]
     made: bool
+    op: str
 
 
 def owners_of(model: Any, graph: Graph) -> Owners:
@@ -120,7 +122,7 @@ class Executed:
             for name in {name for node in inside for name in node.reads} - made:
                 readers.setdefault(name, set()).add(layer.name)
         return {
-            name: Border(frozenset(makers.get(name, readers.get(name, ()))), name in makers)
+            name: Border(frozenset(makers.get(name, readers.get(name, ()))), name in makers, node.op)
             for node in graph.nodes
             for name in node.outputs
             if name not in graph.fixed and (name in left or name in readers)
@@ -238,7 +240,7 @@ class Executed:
 
         Together are a layer that has no exported value and the one that alone reads it, where OpenVINO names no
         exported node that the first one computes (copies, and what it made up), both are parts of one exported node,
-        or the second one is a view of the first one's memory.
+        or the second one only moves what the first one makes.
 
         Args:
             judged: names of layers that have an exported value.
@@ -264,7 +266,7 @@ class Executed:
 
 def _belong(layer: Layer, to: tuple[Layer, ...]) -> bool:
     common = any(name in later.computes for name in layer.computes for later in to)
-    return not layer.computes or common or to[0].kind == "Reshape"
+    return not layer.computes or common or to[0].kind in _MOVES
 
 
 def _layer(op: Any, owners: Owners) -> Layer:
@@ -324,6 +326,16 @@ def _node(layers: tuple[Layer, ...], names: Mapping[Port, str]) -> Node:
     )
 
 
-def spread(values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Parts in which neighbours, and neighbours of neighbours, are not together."""
+def alike(borders: Mapping[str, Border]) -> tuple[tuple[str, ...], ...]:
+    """Parts of values that have the same operator and name but for its number: equal blocks of a model do the same."""
+    parts: dict[tuple[str, str, bool], tuple[str, ...]] = {}
+    for name, border in borders.items():
+        kind = border.op, _NUMBER.sub("", name), border.made
+        parts[kind] = (*parts.get(kind, ()), name)
+    return tuple(parts.values())
+
+
+def spread(borders: Mapping[str, Border]) -> tuple[tuple[str, ...], ...]:
+    """Parts of values that layers say they make; neighbours, and neighbours of neighbours, are not together."""
+    values = [name for name, border in borders.items() if border.made]
     return tuple(tuple(part) for part in (values[::3], values[1::3], values[2::3]) if part)

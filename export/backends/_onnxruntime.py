@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import torch
+from onnx_ir.passes.common import ShapeInferencePass
 
 from .._errors import BackendError
 from .._from_onnx import graph_from_onnx
@@ -67,7 +68,7 @@ class OnnxRuntimeBackend:
         model = ir.load(runs)
         graph = graph_from_onnx(model)
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
-        known = forms(before, graph, partial(_numbers, model), block)
+        known = forms(_with_shapes(program) if block else before, graph, partial(_numbers, model), block)
         handle = _Handle(session, runs, in_order_of(graph, list(before.producer)), known)
         return Compiled(graph, handle, same={name: form.value for name, form in known.items()})
 
@@ -154,7 +155,7 @@ class OnnxRuntimeBackend:
         except Exception as error:
             raise BackendError(f"ONNX Runtime refuses the program: {first_line(error)}") from error
         if missing := [name for name in wanted if name not in session.get_providers()]:
-            raise BackendError(f"ONNX Runtime can't start its provider {missing[0]!r}")
+            raise BackendError(f"ONNX Runtime can't start {missing[0]} for this program")
         return session
 
 
@@ -186,6 +187,11 @@ class _Handle:
     @cached_property
     def model(self) -> onnx.ModelProto:
         return onnx.load(self.path, load_external_data=False)
+
+
+def _with_shapes(program: Program) -> Graph:
+    """The graph, with the shapes that follow from those it has: how many channels a block holds can't be seen."""
+    return graph_from_onnx(ShapeInferencePass()(program.model.clone()).model)
 
 
 def _numbers(model: ir.Model, name: str) -> list[int] | None:

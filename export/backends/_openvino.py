@@ -20,10 +20,9 @@ from .._errors import BackendError
 from .._program import Program
 from ._backend import Compiled, Stage, Values
 from ._files import in_folder, write_model
-from ._layers import Border, Executed, Owners, Port, owners_of, spread
+from ._layers import Border, Executed, Owners, Port, alike, owners_of, spread
 
-_ATTEMPTS = 8  # compilations in search of outputs that change no layer
-_AGAIN = 2  # times that those which did are asked for again, every third one
+_ATTEMPTS = 4  # compilations in search of outputs that change no layer
 
 
 @dataclass(frozen=True)
@@ -88,19 +87,17 @@ class OpenVinoBackend:
     ) -> tuple[list["_Run"], dict[str, Port]]:
         """Compile until as many values as can be had are seen, each where it is in the undisturbed layers."""
         named = {name for op in model.get_ordered_ops() for port in op.outputs() for name in port.get_names()}
-        wanted = [name for name in borders if name in named and name not in plain.results]
-        dropped: set[str] = set()
+        wanted = asked = [name for name in borders if name in named and name not in plain.results]
         for _ in range(_ATTEMPTS):
             run = self._watching(model, wanted, owners)
             guilty = plain.guilty(plain.changed_in(run.layers), {name: borders[name] for name in wanted})
             if not guilty:
                 break
-            dropped |= guilty
             wanted = [name for name in wanted if name not in guilty]
         runs = [run]
         found = dict(plain.where(run.layers))
-        for _ in range(_AGAIN):
-            for part in spread([name for name in borders if name in dropped - found.keys() and borders[name].made]):
+        for apart in (alike, spread):
+            for part in apart({name: borders[name] for name in asked if name not in found}):
                 run = self._watching(model, part, owners)
                 new = {name: port for name, port in plain.where(run.layers).items() if port not in found.values()}
                 runs += [run] if new else []

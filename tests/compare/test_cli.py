@@ -267,7 +267,7 @@ def test_the_installed_command_starts() -> None:
     )
 
     assert done.returncode == 0
-    commands = ("demo", "show", "steal", "recover", "export", "compare", "diff", "check")
+    commands = ("demo", "show", "steal", "recover", "export", "compare", "diff", "check", "matrix", "sweep")
     assert all(command in done.stdout for command in commands)
 
 

@@ -91,8 +91,14 @@ def test_a_users_own_files_stay_theirs(site, tmp_path):
 def test_the_command_is_installed(site, tmp_path):
     """`filch` is there, and answers."""
     (ours,) = distributions(name="filch", path=[str(site)])
-    assert {entry.name: entry.value for entry in ours.entry_points}["filch"] == "filch.compare._cli:main"
+    assert ours.entry_points.select(group="console_scripts")["filch"].value == "filch.compare._cli:main"
     assert "Usage" in _run(site / "bin" / "filch", "--help", cwd=tmp_path, PYTHONPATH=str(site))
+
+
+def test_the_plugin_is_installed(site):
+    """Pytest finds it by its entry point."""
+    (ours,) = distributions(name="filch", path=[str(site)])
+    assert ours.entry_points.select(group="pytest11")["filch"].value == "filch.compare._plugin"
 
 
 def test_the_licence_is_in_the_wheel(site):

@@ -99,3 +99,19 @@ def test_importing_steal_needs_no_runtime():
         "transformers",
         "typer",
     }
+
+
+def test_the_plugin_costs_nothing_until_it_is_used():
+    """Pytest imports it at each of its starts, in whichever project: it needs nothing that pytest has not."""
+    plain = _loaded_by("import pytest")
+    assert _loaded_by("import pytest, filch.compare._plugin") - plain - sys.stdlib_module_names == {"filch"}
+
+
+def test_a_start_of_pytest_loads_no_torch(tmp_path):
+    """The whole way, over the entry point: the plugin is there, torch is not."""
+    code = (
+        "import sys, pytest; pytest.main(['--collect-only', '-p', 'no:cacheprovider', sys.argv[1]]); "
+        "print('filch.compare._plugin' in sys.modules, 'torch' in sys.modules, 'filch.compare._checks' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True False False"

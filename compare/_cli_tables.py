@@ -1,0 +1,96 @@
+"""The commands that compare more than one thing: `filch matrix` and `filch sweep`."""
+
+import sys
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from typing import Annotated
+
+import typer
+
+from filch.steal import FilchError
+
+from ._errors import CompareError
+from ._matrix import matrix
+from ._outcome import Outcome, exit_code
+from ._outcome_tables import to_json, to_markdown, to_text
+from ._progress import progress
+from ._sweep import sweep
+
+_FACTORY = "package.module:factory or path.py:factory; it returns (model, args[, kwargs[, dynamic_shapes]])"
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the exit code says it.")]
+ToleranceOption = Annotated[float | None, typer.Option(help="Harmonic error allowed; by dtype if not given.")]
+
+
+def matrix_command(
+    factories: Annotated[list[str], typer.Argument(help=_FACTORY)],
+    backend: Annotated[list[str] | None, typer.Option("--backend", "-b", help="What runs the programs.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="What the models are turned into.")] = None,
+    device: Annotated[list[str] | None, typer.Option(help="Where the models run in eager PyTorch.")] = None,
+    tolerance: ToleranceOption = None,
+    as_json: Json = False,
+    as_markdown: Markdown = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare models in each dtype, on each device and backend; a line each.
+
+    Exits with 1 if one differs, else with 2 if one is missing or could not be compared.
+    """
+    found = matrix(
+        factories,
+        backends=backend or ["onnxruntime-cpu"],
+        dtypes=dtype or [],
+        devices=device or [],
+        tolerance=tolerance,
+    )
+    outcomes = _gathered("matrix", found, quiet=quiet or as_json or as_markdown)
+    _print(outcomes, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
+    raise typer.Exit(exit_code(outcomes))
+
+
+def sweep_command(
+    factory: Annotated[str, typer.Argument(help=_FACTORY)],
+    dim: Annotated[list[str], typer.Option("--dim", help="Sizes of a dynamic dimension: batch=1,2,7,64.")],
+    backend: Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")] = "onnxruntime-cpu",
+    tolerance: ToleranceOption = None,
+    as_json: Json = False,
+    as_markdown: Markdown = False,
+    quiet: Quiet = False,
+) -> None:
+    """Export a model once with dynamic shapes, and compare it at each size; a line each.
+
+    Exits with 1 if one differs, else with 2 if one could not be compared.
+    """
+    found = sweep(factory, _sizes(dim), backend=backend, tolerance=tolerance)
+    outcomes = _gathered("sweep", found, quiet=quiet or as_json or as_markdown)
+    _print(outcomes, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
+    first = next((outcome for outcome in outcomes if outcome.status == "different"), None)
+    if first is not None and not (quiet or as_json or as_markdown):
+        place = ", ".join(f"{name}={size}" for name, size in first.labels.items())
+        typer.echo(f"\nleaves the floor first at {place}:\n  {first.told}")
+    raise typer.Exit(exit_code(outcomes))
+
+
+def _gathered(title: str, found: Iterable[Outcome], *, quiet: bool) -> list[Outcome]:
+    # What the user's own code prints must not stand among ours.
+    with progress(title, quiet=quiet), redirect_stdout(sys.stderr):
+        return list(found)
+
+
+def _print(outcomes: list[Outcome], *, as_json: bool, as_markdown: bool, quiet: bool) -> None:
+    if as_json and as_markdown:
+        raise FilchError("--json and --markdown are two ways to print one table: give one")
+    if not quiet:
+        typer.echo(to_json(outcomes) if as_json else to_markdown(outcomes) if as_markdown else to_text(outcomes))
+
+
+def _sizes(given: list[str]) -> dict[str, list[int]]:
+    sizes: dict[str, list[int]] = {}
+    for text in given:
+        name, _, numbers = text.partition("=")
+        listed = numbers.split(",")
+        if not name.isidentifier() or name in sizes or not all(number.isdecimal() for number in listed):
+            raise CompareError(f"--dim is a name and its sizes, each name once, like batch=1,2,7,64, not {text!r}")
+        sizes[name] = [int(number) for number in listed]
+    return sizes

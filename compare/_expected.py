@@ -1,0 +1,77 @@
+"""Expected failures, in a table by backend: an unexpected pass fails."""
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+Table = dict[str, dict[str, str]]
+
+
+def without_backend(nodeid: str, backend: str) -> str:
+    """The name of a test without the backend that it is run on.
+
+    >>> without_backend("tests/test_x.py::test_y[tiny-onnxruntime-cpu]", "onnxruntime-cpu")
+    'tests/test_x.py::test_y[tiny]'
+    """
+    if not backend:
+        return nodeid
+    test, bracket, parameters = nodeid.partition("[")
+    found = f"-{parameters.removesuffix(']')}-".replace(f"-{backend}-", "-", 1).strip("-")
+    return f"{test}[{found}]" if bracket and found else test
+
+
+def expect_failures(table: Table, session: pytest.Session, items: Iterable[pytest.Item]) -> list[str]:
+    """Mark the tests that a table names as expected to fail, strictly.
+
+    Returns:
+        what is wrong with the table: the tests that are not there, as far as this run tells.
+    """
+    left = {(backend, test) for backend, tests in table.items() for test in tests}
+    files = set()
+    for item in items:
+        files.add(item.nodeid.partition("::")[0])
+        backend = _backend(item) or ""
+        name = without_backend(item.nodeid, backend)
+        for known in {name, name.partition("[")[0]} & table.get(backend, {}).keys():
+            item.add_marker(pytest.mark.xfail(reason=table[backend][known], raises=AssertionError, strict=True))
+            left.discard((backend, known))
+    stale = sorted(entry for entry in left if _is_judged(entry[1], session, files))
+    return [f"there is no test {name!r} on backend {backend!r} to be expected to fail" for backend, name in stale]
+
+
+def _backend(item: pytest.Item) -> str | None:
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else callspec.params.get("filch_backend")
+
+
+def _is_judged(name: str, session: pytest.Session, files: set[str]) -> bool:
+    """Whether this run would have collected a test of this name, so that it is known not to be there."""
+    config = session.config
+    some = config.getoption("lf", default=False) or any("::" in argument for argument in config.args)
+    if session.testsfailed or some:
+        return False
+    source, invoked = config.args_source, config.invocation_params.dir
+    whole = source is config.ArgsSource.TESTPATHS or (
+        source is config.ArgsSource.INVOCATION_DIR and invoked == config.rootpath
+    )
+    return whole or name.partition("::")[0] in files
+
+
+def read_table(path: Path) -> Table:
+    """The reasons by backend and test.
+
+    Raises:
+        pytest.UsageError: it can't be read.
+    """
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise pytest.UsageError(f"the expected failures {str(path)!r} can't be read: {error}") from None
+    for backend, tests in table.items():
+        if not isinstance(tests, dict) or not all(isinstance(reason, str) for reason in tests.values()):
+            raise pytest.UsageError(
+                f'{path}: under [{backend}] stand lines like "tests/test_x.py::test_y" = "the reason", not {tests!r}'
+            )
+    return table

@@ -1,0 +1,45 @@
+"""What one of several comparisons came to."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from filch.steal import FilchError
+
+from ._report import Report
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one of several comparisons came to.
+
+    Attributes:
+        labels: what tells it from the others, by the title of the column.
+        status: `close`, `different`, `failed` (it could not be compared) or `missing` (the backend or device is not
+            there); the last two are never a pass.
+        worst: the largest harmonic error, where something was judged.
+        told: the first divergence, or why there is no comparison.
+    """
+
+    labels: dict[str, str]
+    status: Literal["close", "different", "failed", "missing"]
+    worst: float | None = None
+    told: str = ""
+
+
+def outcome_of(labels: dict[str, str], run: Callable[[], Report]) -> Outcome:
+    """What a comparison comes to."""
+    try:
+        report = run()
+    except FilchError as error:
+        return Outcome(labels, "failed", None, str(error))
+    worst = None if report.worst is None else report.worst.error
+    if report.first_divergence is not None:
+        return Outcome(labels, "different", worst, str(report.first_divergence))
+    return Outcome(labels, "close", worst) if report.close else Outcome(labels, "failed", worst, report.headline())
+
+
+def exit_code(outcomes: Iterable[Outcome]) -> int:
+    """0 if all are close, 1 if one differs; else 2, as one is missing or failed, or there is none."""
+    found = {outcome.status for outcome in outcomes}
+    return 1 if "different" in found else 0 if found == {"close"} else 2

@@ -1,0 +1,71 @@
+"""Compares one program, exported once with dynamic shapes, at many sizes of its inputs."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+from torch import nn
+
+from filch.export.backends import get_backend
+from filch.steal import Capture
+
+from ._compare import compare
+from ._errors import CompareError
+from ._factory import Factory, find_factory
+from ._outcome import Outcome, outcome_of
+from ._report import Report
+from ._resize import dimension_names, resized
+from ._subject import Subject
+from ._tolerance import Tolerance
+
+
+def sweep(
+    factory: str,
+    sizes: Mapping[str, Sequence[int]],
+    *,
+    backend: str = "onnxruntime-cpu",
+    tolerance: float | Tolerance | None = None,
+) -> Iterator[Outcome]:
+    """Export a model once, and compare it at each combination of sizes, one after the other.
+
+    Args:
+        factory: see `find_factory`; its dynamic shapes name their dimensions. If it takes the names as arguments, it
+            is called for the inputs of each size (its first model is the one that runs); otherwise these are made like
+            its inputs (see `resized`).
+        sizes: by the name of the dimension.
+        backend: the name of one.
+        tolerance: see `compare`.
+
+    Raises:
+        FilchError: there is no such factory, dimension or backend, or the model can't be exported.
+    """
+    found, engine = find_factory(factory), get_backend(backend)
+    asked = _asked(found, sizes)
+    # Of size 1 torch would make a constant; the largest one is the least likely to be that.
+    subject = found.make(**{name: max(sizes[name]) for name in asked})
+    named = dimension_names(subject.dynamic_shapes)
+    if unknown := [name for name in sizes if name not in named]:
+        there = f"there are {', '.join(named)}" if named else "the factory returns none that are named"
+        raise CompareError(f"{factory!r} has no dynamic dimension {unknown[0]!r}: {there}")
+    against = partial(compare, program=subject.export(), backend=engine, tolerance=tolerance)
+    for combination in product(*sizes.values()):
+        chosen = dict(zip(sizes, combination, strict=True))
+        labels = {name: str(size) for name, size in chosen.items()}
+        make = partial(found.make, **chosen) if asked else partial(resized, subject, chosen)
+        yield outcome_of(labels, partial(_at_size, make, subject.model, against))
+
+
+def _at_size(make: Callable[[], Subject], model: nn.Module, against: Callable[[Capture], Report]) -> Report:
+    return against(replace(make(), model=model).steal())
+
+
+def _asked(factory: Factory, sizes: Mapping[str, Sequence[int]]) -> list[str]:
+    """The sizes that the factory takes: all of them, or none."""
+    taken = inspect.signature(factory.function).parameters
+    asked = [name for name in sizes if name in taken]
+    if asked and len(asked) < len(sizes):
+        other = next(name for name in sizes if name not in taken)
+        raise CompareError(f"the factory {factory.name!r} takes {asked[0]!r}, and so has to take {other!r}, too")
+    return asked

@@ -1,0 +1,425 @@
+"""The pytest plugin, by pytest inside pytest: the fixture, its marker, its options and what they write."""
+
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import Checks, Report, Row, diff
+from filch.compare._place import Place
+from filch.export import BackendError, export
+from filch.export.backends import _registry
+from filch.steal import steal_forward
+
+pytest_plugins = "pytester"
+
+# Of what is installed beside it, hypothesis imports itself in each run: seconds.
+PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio")
+MODEL = """
+import pytest
+import torch
+from torch import nn
+
+def make(gelu="none"):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(gelu), nn.LayerNorm(16)).eval()
+
+x = torch.linspace(-1, 1, 16).reshape(2, 8)
+"""
+WRONG = """
+import onnx_ir as ir
+from filch.export import export
+
+def wrong():
+    program = export(make(), (x,))
+    next(node for node in program.model.graph if node.op_type == "Gelu").attributes["approximate"] = (
+        ir.AttrString("approximate", "tanh"))
+    return program
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded(tmp_path_factory):
+    """What a comparison loads is loaded: pytest inside pytest forgets what it imported, and torch bears that once."""
+    place = Place(tmp_path_factory.mktemp("golden"), None, lambda: tmp_path_factory.mktemp("scratch"), lambda *_: None)
+    backends = ["onnxruntime-cpu", "reference", "eager"]
+    Checks(place).check(nn.Linear(2, 2).eval(), torch.ones(1, 2), backends=backends)
+    with pytest.raises(AssertionError):
+        Checks(place).check(nn.Linear(2, 2), torch.ones(1, 2), program=export(nn.Linear(2, 2), (torch.ones(1, 2),)))
+
+
+@pytest.fixture
+def project(pytester, monkeypatch):
+    """Writes a test file of a project that uses Filch, and runs pytest on it."""
+    for name in ("GITHUB_STEP_SUMMARY", "CI", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments, text=None, **files):
+        if text is not None:
+            pytester.path.joinpath("test_model.py").write_text(MODEL + text)
+        for name, content in files.items():
+            pytester.path.joinpath(name.replace("__", ".")).write_text(content)
+        return pytester.runpytest_inprocess("-p", "no:xdist", *PLAIN, *arguments)
+
+    run.path = pytester.path
+    return run
+
+
+GOLDEN = """
+def test_golden(filch):
+    filch.golden("small").check(make(), x)
+"""
+
+
+def test_a_golden_dump_is_stored_once_and_held_against_each_later_run(project):
+    """Missing, stored, the same, another, stored anew: the whole way."""
+    missing = project(text=GOLDEN)
+    missing.assert_outcomes(failed=1)
+    missing.stdout.fnmatch_lines(["*there is no golden dump *small.onnx': pytest --filch-update stores it*"])
+
+    project("--filch-update").assert_outcomes(passed=1)
+    dump = project.path / "golden" / "test_model" / "small.onnx"
+    assert dump.is_file()
+    project().assert_outcomes(passed=1)
+
+    changed = project(text=GOLDEN.replace("make()", "make('tanh')"))
+    changed.assert_outcomes(failed=1)
+    changed.stdout.fnmatch_lines(
+        [
+            "*this run is not what the golden dump 'small' holds: judged 8 of 8 values; 4 differ*",
+            "*First: 1#0.O: * elements differ*",
+            "*1#0.O * <------*",
+            "*report: *golden-small.html*",
+        ]
+    )
+    text = changed.stdout.str()
+    assert Path(re.search(r"report: (\S+)", text)[1]).is_file()
+    assert "contextlib" not in text and "_golden.py" not in text, "our own frames stand in the traceback"
+
+    stored = project("--filch-update")
+    stored.stdout.fnmatch_lines(["changed *small.onnx: judged 8 of 8 values; 4 differ; the first is 1#0.O*"])
+    project().assert_outcomes(passed=1)
+
+
+def test_an_unchanged_golden_dump_is_left_alone(project):
+    """The time in it would be another: git must see no change."""
+    project("--filch-update", text=GOLDEN).stdout.fnmatch_lines(["stored *small.onnx"])
+    before = {file: file.read_bytes() for file in project.path.rglob("golden/**/*") if file.is_file()}
+
+    project("--filch-update").stdout.fnmatch_lines(["unchanged *small.onnx"])
+
+    assert {file: file.read_bytes() for file in project.path.rglob("golden/**/*") if file.is_file()} == before
+
+
+def test_what_is_missing_new_or_of_another_shape_is_found(project):
+    """No record and no shape goes by unseen."""
+    project("--filch-update", text=GOLDEN)
+
+    shorter = project(text="def test_golden(filch):\n    filch.golden('small').check(make()[:2], x)\n")
+    shorter.stdout.fnmatch_lines(["*First: 2#0.I: this run does not have it*"])
+    longer = project(
+        text="def test_golden(filch):\n    filch.golden('small').check(nn.Sequential(*make(), nn.Identity()), x)\n"
+    )
+    longer.stdout.fnmatch_lines(["*First: 3#0.I: the golden dump does not have it*"])
+    wider = project(text="def test_golden(filch):\n    filch.golden('small').check(make(), torch.ones(3, 8))\n")
+    wider.stdout.fnmatch_lines(["*First: (root)#0.I*f32?3, 8?*"])
+
+
+def test_a_block_is_followed_and_a_tolerance_holds(project):
+    """Several calls, with options of steal_forward; what is within the tolerance is close."""
+    block = """
+def test_block(filch):
+    model = make({gelu})
+    with filch.golden("block", tolerance={tolerance}).steal(("net", model), include="net.1"):
+        model(x), model(2 * x)
+"""
+    assert project("--filch-update", text=block.format(gelu="", tolerance=None)).ret == 0
+    found = project(text=block.format(gelu="'tanh'", tolerance=None))
+    found.stdout.fnmatch_lines(["*First: net.1#0.O: *"])
+    assert project(text=block.format(gelu="'tanh'", tolerance=0.01)).ret == 0
+    assert project(text=block.format(gelu="'tanh'", tolerance=0)).ret == 1
+
+
+def test_two_tests_that_share_a_golden_dump_have_to_agree(project):
+    """The second one is held against what the first one stored, also with --filch-update."""
+    text = GOLDEN + "\ndef test_other(filch):\n    filch.golden('small').check(make('tanh'), x)\n"
+
+    project("--filch-update", text=text).assert_outcomes(passed=1, failed=1)
+
+
+def test_a_block_that_raises_stores_and_judges_nothing(project):
+    """What it raised is what the test shows."""
+    text = "def test_raises(filch):\n    with filch.golden('small').steal(make()):\n        raise KeyError('mine')\n"
+
+    project("--filch-update", text=text).stdout.fnmatch_lines(["*KeyError: 'mine'*"])
+    assert not list(project.path.rglob("*.onnx"))
+
+
+@pytest.mark.parametrize("name", ["../up", "", ".hidden", "a/b", "a b"])
+def test_a_golden_name_is_no_path(project, name):
+    """It stays in its folder."""
+    found = project("--filch-update", text=f"def test_name(filch):\n    filch.golden({name!r}).check(make(), x)\n")
+
+    found.stdout.fnmatch_lines(["*a golden dump has a name like 'encoder'*"])
+
+
+CHECK = """
+@pytest.mark.filch_backends({backends})
+def test_close(filch):
+    {line}
+"""
+
+
+def test_one_test_for_each_backend_and_a_missing_one_is_skipped(project, monkeypatch):
+    """With the reason; an unknown one is an error."""
+
+    def refuse():
+        raise BackendError("backend 'absent' needs a thing that is not there")
+
+    monkeypatch.setitem(_registry._OWN, "absent", "._registry:refuse")  # noqa: SLF001  one that is missing everywhere
+    monkeypatch.setattr(_registry, "refuse", refuse, raising=False)
+    line = "assert [report.backend for report in filch.check(make(), x)] == [filch.backend]"
+    text = CHECK.format(backends="'onnxruntime-cpu', 'eager', 'absent', 'onyxruntime-cpu'", line=line)
+
+    found = project("-rs", "-v", text=text)
+
+    found.assert_outcomes(passed=2, skipped=1, errors=1)
+    found.stdout.fnmatch_lines(["*SKIPPED*needs a thing that is not there*"])
+    found.stdout.fnmatch_lines(["*there is no backend 'onyxruntime-cpu'; did you mean 'onnxruntime-cpu'?*"])
+    assert "test_close[eager]" in found.stdout.str()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("@pytest.mark.filch_backends()\ndef test_x(filch): pass", "takes names of backends, not ()"),
+        ("@pytest.mark.filch_backends('eager')\ndef test_x(): pass", "is for tests that take the fixture `filch`"),
+    ],
+)
+def test_a_marker_that_makes_no_sense_is_said(project, text, message):
+    """While the tests are collected."""
+    assert message in project(text=text).stdout.str()
+
+
+def test_a_failure_shows_all_that_differs_and_leaves_a_report_and_a_repro(project):
+    """The first divergence, rows around it, a page; and a folder which shows it again without the model."""
+    text = (
+        WRONG
+        + "\ndef test_wrong(filch):\n    filch.check(make(), x, program=wrong(), backends=['eager', 'reference'])\n"
+    )
+
+    found = project(text=text)
+
+    found.stdout.fnmatch_lines(
+        [
+            "*AssertionError: eager could not be compared: *this graph was changed since*",
+            "*on reference is not close to eager PyTorch*",
+            "*the first is*",
+            "*exported node node_gelu (Gelu)*in 1 (torch/nn/modules/activation.py*",
+            "*Gemm * 0 *",
+            "*Gelu * 1 *<------*",
+            "*report: *reference.html*",
+            "*repro: python *repro.py*",
+        ]
+    )
+    assert "_checks.py" not in found.stdout.str(), "our own frames stand in the traceback"
+    script = Path(re.search(r"repro: python (\S+)", found.stdout.str())[1])
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=project.path)
+    assert done.returncode == 1, done.stderr
+    assert "exported node node_gelu" in done.stdout
+
+
+def test_a_check_that_compares_nothing_is_an_error(project):
+    """An empty list of backends is no pass; nor is a model that is none."""
+    found = project(
+        text="def test_a(filch):\n    filch.check(make(), x, backends=[])\n"
+        "def test_b(filch):\n    filch.check(x, make())\n"
+    )
+
+    found.assert_outcomes(failed=2)
+    found.stdout.fnmatch_lines(["*backends is empty*"])
+    found.stdout.fnmatch_lines(["*the model comes first: a torch.nn.Module, not a Tensor*"])
+
+
+EXPECTING = "[pytest]\nfilch_expected_failures = expected.toml\n"
+BOTH = WRONG + CHECK.format(
+    backends="'onnxruntime-cpu', 'reference'",
+    line="filch.check(make(), x, program=wrong() if filch.backend == 'reference' else None)",
+)
+
+
+def test_an_expected_failure_may_fail_and_must_not_pass(project):
+    """By backend, in a table beside the tests."""
+    wrong = '[reference]\n"test_model.py::test_close" = "the planted fault"\n'
+    found = project("-rx", text=BOTH, pytest__ini=EXPECTING, expected__toml=wrong)
+    found.assert_outcomes(passed=1, xfailed=1)
+    found.stdout.fnmatch_lines(["*the planted fault*"])
+
+    right = wrong + '["onnxruntime-cpu"]\n"test_model.py::test_close" = "nothing is wrong"\n'
+    found = project(expected__toml=right)
+    found.assert_outcomes(xfailed=1, failed=1)
+    found.stdout.fnmatch_lines(["*XPASS(strict)*nothing is wrong*"])
+
+
+def test_an_expected_failure_of_no_test_is_an_error(project):
+    """Unless the run was not to collect it."""
+    stale = '[reference]\n"test_model.py::test_clothes" = "a slip"\n"test_gone.py::test_x" = "a file that is gone"\n'
+    plain = "def test_other(): pass\n"
+    found = project(text=plain, pytest__ini=EXPECTING, expected__toml=stale)
+    assert found.ret == pytest.ExitCode.TESTS_FAILED
+    found.stdout.fnmatch_lines(
+        [
+            "ERROR there is no test 'test_gone.py::test_x' on backend 'reference'*",
+            "ERROR there is no test 'test_model.py::test_clothes' on backend 'reference'*",
+        ]
+    )
+    found = project("test_model.py", "-k", "other")
+    assert found.ret == pytest.ExitCode.TESTS_FAILED and "test_gone" not in found.stdout.str()
+    assert project("test_model.py::test_other").ret == pytest.ExitCode.OK
+    assert project("test_model.py", expected__toml=stale.splitlines()[0]).ret == pytest.ExitCode.OK
+    assert project("-k", "other", expected__toml="[reference]\nx = 1").ret == pytest.ExitCode.USAGE_ERROR
+    assert project(expected__toml="[reference").ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_reports_have_the_same_names_in_each_run_whatever_the_tests_are_called(project):
+    """HTML and JSON of every comparison, in a folder of its test's; nothing is written beside it."""
+    text = """
+@pytest.mark.parametrize("name", ["../../up", "a/b", "<script>alert(1)</script>", "é" * 200])
+def test_close(filch, name):
+    filch.golden("one").check(make(), x)
+    filch.golden("one").check(make(), x)
+"""
+    project("--filch-update", text=text)
+    project("--filch-report", "reports")
+    first = sorted(str(file.relative_to(project.path)) for file in project.path.joinpath("reports").rglob("*"))
+    project("--filch-report", "reports")
+
+    assert sorted(str(file.relative_to(project.path)) for file in project.path.joinpath("reports").rglob("*")) == first
+    assert len([name for name in first if name.endswith(".html")]) == 8
+    assert len([name for name in first if name.endswith(".json")]) == 8
+    assert {path.name for path in project.path.iterdir()} >= {"reports", "golden", "test_model.py"}
+    assert not list(project.path.parent.glob("up*"))
+    one = next(project.path.joinpath("reports").rglob("*.json"))
+    assert json.loads(one.read_text())["close"] is True
+
+
+SEVERAL = BOTH + GOLDEN + "\ndef test_plain(): pass\n"
+
+
+def test_the_junit_file_and_the_summary_tell_of_each_comparison(project, monkeypatch):
+    """Backend, worst error, first divergence: properties of the test, and a table of tests and backends."""
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path / "summary.md"))
+    project("--filch-update", "-k", "golden", text=SEVERAL)
+    (project.path / "summary.md").unlink(missing_ok=True)
+
+    project("--junitxml=junit.xml", "--filch-report=reports")
+
+    cases = {
+        case.get("name"): {item.get("name"): item.get("value") for item in case.iter("property")}
+        for case in ET.parse(project.path / "junit.xml").iter("testcase")  # noqa: S314  pytest wrote it
+    }
+    wrong = cases["test_close[reference]"]
+    assert (wrong["filch.backend"], wrong["filch.result"]) == ("reference", "different")
+    assert float(wrong["filch.worst_error"]) > 1e-5
+    assert wrong["filch.first_divergence"].startswith("exported node node_gelu (Gelu)")
+    assert Path(wrong["filch.report"]).is_file() and Path(wrong["filch.repro"]).is_file()
+    assert cases["test_close[onnxruntime-cpu]"]["filch.first_divergence"] == ""
+    assert cases["test_plain"] == {}
+
+    lines = (project.path / "summary.md").read_text().splitlines()
+    assert lines[2] == "| test | onnxruntime-cpu | reference | golden:small |"
+    assert re.fullmatch(r"\| test_model.py::test_close \| \d\.\de-\d\d \| \*\*\d\.\de-\d\d\*\* \|  \|", lines[4])
+    assert re.fullmatch(r"\| test_model.py::test_golden \|  \|  \| 0\.0e\+00 \|", lines[5])
+    assert lines[7].startswith("- test_model.py::test_close on reference: exported node node_gelu (Gelu)")
+
+
+def test_a_run_without_comparisons_writes_no_summary(project):
+    """Nothing is appended to a job's page for nothing."""
+    project("--filch-summary", "summary.md", text="def test_plain(): pass\n")
+
+    assert not (project.path / "summary.md").exists()
+
+
+def test_it_works_under_xdist(project, pytester):
+    """Each result comes once, to one summary; what workers stored is told, and what they found amiss."""
+    pytest.importorskip("xdist")
+    text = """
+@pytest.mark.parametrize("n", range(4))
+def test_golden(filch, n):
+    for _ in range(2):  # the first one stores
+        filch.golden(f"g{n}").check(make(), x)
+"""
+    (project.path / "test_model.py").write_text(MODEL + text)
+    (project.path / "pytest.ini").write_text(EXPECTING)
+    (project.path / "expected.toml").write_text('[eager]\n"test_model.py::test_gone" = "a test of former times"\n')
+    options = ("--filch-update", "--filch-summary=summary.md", "--filch-report=reports", *PLAIN)
+
+    found = pytester.runpytest_subprocess("-n2", *options)
+
+    found.assert_outcomes(passed=4)
+    assert found.ret == pytest.ExitCode.TESTS_FAILED
+    found.stdout.fnmatch_lines(["ERROR there is no test 'test_model.py::test_gone' on backend 'eager'*"])
+    stored = sorted(line for line in found.outlines if line.startswith("stored "))
+    assert stored == [f"stored {project.path}/golden/test_model/g{n}.onnx" for n in range(4)]
+    summary = (project.path / "summary.md").read_text()
+    assert summary.count("### Filch") == 1 and summary.count("| 0.0e+00 |") == 4
+    assert len(list((project.path / "reports").rglob("*.html"))) == 4
+
+
+class _Page(HTMLParser):
+    """What stands in a page: elements, their attributes, the text."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements, self.attributes, self.text = set(), set(), ""
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data):
+        self.text += data
+
+
+HOSTILE = "<script>alert(1)</script>\"><img src=x onerror='alert(2)'>{{ 7 * 7 }}"
+
+
+def test_no_name_can_run_a_script_in_a_page(tmp_path):
+    """Names come from models and files that nobody has looked at."""
+    model = nn.Linear(2, 2)
+    with torch.no_grad(), steal_forward((HOSTILE, model)) as capture:
+        model(torch.ones(1, 2))
+    row = Row(0, "exported", 0, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, reason=HOSTILE)
+    report = Report(HOSTILE, HOSTILE, HOSTILE, (row,), notes=(HOSTILE,), failed=(HOSTILE,))
+
+    for found in (diff(capture, capture), report):
+        page = _Page()
+        page.feed(found.to_html(tmp_path / "page.html"))
+        assert not page.elements & {"script", "img"}
+        assert not {name for name in page.attributes if name.startswith("on")}
+        assert HOSTILE in page.text
+        assert "default-src 'none'" in (tmp_path / "page.html").read_text()
+
+
+def test_a_page_shows_each_row_and_marks_those_that_differ():
+    """With all columns that hold anything."""
+    torch.manual_seed(0)
+    models = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    captures = []
+    for model in models:
+        with torch.no_grad(), steal_forward(model) as capture:
+            model(torch.ones(1, 2))
+        captures.append(capture)
+
+    text = diff(*captures).to_html()
+
+    assert text.count("<tr") == 3 and text.count('<tr class="diverged">') == 1
+    assert "judged 2 of 2 values; 1 differ" in text
+    assert "reason" not in text, "no row has one"

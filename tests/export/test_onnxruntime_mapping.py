@@ -1,0 +1,300 @@
+"""What ONNX Runtime made of each node: origins, fates, values in other forms; and faults inside of what it made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from compiled import WANTED, backends, measure
+from fakes import PlantedBackend
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+from filch.compare import Report, compare
+from filch.export import Program, export, load_program, optimize
+from filch.export.backends import get_backend
+from filch.steal import Capture, steal_forward
+
+
+class Net(nn.Module):
+    """Convolutions with a shortcut, which are blocked; a norm of what is permuted; products of three dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.side = (nn.Conv2d(n, 16, 3, padding=1) for n in (3, 16, 16))
+        self.norm = nn.LayerNorm(16)
+        self.up, self.down = nn.Linear(16, 24), nn.Linear(24, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        x = torch.relu(self.second(x) + self.side(x))
+        y = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) + x
+        y = y.flatten(2).transpose(1, 2)
+        return y + self.down(nn.functional.gelu(self.up(self.norm(y))))
+
+
+def given(model: nn.Module, *args: Tensor) -> tuple[Capture, Program]:
+    """A capture of a model's call, and its optimised program."""
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(*args)
+    return capture, optimize(export(model, args))
+
+
+@pytest.fixture(scope="module")
+def net() -> tuple[Capture, Program]:
+    torch.manual_seed(0)
+    return given(Net().eval(), torch.randn(2, 3, 8, 8))
+
+
+@pytest.fixture(scope="module")
+def half() -> tuple[Capture, Program]:
+    torch.manual_seed(0)
+    return given(Net().eval().half(), torch.randn(2, 3, 8, 8).half())
+
+
+def compiled_rows(report: Report) -> list:
+    return [row for row in report.rows if row.stage == "compiled" and row.kind != "output"]
+
+
+def check_is_explained(report: Report, exported: int) -> None:
+    """Every exported node has a fate, every compiled one its origins, and what it is made of is what it is in."""
+    nodes = {row.node for row in compiled_rows(report)}
+    assert len({fate.node for fate in report.fates}) == exported
+    assert all(row.origins for row in compiled_rows(report))
+    for fate in report.fates:
+        assert set(fate.into) <= nodes
+        assert bool(fate.into) or fate.note or fate.how == "folded", fate
+        assert (fate.how == "removed") == bool(fate.note), fate
+    alone = {row.node: row.origins for row in compiled_rows(report) if row.kind == "node"}
+    for fate in report.fates:
+        if fate.how == "survives":
+            assert any(fate.node in alone.get(name, (fate.node,)) for name in fate.into), fate
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_every_node_of_a_model_is_explained_and_judged_at_each_level(name: str) -> None:
+    """Of seven architectures: all nodes have fates or origins, all values are judged and none is wrong."""
+    for line in measure(name, backends()):
+        check_is_explained(line.report, len({fate.node for fate in line.report.fates}))
+        assert line.report.undisturbed
+        assert [str(row) for row in line.compiled if not row.judged] == []
+        assert line.report.close, line.report.first_divergence
+
+
+def test_what_the_exporter_left_in_is_folded_removed_or_kept() -> None:
+    """Without the exporter's optimisations: constants, no-ops and repetitions are ONNX Runtime's to remove."""
+    (line,) = measure("bert", {"all": get_backend("onnxruntime-cpu")}, optimized=False)
+
+    check_is_explained(line.report, len({fate.node for fate in line.report.fates}))
+    notes = {fate.note.partition(":")[0] for fate in line.report.fates if fate.how == "removed"}
+    assert notes == {"no-op", "duplicate"}
+    assert any(fate.how == "folded" and fate.into for fate in line.report.fates)
+    assert line.report.close
+
+
+def plain(node: onnx.NodeProto) -> str:
+    return node.op_type
+
+
+def scale(model: onnx.ModelProto, node: str) -> None:
+    """Make the first weight of one node 1.1 times as large, for it alone."""
+    found = next(item for item in model.graph.node if item.name == node)
+    weights = {item.name: item for item in model.graph.initializer}
+    place = next(i for i, name in enumerate(found.input) if name in weights and is_float(weights[name]))
+    array = numpy_helper.to_array(weights[found.input[place]]) * np.float32(1.1)
+    found.input[place] = f"{found.input[place]}_planted"
+    model.graph.initializer.append(numpy_helper.from_array(array, found.input[place]))
+
+
+def is_float(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_type == onnx.TensorProto.FLOAT
+
+
+def with_weights(capture: Capture, program: Program) -> list[onnx.NodeProto]:
+    """The compiled nodes that hold float weights."""
+    found: list[onnx.NodeProto] = []
+
+    def look(model: onnx.ModelProto) -> None:
+        weights = {item.name for item in model.graph.initializer if is_float(item)}
+        found.extend(node for node in model.graph.node if weights & {*node.input})
+
+    compare(capture, program, backend=PlantedBackend(look))
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_wrong_weight_inside_the_compiled_graph_is_found_at_its_node(
+    dtype: str, request: pytest.FixtureRequest
+) -> None:
+    """Of every node that has one: blocked, fused, moved, reshaped, cast. A sound graph has none."""
+    capture, program = request.getfixturevalue("net" if dtype == "float32" else "half")
+    nodes = with_weights(capture, program)
+    sound = compare(capture, program, backend=PlantedBackend(lambda model: None))
+
+    assert sound.close
+    assert len(nodes) >= 6
+    for node in nodes:
+        report = compare(capture, program, backend=PlantedBackend(partial(scale, node=node.name)))
+        assert [row.node for row in report.diverged if row.stage == "compiled"][0] == node.name, node.name
+
+
+def change(model: onnx.ModelProto, op: str, name: str, to: Callable[[onnx.AttributeProto], None]) -> str:
+    """Change an attribute of the first node that has it."""
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == op and attribute.name == name:
+                to(attribute)
+                return node.name
+    raise AssertionError(f"no {op} has {name}")
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "to"),
+    [
+        ("Transpose", "perm", lambda attribute: attribute.ints.__setitem__(slice(None), [0, 3, 2, 1])),
+        ("LayerNormalization", "epsilon", lambda attribute: setattr(attribute, "f", 0.1)),
+        ("Conv", "activation", lambda attribute: setattr(attribute, "s", b"Tanh")),
+    ],
+)
+def test_a_wrong_attribute_inside_the_compiled_graph_is_found_at_its_node(
+    net: tuple[Capture, Program], op: str, name: str, to: Callable[[onnx.AttributeProto], None]
+) -> None:
+    """Also of a node that only permutes: its value is held against what it stands for."""
+    changed: list[str] = []
+
+    report = compare(*net, backend=PlantedBackend(lambda model: changed.append(change(model, op, name, to))))
+
+    assert [row.node for row in report.diverged if row.stage == "compiled"][0] == changed[0]
+
+
+def test_blocked_values_are_shown_as_the_model_has_them(net: tuple[Capture, Program]) -> None:
+    """Each under its own node, whose name is that of what it was before a sum and an activation joined it."""
+    report = compare(*net)
+    blocked = [row for row in compiled_rows(report) if "nchwc" in row.op]
+    if not blocked:
+        pytest.skip("ONNX Runtime has no blocked layout on this processor")
+
+    assert all(row.judged for row in blocked)
+    assert ("Conv", "Add", "Relu") in {row.operators for row in blocked}
+    assert {row.shape for row in blocked if row.kind == "fused"} == {(2, 16, 8, 8)}
+
+
+def test_channels_that_fill_the_last_block_are_left_out() -> None:
+    """Of 24 channels in blocks of 16, a third block's worth is not the model's."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 24, 3), nn.ReLU(), nn.Conv2d(24, 16, 3), nn.ReLU()).eval()
+    report = compare(*given(model, torch.randn(1, 3, 8, 8)))
+
+    assert {row.shape[1] for row in compiled_rows(report) if row.kind == "fused"} == {24, 16}
+    assert all(row.judged for row in compiled_rows(report))
+    assert report.close
+
+
+def test_a_quantised_graph_is_the_same_in_other_forms(tmp_path) -> None:
+    """QLinearConv and QGemm: what they make is, without its new type and layout, what the exported graph has."""
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    torch.manual_seed(0)
+    model, x = (
+        nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 4)).eval(),
+        torch.randn(1, 3, 8, 8),
+    )
+    program = optimize(export(model, (x,)))
+    program.save(tmp_path / "float.onnx", original=False)
+    feeds = iter([{program.graph.inputs[0]: x.numpy()}])
+    reader = type("Reader", (quantization.CalibrationDataReader,), {"get_next": lambda _: next(feeds, None)})()
+    quantization.quantize_static(tmp_path / "float.onnx", tmp_path / "int8.onnx", reader)
+    quantised, backend = load_program(tmp_path / "int8.onnx"), get_backend("onnxruntime-cpu")
+
+    made = [backend.compile(quantised, optimize=optimized) for optimized in (False, True)]
+    exported, compiled = (backend.run(one, {quantised.graph.inputs[0]: x}, one.graph.producer) for one in made)
+
+    assert {"QLinearConv", "QGemm"} <= {node.op.rpartition("::")[2] for node in made[1].graph.nodes}
+    for name, tensor in compiled.items():
+        reference = exported[made[1].same.get(name, name)]
+        assert (tensor.shape, tensor.dtype) == (reference.shape, reference.dtype), name
+        step = 1 if tensor.dtype == torch.int8 else 0.05
+        assert (tensor.float() - reference.float()).abs().max() <= step, name
+
+
+class Branches(nn.Module):
+    """Control flow whose bodies ONNX Runtime optimises too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.cond(x.sum() > 0, lambda x: torch.relu(x) * 2, lambda x: x - 1, (x,))
+        return y @ y.T + 1
+
+
+def test_control_flow_is_judged_by_what_comes_out_of_it() -> None:
+    """The node survives, with its bodies inside."""
+    torch.manual_seed(0)
+    report = compare(*given(Branches().eval(), torch.rand(3, 3)))
+
+    fates = {fate.op: fate for fate in report.fates}
+    assert fates["If"].how == "survives"
+    assert report.close
+    check_is_explained(report, len({fate.node for fate in report.fates}))
+    assert all(row.judged for row in compiled_rows(report))
+
+
+FUNCTION = """
+<ir_version: 10, opset_import: ["" : 18, "local" : 1]>
+agraph (float[2, 3] x) => (float[2, 3] y) {
+   <name="call"> h = local.Twice (x)
+   <name="last"> y = Relu (h)
+}
+<domain: "local", opset_import: ["" : 18]>
+Twice (a) => (b) {
+   c = Add (a, a)
+   b = Tanh (c)
+}
+"""
+
+
+def test_a_function_that_was_inlined_is_the_origin_of_what_was_in_it() -> None:
+    """Its last node makes the call's value; those before say where to look."""
+    program = Program(onnx_ir_model(FUNCTION))
+    made = get_backend("onnxruntime-cpu").compile(program, optimize=True)
+    with torch.no_grad(), steal_forward(Twice()) as capture:
+        capture_input = torch.randn(2, 3)
+        Twice()(capture_input) if not capture.modules else None
+
+    assert {node.op for node in made.graph.nodes} >= {"Tanh"}
+
+
+class Twice(nn.Module):
+    """What the function computes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(torch.tanh(x + x))
+
+
+def onnx_ir_model(text: str):
+    import onnx_ir as ir
+
+    return ir.serde.deserialize_model(onnx.parser.parse_model(text))
+
+
+def test_each_node_of_either_graph_has_its_time(net: tuple[Capture, Program]) -> None:
+    """Beside its error, in both tables, where it was asked for."""
+    report = compare(*net, profile=True)
+
+    rows = [row for row in report.rows if row.kind != "output"]
+    assert all(row.seconds is not None and 0 < row.seconds < 1 for row in rows)
+    assert " µs " in report.table(width=80)
+    assert " µs " in report.table(wide=True)
+    assert " µs " not in compare(*net).table(wide=True)
+
+
+def test_the_fates_are_a_view(net: tuple[Capture, Program]) -> None:
+    """A line a node, after their numbers; also in JSON."""
+    report = compare(*net)
+    text = report.table("fates", wide=True)
+
+    assert f"of {len(report.fates)} exported nodes " in text
+    assert all(fate.node in text for fate in report.fates)
+    assert '"how": "fused"' in report.to_json()
+    assert "made no graph of its own" in compare(*net, backend="eager").table("fates")

@@ -1,0 +1,98 @@
+"""A capture that keeps nothing: each record is handed on as soon as it is complete."""
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from filch.steal import FilchError, steal_append, steal_forward
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2)).eval()
+
+
+def test_the_sink_gets_what_a_capture_would_hold():
+    """The same keys in the same order, with the same numbers; and the capture is empty."""
+    net, x, seen = model(), torch.ones(2, 3), []
+    with steal_forward(net, submodules=True) as kept:
+        net(x)
+        steal_append("mine", {"a": x})
+    with steal_forward(net, submodules=True, sink=lambda key, value: seen.append((key, value))) as capture:
+        net(x)
+        steal_append("mine", {"a": x})
+
+    assert [key for key, _ in seen] == list(kept) and len(capture) == 0
+    assert capture.totals.records == len(kept)
+    for key, value in seen:
+        torch.testing.assert_close(value, kept[key], rtol=0, atol=0)
+
+
+def test_a_value_is_as_it_was_at_that_moment():
+    """What an in-place module did to its input afterwards does not reach it."""
+    net, found = model(), {}
+    with steal_forward(net, submodules=True, sink=found.__setitem__):
+        net(-torch.ones(2, 3))
+
+    assert (found["1", 0, "I"][0][0] < 0).any() and (found["1", 0, "O"] >= 0).all()
+
+
+def test_nothing_is_held_after_the_sink_has_had_it():
+    """No tensor outlives its record: one value at a time."""
+    alive = weakref.WeakSet()
+    most = 0
+
+    def count(key, value):
+        nonlocal most
+        most = max(most, len(alive))
+        if isinstance(value, torch.Tensor):
+            alive.add(value)
+
+    net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(20)])
+    with steal_forward(net, submodules=True, kinds="O", sink=count):
+        net(torch.ones(1, 4))
+
+    assert most <= 1
+
+
+def test_lazy_tensors_and_shared_ones_arrive_whole():
+    """One tensor in several records is handed on each time."""
+    net, found = nn.Identity(), {}
+    z = torch.tensor([1 + 2j]).conj()
+    with steal_forward(net, sink=found.__setitem__):
+        net((z, z, torch.arange(6).reshape(2, 3).T))
+
+    pair = found["", 0, "O"]
+    assert pair[0] is pair[1] and pair[0].item() == 1 - 2j
+    assert pair[2].tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_gradients_are_handed_on_too():
+    """As any other record."""
+    net, found = model(), {}
+    x = torch.ones(2, 3, requires_grad=True)
+    with steal_forward(net, gradients=True, parameters=True, sink=found.__setitem__):
+        net(x).sum().backward()
+
+    assert torch.equal(found["", 0, "GI"][0][0], x.grad)
+    assert torch.equal(found["2.bias", 0, "GP"], net[2].bias.grad)
+
+
+def test_what_the_sink_raises_is_raised_if_that_was_asked_for():
+    """Into the model's run; otherwise it is logged, as anything that goes wrong in a hook."""
+
+    def refuse(key, value):
+        raise RuntimeError("full")
+
+    net = model()
+    with pytest.raises(RuntimeError, match="full"), steal_forward(net, strict=True, sink=refuse):
+        net(torch.ones(1, 3))
+
+
+@pytest.mark.parametrize(("options", "text"), [({"dump_file": "x.onnx"}, "dump_file"), ({"watch": "nan"}, "watch")])
+def test_a_sink_goes_with_nothing_that_needs_the_records_later(options, text):
+    """One sentence, before anything runs."""
+    with pytest.raises(FilchError, match=f"it does not go with {text}"), steal_forward(model(), sink=print, **options):
+        pass
