@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ._diff import DiffRow, DumpDiff, diff
     from ._errors import CompareError
     from ._golden import Golden
+    from ._gradients import compare_gradients
     from ._metrics import Difference, compare_tensors
     from ._report import ModuleRow, Operator, Report, Row
     from ._tolerance import Tolerance, default_tolerance
@@ -30,6 +31,7 @@ __all__ = [
     "Row",
     "Tolerance",
     "compare",
+    "compare_gradients",
     "compare_tensors",
     "default_tolerance",
     "diff",
@@ -49,6 +51,7 @@ _PLACES = {
     "Row": "_report",
     "Tolerance": "_tolerance",
     "compare": "_compare",
+    "compare_gradients": "_gradients",
     "compare_tensors": "_metrics",
     "default_tolerance": "_tolerance",
     "diff": "_diff",

@@ -8,20 +8,20 @@ from typing import TypeVar
 import torch
 
 from filch.export import BackendError, Program
-from filch.export.backends import Backend, Compiled, Observes, Profiles, Stage
+from filch.export.backends import Backend, Compiled, Observes, Profiles, Refers, Stage
 from filch.steal import Records
 
 from ._computed import in_pairs
 from ._errors import CompareError
 from ._fates import fates_of
 from ._inputs import StolenCall
-from ._judge import Judge, Run, worst_effect
+from ._judge import Judge, Run, in_order
 from ._limits import Limits
 from ._metrics import Difference
 from ._modules import Modules, result_references
 from ._operators import operators_of
 from ._origins import Origins
-from ._references import References, Sources, stolen_tensors
+from ._references import Reference, References, Sources, stolen_tensors
 from ._report import Fate, ModuleRow, Operator, Row
 from ._tolerance import Tolerance
 
@@ -96,7 +96,8 @@ class Comparison:
                 rows += judged[0]
                 effects.append(judged[1])
                 sources = sources if sources.is_whole else self._sources(call)
-        return Found(rows, modules.rows, operators_of(self._given, call, rows), worst_effect(effects))
+        # What the observer does to the graph that really runs is what counts: where there is one, it comes last.
+        return Found(rows, modules.rows, operators_of(self._given, call, rows), effects[-1])
 
     def _judged(
         self, stage: Stage, call: StolenCall, sources: Sources, modules: Modules
@@ -126,12 +127,19 @@ class Comparison:
     def _observed(self, run: Run) -> Observed:
         if isinstance(self._engine, Observes):
             return self._engine.observe(run.made, run.inputs, buffer=self._how.buffer)
-        return self._engine.run(run.made, run.inputs, run.graph.producer).items()
+        return in_order(run.graph, self._engine.run(run.made, run.inputs, run.graph.producer))
 
     def _sources(self, call: StolenCall) -> Sources:
         sources = self._references.of(call)
-        sources.fall_back_on(result_references(self._held, self._graph, call))
+        sources.fall_back_on({**self._said(call), **result_references(self._held, self._graph, call)})
         return sources
+
+    def _said(self, call: StolenCall) -> dict[str, Reference]:
+        """What a backend itself says of the values that only its compiled graph has."""
+        if "compiled" not in self._made or not isinstance(self._engine, Refers):
+            return {}
+        said = self._engine.reference(self._made["compiled"], call.inputs)
+        return {name: Reference(in_pairs(tensor), "derived") for name, tensor in said.items()}
 
     def _count_results(self, call: StolenCall) -> None:
         _, given = stolen_tensors(self._held, call.keys["", 0])

@@ -1,7 +1,7 @@
 """Holds the values of a graph against their references, a row each, as they come."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -15,7 +15,7 @@ from ._computed import in_pairs
 from ._limits import Limits
 from ._metrics import Difference, compare_tensors, typical_magnitude
 from ._origins import Origins
-from ._references import Reference, Sources
+from ._references import Known, Reference
 from ._report import Row, Status
 from ._tolerance import Tolerance
 
@@ -57,6 +57,16 @@ class Listener(Protocol):
         """Take note of a value of the graph, by its name in the exported one, and of what came of it."""
 
 
+class Source(Protocol):
+    """Whoever knows what values should be."""
+
+    def get(self, name: str) -> Reference | None:
+        """What the value of this name should be; None if nothing says it."""
+
+    def done(self, name: str) -> None:
+        """Take note that this value will not be asked for again."""
+
+
 class Judge:
     """Holds the values of one run against their references, one after the other, and keeps rows alone.
 
@@ -69,7 +79,7 @@ class Judge:
     """
 
     def __init__(
-        self, run: Run, sources: Sources, origins: Origins | None, limits: Limits, listen: Listener | None = None
+        self, run: Run, sources: Source, origins: Origins | None, limits: Limits, listen: Listener | None = None
     ) -> None:
         self._run = run
         self._sources = sources
@@ -183,6 +193,24 @@ class Judge:
         limit = self._limits.of(known, None if tensor is None else tensor.dtype)
         reference = self._sources.get(known)
         return _judged(row, reference, tensor, tolerance=limit, magnitude=partial(_magnitude, self._live, node))
+
+
+def judge(
+    run: Run,
+    values: Mapping[str, torch.Tensor],
+    references: Mapping[str, Reference],
+    origins: Origins | None,
+    limits: Limits,
+) -> tuple[list[Row], Difference | None]:
+    """The rows of a run whose values are all there already, and how far its outputs are from the undisturbed ones."""
+    one = Judge(run, Known(references), origins, limits)
+    return one.rows(in_order(run.graph, values)), one.effect
+
+
+def in_order(graph: Graph, values: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The values that the nodes of a graph made, each after those that it was made of."""
+    names = (name for node in graph.nodes for name in node.outputs)
+    return ((name, values[name]) for name in names if name in values)
 
 
 def worst_effect(effects: Iterable[Difference | None]) -> Difference | None:

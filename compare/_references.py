@@ -79,6 +79,20 @@ class References:
             self.notes.append(text)
 
 
+@dataclass(frozen=True)
+class Known:
+    """References that are all there already, by name."""
+
+    references: Mapping[str, Reference]
+
+    def get(self, name: str) -> Reference | None:
+        """What the value of this name should be; None if nothing says it."""
+        return self.references.get(name)
+
+    def done(self, name: str) -> None:
+        """Nothing to let go of."""
+
+
 class Sources:
     """What the values of one call should be, by the names of the exported graph.
 

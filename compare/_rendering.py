@@ -1,6 +1,7 @@
 """Reports as tables for a terminal."""
 
 import io
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
@@ -89,6 +90,23 @@ def cells(row: Row | DiffRow) -> dict[str, str]:
     return {name: _cell(get(row)) for name, get in columns.items()}
 
 
+def tell(text: str) -> None:
+    """Print, for what is asked to print from inside of a library."""
+    sys.stdout.write(f"{text}\n")
+
+
+def render_operations(rows: Iterable[Sequence[str]]) -> str:
+    """The operations of a torch graph as a table: opcode, name, target, args, kwargs."""
+    table = _plain_table()
+    for title in ("opcode", "name", "target", "args", "kwargs"):
+        table.add_column(title, no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console(file=io.StringIO(), width=_WIDE, color_system=None, highlight=False)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
+
+
 def verdict(report: Report) -> list[str]:
     """What the report says in the end."""
     if report.first_divergence is not None:
@@ -125,7 +143,7 @@ def _nodes(report: Report, *, wide: bool) -> Iterable[Table | Text]:
             if rows:
                 number = f", call {call}" if len(calls) > 1 else ""
                 yield Text(f"{_STAGES[stage]}{number}")
-                if stage == "compiled" and report.fates:
+                if stage == "compiled" and any(fate.how != "survives" for fate in report.fates):
                     yield Text(tally(report.fates))
                 yield from _node_table(rows, wide=wide)
 
@@ -141,7 +159,7 @@ def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
         yield _table(columns, shown)
     else:
         table = _plain_table()
-        widths = _TIMED_WIDTHS if timed else _WIDTHS
+        widths = _TIMED_WIDTHS if timed else _LONG_WIDTHS if any(row.kind == "inserted" for row in shown) else _WIDTHS
         for title in ("", "kind", "operator", "module", "dtype", "error", *(["µs"] if timed else []), "attention"):
             table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=widths.get(title))
         for row in shown:
@@ -154,7 +172,8 @@ def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
         yield Text(f"and {hidden} values that do not depend on the inputs, {judgement}")
 
 
-_WIDTHS = {"operator": 20, "module": 20}  # together with the other columns, 80 characters
+_WIDTHS = {"operator": 21, "module": 21}  # together with the other columns, 80 characters
+_LONG_WIDTHS = {"operator": 20, "module": 20}
 _TIMED_WIDTHS = {"operator": 17, "module": 16, "µs": 6}
 
 
@@ -186,6 +205,14 @@ def _operators(report: Report, *, wide: bool) -> Iterable[Table | Text]:
         for index, item in enumerate(operators):
             table.add_row(*map(Text, (str(index), item.kind, item.text, *_judgement(item))))
         yield table
+
+
+def _dynamo(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+    yield from _operators(report, wide=wide)
+    rows = [row for row in report.rows if row.stage == "compiled"]
+    if rows:
+        yield Text(_STAGES["compiled"])
+        yield from _node_table(rows, wide=False)
 
 
 def _judgement(item: Operator) -> tuple[str, str, str]:
@@ -345,4 +372,5 @@ _VIEWS: dict[str, _View] = {
     "operators": _operators,
     "modules": _modules,
     "fates": _fates,
+    "dynamo": _dynamo,
 }

@@ -3,6 +3,7 @@
 from ._calls import ModuleCall, Port
 from ._errors import BackendError, ExportError, ProgramError
 from ._export import export
+from ._from_fx import graph_from_fx
 from ._graph import Graph, Node, Value
 from ._optimize import optimize
 from ._original import Original
@@ -21,6 +22,7 @@ __all__ = [
     "ProgramError",
     "Value",
     "export",
+    "graph_from_fx",
     "load_program",
     "optimize",
     "value_sizes",

@@ -1,6 +1,6 @@
 """Runs an exported program node by node in eager PyTorch."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ def walk_eager(
     """
     known = known or {}
     interpreter = _Interpreter(program.graph_module)
-    interpreter.args_iter = iter(_arguments(program, inputs))
+    interpreter.args_iter = iter(bound(program, inputs))
     had = {node for node in interpreter.graph.nodes if node.name in known and _fits(node, known[node.name])}
     needed = _needed(interpreter.graph, had, wanted)
     for node in interpreter.graph.nodes:
@@ -59,6 +59,25 @@ def walk_eager(
             interpreter.env.pop(dead, None)
         if node.op == "call_function" and isinstance(value, torch.Tensor):
             yield node.name, value
+
+
+def show_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
+    """Run every node of a functional graph without weights of its own, and show each tensor that one makes."""
+
+    class Shown(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            value = super().run_node(n)
+            if n.op == "call_function" and isinstance(value, torch.Tensor):
+                visit(n.name, value)
+            return value
+
+    with torch.no_grad():
+        Shown(fx.GraphModule({}, graph)).run(*inputs)
+
+
+def bound(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> list[Any]:
+    """What the graph of `program` is called with: its weights and `inputs`, in the order of its placeholders."""
+    return list(_arguments(program, inputs))
 
 
 def _arguments(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> Iterator[Any]:

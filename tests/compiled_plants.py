@@ -70,7 +70,7 @@ class OrtPlants:
         "weight bit": flip_bit,
         "swapped inputs": swap_inputs,
         "dropped input": drop_input,
-        "Transpose perm": partial(change_attribute, name="perm"),
+        "activation": partial(change_attribute, name="activation"),
         "attribute": change_attribute,
     }
 

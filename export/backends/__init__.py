@@ -1,6 +1,17 @@
 """What runs a program. A backend is one file here, or an entry point `filch.backends` of another package."""
 
-from ._backend import Backend, Compiled, Observes, Profiles, Stage
+from ._backend import Backend, BackwardRun, Compiled, CompilesTorch, Observes, Profiles, Refers, Stage
 from ._registry import backend_names, get_backend
 
-__all__ = ["Backend", "Compiled", "Observes", "Profiles", "Stage", "backend_names", "get_backend"]
+__all__ = [
+    "Backend",
+    "BackwardRun",
+    "Compiled",
+    "CompilesTorch",
+    "Observes",
+    "Profiles",
+    "Refers",
+    "Stage",
+    "backend_names",
+    "get_backend",
+]

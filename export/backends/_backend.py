@@ -1,10 +1,11 @@
 """What a backend has to be able to do, and what it may be able to do besides."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+from torch import fx
 
 from .._graph import Graph
 from .._program import Program
@@ -94,3 +95,53 @@ class Profiles(Protocol):
 
     def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
         """The seconds that each node of `compiled.graph` takes, by its name, in an undisturbed run that is warm."""
+
+
+@runtime_checkable
+class Refers(Protocol):
+    """A backend that knows what values of its compiled graph should be that the exported graph does not have."""
+
+    def reference(self, compiled: Compiled, inputs: Values) -> Values:
+        """What these values are in eager PyTorch, by their names in `compiled.graph`, on the CPU.
+
+        Args:
+            compiled: what `compile` returned.
+            inputs: as `Backend.run` takes them.
+        """
+
+
+@dataclass(frozen=True)
+class BackwardRun:
+    """One backward pass of a compiled graph.
+
+    Attributes:
+        graph: as AOTAutograd made it, node by node.
+        compiled: the kernels that Inductor made of it.
+        values: what it was given, what the kernels stored and what it returned while that was watched, by name.
+        expected: what the nodes of `graph` are in eager PyTorch on the same inputs, by name.
+        outputs: the gradients, by the names of `graph.outputs`.
+    """
+
+    graph: Graph
+    compiled: Compiled
+    values: Values
+    expected: Values
+    outputs: Values
+
+
+@runtime_checkable
+class CompilesTorch(Protocol):
+    """A backend that compiles a torch graph itself, not only what was exported of a model."""
+
+    def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        """Compile a graph as it stands.
+
+        Args:
+            module: takes and returns flat values; its weights are among its inputs.
+            inputs: what it is first called with.
+
+        Returns:
+            what was made. Its `handle` is called as `module` is, undisturbed, and gradients flow through it;
+            `handle.watch_backward(see)` calls `see` with the `BackwardRun` of the first pass back. `run` takes the
+            inputs by the names of the graph's placeholders.
+        """

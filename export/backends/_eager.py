@@ -5,7 +5,7 @@ import copy
 import difflib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.export import ExportedProgram
@@ -114,7 +114,7 @@ class EagerBackend:
         moved._constants = {name: self._move(value) for name, value in program.constants.items()}  # noqa: SLF001  nor has this
         return moved
 
-    def _move(self, value: object) -> object:
+    def _move(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         dtype = self.dtype if value.is_floating_point() else None

@@ -302,7 +302,7 @@ def _owned(name: str, owners: Owners) -> tuple[str, ...]:
 
 def _info(op: Any, name: str) -> str:
     found = op.get_rt_info()
-    return found[name].astype(str) if name in found else ""  # type: ignore[no-any-return]
+    return str(found[name].astype(str)) if name in found else ""
 
 
 def _shape(shape: Any) -> tuple[Dim, ...]:

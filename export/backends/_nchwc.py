@@ -47,7 +47,7 @@ def held_by(node: Node, exported: Graph) -> str | None:
     value: str | None = named["value"]
     summed = len(node.inputs) > 3 and bool(node.inputs[3])
     if summed:
-        value = _next(value, ("Add",), exported)
+        value = _next(named["value"], ("Add",), exported)
     # Any activation will do: that it is another than the exported one is for the numbers to show.
     if value is None or not node.attributes.get("activation") or (not summed and _makes(value, _ACTIVATIONS, exported)):
         return value

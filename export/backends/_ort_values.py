@@ -9,7 +9,8 @@ from torch.utils import dlpack
 
 
 def is_plain(value: ort.OrtValue) -> bool:
-    return value.is_tensor() and value.data_type() != "tensor(string)"
+    """Whether torch can hold it: a tensor, and not of strings."""
+    return bool(value.is_tensor()) and value.data_type() != "tensor(string)"
 
 
 def to_ort(tensor: torch.Tensor) -> ort.OrtValue:
@@ -39,7 +40,8 @@ _ONNX_TYPES = {
     torch.float8_e5m2: onnx.TensorProto.FLOAT8E5M2,
     torch.float8_e5m2fnuz: onnx.TensorProto.FLOAT8E5M2FNUZ,
 }
-_TYPES: Mapping[int, torch.dtype] = {onnx_type: dtype for dtype, onnx_type in _ONNX_TYPES.items()} | {
+_TYPES: Mapping[int, torch.dtype] = {
+    **{onnx_type: dtype for dtype, onnx_type in _ONNX_TYPES.items()},
     onnx.TensorProto.FLOAT: torch.float32,
     onnx.TensorProto.DOUBLE: torch.float64,
     onnx.TensorProto.FLOAT16: torch.float16,

@@ -11,6 +11,7 @@ from ._backend import Backend, Stage
 
 _OWN = {
     "eager": "._eager:eager",
+    "inductor": "._inductor:inductor",
     "onnxruntime-cpu": "._ort_devices:cpu",
     "onnxruntime-cuda": "._ort_devices:cuda",
     "onnxruntime-tensorrt": "._ort_devices:tensorrt",

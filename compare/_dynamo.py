@@ -1,0 +1,126 @@
+"""`torch.compile(model, backend="filch")`: another compiler, with each graph that it compiles checked."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo import list_backends, lookup_backend
+
+from filch.export.backends import CompilesTorch, backend_names, get_backend
+
+from ._dynamo_options import DynamoOptions
+from ._errors import CompareError
+from ._graph_check import GraphCheck, backward_report
+from ._rendering import render_operations, tell
+from ._report import Report
+from ._through_onnx import ThroughOnnx
+from ._tolerance import default_tolerance
+
+_numbers = itertools.count()
+
+
+def filch(
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile one graph with `options["inner"]`, and check it on what it is first called with.
+
+    Args:
+        module: what Dynamo hands over; its weights are among its inputs.
+        inputs: as Dynamo gives them.
+        mode: torch.compile's.
+        options: those of `DynamoOptions`.
+
+    Returns:
+        what the inner compiler made of the graph, undisturbed; its first call makes the report too.
+
+    Raises:
+        FilchError: an option, a compiler or a device that there is not.
+    """
+    chosen = DynamoOptions.of(options or {}, mode)
+    if chosen.print_input_graph:
+        tell(render_operations(map(_told, module.graph.nodes)))
+    name = f"graph {next(_numbers)}"
+    own = _own_backend(chosen.inner, inputs)
+    if own is not None:
+        engine = get_backend(own, **chosen.of_compiler())
+        if not isinstance(engine, CompilesTorch):
+            through = ThroughOnnx(module, engine, name)
+            return _checked(through, lambda given: through.report(given, chosen.tolerance), chosen)
+        made = engine.compile_graph(module, inputs)
+        tolerance = default_tolerance(torch.float16) if chosen.use_fp16 else None
+        limit = tolerance if chosen.tolerance is None else chosen.tolerance
+        if chosen.correctness_report is not False:
+            made.handle.watch_backward(lambda run: _collect(backward_report(run, name, own, limit), chosen))
+        check = GraphCheck(name, module, made.handle, _compile(engine), own, engine, made, limit)
+        return _checked(made.handle, check.report, chosen)
+    compiler = _compiler(chosen)
+    run = compiler(module, inputs)
+    said = chosen.inner if isinstance(chosen.inner, str) else getattr(chosen.inner, "__name__", repr(chosen.inner))
+    check = GraphCheck(name, module, run, compiler, said, tolerance=chosen.tolerance)
+    return _checked(run, check.report, chosen)
+
+
+def _checked(
+    run: Callable[..., Any], report: Callable[[Sequence[Any]], Report], options: DynamoOptions
+) -> Callable[..., Any]:
+    """`run`, which reports at its first call; what it is given is not touched."""
+    if options.correctness_report is False:
+        return run
+    pending = [report]
+
+    def checked(*inputs: Any) -> Any:
+        if pending:
+            _collect(pending.pop()(inputs), options)
+        return run(*inputs)
+
+    return checked
+
+
+def _collect(report: Report, options: DynamoOptions) -> None:
+    into = options.correctness_report
+    if isinstance(into, list):
+        into.append(report)
+    elif callable(into):
+        into(report)
+    else:
+        tell(report.table("dynamo", wide=True))
+
+
+def _own_backend(inner: str | Callable[..., Any], inputs: Sequence[Any]) -> str | None:
+    """The name of Filch's backend that `inner` means; None if it is torch's or a function."""
+    on_cuda = any(isinstance(item, torch.Tensor) and item.is_cuda for item in inputs)
+    name = f"onnxruntime-{'cuda' if on_cuda else 'cpu'}" if inner == "onnxruntime" else inner
+    return name if isinstance(name, str) and name in backend_names() and name != "eager" else None
+
+
+def _compile(engine: CompilesTorch) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+    def compiled(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        handle: Callable[..., Any] = engine.compile_graph(module, inputs).handle
+        return handle
+
+    return compiled
+
+
+def _compiler(options: DynamoOptions) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+    """A compiler of torch's, or a user's function."""
+    inner = options.inner
+    said = inner if isinstance(inner, str) else getattr(inner, "__name__", repr(inner))
+    if told := options.of_compiler():
+        raise CompareError(f"inner {said!r} can't be told {', '.join(told)}: only Filch's own backends take options")
+    if not isinstance(inner, str):
+        return inner
+    if inner not in list_backends(None) or inner == "filch":
+        names = {*list_backends(), *backend_names(), "onnxruntime"} - {"filch", "reference"}
+        raise CompareError(f"there is no compiler {inner!r} for inner; there are {', '.join(sorted(names))}")
+    found: Any = lookup_backend(inner)
+    return found  # type: ignore[no-any-return]
+
+
+def _told(node: fx.Node) -> tuple[str, ...]:
+    return tuple(map(str, (node.op, node.name, node.target, node.args, node.kwargs)))

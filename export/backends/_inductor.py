@@ -1,0 +1,105 @@
+"""Inductor, the compiler behind torch.compile, with its kernels observed as they are."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from .._eager import bound, held_names
+from .._errors import BackendError
+from .._from_fx import graph_from_fx
+from .._program import Program
+from ._backend import Compiled, Stage, Values
+from ._inductor_options import InductorOptions
+from ._kernel_graph import Given, KernelGraphs
+
+
+@dataclass(frozen=True)
+class InductorBackend:
+    """Compiles the torch program behind the ONNX graph, as torch.compile would.
+
+    Attributes:
+        options: how.
+        device: where it runs; None is the CPU.
+    """
+
+    options: InductorOptions = field(default_factory=InductorOptions)
+    device: str | None = None
+    name: str = "inductor"
+    stages: tuple[Stage, ...] = ("compiled",)
+
+    def compile(self, program: Program, *, optimize: bool) -> Compiled:  # noqa: ARG002  it always does
+        """See `Backend.compile`."""
+        exported = program.exported_program
+        if exported is None:
+            raise BackendError(
+                "backend 'inductor' needs the exported program: use what export() returned, "
+                "or a file saved by Program.save with its .pt2 beside it"
+            )
+        if program.is_changed():
+            raise BackendError(
+                "backend 'inductor' compiles the exported program, not its graph, and this graph was changed since"
+            )
+        kinds = [spec.kind.name for spec in exported.graph_signature.output_specs]
+        given = Given(
+            exported.graph_module,
+            program.graph,
+            partial(bound, exported),
+            known_as=held_names(exported),
+            outputs=tuple(index for index, kind in enumerate(kinds) if kind == "USER_OUTPUT"),
+            device=torch.device(self.device or "cpu"),
+        )
+        graphs = KernelGraphs(given, self.options)
+        placeholders = {node.name: node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")}
+        like = {name: _like(value) for name, value in placeholders.items() if isinstance(value, torch.Tensor)}
+        return graphs.compiled_for(bound(exported, like))
+
+    def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        """See `CompilesTorch.compile_graph`."""
+        graph = graph_from_fx(module.graph)
+        returned: Any = module.graph.output_node().args[0]  # Dynamo's are flat
+        given = Given(
+            module,
+            graph,
+            lambda values: [values[name] for name in graph.inputs],
+            outputs=tuple(index for index, item in enumerate(returned) if isinstance(item, fx.Node)),
+            guarded=True,
+            gradients=_needed(inputs),
+        )
+        return KernelGraphs(given, self.options).compiled_for(inputs)
+
+    def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
+        """See `Backend.run`; for inputs of other shapes it compiles again, as torch.compile does."""
+        graphs: KernelGraphs = compiled.handle
+        return graphs.run(inputs, watch)
+
+    def reference(self, compiled: Compiled, inputs: Values) -> Values:
+        """See `Refers.reference`."""
+        graphs: KernelGraphs = compiled.handle
+        return graphs.reference(inputs)
+
+
+def inductor(*, device: str | None = None, **options: Any) -> InductorBackend:
+    """Inductor with the options of `InductorOptions`.
+
+    Raises:
+        BackendError: an option or a device that there is not.
+    """
+    if device is not None and torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise BackendError(f"backend 'inductor' on {device!r} needs a CUDA device, and torch sees none")
+    made = InductorOptions(**options)
+    made.settings()
+    return InductorBackend(made, device)
+
+
+def _like(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of the shape that a traced one has."""
+    shape = [size.node.hint if isinstance(size, torch.SymInt) else size for size in value.shape]
+    return torch.zeros(shape, dtype=value.dtype)
+
+
+def _needed(inputs: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(item, torch.Tensor) and item.requires_grad for item in inputs)

@@ -1,0 +1,269 @@
+"""The graph of the kernels that Inductor made of a torch graph, and what it computes."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from .._eager import show_nodes
+from .._errors import BackendError
+from .._from_fx import graph_from_fx
+from .._graph import Graph, Node, Value
+from ._backend import BackwardRun, Compiled, Values
+from ._compiled_fx import CompiledGraph, Part
+from ._half import in_half, widened
+from ._held import Holding, Label
+from ._inductor_options import InductorOptions
+from ._kernels import Kernel
+
+
+@dataclass(frozen=True)
+class Given:
+    """A torch graph to compile, and the graph that its reader knows.
+
+    Attributes:
+        module: takes and returns flat values.
+        graph: each node's target is the name of the node of `module` that it is (part of) the translation of.
+        bind: from the inputs by name to what `module` takes.
+        known_as: what `graph` calls the nodes of `module` that it has by another name.
+        outputs: which of the results of `module` are those of `graph`.
+        device: where it runs; None is where its inputs are.
+        guarded: whether the caller sees to it that it is only run with inputs that it was compiled for.
+        gradients: whether it is compiled for a backward pass to follow.
+    """
+
+    module: fx.GraphModule
+    graph: Graph
+    bind: Callable[[Values], list[Any]]
+    known_as: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[int, ...] = ()
+    device: torch.device | None = None
+    guarded: bool = False
+    gradients: bool = False
+
+
+class KernelGraphs:
+    """A torch graph, compiled once for each set of shapes that it is run with."""
+
+    def __init__(self, given: Given, options: InductorOptions) -> None:
+        self._given = given
+        self._options = options
+        self._module = in_half(given.module) if options.use_fp16 else given.module
+        self._made: dict[tuple[Any, ...], CompiledGraph] = {}
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run it undisturbed, as the graph that it was made of is called: gradients flow through it."""
+        made = next(iter(self._made.values()))
+        with self._options.reductions():
+            return made(*inputs)
+
+    def watch_backward(self, see: Callable[[BackwardRun], None]) -> None:
+        """Let `see` have what the first backward pass did, and what it should have done."""
+        made = next(iter(self._made.values()))
+        seen: list[Part] = []
+
+        def observer(part: Part, inputs: list[Any]) -> Any:
+            if not part.lowered.backward or part in seen:
+                return part.plain(inputs)
+            seen.append(part)
+            watched = _backward(part, inputs)
+            outputs = part.plain(inputs)
+            see(watched(outputs))
+            return outputs
+
+        made.observer = observer
+
+    def compiled_for(self, inputs: Sequence[Any]) -> Compiled:
+        """What Inductor makes of the graph for such inputs, which may be anywhere if the device is said."""
+        part = _forward(self._ready(inputs if self._given.guarded else self._copied(inputs)))
+        return _described(part, part.holding, self._given.graph, self._given.known_as, self)
+
+    def run(self, inputs: Values, watch: Collection[str]) -> Values:
+        """Run it for these inputs, and show what is watched if anything is."""
+        arguments = self._copied(self._given.bind(inputs))
+        made = self._ready(arguments, replayed=not watch)
+        found: dict[str, torch.Tensor] = {}
+        with torch.set_grad_enabled(self._given.gradients), self._options.reductions():
+            try:
+                given = made(*arguments) if not watch else self._observed(made, arguments, watch, found)
+            except Exception as error:  # the compiled code raises whatever it meets
+                raise BackendError(f"backend 'inductor' can't run the program: {error}") from error
+        for name, index in zip(self._given.graph.outputs, self._given.outputs, strict=True):
+            if isinstance(given[index], torch.Tensor):
+                found[name] = given[index].detach().cpu()
+        return found
+
+    def reference(self, inputs: Values) -> Values:
+        """What the stored values should be that the reader's graph does not have."""
+        arguments = self._copied(self._given.bind(inputs))
+        part = _forward(self._ready(arguments))
+        wanted: dict[str, list[str]] = {}
+        for buffer, label in _labels(part.holding, self._given.graph, self._given.known_as).items():
+            operation = part.holding.operation(buffer) if label.value is None else None
+            if operation is not None:
+                wanted.setdefault(operation, []).append(label.name)
+        found: dict[str, torch.Tensor] = {}
+
+        def visit(name: str, value: torch.Tensor) -> None:
+            found.update(dict.fromkeys(wanted.get(name, ()), self._as_given(value).detach().cpu()))
+
+        show_nodes(part.lowered.given, arguments, visit)
+        return found
+
+    def _observed(
+        self, made: CompiledGraph, arguments: Sequence[Any], watch: Collection[str], found: dict[str, torch.Tensor]
+    ) -> Any:
+        labels = {id(part): _labels(part.holding, self._given.graph, self._given.known_as) for part in made.parts}
+
+        def observer(part: Part, inputs: list[Any]) -> Any:
+            def look(_: Kernel, buffer: str, tensor: torch.Tensor) -> None:
+                label = labels[id(part)][buffer]
+                if label.name in watch:
+                    found[label.name] = self._as_given(label.view(tensor).detach()).to("cpu", copy=True)
+
+            return part.watched(inputs, look)
+
+        with made.observed_by(observer):
+            return made(*arguments)
+
+    def _ready(self, arguments: Sequence[Any], *, replayed: bool = True) -> CompiledGraph:
+        """The graph compiled for such inputs; its kernels called one by one if they are not to be replayed."""
+        settings = self._options.settings()
+        replayed = replayed or not settings.get("triton.cudagraphs")
+        key = (replayed, *(() if self._given.guarded else map(_kind, arguments)))
+        if key not in self._made:
+            settings |= {} if replayed else {"triton.cudagraphs": False}
+            with torch.set_grad_enabled(self._given.gradients), self._options.reductions():
+                self._made[key] = CompiledGraph(self._module, arguments, settings)
+        return self._made[key]
+
+    def _copied(self, values: Sequence[Any]) -> list[Any]:
+        """Copies where the graph runs: a kernel may write to what it is given."""
+        return [_copy(item, self._given.device) if isinstance(item, torch.Tensor) else item for item in values]
+
+    def _as_given(self, value: torch.Tensor) -> torch.Tensor:
+        return widened(value) if self._options.use_fp16 else value
+
+    def _labels(self, part: Part) -> Mapping[str, Label]:
+        known = {**{name: name for name in self._given.graph.known}, **self._given.known_as}
+        return part.holding.labels(known, self._given.graph.outputs)
+
+
+def _described(part: Part, holding: Holding, reader: Graph, known_as: Mapping[str, str], handle: Any) -> Compiled:
+    """The kernels of one part as a graph, in the words of the graph that its reader knows."""
+    labels = _labels(holding, reader, known_as)
+    targets: dict[str, list[Node]] = {}
+    for node in reader.nodes:
+        targets.setdefault(node.target or "", []).append(node)
+    computed = {
+        kernel: _lasting(reader, [node for name in names for node in targets.get(name, ())])
+        for kernel, names in holding.all_computed.items()
+    }
+    return Compiled(
+        _graph(part, labels, computed, reader, _taken(part, holding, known_as)),
+        handle,
+        {kernel: tuple(node.name for node in nodes) for kernel, nodes in computed.items()},
+        {label.name: label.value for label in labels.values() if label.value not in (None, label.name)},
+    )
+
+
+def _labels(holding: Holding, reader: Graph, known_as: Mapping[str, str]) -> Mapping[str, Label]:
+    return holding.labels({**{name: name for name in reader.known}, **known_as}, reader.outputs)
+
+
+def _lasting(reader: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Those whose values depend on the inputs; all that compute, where none does."""
+    lasting = tuple(node for node in nodes if not reader.fixed.issuperset(node.outputs))
+    return lasting or tuple(node for node in nodes if node.op != "Constant")
+
+
+def _taken(part: Part, holding: Holding, known_as: Mapping[str, str]) -> dict[str, str]:
+    """What the reader's graph calls Inductor's inputs."""
+    given = [node.name for node in holding.given.find_nodes(op="placeholder")]
+    inner = [node.name for node in part.lowered.given.find_nodes(op="placeholder")]
+    return {name: known_as.get(other, other) for name, other in zip(inner, given, strict=False)}
+
+
+def _graph(
+    part: Part,
+    labels: Mapping[str, Label],
+    computed: Mapping[str, Sequence[Node]],
+    reader: Graph,
+    taken: Mapping[str, str],
+) -> Graph:
+    names = {**taken, **{buffer: label.name for buffer, label in labels.items()}}
+    constants = tuple(name for name in dict.fromkeys(taken.values()) if name in reader.constants)
+    everything = (*reader.inputs, *constants, *names.values())
+    return Graph(
+        name=reader.name,
+        inputs=reader.inputs,
+        outputs=reader.outputs,
+        constants=constants,
+        nodes=tuple(_node(kernel, names, computed[kernel.name]) for kernel in part.lowered.kernels),
+        values={name: reader.values.get(name, Value(name)) for name in everything},
+    )
+
+
+def _forward(made: CompiledGraph) -> Part:
+    if not made.parts:
+        raise BackendError("backend 'inductor' found nothing to compile: the program computes nothing")
+    return next(part for part in made.parts if not part.lowered.backward)
+
+
+def _kind(value: Any) -> Any:
+    """What decides whether a graph that was compiled for one value can be run with another."""
+    return (value.shape, value.dtype, value.stride()) if isinstance(value, torch.Tensor) else value
+
+
+def _copy(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
+    return tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
+
+
+def _node(kernel: Kernel, names: Mapping[str, str], computed: Sequence[Node]) -> Node:
+    last = next((node for node in reversed(computed) if node.module is not None), None)
+    return Node(
+        kernel.name,
+        kernel.op,
+        tuple(names[name] for name in kernel.reads if name in names),
+        tuple(names[name] for name in kernel.writes),
+        {"buffers": list(kernel.writes)},
+        module=last.module if last else None,
+        source=last.source if last else None,
+        code=kernel.code,
+    )
+
+
+def _backward(part: Part, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], BackwardRun]:
+    """Run a backward graph on copies, with all shown; what is left to know are the undisturbed outputs."""
+    given = part.lowered.given
+    graph = graph_from_fx(given)
+    holding = Holding(given, part.lowered)
+    labels = _labels(holding, graph, {})
+    values: dict[str, torch.Tensor] = {}
+    expected: dict[str, torch.Tensor] = {}
+
+    def look(_: Kernel, buffer: str, tensor: torch.Tensor) -> None:
+        label = labels[buffer]
+        values[label.name] = label.view(tensor.detach()).to("cpu", copy=True)
+
+    def named(results: Sequence[Any]) -> dict[str, torch.Tensor]:
+        flat: Any = given.output_node().args[0]
+        items = zip(flat, results, strict=True)
+        return {
+            item.name: result.detach().cpu()
+            for item, result in items
+            if isinstance(item, fx.Node) and isinstance(result, torch.Tensor)
+        }
+
+    held = {name: item.detach().cpu() for name, item in zip(graph.inputs, inputs, strict=True) if _is_tensor(item)}
+    again = part.watched([_copy(item, None) if _is_tensor(item) else item for item in inputs], look)
+    show_nodes(given, inputs, lambda name, value: expected.update({name: value.detach().cpu()}))
+    compiled = _described(part, holding, graph, {}, None)
+    found = {**held, **values, **named(again)}
+    return lambda outputs: BackwardRun(graph, compiled, found, expected, named(outputs))
+
+
+def _is_tensor(item: Any) -> bool:
+    return isinstance(item, torch.Tensor)

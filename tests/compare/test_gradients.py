@@ -1,0 +1,79 @@
+"""Gradients of a compiled model against those of the same model in eager PyTorch."""
+
+import pytest
+import torch
+from compilers import needs_compiler
+from torch import nn
+
+from filch.compare import CompareError, compare_gradients
+
+
+class Fold(nn.Module):
+    """Its backward pass has an operation that its forward pass has not: the sign of what abs took."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.second = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.second(self.norm(self.first(x)).abs())
+
+
+@pytest.fixture
+def model():
+    torch._dynamo.reset()  # noqa: SLF001  torch documents it
+    torch.manual_seed(0)
+    return Fold()
+
+
+def _squared(result):
+    return result.square().sum()
+
+
+@needs_compiler
+def test_clean_gradients_are_close_and_the_model_is_left_alone(model):
+    """Every parameter has a row, backward kernels have modules, and buffers and gradients stay what they were."""
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    report = compare_gradients(model, (torch.randn(5, 8),), loss=_squared)
+    assert report.close, report
+    gradients = {row.value: row for row in report.rows if row.op == "gradient"}
+    assert set(gradients) == {f"{name}.grad" for name, _ in model.named_parameters()}
+    assert all(row.status == "same" for row in gradients.values())
+    assert {row.module for row in report.rows if row.node.startswith("cpp_fused")} >= {"norm"}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@needs_compiler
+def test_a_wrong_backward_lowering_is_found_in_its_kernel(model, monkeypatch):
+    """The sign is compiled to something too large: forward is right, the first that differs is a backward kernel."""
+    from torch._inductor import lowering
+
+    sign = torch.ops.aten.sign.default
+    right = lowering.lowerings[sign]
+    monkeypatch.setitem(lowering.lowerings, sign, lambda x: lowering.mul(right(x), 1.01))
+
+    report = compare_gradients(model, (torch.randn(5, 8),), loss=_squared)
+
+    first = report.first_divergence
+    assert "sign" in first.operators
+    assert first.node.startswith("cpp_fused")
+    assert not any(row.diverged for row in report.rows if row.stage == "exported")
+    wrong = {row.value for row in report.rows if row.op == "gradient" and row.diverged}
+    assert "first.weight.grad" in wrong
+    assert not wrong & {"second.weight.grad", "second.bias.grad"}
+
+
+def test_other_compilers_gradients_are_compared_too(model):
+    """Without kernels to look at, the operators of the forward pass and the gradients are held against eager's."""
+    report = compare_gradients(model, (torch.randn(5, 8),), inner="aot_eager")
+    assert report.close, report
+    assert sum(row.op == "gradient" for row in report.rows) == len(list(model.parameters()))
+
+
+def test_a_model_without_gradients_is_refused(model):
+    """There is nothing to compare, and that is no pass."""
+    with pytest.raises(CompareError, match="no gradient reaches a parameter of the model"):
+        compare_gradients(model.requires_grad_(requires_grad=False), (torch.randn(5, 8),))

@@ -1,0 +1,169 @@
+"""Inductor as a backend: its kernels, where they come from, and what is wrong in one of them."""
+
+import pytest
+import torch
+from compilers import needs_compiler
+from torch import nn
+
+from filch.compare import compare
+from filch.export import BackendError, export
+from filch.export.backends import get_backend
+from filch.steal import steal_forward
+
+pytestmark = needs_compiler
+
+
+class Block(nn.Module):
+    """A bit of a network, in which several operations are fused and one is a call of a library."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.norm = nn.LayerNorm(16)
+        self.second = nn.Linear(16, 8)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.norm(self.first(x)))
+        return (self.second(hidden) + x).relu(), hidden.transpose(0, 1).sum(1)
+
+
+class Case:
+    """A stolen call of the model, and its program."""
+
+    def __init__(self, rows=4):
+        torch.manual_seed(0)
+        self.model = Block().eval()
+        self.inputs = (torch.randn(rows, 8),)
+        self.program = export(self.model, self.inputs)
+
+    def steal(self, *inputs):
+        with torch.no_grad(), steal_forward(self.model, submodules=True) as capture:
+            self.model(*(inputs or self.inputs))
+        return capture
+
+
+@pytest.fixture(scope="module")
+def case():
+    return Case()
+
+
+@pytest.fixture(scope="module")
+def report(case):
+    return compare(case.steal(), case.program, backend="inductor")
+
+
+def _kernels(report):
+    return {row.node: row for row in report.rows if row.stage == "compiled" and row.kind != "output"}
+
+
+def test_a_clean_program_is_close(report):
+    """Nothing differs, everything that Inductor stores was judged, and nothing was disturbed."""
+    assert report.close, report
+    assert report.undisturbed
+    assert not report.diverged
+    judged = {row.node for row in report.rows if row.stage == "compiled" and row.judged}
+    assert judged == {*_kernels(report), *(row.node for row in report.rows if row.kind == "output")}
+
+
+def test_every_kernel_says_what_it_computes_and_where_its_code_is(report, case):
+    """Origins are nodes of the exported graph, all of them are in one, and the code's line is the kernel's."""
+    origins = {name for row in _kernels(report).values() for name in row.origins}
+    graph = case.program.graph
+    assert origins >= {node.name for node in graph.nodes if not graph.fixed.issuperset(node.outputs)}
+
+
+def test_the_code_of_a_kernel_is_where_it_is_said_to_be(case):
+    """The line holds the kernel's name; module and line of the model are those of what it computes last."""
+    compiled = get_backend("inductor").compile(case.program, optimize=True)
+    for node in compiled.graph.nodes:
+        file, _, line = node.code.rpartition(":")
+        with open(file, encoding="utf-8") as code:  # noqa: PTH123  a line of it
+            assert node.op.rpartition(".")[2] in code.read().splitlines()[int(line) - 1]
+    assert any("test_inductor.py:" in node.source for node in compiled.graph.nodes)
+    assert {node.module for node in compiled.graph.nodes} >= {"first", "second"}
+    assert any(node.op == "extern_kernels.addmm" for node in compiled.graph.nodes)
+
+
+def test_watching_changes_no_bit(case):
+    """The outputs of an observed run are those of an undisturbed one, and what is watched is there."""
+    backend = get_backend("inductor")
+    compiled = backend.compile(case.program, optimize=True)
+    inputs = dict(zip(case.program.graph.inputs, case.inputs, strict=True))
+    plain = backend.run(compiled, inputs)
+    watched = backend.run(compiled, inputs, compiled.graph.producer)
+    assert set(compiled.graph.producer) <= set(watched)
+    assert all(torch.equal(plain[name], watched[name]) for name in case.program.graph.outputs)
+
+
+def test_a_wrong_lowering_is_found_in_its_kernel(case, monkeypatch):
+    """Tanh is compiled to something a thousandth too large: the first row that differs is the kernel that has it."""
+    from torch._inductor import lowering
+
+    tanh = torch.ops.aten.tanh.default
+    right = lowering.lowerings[tanh]
+    monkeypatch.setitem(lowering.lowerings, tanh, lambda x: lowering.mul(right(x), 1.001))
+
+    report = compare(case.steal(), case.program, backend="inductor")
+
+    assert not report.close
+    assert "Tanh" in report.first_divergence.operators
+    assert report.first_divergence.node.startswith("cpp_fused")
+    assert report.first_divergence.source.rpartition(":")[0].endswith("test_inductor.py")
+
+
+def test_a_call_of_another_shape_is_compiled_for(case):
+    """A program with a dynamic dimension gets kernels of each shape that it is called with, as torch.compile does."""
+    shapes = {"x": {0: torch.export.Dim("rows", min=2, max=64)}}
+    program = export(case.model, case.inputs, dynamic_shapes=shapes)
+    report = compare(case.steal(torch.randn(7, 8)), program, backend="inductor")
+    assert report.close, report
+    assert any(row.shape == (7, 8) for row in report.rows)
+
+
+def test_half_precision_stays_inside(case):
+    """With use_fp16, inputs and outputs are float32 and what is between is rounded, within the tolerance."""
+    backend = get_backend("inductor", use_fp16=True)
+    report = compare(case.steal(), case.program, backend=backend, tolerance=1e-2)
+    assert report.close, report
+    assert report.worst.error > 1e-5
+    assert {row.dtype for row in report.rows} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"search_space": 3}, "search_space is 0 (none), 1 (default) or 2 (exhaustive), not 3"),
+        ({"mode": "fastest"}, "there is no mode 'fastest' of Inductor; there are default, "),
+        ({"config": {"max_autotun": True}}, "Inductor has no setting 'max_autotun'; did you mean 'max_autotune'?"),
+        ({"use_fp16_reduction": True}, "use_fp16_reduction says how float16 is added up, and needs use_fp16=True"),
+        ({"serch_space": 2}, "does not take these options"),
+    ],
+)
+def test_an_option_that_there_is_not_is_refused(options, message):
+    """In one sentence, before anything is compiled."""
+    with pytest.raises(BackendError) as caught:
+        get_backend("inductor", **options)
+    assert message in str(caught.value)
+
+
+def test_a_missing_compiler_is_named(case):
+    """Without a C++ compiler, the backend says so by name and reason."""
+    backend = get_backend("inductor", config={"cpp.cxx": ("no-such-compiler",)})
+    with pytest.raises(BackendError, match=r"backend 'inductor' can't compile the program: .*C\+\+ compiler"):
+        backend.compile(case.program, optimize=True)
+
+
+@pytest.mark.gpu
+def test_triton_kernels_are_observed_like_all_others(case):
+    """On a CUDA device the kernels are Triton's; their buffers are shown by the same means."""
+    report = compare(case.steal(), case.program, backend=get_backend("inductor", device="cuda"))
+    assert report.close, report
+    assert report.undisturbed
+    assert any(name.startswith("triton_") for name in _kernels(report))
+
+
+@pytest.mark.gpu
+def test_recorded_kernels_are_observed_too(case):
+    """CUDA graphs replay what was recorded; the observed run calls the same kernels one by one."""
+    report = compare(case.steal(), case.program, backend=get_backend("inductor", device="cuda", use_cuda_graph=True))
+    assert report.close, report
