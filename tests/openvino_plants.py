@@ -88,6 +88,8 @@ class OpenVinoPlants:
                 model.validate_nodes_and_infer_types()
                 ends = self._ends(model, op)
                 pairs = list(zip(self._values(self._sound, ends), self._values(model, ends), strict=True))
+            except IndexError:  # there is no such place
+                return None
             except RuntimeError:  # OpenVINO refuses it
                 continue
             if any(is_off(*pair) or not is_tolerated(*pair) for pair in pairs):

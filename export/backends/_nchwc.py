@@ -48,10 +48,11 @@ def held_by(node: Node, exported: Graph) -> str | None:
     summed = len(node.inputs) > 3 and bool(node.inputs[3])
     if summed:
         value = _next(named["value"], ("Add",), exported)
-    # Any activation will do: that it is another than the exported one is for the numbers to show.
     if value is None or not node.attributes.get("activation") or (not summed and _makes(value, _ACTIVATIONS, exported)):
         return value
-    return _next(value, _ACTIVATIONS, exported)
+    # That it is another activation than the exported one, or of something without the sum, is for the numbers to show.
+    ends = (value, _next(value, ("Add",), exported))
+    return next((found for end in ends if end and (found := _next(end, _ACTIVATIONS, exported))), None)
 
 
 def _makes(value: str, ops: Collection[str], exported: Graph) -> bool:
