@@ -101,7 +101,9 @@ def table(found: Counter[tuple[str, str]], missed: Counter[tuple[str, str]]) -> 
     rows = [(*key, found[key] + missed[key], found[key], missed[key]) for key in sorted(found.keys() | missed.keys())]
     total = ("all", "", found.total() + missed.total(), found.total(), missed.total())
     head = ("backend", "kind", "planted", "found", "missed")
-    return "\n".join(f"{row[0]:26}{row[1]:16}" + "".join(f"{cell!s:>9}" for cell in row[2:]) for row in (head, *rows, total))
+    return "\n".join(
+        f"{row[0]:26}{row[1]:16}" + "".join(f"{cell!s:>9}" for cell in row[2:]) for row in (head, *rows, total)
+    )
 
 
 def main() -> int:

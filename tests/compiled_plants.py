@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import onnx
@@ -19,6 +19,15 @@ from plants import Kinds, Planter, change_attribute, change_epsilon, drop_input,
 from filch.export import Program
 from filch.export.backends import Backend, Compiled, get_backend
 from filch.export.backends._onnxruntime import OnnxRuntimeBackend
+
+ORT_KINDS: Kinds = {
+    "epsilon": change_epsilon,
+    "weight bit": flip_bit,
+    "swapped inputs": swap_inputs,
+    "dropped input": drop_input,
+    "activation": partial(change_attribute, name="activation"),
+    "attribute": change_attribute,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +50,13 @@ class CompiledPlant:
 def handing_out(backend: Backend, made: Compiled) -> Backend:
     """The backend, which compiled this already."""
     shadow = copy.copy(backend)
-    vars(shadow)["compile"] = lambda program, *, optimize: made  # noqa: ARG005  the arguments of `Backend.compile`
+    vars(shadow)["compile"] = lambda program, *, optimize: made
     return shadow
 
 
 @dataclass(frozen=True)
 class WrongOnnxRuntime(OnnxRuntimeBackend):
-    """ONNX Runtime, whose optimised file is replaced."""
+    """ONNX Runtime, had it optimised to another file: `wrong` takes the place of the one that it saved."""
 
     wrong: bytes = b""
 
@@ -65,14 +74,7 @@ class OrtPlants:
     A fault that changes no result is none: blocked layouts have channels that nobody reads.
     """
 
-    kinds: Kinds = {
-        "epsilon": change_epsilon,
-        "weight bit": flip_bit,
-        "swapped inputs": swap_inputs,
-        "dropped input": drop_input,
-        "activation": partial(change_attribute, name="activation"),
-        "attribute": change_attribute,
-    }
+    kinds = ORT_KINDS
 
     def __init__(self, program: Program, inputs: Mapping[str, torch.Tensor], level: str) -> None:
         self.clean = get_backend("onnxruntime-cpu", level=level)
@@ -82,16 +84,14 @@ class OrtPlants:
         self._planter = Planter(
             model,
             {name: tensor.numpy() for name, tensor in inputs.items()},
-            kinds=self.kinds,
+            kinds=ORT_KINDS,
             may=lambda node: ops.get(node.name) != node.op_type,
         )
 
     def plant(self, kind: str, random: Random) -> CompiledPlant | None:
         """A fault of a kind; None if none was found."""
-        for _ in range(20):
-            plant = self._planter.plant(kind, random)
-            if plant is None or self._shows(plant.model):
-                break
+        plants = iter(partial(self._planter.plant, kind, random), None)
+        plant = next((plant for plant in islice(plants, 20) if self._shows(plant.model)), None)
         if plant is None:
             return None
         backend = WrongOnnxRuntime(**vars(self.clean), wrong=plant.model.SerializeToString())

@@ -24,16 +24,13 @@ CALL = re.compile(r"\[Provenance debug handles\] (\S+\.\S+:\d+)\n\s+(\w+ = )?(?P
 ACTS = re.compile(r"auto tmp\d+ = tmp\d+ (?P<sign>[-+*/]) tmp\d+;")
 NUMBER = re.compile(r"static_cast<float>\((?P<number>-?\d+\.\d+(e-?\d+)?)\)")
 OTHER_SIGN = {"+": "-", "-": "+", "*": "+", "/": "*"}
-LOWERED = tuple(
-    op
-    for op in lowering.lowerings
-    if str(op).removeprefix("aten.").partition(".")[0] in ("add", "mul", "div", "exp", "erf", "tanh", "rsqrt", "sigmoid", "relu")
-)
+NAMES = ("add", "mul", "div", "exp", "erf", "tanh", "rsqrt", "sigmoid", "relu")
+LOWERED = [op for op in lowering.lowerings if str(op).removeprefix("aten.").partition(".")[0] in NAMES]
 Change = tuple[str, str]  # which kernel, and the code with it
 
 
-class _TooLarge:
-    """A library whose functions are those of another one, but for 1 %."""
+class TooLarge:
+    """A library whose functions are those of another one, but for 1 %: what changed code calls."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -48,12 +45,9 @@ class _TooLarge:
         return wrong
 
 
-too_large = _TooLarge  # what generated code calls
-
-
 def change_kernel(code: str, random: Random) -> Change:
     """A sign or a number in the source of a kernel, wherever the same line stands in it."""
-    kernel = random.choice([found for found in KERNEL.finditer(code) if ACTS.search(found[0]) or NUMBER.search(found[0])])
+    kernel = random.choice([item for item in KERNEL.finditer(code) if ACTS.search(item[0]) or NUMBER.search(item[0])])
     found = random.choice([*ACTS.finditer(kernel[0]), *NUMBER.finditer(kernel[0])])
     if "sign" in found.groupdict():
         new = found[0].replace(f" {found['sign']} ", f" {OTHER_SIGN[found['sign']]} ")
@@ -67,20 +61,24 @@ def change_call(code: str, random: Random) -> Change:
     call = random.choice(list(CALL.finditer(code)))
     function = call["function"]
     start, end = call.span("function")
-    wrong = f"inductor_plants.too_large({function}).{function.rpartition('.')[2]}"
-    return call[1], f"{code[:start]}{wrong}{code[end:]}".replace("import torch\n", "import torch\nimport inductor_plants\n", 1)
+    wrong = f"inductor_plants.TooLarge({function}).{function.rpartition('.')[2]}"
+    changed = f"{code[:start]}{wrong}{code[end:]}"
+    return call[1], changed.replace("import torch\n", "import torch\nimport inductor_plants\n", 1)
+
+
+SOURCES: Mapping[str, Callable[[str, Random], Change]] = {"kernel source": change_kernel, "library call": change_call}
 
 
 class InductorPlants:
     """Faults in what Inductor makes of a program; one counts if it changes a buffer that its kernel writes."""
 
-    kinds = ("kernel source", "library call", "lowering")
+    kinds = (*SOURCES, "lowering")
 
     def __init__(self, program: Program, inputs: Mapping[str, torch.Tensor]) -> None:
         self._program, self._inputs = program, inputs
         self._backend = get_backend("inductor")
         self._lowered = 0
-        with self._code(lambda code: code) as codes, self._lowering(None):
+        with self._code(str) as codes, self._lowering(None):
             self._made = self._backend.compile(program, optimize=True)
         (self._sound,) = codes
         self.clean = handing_out(self._backend, self._made)
@@ -102,19 +100,20 @@ class InductorPlants:
         return None
 
     def _planted(self, kind: str, random: Random) -> tuple[str, str, Compiled]:
-        place = random.randrange(self._lowered) if kind == "lowering" else None
-        names: list[str] = []
+        """The name of the kernel that is wrong, what is in its code, and what was compiled."""
+        named: list[str] = []
 
         def change(code: str) -> str:
-            if kind != "lowering":
-                name, code = {"kernel source": change_kernel, "library call": change_call}[kind](code, random)
-                names.append(name)
+            name, code = SOURCES[kind](code, random)
+            named.append(name)
             return code
 
-        with self._code(change) as codes, self._lowering(place):
+        place = None if kind in SOURCES else random.randrange(self._lowered)
+        with self._code(change if kind in SOURCES else str) as codes, self._lowering(place):
             made = self._backend.compile(self._program, optimize=True)
-        changed = names or [name for name, text in _kernels(codes[0]).items() if _kernels(self._sound).get(name) != text]
-        return changed[0], _difference(self._sound, codes[0]), made
+        sound = _kernels(self._sound)
+        named += [name for name, text in _kernels(codes[0]).items() if sound.get(name) != text]
+        return named[0], _difference(self._sound, codes[0]), made
 
     @contextmanager
     def _code(self, change: Callable[[str], str]) -> Iterator[list[str]]:
@@ -139,7 +138,8 @@ class InductorPlants:
             def lowered(*args: Any, **kwargs: Any) -> Any:
                 made = right(*args, **kwargs)
                 self._lowered = next(numbers) + 1
-                return lowering.mul(made, 1.01) if self._lowered - 1 == place and made.get_dtype().is_floating_point else made
+                chosen = self._lowered - 1 == place and made.get_dtype().is_floating_point
+                return lowering.mul(made, 1.01) if chosen else made
 
             return lowered
 
@@ -153,5 +153,6 @@ def _kernels(code: str) -> dict[str, str]:
 
 def _difference(before: str, after: str) -> str:
     """The first line that is another."""
-    lines = (f"{old.strip()} -> {new.strip()}" for old, new in zip(before.splitlines(), after.splitlines()) if old != new)
-    return next(lines, "")
+    lines = zip(before.splitlines(), after.splitlines(), strict=False)
+    changed = (f"{old.strip()} -> {new.strip()}" for old, new in lines if old != new and not old.startswith("# AOT ID"))
+    return next(changed, "")

@@ -39,12 +39,14 @@ def _weight(place: Any) -> Any:
 
 def change_attribute(ops: list[Any], random: Random) -> Any:
     """A number, a flag or a name."""
-    op, name, old = random.choice([
-        (op, name, value)
-        for op in ops
-        for name, value in op.get_attributes().items()
-        if isinstance(value, bool | int | float | list) or value in CHOICES
-    ])
+    op, name, old = random.choice(
+        [
+            (op, name, value)
+            for op in ops
+            for name, value in op.get_attributes().items()
+            if isinstance(value, bool | int | float | list) or value in CHOICES
+        ]
+    )
     op.set_attribute(name, CHOICES[old] if isinstance(old, str) else other(old, random))
     return op
 
@@ -57,17 +59,20 @@ def drop_bias(ops: list[Any], random: Random) -> Any:
     return place.get_node()
 
 
+KINDS: Mapping[str, Change] = {
+    "weight bit": change_weight,
+    "dropped bias": drop_bias,
+    "attribute": change_attribute,
+}
+
+
 class OpenVinoPlants:
     """Faults in a model that OpenVINO read: in an operation that depends on the inputs.
 
     A fault counts if it changes what the executed layer makes.
     """
 
-    kinds: Mapping[str, Change] = {
-        "weight bit": change_weight,
-        "dropped bias": drop_bias,
-        "attribute": change_attribute,
-    }
+    kinds = KINDS
 
     def __init__(self, program: Program, inputs: Mapping[str, torch.Tensor]) -> None:
         self._program = program
@@ -84,7 +89,7 @@ class OpenVinoPlants:
         for _ in range(40):
             model = self._sound.clone()
             try:
-                op = self.kinds[kind](_living(model), random)
+                op = KINDS[kind](_living(model), random)
                 model.validate_nodes_and_infer_types()
                 ends = self._ends(model, op)
                 pairs = list(zip(self._values(self._sound, ends), self._values(model, ends), strict=True))
@@ -100,7 +105,7 @@ class OpenVinoPlants:
         return None
 
     def _compiled(self, model: ov.Model) -> Any:
-        with mock.patch.object(ov.Core, "read_model", lambda *_: model.clone()):
+        with mock.patch.object(ov.Core, "read_model", return_value=model.clone()):
             made = self._backend.compile(self._program, optimize=True)
         return handing_out(self._backend, made), made
 

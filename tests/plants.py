@@ -185,7 +185,7 @@ class Planter:
         inputs: Mapping[str, np.ndarray],
         *,
         kinds: Kinds = KINDS,
-        may: Fits = lambda node: True,  # noqa: ARG005
+        may: Fits = lambda node: True,
     ) -> None:
         self.model, self.inputs, self.kinds, self.may, self.drawn = model, inputs, kinds, may, Counter[str]()
         weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}

@@ -56,7 +56,7 @@ def check(one, planter, kinds, program=None):
     """A clean run flags nothing; of each kind, the planted node's row is the first that differs."""
     assert one.compare(planter.clean, program).close
     for kind in kinds:
-        plant = planter.plant(kind, Random(0))
+        plant = planter.plant(kind, Random(0))  # noqa: S311  no secret
         report = one.compare(plant.backend, program)
         assert report.first_divergence is not None, plant.text
         assert report.first_divergence.node == plant.node, f"{plant.text}\n{report.first_divergence}"
