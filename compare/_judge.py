@@ -221,7 +221,7 @@ def worst_effect(effects: Iterable[Difference | None]) -> Difference | None:
 
 def _effect(undisturbed: torch.Tensor, observed: torch.Tensor) -> Difference | None:
     same = (undisturbed.shape, undisturbed.dtype) == (observed.shape, observed.dtype)
-    if same and torch.equal(_bits(undisturbed), _bits(observed)):
+    if same and torch.equal(_bits(undisturbed).to(observed.device), _bits(observed)):
         return None
     return compare_tensors(undisturbed, observed)
 
@@ -249,13 +249,14 @@ def _magnitude(live: Mapping[str, torch.Tensor], node: Node, expected: torch.Ten
     Only where expected and actual differ, as far as an input's elements can be told to go there: a mask of -3.4e38 is
     the same in both, and would explain any difference beside it.
     """
-    differs = expected != actual
+    differs = expected.to(actual.device) != actual
     found = 0.0
     for name in node.reads:
         tensor = live.get(name)
         if tensor is not None and tensor.is_floating_point():
             goes_there = _broadcasts(tensor.shape, expected.shape)
-            found = max(found, typical_magnitude(tensor.expand(expected.shape)[differs] if goes_there else tensor))
+            there = tensor.to(differs.device).expand(expected.shape)[differs] if goes_there else tensor
+            found = max(found, typical_magnitude(there))
     return found
 
 
