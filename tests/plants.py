@@ -18,10 +18,11 @@ from filch.compare import compare_tensors
 
 HIGH_BITS = {np.dtype("float16"): range(6, 15), np.dtype("float32"): range(17, 31)}
 TYPES = [TensorProto.DataType.Value(name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT32", "INT64", "BOOL")]
-STRINGS = {b"none": b"tanh", b"tanh": b"none", b"NOTSET": b"SAME_UPPER"}
+STRINGS = {b"none": b"tanh", b"tanh": b"none", b"NOTSET": b"SAME_UPPER", b"Relu": b"Tanh", b"Tanh": b"Relu"}
 SIMPLE = (AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRING, AttributeProto.INTS)
 OTHERS = ("axis", "epsilon", "perm", "value", "value_float", "value_int", "value_ints")
 MUL = "planted_mul"
+Fits = Callable[[NodeProto], object]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +40,16 @@ class Plant:
 class Draft:
     """A copy of the sound model, in which one node is about to be changed."""
 
-    def __init__(self, model: ModelProto, values: Mapping[str, np.ndarray], random: Random) -> None:
-        self.model = deepcopy(model)
+    def __init__(self, model: ModelProto, values: Mapping[str, np.ndarray], random: Random, may: Fits) -> None:
+        self.model, self.may = deepcopy(model), may
         self.nodes = self.model.graph.node
         self.weights = {tensor.name: tensor for tensor in self.model.graph.initializer}
         self.values, self.random = values, random
         self.floats = {name for name, array in values.items() if array.size and array.dtype in HIGH_BITS}
         self.epsilons = {name for name in self.floats if values[name].size == 1 and 0 < values[name].item() < 0.01}
 
-    def pick(self, fits: Callable[[NodeProto], object]) -> NodeProto:
-        return self.random.choice([node for node in self.nodes if fits(node)])
+    def pick(self, fits: Fits) -> NodeProto:
+        return self.random.choice([node for node in self.nodes if self.may(node) and fits(node)])
 
     def give(self, node: NodeProto, position: int, array: np.ndarray) -> None:
         """Let `node` alone read `array` at one of its inputs."""
@@ -90,11 +91,16 @@ def flip_bit(draft: Draft) -> NodeProto:
     weights = draft.floats & draft.weights.keys()
     node = draft.pick(lambda node: weights & set(node.input))
     position = draft.random.choice([i for i, name in enumerate(node.input) if name in weights])
-    array = draft.values[node.input[position]].copy()
-    bits, bit = array.reshape(-1).view(f"uint{8 * array.itemsize}"), draft.random.choice(HIGH_BITS[array.dtype])
-    bits[draft.random.randrange(array.size)] ^= 1 << bit
-    draft.give(node, position, array)
+    draft.give(node, position, flipped(draft.values[node.input[position]], draft.random))
     return node
+
+
+def flipped(array: np.ndarray, random: Random) -> np.ndarray:
+    """A copy with one bit changed."""
+    made = array.copy()
+    bits, bit = made.reshape(-1).view(f"uint{8 * made.itemsize}"), random.choice(HIGH_BITS[made.dtype])
+    bits[random.randrange(made.size)] ^= 1 << bit
+    return made
 
 
 def swap_inputs(draft: Draft) -> NodeProto:
@@ -124,6 +130,15 @@ def drop_bias(draft: Draft) -> NodeProto:
     return node
 
 
+def drop_input(draft: Draft) -> NodeProto:
+    """Any of those that the operator can do without; it refuses the others."""
+    node = draft.pick(lambda node: len(node.input) > 1)
+    node.input[draft.random.choice([i for i, name in enumerate(node.input) if name])] = ""
+    while not node.input[-1]:
+        node.input.pop()
+    return node
+
+
 def change_constant(draft: Draft) -> NodeProto:
     """One number of a Constant that is small, hence a setting rather than data."""
     node = draft.pick(lambda node: node.op_type == "Constant" and 0 < draft.values[node.output[0]].size <= 8)
@@ -146,7 +161,8 @@ def change_attribute(draft: Draft, name: str = "") -> NodeProto:
     return node
 
 
-KINDS: dict[str, Callable[[Draft], NodeProto]] = {
+Kinds = Mapping[str, Callable[[Draft], NodeProto]]
+KINDS: Kinds = {
     "epsilon": change_epsilon,
     "axis": change_axis,
     "weight bit": flip_bit,
@@ -161,26 +177,33 @@ KINDS: dict[str, Callable[[Draft], NodeProto]] = {
 
 
 class Planter:
-    """Plants faults in one sound model, which is run on `inputs` (by name)."""
+    """Plants faults in one sound model, which is run on `inputs` (by name), in the nodes that `may` be wrong."""
 
-    def __init__(self, model: ModelProto, inputs: Mapping[str, np.ndarray]) -> None:
-        self.model, self.inputs, self.drawn = model, inputs, Counter[str]()
+    def __init__(
+        self,
+        model: ModelProto,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        kinds: Kinds = KINDS,
+        may: Fits = lambda node: True,
+    ) -> None:
+        self.model, self.inputs, self.kinds, self.may, self.drawn = model, inputs, kinds, may, Counter[str]()
         weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
         self.values = {**inputs, **weights, **run(model, inputs, [x for node in model.graph.node for x in node.output])}
 
     def plant(self, kind: str, random: Random) -> Plant | None:
         """A fault with which the model still runs and the wrong node's value is wrong; None if none was found."""
         for _ in range(80):  # most swapped inputs and other types are refused
-            draft = Draft(self.model, self.values, random)
+            draft = Draft(self.model, self.values, random, self.may)
             self.drawn[kind] += 1
             try:
-                node = KINDS[kind](draft)
+                node = self.kinds[kind](draft)
                 pairs = self.right_and_wrong(draft, node)
             except IndexError:  # there is no such node
                 return None
             except Exception:  # noqa: BLE001, S112  ONNX Runtime refuses it
                 continue
-            tolerated = all(compare_tensors(*map(torch.tensor, pair)).close for pair in pairs)
+            tolerated = all(is_tolerated(*pair) for pair in pairs)
             if not tolerated or any(is_off(*pair) for pair in pairs):
                 return Plant(kind, node.name, node.output[0], helper.printable_node(node), draft.model, tolerated)
         return None
@@ -223,6 +246,11 @@ def run(model: ModelProto, inputs: Mapping[str, np.ndarray], names: list[str]) -
     found = session.run(None, {entry.name: inputs[entry.name] for entry in session.get_inputs()})
     made = zip(session.get_outputs(), found, strict=True)
     return {entry.name: array for entry, array in made if isinstance(array, np.ndarray)}
+
+
+def is_tolerated(right: np.ndarray, wrong: np.ndarray) -> bool:
+    """Whether `compare_tensors` calls them close."""
+    return compare_tensors(torch.tensor(right), torch.tensor(wrong)).close
 
 
 def is_off(right: np.ndarray, wrong: np.ndarray) -> bool:

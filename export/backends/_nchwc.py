@@ -1,6 +1,7 @@
 """ONNX Runtime's blocked layout: its convolutions on the CPU keep 8 or 16 channels side by side (NCHWc)."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from .._graph import Graph, Node
 
 DOMAIN = "com.microsoft.nchwc::"
+_ACTIVATIONS = frozenset({"Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
 CHANNELS_LAST = (0, 2, 3, 1)
 WIDENED = "InsertedPrecisionFreeCast_"  # what ONNX Runtime puts before the name of a float16 value held in float32
 _NAME = re.compile(rf"({WIDENED})?(?P<value>.+)_nchwc(_token_\d+)?")  # ONNX Runtime numbers what would not be unique
@@ -45,19 +47,20 @@ def held_by(node: Node, exported: Graph) -> str | None:
     value: str | None = named["value"]
     summed = len(node.inputs) > 3 and bool(node.inputs[3])
     if summed:
-        value = _next(named["value"], "Add", exported)
-    activation = node.attributes.get("activation")
-    if value is None or not activation or (not summed and _makes(value, activation, exported)):
+        value = _next(named["value"], ("Add",), exported)
+    if value is None or not node.attributes.get("activation") or (not summed and _makes(value, _ACTIVATIONS, exported)):
         return value
-    return _next(value, activation, exported)
+    # That it is another activation than the exported one, or of something without the sum, is for the numbers to show.
+    ends = (value, _next(value, ("Add",), exported))
+    return next((found for end in ends if end and (found := _next(end, _ACTIVATIONS, exported))), None)
 
 
-def _makes(value: str, op: str, exported: Graph) -> bool:
+def _makes(value: str, ops: Collection[str], exported: Graph) -> bool:
     node = exported.producer.get(value)
-    return node is not None and node.op == op
+    return node is not None and node.op in ops
 
 
-def _next(value: str, op: str, exported: Graph) -> str | None:
-    """What the only node of this operator makes of a value."""
-    users = [node for node in exported.consumers.get(value, ()) if node.op == op]
+def _next(value: str, ops: Collection[str], exported: Graph) -> str | None:
+    """What the only node of these operators makes of a value."""
+    users = [node for node in exported.consumers.get(value, ()) if node.op in ops]
     return users[0].outputs[0] if len(users) == 1 else None

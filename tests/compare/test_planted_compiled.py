@@ -1,0 +1,96 @@
+"""Faults planted in what a backend made of a sound program: the compiled node that is wrong is named first."""
+
+from functools import cache
+from random import Random
+
+import pytest
+import torch
+from compiled_plants import OrtPlants
+from compilers import needs_compiler
+from torch import nn
+from zoo import ZOO
+
+from filch.compare import compare
+from filch.export import export, optimize
+from filch.steal import ModuleInfo, argument_tensors, steal_forward
+
+
+class Small(nn.Module):
+    """Two kernels of Inductor's own with a library's between."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return torch.tanh(self.linear(self.norm(x))) + x * 0.5
+
+
+def small():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Small().eval(), (torch.randn(4, 16),), {}
+
+
+class Subject:
+    """A model with its program, and what was stolen from it."""
+
+    def __init__(self, model, args, kwargs):
+        with torch.no_grad(), steal_forward(model, submodules=True) as self.capture:
+            model(*args, **kwargs)
+        self.program = export(model, args, kwargs)
+        taken = argument_tensors(ModuleInfo.of(model).parameters, args, kwargs)
+        self.inputs = {value: taken[path] for value, path in self.program.inputs.items()}
+
+    def compare(self, backend, program=None):
+        return compare(self.capture, program or self.program, backend=backend, stages=("compiled",))
+
+
+@cache
+def subject(name):
+    return Subject(*(small() if name == "small" else ZOO[name]()))
+
+
+def check(one, planter, kinds, program=None):
+    """A clean run flags nothing; of each kind, the planted node's row is the first that differs."""
+    assert one.compare(planter.clean, program).close
+    for kind in kinds:
+        plant = planter.plant(kind, Random(0))  # noqa: S311  no secret
+        report = one.compare(plant.backend, program)
+        assert report.first_divergence is not None, plant.text
+        assert report.first_divergence.node == plant.node, f"{plant.text}\n{report.first_divergence}"
+        assert report.undisturbed
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "kinds"),
+    [
+        ("resnet", "all", ("weight bit", "dropped input", "activation", "attribute")),
+        ("resnet", "extended", ("weight bit", "dropped input", "attribute")),
+        ("vit", "all", ("epsilon", "weight bit", "swapped inputs", "dropped input", "attribute")),
+    ],
+)
+def test_a_wrong_node_of_the_graph_that_onnx_runtime_optimised_is_named_first(name, level, kinds):
+    """The file that ONNX Runtime saved is changed in one node, and both the undisturbed and the observed run use it."""
+    one = subject(name)
+    program = optimize(one.program)
+    check(one, OrtPlants(program, one.inputs, level), kinds, program)
+
+
+def test_a_wrong_layer_of_the_model_that_openvino_read_is_named_first():
+    """OpenVINO compiles a model in which one operation is wrong."""
+    pytest.importorskip("openvino", reason="backend 'openvino' needs pip install 'filch[openvino]'")
+    from openvino_plants import OpenVinoPlants
+
+    one = subject("resnet")
+    check(one, OpenVinoPlants(one.program, one.inputs), ("weight bit", "attribute"))
+
+
+@needs_compiler
+def test_a_wrong_kernel_of_inductor_is_named_first():
+    """Its source, the library's function that it calls, or the lowering that made it is wrong."""
+    from inductor_plants import InductorPlants
+
+    one = subject("small")
+    check(one, InductorPlants(one.program, one.inputs), InductorPlants.kinds)
