@@ -4,6 +4,7 @@ from ._calls import ModuleCall, Port
 from ._errors import BackendError, ExportError, ProgramError
 from ._export import export
 from ._graph import Graph, Node, Value
+from ._lower import Lowering, Precision, lower
 from ._optimize import optimize
 from ._original import Original
 from ._program import Program, load_program
@@ -12,14 +13,17 @@ __all__ = [
     "BackendError",
     "ExportError",
     "Graph",
+    "Lowering",
     "ModuleCall",
     "Node",
     "Original",
     "Port",
+    "Precision",
     "Program",
     "ProgramError",
     "Value",
     "export",
     "load_program",
+    "lower",
     "optimize",
 ]
