@@ -1,5 +1,6 @@
 """Holds the values of a graph against their references, a row each."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +14,7 @@ from ._metrics import Difference, compare_tensors, typical_magnitude
 from ._origins import Origins
 from ._references import Reference
 from ._report import Row, Status
-from ._tolerance import Limits, Tolerance, default_tolerance
+from ._tolerance import Limits, Tolerance, default_tolerance, quantized_tolerance
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Ran:
         values: what its nodes made, by name; its inputs too.
         outputs: the outputs of the undisturbed run, by name.
         same: the exported graph's names of the values that have others here.
+        lower_precision: see `compare`.
     """
 
     call: int
@@ -35,6 +37,7 @@ class Ran:
     values: Mapping[str, torch.Tensor]
     outputs: Mapping[str, torch.Tensor]
     same: Mapping[str, str] = field(default_factory=dict)
+    lower_precision: bool = False
 
     @property
     def effect(self) -> Difference | None:
@@ -65,6 +68,10 @@ _OF_SEQUENCES = frozenset(
 )
 
 
+# What they make are integers of a scale of their own.
+_QUANTIZES = re.compile(r"(.*::)?(QuantizeLinear|DynamicQuantizeLinear|QLinear\w+|QGemm|\w+Integer)$")
+
+
 def judge(ran: Ran, references: Mapping[str, Reference], origins: Origins | None, limits: Limits) -> Iterator[Row]:
     """A row for each value that a node made, in order, then one for each output of the undisturbed run.
 
@@ -79,7 +86,7 @@ def judge(ran: Ran, references: Mapping[str, Reference], origins: Origins | None
         for name in node.outputs:
             if name:
                 known = ran.same.get(name, name)
-                reference, limit = references.get(known), limits.get(known)
+                reference, limit = references.get(known), limits.get(name, limits.get(known))
                 row = _row(ran, index, node, name, reference=reference, origins=origins, tolerance=limit)
                 if row.judged:
                     judged.add(name)
@@ -99,11 +106,18 @@ def judge(ran: Ran, references: Mapping[str, Reference], origins: Origins | None
             source=node.source,
         )
         known, magnitude = ran.same.get(name, name), partial(_magnitude, ran, node)
-        limit = limits.get(known)
-        yield _judged(row, references.get(known), ran.outputs.get(name), tolerance=limit, magnitude=magnitude)
+        limit = limits.get(name, limits.get(known))
+        measure = partial(compare_tensors, tolerance=limit, lower_precision=ran.lower_precision)
+        yield _judged(row, references.get(known), ran.outputs.get(name), measure=measure, magnitude=magnitude)
 
 
-def limits_of(graph: Graph, values: Mapping[str, torch.Tensor], tolerance: float | Tolerance | None) -> Limits:
+def limits_of(
+    graph: Graph,
+    values: Mapping[str, torch.Tensor],
+    tolerance: float | Tolerance | None,
+    *,
+    lower_precision: bool = False,
+) -> Limits:
     """The tolerance of each value: what the user says, else that of the coarsest floating-point type on the way to it.
 
     A float32 that was computed from float16 is no better than float16 is, on either side.
@@ -112,12 +126,16 @@ def limits_of(graph: Graph, values: Mapping[str, torch.Tensor], tolerance: float
         graph: the exported graph.
         values: its values, by name: those that ran, else their references.
         tolerance: see `compare`.
+        lower_precision: let numbers that were integers on the way be as far off as these are coarse.
     """
     if tolerance is not None:
         return dict.fromkeys(graph.known, tolerance)
     found: dict[str, Tolerance] = {}
     for node in graph.nodes:
         before = [found[name] for name in node.reads if name in found]
+        if lower_precision and (coarse := quantized_tolerance(node, graph)) is not None:
+            found |= dict.fromkeys(node.outputs, coarse)
+            continue
         for name in node.outputs:
             tensor = values.get(name)
             if tensor is not None and tensor.is_floating_point():
@@ -161,7 +179,8 @@ def _row(
     )
     inside = origins.inside(name) if origins and reference is None else ""
     magnitude = partial(_magnitude, ran, node)
-    return _judged(row, reference, ran.values.get(name), tolerance=tolerance, magnitude=magnitude, inside=inside)
+    measure = partial(compare_tensors, tolerance=tolerance, lower_precision=ran.lower_precision)
+    return _judged(row, reference, ran.values.get(name), measure=measure, magnitude=magnitude, inside=inside)
 
 
 def _magnitude(ran: Ran, node: Node, expected: torch.Tensor, actual: torch.Tensor) -> float:
@@ -189,7 +208,7 @@ def _judged(
     reference: Reference | None,
     actual: torch.Tensor | None,
     *,
-    tolerance: float | Tolerance | None,
+    measure: Callable[..., Difference],
     magnitude: Callable[[torch.Tensor, torch.Tensor], float],
     inside: str = "",
 ) -> Row:
@@ -197,17 +216,17 @@ def _judged(
         row = replace(row, dtype=str(actual.dtype).removeprefix("torch."), shape=tuple(actual.shape))
     if actual is None and row.op in _OF_SEQUENCES:
         return replace(row, status="no value", reason="a sequence of tensors: they are judged where they are taken out")
+    if actual is not None and _QUANTIZES.match(row.op) and reference is None:
+        return replace(row, status="no value", reason="integers: they are judged where they are numbers again")
     if reference is None:
         if inside:
             return replace(row, status="no value", reason=inside)
         return replace(row, status="not mapped", reason="nothing says what it should be")
     if actual is None:
         return replace(row, status="no value", reason="the backend does not give it", evidence=reference.evidence)
-    difference = compare_tensors(reference.tensor, actual, tolerance=tolerance)
+    difference = measure(reference.tensor, actual)
     if not difference.close and not difference.problem:  # unless rounding of what went into it explains the difference
-        difference = compare_tensors(
-            reference.tensor, actual, tolerance=tolerance, magnitude=magnitude(reference.tensor, actual)
-        )
+        difference = measure(reference.tensor, actual, magnitude=magnitude(reference.tensor, actual))
     return replace(
         row,
         status=_status(difference),

@@ -21,6 +21,8 @@ def module_rows(
     call: StolenCall,
     values: Mapping[str, torch.Tensor],
     limits: Limits,
+    *,
+    lower_precision: bool = False,
 ) -> Iterator[ModuleRow]:
     """A row for each tensor of each module call, in the order of the run.
 
@@ -30,6 +32,7 @@ def module_rows(
         call: which call of the model.
         values: what the exported graph made of it, by name.
         limits: the tolerance of each value.
+        lower_precision: see `compare`.
     """
     inference = Inference(program.graph, values) if program.is_foreign else None
     for (path, iteration), record in call.keys.items():
@@ -41,7 +44,12 @@ def module_rows(
                 difference = None
                 actual = None if value is None else values.get(value, program.constant(value))
                 if actual is not None:
-                    difference = compare_tensors(in_pairs(tensor), in_pairs(actual), tolerance=limits.get(value or ""))
+                    difference = compare_tensors(
+                        in_pairs(tensor),
+                        in_pairs(actual),
+                        tolerance=limits.get(value or ""),
+                        lower_precision=lower_precision,
+                    )
                 yield ModuleRow(call.index, path, iteration, side, place, how, value, note, difference)
 
 

@@ -9,7 +9,7 @@ from filch.export import ExportError, Program
 from filch.steal import Key, Records, argument_tensors, tensors
 
 from ._derived import Derivation
-from ._inputs import StolenCall
+from ._inputs import StolenCall, cast_notes
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,10 @@ class References:
     eager's values, and only believed if it ends at eager's value again.
     """
 
-    def __init__(self, reference: Records, program: Program) -> None:
+    def __init__(self, reference: Records, program: Program, *, lower_precision: bool = False) -> None:
         self._reference = reference
         self._program = program
+        self._lower_precision = lower_precision
         self._derivation: Derivation | None = None
         self.notes: list[str] = []
         if program.missing:
@@ -43,18 +44,21 @@ class References:
 
     def of(self, call: StolenCall) -> dict[str, Reference]:
         """The reference values by the names of the exported graph's values, for one call."""
-        found = {name: Reference(tensor, "eager") for name, tensor in self._eager(call).items()}
+        stolen = stolen_values(self._reference, self._program, call)
+        found = {name: Reference(tensor, "eager") for name, tensor in self._eager(call, stolen).items()}
         if found and self._derivation is None and self._program.original is not None:
             self._derivation = Derivation(self._program.original, frozenset(found))
-        stolen = stolen_values(self._reference, self._program, call)
         if self._derivation is not None:
             known = {name: item.tensor for name, item in found.items()}
             found |= {name: Reference(t, "derived") for name, t in self._derivation.run(known, call.inputs).items()}
         return found | {name: Reference(tensor, "module") for name, tensor in stolen.items()}
 
-    def _eager(self, call: StolenCall) -> Mapping[str, torch.Tensor]:
+    def _eager(self, call: StolenCall, stolen: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         original = self._program.original
         if original is None:
+            return {}
+        if self._lower_precision and cast_notes(original.graph, {**call.inputs, **stolen}):
+            self._note("the model was exported in a lower precision than it was stolen in: only modules are references")
             return {}
         found: dict[str, torch.Tensor] = {}
         try:

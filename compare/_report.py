@@ -257,7 +257,8 @@ class Report:
 
         Args:
             view: `nodes` (a row for each value of each graph), `operators` (a row for each operation of the model, in
-                hidet's manner) or `modules` (a row for each tensor that a module took or gave).
+                hidet's manner), `modules` (a row for each tensor that a module took or gave) or `precision` (a row for
+                each value: its signal-to-noise ratio, and how many elements overflowed or were clipped).
             wide: all rows and columns, nothing cut.
             width: characters in a line; None is the terminal's.
         """
