@@ -12,23 +12,31 @@ if TYPE_CHECKING:
     from ._diff import DiffRow, DumpDiff, diff
     from ._errors import CompareError
     from ._metrics import Difference, compare_tensors
+    from ._precision import PrecisionReport, keep_precise
     from ._report import ModuleRow, Operator, Report, Row
+    from ._sensitivity import Sensitivity
     from ._tolerance import Tolerance, default_tolerance
+    from ._trial import Goal, Outcome
 
 __all__ = [
     "CompareError",
     "DiffRow",
     "Difference",
     "DumpDiff",
+    "Goal",
     "ModuleRow",
     "Operator",
+    "Outcome",
+    "PrecisionReport",
     "Report",
     "Row",
+    "Sensitivity",
     "Tolerance",
     "compare",
     "compare_tensors",
     "default_tolerance",
     "diff",
+    "keep_precise",
     "tiny_llm",
 ]
 
@@ -37,15 +45,20 @@ _PLACES = {
     "DiffRow": "_diff",
     "Difference": "_metrics",
     "DumpDiff": "_diff",
+    "Goal": "_trial",
     "ModuleRow": "_report",
     "Operator": "_report",
+    "Outcome": "_trial",
+    "PrecisionReport": "_precision",
     "Report": "_report",
     "Row": "_report",
+    "Sensitivity": "_sensitivity",
     "Tolerance": "_tolerance",
     "compare": "_compare",
     "compare_tensors": "_metrics",
     "default_tolerance": "_tolerance",
     "diff": "_diff",
+    "keep_precise": "_precision",
     "tiny_llm": "_demo",
 }
 

@@ -8,14 +8,14 @@ import textwrap
 import traceback
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from filch.export import Program, export, load_program, optimize
+from filch.export import Precision, Program, export, load_program, optimize
 from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
 
 from ._compare import compare
@@ -23,6 +23,8 @@ from ._demo import tiny_llm
 from ._diff import diff
 from ._errors import CompareError
 from ._factory import Subject, make_subject
+from ._precision import keep_precise
+from ._precision_table import render_precision
 from ._progress import progress
 from ._rendering import render, render_diff, verdict
 from ._report import Report
@@ -43,7 +45,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the e
 Wide = Annotated[bool, typer.Option("--wide", help="All rows and columns, however wide.")]
 Backend = Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")]
 ToleranceOption = Annotated[float | None, typer.Option(help="Harmonic error allowed; by dtype if not given.")]
-View = Annotated[str, typer.Option(help="nodes, operators or modules.")]
+LowerPrecision = Annotated[
+    bool, typer.Option("--lower-precision", help="Values may be of a coarser type than the model's, or quantised.")
+]
+View = Annotated[str, typer.Option(help="nodes, operators, modules or precision.")]
 
 
 @app.command()
@@ -174,6 +179,7 @@ def compare_command(
     program: Annotated[Path, typer.Argument(help="An ONNX file.")],
     backend: Backend = "onnxruntime-cpu",
     tolerance: ToleranceOption = None,
+    lower_precision: LowerPrecision = False,
     view: View = "nodes",
     wide: Wide = False,
     as_json: Json = False,
@@ -182,7 +188,7 @@ def compare_command(
     """Compare what an ONNX file computes with what the model did."""
     _known_view(view)
     with progress("compare", quiet=quiet or as_json):
-        report = compare(reference, program, backend=backend, tolerance=tolerance)
+        report = compare(reference, program, backend=backend, tolerance=tolerance, lower_precision=lower_precision)
     if not quiet:
         typer.echo(report.to_json() if as_json else render(report, view, wide=wide))
     raise typer.Exit(not report.close)
@@ -239,6 +245,32 @@ def check(
     raise typer.Exit(not all(report.close for report in reports))
 
 
+@app.command()
+def precision(
+    factory: Factory,
+    to: Annotated[str, typer.Option(help="float16, bfloat16, int8 (weights and activations) or int4 (weights).")],
+    backend: Backend = "onnxruntime-cpu",
+    tolerance: ToleranceOption = None,
+    snr: Annotated[float | None, typer.Option(help="Instead: the decibels of SNR that the outputs need.")] = None,
+    measure: Annotated[int | None, typer.Option(help="How many nodes to lower alone; 32 if not given.")] = None,
+    wide: Wide = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Lower a model's precision, and find the nodes that have to stay in float32 so that it is good enough."""
+    with progress("precision", quiet=quiet or as_json), redirect_stdout(sys.stderr):
+        subject = make_subject(factory)
+        program = optimize(_export(subject))
+        with steal_forward(subject.model) as capture:
+            _run(subject)
+        found = keep_precise(
+            capture, program, to=cast("Precision", to), backend=backend, tolerance=tolerance, snr=snr, measure=measure
+        )
+    if not quiet:
+        typer.echo(found.to_json() if as_json else render_precision(found, wide=wide))
+    raise typer.Exit(not found.close)
+
+
 def _export(subject: Subject) -> Program:
     return export(subject.model, subject.args, subject.kwargs, dynamic_shapes=subject.dynamic_shapes)
 
@@ -255,8 +287,8 @@ def _run(subject: Subject) -> None:
 
 
 def _known_view(view: str) -> None:
-    if view not in ("nodes", "operators", "modules"):
-        raise FilchError(f"there is no view {view!r}; there are nodes, operators and modules")
+    if view not in ("nodes", "operators", "modules", "precision"):
+        raise FilchError(f"there is no view {view!r}; there are nodes, operators, modules and precision")
 
 
 def _say(quiet: bool, text: str) -> None:

@@ -15,7 +15,7 @@ from filch.export.backends import Compiled, get_backend
 
 from ._metrics import compare_tensors
 
-_AGAIN = "//again"
+AGAIN = "//again"
 
 
 class Derivation:
@@ -47,7 +47,7 @@ class Derivation:
         return {name: tensor for name, tensor in found.items() if name in believed}
 
     def _compile(self, original: Original, graph: Graph) -> Compiled | None:
-        model = _cut(original.model.clone(), graph, self._nodes, self._inside)
+        model = cut(original.model.clone(), graph, self._nodes, self._inside)
         try:
             return self._backend.compile(Program(model), optimize=False)
         except BackendError:
@@ -64,7 +64,7 @@ class Derivation:
             sound[node.name] = all(
                 all(sound[user.name] for user in users.get(name, ()))
                 if name in self._inside
-                else _reproduced(eager.get(name), found.get(name + _AGAIN, found.get(name)))
+                else _reproduced(eager.get(name), found.get(name + AGAIN, found.get(name)))
                 for name in node.outputs
                 if name
             )
@@ -75,7 +75,7 @@ def _reproduced(eager: torch.Tensor | None, again: torch.Tensor | None) -> bool:
     return eager is None or compare_tensors(eager, again).close
 
 
-def _cut(model: ir.Model, graph: Graph, nodes: list[Node], inside: set[str]) -> ir.Model:
+def cut(model: ir.Model, graph: Graph, nodes: list[Node], inside: set[str]) -> ir.Model:
     """Only `nodes`; what they read of eager's becomes an input, what they make of it an output of another name."""
     kept = {node.name for node in nodes}
     names = [node.name for node in graph.nodes]
@@ -88,7 +88,7 @@ def _cut(model: ir.Model, graph: Graph, nodes: list[Node], inside: set[str]) -> 
         old = values[name]
         new = ir.Value(name=name, type=old.type, shape=old.shape)
         old.replace_all_uses_with(new)
-        old.name = name + _AGAIN
+        old.name = name + AGAIN
         feeds[name] = new
     for node, name in zip(list(whole), names, strict=True):
         if name in kept:
