@@ -15,7 +15,7 @@ from ._computed import in_pairs
 from ._errors import CompareError
 from ._fates import fates_of
 from ._inputs import StolenCall, cast_inputs, cast_notes
-from ._judge import Judge, Run, in_order, worst_effect
+from ._judge import Judge, Run, in_order
 from ._limits import Limits
 from ._lowered import Lowered
 from ._metrics import Difference
@@ -103,7 +103,8 @@ class Comparison:
                 rows += judged[0]
                 effects.append(judged[1])
                 sources = sources if sources.is_whole else self._sources(call)
-        return Found(rows, modules.rows, operators_of(self._given, call, rows), worst_effect(effects))
+        # What the observer does to the graph that really runs is what counts: where there is one, it comes last.
+        return Found(rows, modules.rows, operators_of(self._given, call, rows), effects[-1])
 
     def _judged(
         self, stage: Stage, call: StolenCall, sources: Sources, modules: Modules

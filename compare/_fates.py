@@ -23,7 +23,9 @@ def tally(fates: Sequence[Fate]) -> str:
         "folded": "are folded",
         "removed": "are removed",
     }
-    return f"of {len(fates)} exported nodes " + ", ".join(f"{count[how]} {word}" for how, word in words.items())
+    return f"of {len(fates)} exported nodes " + ", ".join(
+        f"{count[how]} {word}" for how, word in words.items() if count[how]
+    )
 
 
 class _Fates:

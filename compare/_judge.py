@@ -135,31 +135,31 @@ class Judge:
 
     def _judge(self, name: str, tensor: torch.Tensor | None) -> Row:
         known, (_, node) = self._run.known_as(name), self._places[name]
-        reference = self._reference(name, tensor)
+        held = self._sources.get(known)
+        reference = self._fitted(name, held, tensor)
         row = self._with_numbers(self._row(name), reference, tensor, node)
         if row.judged:
             self._judged.add(name)
         if row.diverged and self._origins is None:
             row = _with_unjudged(row, self._run.graph, node, self._judged)
-        if self._listen is not None and tensor is not None and reference is self._sources.get(known):
+        if self._listen is not None and tensor is not None and reference is held:
             self._listen(known, tensor, reference, row)
         self._asked[known] -= 1
         if not self._asked[known]:
             self._sources.done(known)
         return row
 
-    def _reference(self, name: str, tensor: torch.Tensor | None) -> Reference | None:
-        known, lowered = self._sources.get(self._run.known_as(name)), self._run.lowered
-        return known if lowered is None else lowered.reference(name, known, tensor)
+    def _fitted(self, name: str, held: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
+        lowered = self._run.lowered
+        return held if lowered is None else lowered.reference(name, held, tensor)
 
     def _with_numbers(self, row: Row, reference: Reference | None, tensor: torch.Tensor | None, node: Node) -> Row:
         lowered = self._run.lowered
         inside = lowered.unjudged(node, tensor) if lowered is not None else ""
         if not inside and reference is None and self._origins is not None and row.kind != "output":
             inside = self._origins.inside(row.value)
-        measure = partial(
-            compare_tensors, tolerance=self._limit(row.value, tensor), lower_precision=lowered is not None
-        )
+        limit = self._limit(row.value, tensor)
+        measure = partial(compare_tensors, tolerance=limit, lower_precision=lowered is not None)
         magnitude = partial(_magnitude, self._live, node)
         row = _judged(row, reference, tensor, measure=measure, magnitude=magnitude, inside=inside)
         return row if lowered is None else lowered.with_clipped(row, node, self._live, reference)
@@ -213,7 +213,8 @@ class Judge:
             source=node.source,
         )
         tensor = self._run.outputs.get(name)
-        return self._with_numbers(row, self._reference(name, tensor), tensor, node)
+        reference = self._fitted(name, self._sources.get(self._run.known_as(name)), tensor)
+        return self._with_numbers(row, reference, tensor, node)
 
 
 def judge(
@@ -242,7 +243,7 @@ def worst_effect(effects: Iterable[Difference | None]) -> Difference | None:
 
 def _effect(undisturbed: torch.Tensor, observed: torch.Tensor) -> Difference | None:
     same = (undisturbed.shape, undisturbed.dtype) == (observed.shape, observed.dtype)
-    if same and torch.equal(_bits(undisturbed), _bits(observed)):
+    if same and torch.equal(_bits(undisturbed).to(observed.device), _bits(observed)):
         return None
     return compare_tensors(undisturbed, observed)
 
@@ -270,13 +271,14 @@ def _magnitude(live: Mapping[str, torch.Tensor], node: Node, expected: torch.Ten
     Only where expected and actual differ, as far as an input's elements can be told to go there: a mask of -3.4e38 is
     the same in both, and would explain any difference beside it.
     """
-    differs = expected != actual.to(expected.dtype)
+    differs = expected.to(actual.device) != actual.to(expected.dtype)
     found = 0.0
     for name in node.reads:
         tensor = live.get(name)
         if tensor is not None and tensor.is_floating_point():
             goes_there = _broadcasts(tensor.shape, expected.shape)
-            found = max(found, typical_magnitude(tensor.expand(expected.shape)[differs] if goes_there else tensor))
+            there = tensor.to(differs.device).expand(expected.shape)[differs] if goes_there else tensor
+            found = max(found, typical_magnitude(there))
     return found
 
 

@@ -15,7 +15,8 @@ class Limits:
     Args:
         graph: the exported graph.
         tolerance: see `compare`.
-        lower_precision: see `compare`; numbers that were integers on the way may be as far off as these are coarse.
+        lower_precision: see `compare`; inputs and weights count too, and numbers that were integers on the way may be
+            as far off as these are coarse.
     """
 
     def __init__(self, graph: Graph, tolerance: float | Tolerance | None, *, lower_precision: bool = False) -> None:

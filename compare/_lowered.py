@@ -42,8 +42,8 @@ class Lowered:
     @classmethod
     def of(cls, graph: Graph, program: Program) -> Self:
         """For a graph that was made of `program`."""
-        known = _names(program)
-        return cls(program, {**_stand_ins(graph, known), **_renamed(graph, program)})
+        same = _stand_ins(graph, _names(program))
+        return cls(program, {**same, **_renamed(graph, program, same)})
 
     def reference(self, name: str, known: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
         """What a value should be, in its own type if that is a finer one; a stand-in of integers has no reference."""
@@ -79,7 +79,8 @@ class Lowered:
 def _names(program: Program) -> frozenset[str]:
     """The names of the values that there may be references of."""
     ports = (port.value for call in program.module_calls.values() for port in (*call.inputs, *call.outputs))
-    names = {*program.graph.inputs, *program.graph.outputs, *(name for name in ports if name is not None)}
+    graph = program.graph
+    names = {*graph.inputs, *graph.outputs, *(name for name in ports if name is not None)}
     try:
         return frozenset(names if program.original is None else names | program.original.graph.known)
     except ExportError:
@@ -110,8 +111,8 @@ def _casts(node: Node, graph: Graph) -> bool:
     return all("float" in dtype for dtype in types)
 
 
-def _renamed(graph: Graph, program: Program) -> dict[str, str]:
-    """Values that are called like one of the exported graph and are another.
+def _renamed(graph: Graph, program: Program, same: Mapping[str, str]) -> dict[str, str]:
+    """Values that are called like one of the exported graph, or stand in for it by `same`, and are another.
 
     ONNX Runtime's tool takes a Relu out that the range of the integers does as well, and gives its value's name to what
     the Relu was given; no reference has the name "".
@@ -124,10 +125,10 @@ def _renamed(graph: Graph, program: Program) -> dict[str, str]:
         name: ""
         for name, users in graph.consumers.items()
         if any(user.op == "QuantizeLinear" for user in users)
-        and name in before
-        and before[name].op in ("Relu", "Clip")
+        and (was := before.get(same.get(name, name))) is not None
+        and was.op in ("Relu", "Clip")
         and name in graph.producer
-        and graph.producer[name].op != before[name].op
+        and graph.producer[name].op != was.op
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -93,13 +94,30 @@ class References:
     def _weight(self, name: str) -> torch.Tensor | None:
         """A weight as the program has it; where that is in a lower precision, as the exported program had it."""
         held = self._program.constant(name)
-        if not self._lower_precision or self._program.original is None:
-            return held
-        try:
-            before = Program(self._program.original.model).constant(name)
-        except ExportError:  # which is noted elsewhere
-            return held
+        before = self._untouched.get(name)
         return before if before is not None and (held is None or held.dtype != before.dtype) else held
+
+    @cached_property
+    def _untouched(self) -> Mapping[str, torch.Tensor]:
+        """The weights of the exported program, if a lower precision is allowed: without those that others went into.
+
+        Optimisers call a weight into which they have multiplied another one by its old name, but what used it is gone.
+        """
+        original = self._program.original
+        if not self._lower_precision or original is None:
+            return {}
+        try:
+            graph, exported = original.graph, Program(original.model)
+        except ExportError:  # which is noted elsewhere
+            return {}
+        known = self._program.graph.known
+        kept = (
+            name
+            for name in graph.constants
+            if name in self._wanted
+            and all(made in known for user in graph.consumers.get(name, ()) for made in user.outputs)
+        )
+        return {name: tensor for name in kept if (tensor := exported.constant(name)) is not None}
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

@@ -138,7 +138,7 @@ def _all_close(report: Report) -> str:
 def _nodes(report: Report, *, wide: bool) -> Iterable[Table | Text]:
     for title, rows in _by_graph(report):
         yield Text(title)
-        if rows[0].stage == "compiled" and report.fates:
+        if rows[0].stage == "compiled" and any(fate.how != "survives" for fate in report.fates):
             yield Text(tally(report.fates))
         yield from _node_table(rows, wide=wide)
 
@@ -154,7 +154,7 @@ def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
         yield _table(columns, shown)
     else:
         table = _plain_table()
-        widths = _TIMED_WIDTHS if timed else _WIDTHS
+        widths = _TIMED_WIDTHS if timed else _LONG_WIDTHS if any(row.kind == "inserted" for row in shown) else _WIDTHS
         for title in ("", "kind", "operator", "module", "dtype", "error", *(["µs"] if timed else []), "attention"):
             table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=widths.get(title))
         for row in shown:
@@ -167,7 +167,8 @@ def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
         yield Text(f"and {hidden} values that do not depend on the inputs, {judgement}")
 
 
-_WIDTHS = {"operator": 20, "module": 20}  # together with the other columns, 80 characters
+_WIDTHS = {"operator": 21, "module": 21}  # together with the other columns, 80 characters
+_LONG_WIDTHS = {"operator": 20, "module": 20}
 _TIMED_WIDTHS = {"operator": 17, "module": 16, "µs": 6}
 
 

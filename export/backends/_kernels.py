@@ -26,7 +26,7 @@ _TELLS = "set_kernel_post_grad_provenance_tracing"
 _TOLD = ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
 _HANDLE = re.compile(r"\[Provenance debug handles\] (\S+):(\d+)$", re.MULTILINE)
 _SOURCE = re.compile(r"^(\w+) = async_compile\.", re.MULTILINE)
-_ONE_AT_A_TIME = threading.Lock()  # what is patched is the whole process's
+_ONE_AT_A_TIME = threading.RLock()  # what is patched is the whole process's
 
 Call = Callable[[list[Any]], Any]  # flat inputs to flat outputs; empties the list, so that inputs can be freed
 

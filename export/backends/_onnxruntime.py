@@ -29,11 +29,13 @@ from ._nchwc import DOMAIN
 from ._ort_options import CPU, TENSORRT, OrtOptions
 from ._ort_probe import block_size
 from ._ort_profile import seconds_of
-from ._ort_values import is_plain, to_ort, to_torch
+from ._ort_run import feeds_of, run
+from ._ort_values import is_plain, to_torch
 from ._segments import cut, in_order_of, segments, type_proto
 
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 _UNBOUNDED = sys.maxsize
+_PROGRAM = "program.onnx"
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,13 @@ class OnnxRuntimeBackend:
         """See `Backend.compile`."""
         return in_folder(partial(self._compile, program, optimize=optimize))
 
+    @property
+    def _device(self) -> str | None:
+        """Where values stay; None is the CPU."""
+        return None if self.provider == CPU else "cuda"
+
     def _compile(self, program: Program, folder: Path, *, optimize: bool) -> Compiled:
-        source = write_model(program.model, folder / "program.onnx")
+        source = write_model(program.model, folder / _PROGRAM)
         before = program.graph
         if not optimize:
             return Compiled(before, _Handle(self._session(source, _OFF, None), source, range(len(before.nodes))))
@@ -78,18 +85,19 @@ class OnnxRuntimeBackend:
             wanted = {*watch, *compiled.graph.outputs}
             return {name: value for name, value in self.observe(compiled, inputs, buffer=_UNBOUNDED) if name in wanted}
         session = compiled.handle.session
-        feeds = _feeds(session, inputs)
-        return {name: to_torch(value) for name, value in _run(session, feeds).items() if is_plain(value)}
+        replay = bool(self.options.use_cuda_graph) and compiled.handle.path.name != _PROGRAM
+        found = run(session, feeds_of(session, inputs), self._device, replay=replay)
+        return {name: to_torch(value) for name, value in found.items() if is_plain(value)}
 
     def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Observes.observe`: the graph that was saved runs part by part, with optimisations off."""
         handle: _Handle = compiled.handle
-        live = _feeds(handle.session, inputs)
+        live = feeds_of(handle.session, inputs)
         parts = segments(compiled.graph, handle.order, value_sizes(compiled.graph, inputs), buffer)
         needed = _last_uses(compiled.graph, parts)
         for number, part in enumerate(parts):
             session = handle.part(tuple(part)) or self._part(handle, compiled.graph, part, live, keep=len(parts) == 1)
-            found = _run(session, {entry.name: live[entry.name] for entry in session.get_inputs()})
+            found = run(session, {entry.name: live[entry.name] for entry in session.get_inputs()}, self._device)
             for name in list(found):
                 value = found.pop(name)
                 if needed.get(name, -1) > number:
@@ -106,7 +114,7 @@ class OnnxRuntimeBackend:
         handle: _Handle = compiled.handle
         session = self._session(handle.path, _OFF, None, profile=True)
         try:
-            found = seconds_of(session, _feeds(session, inputs))
+            found = seconds_of(session, feeds_of(session, inputs))
         except Exception as error:
             raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
         return {node.name: found[node.name] for node in compiled.graph.nodes if node.name in found}
@@ -197,21 +205,6 @@ def _with_shapes(program: Program) -> Graph:
 def _numbers(model: ir.Model, name: str) -> list[int] | None:
     held = model.graph.initializers.get(name)
     return None if held is None or held.const_value is None else held.const_value.numpy().tolist()
-
-
-def _feeds(session: ort.InferenceSession, inputs: Values) -> dict[str, ort.OrtValue]:
-    wanted = [entry.name for entry in session.get_inputs()]
-    if missing := [name for name in wanted if name not in inputs]:
-        raise BackendError(f"the program takes an input {missing[0]!r} that it was not given")
-    return {name: to_ort(inputs[name]) for name in wanted}
-
-
-def _run(session: ort.InferenceSession, feeds: Mapping[str, ort.OrtValue]) -> dict[str, ort.OrtValue]:
-    names = [entry.name for entry in session.get_outputs()]
-    try:
-        return dict(zip(names, session.run_with_ort_values(names, feeds), strict=True))
-    except Exception as error:  # ONNX Runtime's exceptions have no common base
-        raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
 
 
 def _last_uses(graph: Graph, parts: Sequence[Sequence[int]]) -> dict[str, int]:

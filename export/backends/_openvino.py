@@ -22,6 +22,7 @@ from ._backend import Compiled, Stage, Values
 from ._files import in_folder, write_model
 from ._layers import Border, Executed, Owners, Port, alike, owners_of, spread
 
+_PRECISION = "INFERENCE_PRECISION_HINT"
 _ATTEMPTS = 4  # compilations in search of outputs that change no layer
 
 
@@ -32,12 +33,15 @@ class OpenVinoBackend:
     Attributes:
         device: OpenVINO's name of it.
         config: OpenVINO's properties for the compilation, by name.
+        precision: what it computes floating-point layers in, by OpenVINO's name of the type; None leaves that to
+            OpenVINO, which takes bfloat16 where the processor has it: then few values are as they were exported.
         name: `openvino`.
         stages: it always makes a graph of its own.
     """
 
     device: str = "CPU"
     config: Mapping[str, Any] = field(default_factory=dict)
+    precision: str | None = "f32"
     name: str = "openvino"
     stages: tuple[Stage, ...] = ("compiled",)
 
@@ -123,17 +127,18 @@ class OpenVinoBackend:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(known))}"
                 raise BackendError(f"OpenVINO's {self.device} has no property {name!r}; {hint}")
-        return {"PERF_COUNT": True, **self.config}
+        precision = {_PRECISION: self.precision} if self.precision is not None and _PRECISION in known else {}
+        return {"PERF_COUNT": True, **precision, **self.config}
 
     def _notes(self, compiled: ov.CompiledModel) -> tuple[str, ...]:
-        """The precision, where it is lower than that of the program and nobody asked for it."""
-        name = "INFERENCE_PRECISION_HINT"
-        if name in self.config or name not in compiled.get_property("SUPPORTED_PROPERTIES"):
+        """The precision, where it is not what OpenVINO would have taken by itself, or not float32."""
+        if _PRECISION in self.config or _PRECISION not in compiled.get_property("SUPPORTED_PROPERTIES"):
             return ()
-        precision = compiled.get_property(name).get_type_name()
-        if precision == "f32":
-            return ()
-        return (f"OpenVINO computes in {precision} here unless told otherwise: {name}='f32' keeps float32",)
+        taken = compiled.get_property(_PRECISION).get_type_name()
+        own = _core(self.device).get_property(self.device, _PRECISION).get_type_name()
+        if self.precision is None:
+            return () if taken == "f32" else (f"OpenVINO computes in {taken} here: precision='f32' keeps float32",)
+        return () if own == taken else (f"OpenVINO computes in {taken}; left alone (precision=None), in {own} here",)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class _Instrumented(ast.NodeTransformer):
             if self._calls_next(statement):
                 last = self.left.pop(0)
                 found.append(_look(last))
-            elif last is not None and _takes_apart(statement):
+            elif last is not None and _gives_name(statement, last):
                 found.append(_look(last))
         return found
 
@@ -102,8 +102,11 @@ def _is_called(op: str, function: str) -> bool:
     return function == op or function.removesuffix(".run") == op or function.endswith(op.rpartition(".")[2])
 
 
-def _takes_apart(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Subscript)
+def _gives_name(statement: ast.stmt, kernel: Kernel) -> bool:
+    """Whether a statement gives what a kernel returned, or an item of it, the name of a buffer."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Subscript | ast.Name):
+        return False
+    return isinstance(statement.targets[0], ast.Name) and statement.targets[0].id in kernel.writes
 
 
 def _look(kernel: Kernel) -> ast.stmt:

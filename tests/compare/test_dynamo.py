@@ -1,6 +1,7 @@
 """`torch.compile(model, backend="filch")`: what it runs, what it says, and what it refuses."""
 
 import builtins
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from compilers import needs_compiler
 from torch import nn
 
 from filch.compare import Report
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Sum(nn.Module):
@@ -181,6 +184,27 @@ def test_what_is_written_in_place_is_seen_as_it_was():
         got = _compiled(InPlace(), correctness_report=reports, inner=_eager)(x)
     assert got.tolist() == x.tolist() == [2.0, 2.0, 2.0]
     assert reports[0].close, reports[0]
+
+
+def test_resnet_18_has_the_rows_of_hidets_document(monkeypatch):
+    """71 of them: the image, each module or function as it is written, and the result."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    from resnet18_correctness import resnet18
+
+    reports, (model, _) = [], resnet18()
+    with torch.no_grad():
+        _compiled(model, correctness_report=reports, inner=_eager)(torch.randn(1, 3, 32, 32))
+    (operators,) = reports[0].operators
+    assert len(operators) == 71
+    assert [item.kind for item in operators[:3]] == ["placeholder", "call_module", "call_module"]
+    assert operators[1].text == "Conv2d(3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3), bias=False)"
+    assert (operators[10].kind, operators[10].text) == ("call_function", "operator.iadd")
+    assert [item.text for item in operators[68:]] == [
+        "torch.flatten",
+        "Linear(in_features=512, out_features=1000, bias=True)",
+        "",
+    ]
+    assert all(item.row is not None and item.row.status == "same" for item in operators[1:])
 
 
 @pytest.mark.parametrize("inner", ["aot_eager", "eager", "onnxruntime"])

@@ -14,6 +14,7 @@ from torch import nn
 
 from filch.compare import Report, Tolerance, compare, compare_tensors, default_tolerance
 from filch.compare._cli import app
+from filch.compare._limits import Limits
 from filch.export import BackendError, Program, export, lower, optimize
 from filch.steal import Capture, steal_forward
 
@@ -142,6 +143,26 @@ def test_the_lowest_number_of_a_type_is_the_lowest_of_another(end: float) -> Non
     assert not compare_tensors(expected, torch.tensor([1.0, end])).close
 
 
+@pytest.mark.parametrize("end", [65504.0, float("inf")])
+def test_the_largest_number_is_no_mask(end: float) -> None:
+    """What should be 3.4e38 and is inf has overflowed, however near that is to the end of its type."""
+    expected = torch.tensor([1.0, torch.finfo(torch.float32).max])
+    found = compare_tensors(expected, torch.tensor([1.0, end]).half(), lower_precision=True)
+    assert (found.close, found.overflowed, found.clipped) == (False, int(end == float("inf")), int(end == 65504.0))
+
+
+def test_a_large_number_is_no_mask() -> None:
+    """-40000 is a number that float16 has and float8 has not: it is not near the end of the first."""
+    actual = torch.tensor([1.0, -448.0]).to(torch.float8_e4m3fn)
+    assert not compare_tensors(torch.tensor([1.0, -40000.0]).half(), actual, lower_precision=True).close
+
+
+def test_clipped_values_are_counted_where_nothing_is_infinite() -> None:
+    """Numbers that are measured in float32 are looked through too, if any of them is beyond its type."""
+    found = compare_tensors(torch.tensor([1.0, -70000.0]), torch.tensor([1.0, -65504.0]).half(), lower_precision=True)
+    assert (found.overflowed, found.clipped, found.nonfinite) == (0, 1, 0)
+
+
 def test_weights_only_in_8_bits_are_judged_with_the_tolerance_of_8_bits(inputs: torch.Tensor) -> None:
     """As torchao exports them: the weight is int8 and cast, no operator of ONNX's for quantised numbers is there."""
 
@@ -190,7 +211,7 @@ def test_a_float16_model_is_close_to_its_own_capture(model: Layers, inputs: torc
 def test_a_float16_program_is_held_against_the_float32_model(
     model: Layers, inputs: torch.Tensor, capture: Capture
 ) -> None:
-    """Its inputs are rounded for it, which is said; references are what was stolen and given, nothing computed in float16."""
+    """Its inputs are rounded for it, which is said; references are what was stolen and given, no float16."""
     program = export(copy.deepcopy(model).half(), (inputs.half(),))
     with pytest.raises(BackendError, match="Unexpected input data type"):
         compare(capture, program)
@@ -233,6 +254,45 @@ def test_an_overflow_in_the_program_is_the_first_divergence() -> None:
     assert not any(row.status == "same" for row in outputs(report))
 
 
+def test_weights_held_in_float16_are_judged_with_its_tolerance(inputs: torch.Tensor) -> None:
+    """Everything is computed in float32, but of weights that are coarser."""
+
+    class Weights(nn.Module):
+        def __init__(self, linear: nn.Linear) -> None:
+            super().__init__()
+            self.register_buffer("weight", linear.weight.detach().half())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight.float().T
+
+    torch.manual_seed(0)
+    linear = nn.Linear(32, 16, bias=False)
+    capture, program = capture_of(nn.Sequential(linear), inputs), export(nn.Sequential(Weights(linear)), (inputs,))
+    assert not compare(capture, program).close
+    compare(capture, program, lower_precision=True).assert_close()
+
+
+def test_casts_to_a_finer_type_are_judged_by_what_they_cast(model: Layers, inputs: torch.Tensor) -> None:
+    """ONNX Runtime computes float16 in float32: its casts have the numbers of float16 values."""
+    half = copy.deepcopy(model).half()
+    report = compare(capture_of(half, inputs.half()), export(half, (inputs.half(),)), lower_precision=True)
+    report.assert_close()
+    assert not [row for row in report.modules if row.difference is not None and row.difference.problem]
+
+
+@pytest.mark.parametrize("to", ["float16", "int8"])
+def test_values_that_are_let_go_are_judged_alike(
+    capture: Capture, program: Program, inputs: torch.Tensor, to: str
+) -> None:
+    """A buffer that holds next to nothing changes no judgement; what is derived in other parts is rounded otherwise."""
+    lowered = lower(program, to, calibration=[{program.graph.inputs[0]: inputs}])
+    whole, parts = (compare(capture, lowered, lower_precision=True, buffer=size) for size in (2**28, 1))
+    told, told_in_parts = ([(row.value, row.status, row.evidence) for row in found.rows] for found in (whole, parts))
+    assert told == told_in_parts
+    assert whole.close
+    assert parts.close
+
+
 def quantised(scale: float, zero: int, values: torch.Tensor) -> ir.Model:
     """x, as uint8 of this scale and zero point, and back."""
     nodes = [
@@ -269,6 +329,39 @@ def test_values_clipped_by_integers_are_counted() -> None:
     assert row.difference.absolute == pytest.approx(100.0 - 77.5)
     integers = row_of(report, "q")
     assert (integers.status, "integers" in integers.reason) == ("no value", True)
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf")])
+def test_what_is_not_finite_never_passes_for_quantised(scale: float) -> None:
+    """The tolerance of 8 bits lets any error of an element pass that is small for its tensor, but no NaN and no inf."""
+    x = torch.tensor([0.5, 1.0, 2.0])
+    report = compare(capture_of(Same(), x), quantised(scale, 0, x), lower_precision=True)
+    assert not report.close
+    assert row_of(report, "y").difference.overflowed > 0
+
+
+def test_the_coarsest_integers_on_the_way_say_the_tolerance() -> None:
+    """What was made of 4-bit weights is no better for being turned into 8 bits afterwards."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["four", "scale"], ["weight"]),
+        helper.make_node("MatMul", ["x", "weight"], ["product"]),
+        helper.make_node("QuantizeLinear", ["product", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "mixed",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2])],
+        [
+            helper.make_tensor("four", TensorProto.INT4, [2, 2], [1, 2, 3, 4]),
+            numpy_helper.from_array(np.array(0.5, np.float32), "scale"),
+            numpy_helper.from_array(np.array(0, np.int8), "zero"),
+        ],
+    )
+    onnx_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    limits = Limits(Program(serde.deserialize_model(onnx_model)).graph, None, lower_precision=True)
+    assert {limits.of(name, torch.float32).scale for name in ("weight", "product", "y")} == {0.5}
 
 
 def test_integers_that_clip_nothing_are_close() -> None:
@@ -308,6 +401,30 @@ def test_an_int8_program_is_judged_where_its_numbers_are_numbers(
     assert {row.dtype for row in unjudged if row.op == "QuantizeLinear"} == {"uint8"}
     # ONNX Runtime's tool removes the Relu, and calls what it was given by the name of what it gave.
     assert [row.value for row in unjudged if row.op != "QuantizeLinear"] == ["relu"]
+
+
+def test_weights_that_others_went_into_have_no_reference() -> None:
+    """A fused BatchNormalization changes the convolution's weights and keeps their names."""
+
+    class Normalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.norm(self.conv(x)))
+
+    torch.manual_seed(0)
+    model, x = Normalised().eval(), torch.randn(2, 3, 8, 8)
+    model.norm.running_mean.normal_()
+    model.norm.running_var.uniform_(0.2, 3)
+    program = optimize(export(model, (x,)))
+    assert [node.op for node in program.graph.nodes] == ["Conv", "Relu"]
+    report = compare(capture_of(model, x), lower(program, "int8", calibration=[{"x": x}]), lower_precision=True)
+    report.assert_close()
+    unjudged = {row.value for row in report.rows if row.stage == "exported" and row.status == "not mapped"}
+    assert {"conv.weight_DequantizeLinear_Output", "relu_QuantizeLinear_Input"} <= unjudged
+    assert all(row.judged for row in outputs(report))
 
 
 def test_an_int8_program_of_too_narrow_ranges_is_found(

@@ -153,6 +153,15 @@ def test_a_missing_compiler_is_named(case):
         backend.compile(case.program, optimize=True)
 
 
+def test_a_torch_that_does_not_tell_is_refused(case, monkeypatch):
+    """What says which operations a kernel computes has no public name; where it is missing, that is the reason."""
+    from torch._inductor import debug
+
+    monkeypatch.delattr(debug, "set_kernel_post_grad_provenance_tracing")
+    with pytest.raises(BackendError, match=r"'inductor' can't see the kernels of torch .*: it has no torch\._inductor"):
+        get_backend("inductor").compile(case.program, optimize=True)
+
+
 @pytest.mark.gpu
 def test_triton_kernels_are_observed_like_all_others(case):
     """On a CUDA device the kernels are Triton's; their buffers are shown by the same means."""

