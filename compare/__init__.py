@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from ._golden import Golden
     from ._gradients import compare_gradients
     from ._metrics import Difference, compare_tensors
+    from ._precision import PrecisionReport, keep_precise
     from ._report import ModuleRow, Operator, Report, Row
+    from ._sensitivity import Sensitivity
     from ._tolerance import Tolerance, default_tolerance
+    from ._trial import Goal, Outcome
 
 __all__ = [
     "Checks",
@@ -24,17 +27,22 @@ __all__ = [
     "DiffRow",
     "Difference",
     "DumpDiff",
+    "Goal",
     "Golden",
     "ModuleRow",
     "Operator",
+    "Outcome",
+    "PrecisionReport",
     "Report",
     "Row",
+    "Sensitivity",
     "Tolerance",
     "compare",
     "compare_gradients",
     "compare_tensors",
     "default_tolerance",
     "diff",
+    "keep_precise",
     "tiny_llm",
 ]
 
@@ -45,16 +53,21 @@ _PLACES = {
     "Difference": "_metrics",
     "DumpDiff": "_diff",
     "Golden": "_golden",
+    "Goal": "_trial",
     "ModuleRow": "_report",
     "Operator": "_report",
+    "Outcome": "_trial",
+    "PrecisionReport": "_precision",
     "Report": "_report",
     "Row": "_report",
+    "Sensitivity": "_sensitivity",
     "Tolerance": "_tolerance",
     "compare": "_compare",
     "compare_gradients": "_gradients",
     "compare_tensors": "_metrics",
     "default_tolerance": "_tolerance",
     "diff": "_diff",
+    "keep_precise": "_precision",
     "tiny_llm": "_demo",
 }
 

@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from filch.export import export, load_program, optimize
 from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
 
-from ._cli_tables import matrix_command, sweep_command
+from ._cli_tables import matrix_command, precision_command, sweep_command
 from ._compare import compare
 from ._demo import tiny_llm
 from ._diff import diff
@@ -41,7 +41,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the e
 Wide = Annotated[bool, typer.Option("--wide", help="All rows and columns, however wide.")]
 Backend = Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")]
 ToleranceOption = Annotated[float | None, typer.Option(help="Harmonic error allowed; by dtype if not given.")]
-View = Annotated[str, typer.Option(help="nodes, operators, modules or fates.")]
+LowerPrecision = Annotated[
+    bool, typer.Option("--lower-precision", help="Values may be of a coarser type than the model's, or quantised.")
+]
+View = Annotated[str, typer.Option(help="nodes, operators, modules, fates or precision.")]
 
 
 @app.command()
@@ -172,6 +175,7 @@ def compare_command(
     program: Annotated[Path, typer.Argument(help="An ONNX file.")],
     backend: Backend = "onnxruntime-cpu",
     tolerance: ToleranceOption = None,
+    lower_precision: LowerPrecision = False,
     view: View = "nodes",
     wide: Wide = False,
     as_json: Json = False,
@@ -180,7 +184,7 @@ def compare_command(
     """Compare what an ONNX file computes with what the model did."""
     _known_view(view)
     with progress("compare", quiet=quiet or as_json):
-        report = compare(reference, program, backend=backend, tolerance=tolerance)
+        report = compare(reference, program, backend=backend, tolerance=tolerance, lower_precision=lower_precision)
     if not quiet:
         typer.echo(report.to_json() if as_json else render(report, view, wide=wide))
     raise typer.Exit(not report.close)
@@ -238,11 +242,12 @@ def check(
 
 app.command("matrix")(matrix_command)
 app.command("sweep")(sweep_command)
+app.command("precision")(precision_command)
 
 
 def _known_view(view: str) -> None:
-    if view not in ("nodes", "operators", "modules", "fates"):
-        raise FilchError(f"there is no view {view!r}; there are nodes, operators, modules and fates")
+    if view not in ("nodes", "operators", "modules", "fates", "precision"):
+        raise FilchError(f"there is no view {view!r}; there are nodes, operators, modules, fates and precision")
 
 
 def _say(quiet: bool, text: str) -> None:

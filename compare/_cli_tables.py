@@ -1,18 +1,22 @@
-"""The commands that compare more than one thing: `filch matrix` and `filch sweep`."""
+"""The commands that compare more than one thing: `filch matrix`, `filch sweep` and `filch precision`."""
 
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
-from filch.steal import FilchError
+from filch.export import Precision, optimize
+from filch.steal import FilchError, steal_forward
 
 from ._errors import CompareError
+from ._factory import make_subject
 from ._matrix import matrix
 from ._outcome import Outcome, exit_code
 from ._outcome_tables import to_json, to_markdown, to_text
+from ._precision import keep_precise
+from ._precision_table import render_precision
 from ._progress import progress
 from ._sweep import sweep
 
@@ -70,6 +74,31 @@ def sweep_command(
         place = ", ".join(f"{name}={size}" for name, size in first.labels.items())
         typer.echo(f"\nleaves the floor first at {place}:\n  {first.told}")
     raise typer.Exit(exit_code(outcomes))
+
+
+def precision_command(
+    factory: Annotated[str, typer.Argument(help=_FACTORY)],
+    to: Annotated[str, typer.Option(help="float16, bfloat16, int8 (weights and activations) or int4 (weights).")],
+    backend: Annotated[str, typer.Option("--backend", "-b", help="What runs the programs.")] = "onnxruntime-cpu",
+    tolerance: ToleranceOption = None,
+    snr: Annotated[float | None, typer.Option(help="Instead: the decibels of SNR that the outputs need.")] = None,
+    measure: Annotated[int | None, typer.Option(help="How many nodes to lower alone; 32 if not given.")] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="All rows and columns, however wide.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Lower a model's precision, and find the nodes that have to stay in float32 so that it is good enough."""
+    with progress("precision", quiet=quiet or as_json), redirect_stdout(sys.stderr):
+        subject = make_subject(factory)
+        program = optimize(subject.export())
+        with steal_forward(subject.model) as capture:
+            subject.run()
+        found = keep_precise(
+            capture, program, to=cast("Precision", to), backend=backend, tolerance=tolerance, snr=snr, measure=measure
+        )
+    if not quiet:
+        typer.echo(found.to_json() if as_json else render_precision(found, wide=wide))
+    raise typer.Exit(not found.close)
 
 
 def _gathered(title: str, found: Iterable[Outcome], *, quiet: bool) -> list[Outcome]:

@@ -29,6 +29,7 @@ def compare(
     backend: str | Backend = "onnxruntime-cpu",
     options: Mapping[str, Any] | None = None,
     tolerance: float | Tolerance | None = None,
+    lower_precision: bool = False,
     stages: Collection[Stage] | None = None,
     profile: bool = False,
     buffer: int = BUFFER,
@@ -44,6 +45,9 @@ def compare(
         options: what the backend, given by its name, is to be made with.
         tolerance: how far values may be apart: None is by dtype (float32 1e-5, float16 1e-2 …), a number is the
             harmonic error allowed, a `Tolerance` is both limits.
+        lower_precision: let values be of a coarser floating-point type than the model's, or quantised: the numbers are
+            compared, and the default tolerance is that of the coarsest type on the way (of 8-bit integers, 0.1 of the
+            tensor's largest number, of 4-bit ones half of it).
         stages: which graphs are run: `exported` (the program as it stands), `compiled` (what the backend made of it);
             None is all that the backend has.
         profile: measure how long each node takes, too, in an undisturbed run.
@@ -61,10 +65,11 @@ def compare(
         kind = type(reference).__name__
         raise CompareError(f"the reference comes first: a capture, a dump or its path, not a {kind}")
     held = reference if isinstance(reference, Records) else restore(reference)
-    given = _program(program)
+    given = as_program(program)
     engine = _engine(backend, options)
     stolen = stolen_calls(held, given)
-    comparison = Comparison(held, given, engine, How(_stages(engine, stages), tolerance, profile, _bytes(buffer)))
+    how = How(_stages(engine, stages), tolerance, lower_precision, profile, _bytes(buffer))
+    comparison = Comparison(held, given, engine, how)
     found = []
     for number, call in enumerate(stolen.calls):
         step(f"call {call.index}", number, len(stolen.calls))
@@ -106,7 +111,7 @@ def _bytes(buffer: int) -> int:
     raise CompareError(f"buffer is a number of bytes from 1 on, not {buffer!r}")
 
 
-def _program(given: Path | Program | ir.Model) -> Program:
+def as_program(given: Path | Program | ir.Model) -> Program:
     if isinstance(given, Program):
         return given
     if isinstance(given, ir.Model):

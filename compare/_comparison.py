@@ -14,9 +14,10 @@ from filch.steal import Records
 from ._computed import in_pairs
 from ._errors import CompareError
 from ._fates import fates_of
-from ._inputs import StolenCall
+from ._inputs import StolenCall, cast_inputs, cast_notes
 from ._judge import Judge, Run, in_order
 from ._limits import Limits
+from ._lowered import Lowered
 from ._metrics import Difference
 from ._modules import Modules, result_references
 from ._operators import operators_of
@@ -35,6 +36,7 @@ class How:
 
     stages: tuple[Stage, ...]
     tolerance: float | Tolerance | None
+    lower_precision: bool
     profile: bool
     buffer: int
 
@@ -62,22 +64,28 @@ class Comparison:
         self._graph = given.graph
         self._engine = engine
         self._how = how
-        self._limits = Limits(self._graph, how.tolerance)
+        self._limits = Limits(self._graph, how.tolerance, lower_precision=how.lower_precision)
         self.failed: list[str] = []
+        self._cast: dict[str, None] = {}
         self._made: dict[Stage, Compiled] = {}
         for stage in how.stages:
             made = self._tried(partial(engine.compile, given, optimize=stage == "compiled"), needed=not self._made)
             if made is not None:
                 self._made[stage] = made
-        self._asked = {stage: _asked(made) for stage, made in self._made.items()}
-        self._references = References(held, given, wanted=frozenset().union(*self._asked.values()), buffer=how.buffer)
+        self._lowered = {
+            stage: Lowered.of(made.graph, given) if how.lower_precision else None for stage, made in self._made.items()
+        }
+        still = (Run(0, stage, made, {}, {}, lowered=self._lowered[stage]) for stage, made in self._made.items())
+        self._asked = {run.stage: _asked(run) for run in still}
+        asked = frozenset().union(*self._asked.values())
+        self._references = References(held, given, wanted=asked, buffer=how.buffer, lower_precision=how.lower_precision)
         compiled = self._made.get("compiled")
         self._origins = None if compiled is None else Origins(self._graph, compiled)
 
     @property
     def notes(self) -> list[str]:
         """What came up on the way."""
-        return [*self._references.notes, *(note for made in self._made.values() for note in made.notes)]
+        return [*self._references.notes, *self._cast, *(note for made in self._made.values() for note in made.notes)]
 
     @cached_property
     def fates(self) -> tuple[Fate, ...]:
@@ -115,15 +123,22 @@ class Comparison:
 
     def _run(self, stage: Stage, call: StolenCall) -> Run:
         made = self._made[stage]
-        outputs = {name: in_pairs(tensor) for name, tensor in self._engine.run(made, call.inputs).items()}
-        return Run(call.index, stage, made, call.inputs, outputs, self._seconds(made, call))
+        inputs = self._fed(made, call)
+        outputs = {name: in_pairs(tensor) for name, tensor in self._engine.run(made, inputs).items()}
+        return Run(call.index, stage, made, inputs, outputs, self._seconds(made, inputs), self._lowered[stage])
 
-    def _seconds(self, made: Compiled, call: StolenCall) -> Mapping[str, float]:
+    def _fed(self, made: Compiled, call: StolenCall) -> Mapping[str, torch.Tensor]:
+        if not self._how.lower_precision:
+            return call.inputs
+        self._cast |= dict.fromkeys(cast_notes(made.graph, call.inputs))
+        return cast_inputs(made.graph, call.inputs)
+
+    def _seconds(self, made: Compiled, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, float]:
         if not self._how.profile:
             return {}
         if not isinstance(self._engine, Profiles):
             raise CompareError(f"backend {self._engine.name!r} can't say how long a node takes")
-        return self._engine.profile(made, call.inputs)
+        return self._engine.profile(made, inputs)
 
     def _observed(self, run: Run) -> Observed:
         if isinstance(self._engine, Observes):
@@ -139,7 +154,8 @@ class Comparison:
         """What a backend itself says of the values that only its compiled graph has."""
         if "compiled" not in self._made or not isinstance(self._engine, Refers):
             return {}
-        said = self._engine.reference(self._made["compiled"], call.inputs)
+        compiled = self._made["compiled"]
+        said = self._engine.reference(compiled, self._fed(compiled, call))
         return {name: Reference(in_pairs(tensor), "derived") for name, tensor in said.items()}
 
     def _count_results(self, call: StolenCall) -> None:
@@ -160,9 +176,9 @@ class Comparison:
             return None
 
 
-def _asked(made: Compiled) -> frozenset[str]:
+def _asked(run: Run) -> frozenset[str]:
     """The values that a graph's rows are about, by their exported names.
 
     Not its constants: an optimiser's folded weights would have every multiplication by them derived.
     """
-    return frozenset(made.same.get(name, name) for name in (*made.graph.producer, *made.graph.outputs))
+    return frozenset(map(run.known_as, (*run.graph.producer, *run.graph.outputs)))

@@ -17,7 +17,7 @@ from filch.export.backends import Compiled, get_backend
 
 from ._metrics import compare_tensors
 
-_AGAIN = "//again"
+AGAIN = "//again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class Derivation:
 
     def _compile(self, group: Group) -> Compiled | None:
         original = self._original
-        model = _cut(original.model.clone(), original.graph, list(group.nodes), group.inside)
+        model = cut(original.model.clone(), original.graph, list(group.nodes), group.inside)
         try:
             return self._backend.compile(Program(model), optimize=False)
         except BackendError:
@@ -141,7 +141,7 @@ def _believed(group: Group, eager: Mapping[str, torch.Tensor], found: Mapping[st
         sound[node.name] = all(
             all(sound[user.name] for user in users.get(name, ()))
             if name in group.inside
-            else _reproduced(eager.get(name), found.get(name + _AGAIN, found.get(name)))
+            else _reproduced(eager.get(name), found.get(name + AGAIN, found.get(name)))
             for name in node.outputs
             if name
         )
@@ -152,7 +152,7 @@ def _reproduced(eager: torch.Tensor | None, again: torch.Tensor | None) -> bool:
     return eager is None or compare_tensors(eager, again).close
 
 
-def _cut(model: ir.Model, graph: Graph, nodes: list[Node], inside: Collection[str]) -> ir.Model:
+def cut(model: ir.Model, graph: Graph, nodes: list[Node], inside: Collection[str]) -> ir.Model:
     """Only `nodes`; what they read of eager's becomes an input, what they make of it an output of another name."""
     kept = {node.name for node in nodes}
     names = [node.name for node in graph.nodes]
@@ -165,7 +165,7 @@ def _cut(model: ir.Model, graph: Graph, nodes: list[Node], inside: Collection[st
         old = values[name]
         new = ir.Value(name=name, type=old.type, shape=old.shape)
         old.replace_all_uses_with(new)
-        old.name = name + _AGAIN
+        old.name = name + AGAIN
         feeds[name] = new
     for node, name in zip(list(whole), names, strict=True):
         if name in kept:

@@ -11,10 +11,24 @@ from typing import Any
 
 from ._diff import DumpDiff
 from ._markdown import table
+from ._precision import PrecisionReport
 from ._report import Report, Row
+from ._sensitivity import Sensitivity
 
 VERSION = 1
-_MEASURES = ("error_max", "error_mean", "absolute", "relative", "scale", "snr", "mismatched", "nonfinite", "count")
+_MEASURES = (
+    "error_max",
+    "error_mean",
+    "absolute",
+    "relative",
+    "scale",
+    "snr",
+    "mismatched",
+    "nonfinite",
+    "overflowed",
+    "clipped",
+    "count",
+)
 _COLUMNS = (
     *("call", "stage", "index", "kind", "node", "op", "operators", "origins"),
     *("value", "module", "source", "dtype", "shape", "status", "reason", "evidence", "seconds"),
@@ -57,6 +71,32 @@ def diff_to_json(found: DumpDiff, path: str | os.PathLike[str] | None = None) ->
         "rows": rows,
     }
     return _written(json.dumps(_plain(contents), indent=1), path)
+
+
+def precision_to_json(report: PrecisionReport, path: str | os.PathLike[str] | None = None) -> str:
+    """What lower precision costs, as JSON."""
+    contents = {
+        "filch_precision": VERSION,
+        "to": report.to,
+        "backend": report.backend,
+        "goal": asdict(report.goal),
+        "close": report.close,
+        "before": asdict(report.before),
+        "after": None if report.after is None else asdict(report.after),
+        "best": asdict(report.best),
+        "keep": report.keep,
+        "without": {name: asdict(outcome) for name, outcome in report.without.items()},
+        "nodes": [_costs(item) for item in report.order],
+        "runs": report.runs,
+        "notes": report.notes,
+    }
+    return _written(json.dumps(_plain(contents), indent=1), path)
+
+
+def _costs(item: Sensitivity) -> dict[str, Any]:
+    own = {name: getattr(item.local, name) for name in ("error_max", "snr", "overflowed", "count")}
+    alone = None if item.alone is None else asdict(item.alone)
+    return {"node": item.node, "op": item.op, "module": item.module, "own": own, "alone": alone}
 
 
 def to_csv(report: Report, path: str | os.PathLike[str] | None = None) -> str:

@@ -10,6 +10,7 @@ from filch.export import Graph, Program, Value
 from filch.steal import Call, Key, Records, Skipped, argument_tensors, describe, left_out, named_arguments
 
 from ._errors import CompareError
+from ._tolerance import is_coarser
 
 
 @dataclass(frozen=True)
@@ -148,3 +149,23 @@ def _fits(shape: tuple[int, ...], wanted: tuple[object, ...]) -> bool:
     return len(shape) == len(wanted) and all(
         not isinstance(dim, int) or dim == size for size, dim in zip(shape, wanted, strict=True)
     )
+
+
+def cast_inputs(graph: Graph, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The inputs in the floating-point types that the graph takes them in, where these are coarser."""
+    return {name: tensor.to(_taken_dtype(graph, name, tensor)) for name, tensor in inputs.items()}
+
+
+def cast_notes(graph: Graph, inputs: Mapping[str, torch.Tensor]) -> list[str]:
+    """Which inputs `cast_inputs` changes."""
+    return [
+        f"the program takes {name} as {graph.values[name].dtype}: what the model was given is rounded to it"
+        for name, tensor in inputs.items()
+        if _taken_dtype(graph, name, tensor) != tensor.dtype
+    ]
+
+
+def _taken_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.dtype:
+    named = graph.values[name].dtype if name in graph.values else None
+    wanted = getattr(torch, named or "", None)
+    return wanted if isinstance(wanted, torch.dtype) and is_coarser(wanted, tensor.dtype) else tensor.dtype

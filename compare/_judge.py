@@ -13,6 +13,7 @@ from filch.export.backends import Compiled, Stage
 
 from ._computed import in_pairs
 from ._limits import Limits
+from ._lowered import Lowered
 from ._metrics import Difference, compare_tensors, typical_magnitude
 from ._origins import Origins
 from ._references import Known, Reference
@@ -31,6 +32,7 @@ class Run:
         inputs: what it was given, by name.
         outputs: the outputs of the undisturbed run, by name.
         seconds: how long each node takes, by its name, where that was asked for.
+        lowered: what has the model's values in another precision, where that is allowed.
     """
 
     call: int
@@ -39,6 +41,7 @@ class Run:
     inputs: Mapping[str, torch.Tensor]
     outputs: Mapping[str, torch.Tensor]
     seconds: Mapping[str, float] = field(default_factory=dict)
+    lowered: Lowered | None = None
 
     @property
     def graph(self) -> Graph:
@@ -47,7 +50,8 @@ class Run:
 
     def known_as(self, name: str) -> str:
         """The name that a value has in the exported graph."""
-        return self.made.same.get(name, name)
+        lowered = self.lowered.same if self.lowered is not None else {}
+        return self.made.same.get(name, lowered.get(name, name))
 
 
 class Listener(Protocol):
@@ -131,21 +135,40 @@ class Judge:
 
     def _judge(self, name: str, tensor: torch.Tensor | None) -> Row:
         known, (_, node) = self._run.known_as(name), self._places[name]
-        reference = self._sources.get(known)
-        limit = self._limits.of(known, None if tensor is None else tensor.dtype)
-        inside = self._origins.inside(name) if self._origins and reference is None else ""
-        magnitude = partial(_magnitude, self._live, node)
-        row = _judged(self._row(name), reference, tensor, tolerance=limit, magnitude=magnitude, inside=inside)
+        held = self._sources.get(known)
+        reference = self._fitted(name, held, tensor)
+        row = self._with_numbers(self._row(name), reference, tensor, node)
         if row.judged:
             self._judged.add(name)
         if row.diverged and self._origins is None:
             row = _with_unjudged(row, self._run.graph, node, self._judged)
-        if self._listen is not None and tensor is not None:
+        if self._listen is not None and tensor is not None and reference is held:
             self._listen(known, tensor, reference, row)
         self._asked[known] -= 1
         if not self._asked[known]:
             self._sources.done(known)
         return row
+
+    def _fitted(self, name: str, held: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
+        lowered = self._run.lowered
+        return held if lowered is None else lowered.reference(name, held, tensor)
+
+    def _with_numbers(self, row: Row, reference: Reference | None, tensor: torch.Tensor | None, node: Node) -> Row:
+        lowered = self._run.lowered
+        inside = lowered.unjudged(node, tensor) if lowered is not None else ""
+        if not inside and reference is None and self._origins is not None and row.kind != "output":
+            inside = self._origins.inside(row.value)
+        limit = self._limit(row.value, tensor)
+        measure = partial(compare_tensors, tolerance=limit, lower_precision=lowered is not None)
+        magnitude = partial(_magnitude, self._live, node)
+        row = _judged(row, reference, tensor, measure=measure, magnitude=magnitude, inside=inside)
+        return row if lowered is None else lowered.with_clipped(row, node, self._live, reference)
+
+    def _limit(self, name: str, tensor: torch.Tensor | None) -> float | Tolerance | None:
+        """The tolerance of a value; a stand-in has its own, if it is in the exported graph."""
+        dtype = None if tensor is None else tensor.dtype
+        own = self._limits.of(self._run.made.same.get(name, name), dtype)
+        return self._limits.of(self._run.known_as(name), dtype) if own is None else own
 
     def _row(self, name: str) -> Row:
         index, node = self._places[name]
@@ -176,7 +199,7 @@ class Judge:
         return "inserted" if origins.is_inserted(node) else "fused" if len(origins.of(node)) > 1 else "node"
 
     def _output(self, name: str) -> Row:
-        graph, known = self._run.graph, self._run.known_as(name)
+        graph = self._run.graph
         node = graph.producer.get(name) or Node(name, "", (), (name,))
         row = Row(
             call=self._run.call,
@@ -190,9 +213,8 @@ class Judge:
             source=node.source,
         )
         tensor = self._run.outputs.get(name)
-        limit = self._limits.of(known, None if tensor is None else tensor.dtype)
-        reference = self._sources.get(known)
-        return _judged(row, reference, tensor, tolerance=limit, magnitude=partial(_magnitude, self._live, node))
+        reference = self._fitted(name, self._sources.get(self._run.known_as(name)), tensor)
+        return self._with_numbers(row, reference, tensor, node)
 
 
 def judge(
@@ -249,7 +271,7 @@ def _magnitude(live: Mapping[str, torch.Tensor], node: Node, expected: torch.Ten
     Only where expected and actual differ, as far as an input's elements can be told to go there: a mask of -3.4e38 is
     the same in both, and would explain any difference beside it.
     """
-    differs = expected.to(actual.device) != actual
+    differs = expected.to(actual.device) != actual.to(expected.dtype)
     found = 0.0
     for name in node.reads:
         tensor = live.get(name)
@@ -269,7 +291,7 @@ def _judged(
     reference: Reference | None,
     actual: torch.Tensor | None,
     *,
-    tolerance: float | Tolerance | None,
+    measure: Callable[..., Difference],
     magnitude: Callable[[torch.Tensor, torch.Tensor], float],
     inside: str = "",
 ) -> Row:
@@ -283,11 +305,9 @@ def _judged(
         return replace(row, status="not mapped", reason="nothing says what it should be")
     if actual is None:
         return replace(row, status="no value", reason="the backend does not give it", evidence=reference.evidence)
-    difference = compare_tensors(reference.tensor, actual, tolerance=tolerance)
+    difference = measure(reference.tensor, actual)
     if not difference.close and not difference.problem:  # unless rounding of what went into it explains the difference
-        difference = compare_tensors(
-            reference.tensor, actual, tolerance=tolerance, magnitude=magnitude(reference.tensor, actual)
-        )
+        difference = measure(reference.tensor, actual, magnitude=magnitude(reference.tensor, actual))
     return replace(
         row,
         status=_status(difference),

@@ -4,7 +4,7 @@ import torch
 
 from filch.export import Graph, Node
 
-from ._tolerance import Tolerance, default_tolerance
+from ._tolerance import Tolerance, default_tolerance, quantized_tolerance
 
 
 class Limits:
@@ -15,17 +15,22 @@ class Limits:
     Args:
         graph: the exported graph.
         tolerance: see `compare`.
+        lower_precision: see `compare`; inputs and weights count too, and numbers that were integers on the way may be
+            as far off as these are coarse.
     """
 
-    def __init__(self, graph: Graph, tolerance: float | Tolerance | None) -> None:
+    def __init__(self, graph: Graph, tolerance: float | Tolerance | None, *, lower_precision: bool = False) -> None:
         self._graph = graph
         self._given = tolerance
+        self.lower_precision = lower_precision
         self._found: dict[str, Tolerance] = {}
+        for name in (*graph.inputs, *graph.constants) if lower_precision and tolerance is None else ():
+            dtype = _dtype(graph, name)
+            if dtype is not None and dtype.is_floating_point:
+                self._found[name] = default_tolerance(dtype)
         for node in graph.nodes if tolerance is None else ():
             for name in node.outputs:
-                value = graph.values.get(name)
-                dtype = getattr(torch, value.dtype, None) if value is not None and value.dtype else None
-                self._set(node, name, dtype)
+                self._set(node, name, _dtype(graph, name))
 
     def of(self, name: str, dtype: torch.dtype | None) -> float | Tolerance | None:
         """The tolerance of a value.
@@ -43,7 +48,15 @@ class Limits:
 
     def _set(self, node: Node, name: str, dtype: torch.dtype | None) -> None:
         limits = [self._found[read] for read in node.reads if read in self._found]
+        quantized = quantized_tolerance(node, self._graph) if self.lower_precision else None
+        if quantized is not None:
+            limits.append(quantized)
         if dtype is not None and dtype.is_floating_point:
             limits.append(default_tolerance(dtype))
-        if limits and (dtype is None or dtype.is_floating_point):
-            self._found[name] = max(limits, key=lambda limit: limit.harmonic)
+        if limits and (quantized is not None or dtype is None or dtype.is_floating_point):
+            self._found[name] = max(limits, key=lambda limit: (limit.harmonic, limit.scale))
+
+
+def _dtype(graph: Graph, name: str) -> torch.dtype | None:
+    value = graph.values.get(name)
+    return getattr(torch, value.dtype, None) if value is not None and value.dtype else None

@@ -8,11 +8,12 @@ import torch
 from filch.steal import describe
 
 from ._chunk import Measured, measure, room
-from ._tolerance import Tolerance, tolerance_for
+from ._tolerance import ANY_ERROR, Tolerance, is_coarser, largest_of, tolerance_for
 
 _UNITS = 16  # in the last place: what the roundings on the way through a model add up to
 _OUTLIER = 1000
 _SAMPLE = 2**18  # elements are enough to know a tensor's magnitude
+_MASK = 0.9  # of the lowest number of a type is what a mask holds at least, with what is added to it
 _CHUNK = 2**18  # elements at a time: they stay in the processor's cache, and are enough for all of its threads
 
 
@@ -34,6 +35,9 @@ class Difference:
         mismatched: elements whose error is over the harmonic limit and more than rounding (for exact dtypes: that
             differ).
         nonfinite: elements of which one is NaN or infinite and the other is not the same.
+        overflowed: elements that are NaN or infinite and should be a finite number.
+        clipped: elements that stand at the end of what their type can hold, while they should be beyond it: of a
+            floating-point type coarser than expected, or of the integers that they were quantised to.
         count: elements.
         index: where the largest error is.
         tolerance: the limits that were applied.
@@ -49,6 +53,8 @@ class Difference:
     snr: float = math.nan
     mismatched: int = 0
     nonfinite: int = 0
+    overflowed: int = 0
+    clipped: int = 0
     count: int = 0
     index: tuple[int, ...] = ()
     tolerance: Tolerance = Tolerance(0.0, 0.0)
@@ -59,10 +65,17 @@ class Difference:
         where = f" at index {list(self.index)}" if self.index else ""
         parts = [
             f"{self.mismatched} of {self.count} elements differ",
-            f"greatest error {self.error_max:.1e}{where} (up to {self.tolerance.harmonic:.1e} allowed)",
+            f"greatest error {self.error_max:.1e}{where}{_allowed(self.tolerance.harmonic)}",
             f"absolute {self.absolute:.1e}, relative to the tensor's scale {self.scale:.1e}",
         ]
-        return "; ".join([*parts, f"{self.nonfinite} NaN or inf on one side"] if self.nonfinite else parts)
+        if self.tolerance.harmonic == ANY_ERROR:
+            parts[-1] += _allowed(self.tolerance.scale)
+        counts = {"NaN or inf on one side": self.nonfinite, "overflowed": self.overflowed, "clipped": self.clipped}
+        return "; ".join([*parts, *(f"{count} {what}" for what, count in counts.items() if count)])
+
+
+def _allowed(limit: float) -> str:
+    return "" if limit == ANY_ERROR else f" (up to {limit:.1e} allowed)"
 
 
 def compare_tensors(
@@ -71,6 +84,7 @@ def compare_tensors(
     *,
     tolerance: float | Tolerance | None = None,
     magnitude: float = 0.0,
+    lower_precision: bool = False,
 ) -> Difference:
     """Measure how far `actual` is from `expected`.
 
@@ -84,31 +98,54 @@ def compare_tensors(
         magnitude: the magnitude of what went into the elements that differ, if it is larger than theirs (see
             `typical_magnitude`). Differences of up to 16 units in the last place of it are rounding, however small the
             element that has them (but no more than the harmonic limit of it: tolerance 0 asks for equality).
+        lower_precision: let `actual` be of a coarser floating-point type than `expected`: the numbers are compared, and
+            the coarser type says how far they may be apart. What is near the lowest number of the one type (masks are)
+            and near that of the other, or -inf, is the same.
     """
     if expected is None or actual is None:
         side = "expected value" if expected is None else "value"
         return Difference(close=False, problem=f"the {side} is missing")
-    if expected.shape != actual.shape or expected.dtype != actual.dtype:
+    lowered = lower_precision and is_coarser(actual.dtype, expected.dtype)
+    if expected.shape != actual.shape or (expected.dtype != actual.dtype and not lowered):
         what = "shape" if expected.shape != actual.shape else "dtype"
         problem = f"the {what} differs: {describe(actual)} where {describe(expected)} is expected"
         return Difference(close=False, problem=problem)
-    limits = tolerance_for(expected.dtype, tolerance)
-    e, a = _flat(expected).to(actual.device), _flat(actual)  # where it was computed, it is measured
+    dtype = actual.dtype
+    limits = tolerance_for(dtype, tolerance)
+    expected = expected.to(actual.device)  # where it was computed, it is measured
+    if lowered:
+        expected, actual = _in_one_type(expected, actual)
+    e, a = _flat(expected), _flat(actual)
     if torch.equal(e[:_CHUNK], a[:_CHUNK]) and torch.equal(e, a):  # a NaN is not, here, and is looked at more closely
         return _no_difference(expected.numel(), limits)
     step = min(_CHUNK, e.numel()) if not a.is_cuda else e.numel()
-    totals = _Totals(room(step, a.device))
+    totals = _Totals(largest_of(dtype), room(step, a.device))
     for start in range(0, e.numel(), step):
         totals.add(e[start : start + step], a[start : start + step], start)
     rounding, mismatched = 0.0, 0
     if totals.worst > limits.harmonic or totals.scale > limits.scale:
-        rounding = _rounding(expected.dtype, max(typical_magnitude(e[e != a]), magnitude), limits)
+        rounding = _rounding(dtype, max(typical_magnitude(e[e != a]), magnitude), limits)
         chunks = zip(torch.split(e, _CHUNK), torch.split(a, _CHUNK), strict=True)
         mismatched = sum(_mismatched(*pair, limits.harmonic, rounding) for pair in chunks)
     in_scale = totals.scale <= limits.scale or totals.absolute <= rounding
     return totals.difference(
         close=not mismatched and in_scale, mismatched=mismatched, limits=limits, shape=tuple(expected.shape)
     )
+
+
+def _in_one_type(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both in a type that holds their numbers; the lowest number of the coarser type stands for that of the other one.
+
+    Masks hold the lowest number of their type. In a coarser type that is another one, less what is added to it, or
+    -inf. The largest number is no mask: what should be it and is inf has overflowed.
+    """
+    end, lower_end = largest_of(expected.dtype), largest_of(actual.dtype)
+    wide = torch.promote_types(expected.dtype, torch.float32)  # float32 holds float16 next to bfloat16
+    expected, actual = expected.to(wide), actual.to(wide)
+    masked = expected.isfinite() & (expected < -_MASK * end)
+    if bool(masked.any()):
+        expected = torch.where(masked & (actual < -_MASK * lower_end), actual, expected)
+    return expected, actual
 
 
 def _no_difference(count: int, limits: Tolerance) -> Difference:
@@ -154,10 +191,17 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Totals:
-    """What the chunks add up to, measured in the memory that is given."""
+    """What the chunks add up to.
 
-    def __init__(self, within: torch.Tensor) -> None:
+    Args:
+        most: the largest number that the type of what is judged can hold.
+        within: the memory to measure in (see `room`).
+    """
+
+    def __init__(self, most: float, within: torch.Tensor) -> None:
+        self._most = most
         self._room = within
+        self._overflowed = self._clipped = 0
         self.worst, self._where = -1.0, 0
         self.absolute = self.largest = 0.0
         self._sum = self._relative = self._signal = self._noise = 0.0
@@ -170,10 +214,9 @@ class _Totals:
 
     def add(self, expected: torch.Tensor, actual: torch.Tensor, start: int) -> None:
         """Add a chunk whose first element is that of index `start`."""
-        measured = measure(expected, actual, self.worst, self._room)
+        measured, odd = measure(expected, actual, self.worst, self._room), 0
         if measured is None:
             measured, odd = _measured_wide(expected, actual)
-            self._nonfinite += odd
         if measured.worst > self.worst:
             self.worst, self._where = measured.worst, start + measured.where
         self._sum += measured.total
@@ -182,6 +225,11 @@ class _Totals:
         self._relative = max(self._relative, measured.relative)
         self._signal += measured.signal
         self._noise += measured.noise
+        self._nonfinite += odd
+        if odd or measured.largest > self._most:  # nothing else can have overflowed or be clipped
+            overflowed, clipped = _beyond(expected, actual, self._most)
+            self._overflowed += overflowed
+            self._clipped += clipped
         self._count += expected.numel()
 
     def difference(self, *, close: bool, mismatched: int, limits: Tolerance, shape: tuple[int, ...]) -> Difference:
@@ -195,6 +243,8 @@ class _Totals:
             snr=_decibel(self._signal, self._noise),
             mismatched=mismatched,
             nonfinite=self._nonfinite,
+            overflowed=self._overflowed,
+            clipped=self._clipped,
             count=self._count,
             index=_unravel(self._where, shape),
             tolerance=limits,
@@ -240,6 +290,14 @@ def _distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tens
     odd = ~same & ~(torch.isfinite(a) & torch.isfinite(e))
     distance = torch.where(same, 0.0, torch.where(odd, math.inf, distance))
     return distance, torch.where(size.isfinite(), size, 0.0), int(odd.sum())
+
+
+def _beyond(expected: torch.Tensor, actual: torch.Tensor, most: float) -> tuple[int, int]:
+    """How many elements overflowed, and how many were clipped to `most`."""
+    wide = torch.complex128 if expected.dtype.is_complex else torch.float64
+    e, a = expected.to(wide), actual.to(wide)
+    overflowed, clipped = e.isfinite() & ~a.isfinite(), (a.abs() == most) & (e.abs() > most)
+    return int(overflowed.sum()), int(clipped.sum())
 
 
 def _integer_distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:

@@ -67,7 +67,9 @@ class Modules:
             difference = row.difference if known and row is not None else None
             if difference is None:
                 limit = self._limits.of(name, tensor.dtype)
-                difference = compare_tensors(stolen, in_pairs(tensor), tolerance=limit)
+                difference = compare_tensors(
+                    stolen, in_pairs(tensor), tolerance=limit, lower_precision=self._limits.lower_precision
+                )
             self.rows[index] = replace(self.rows[index], difference=difference)
 
     def references(self) -> dict[str, Reference]:

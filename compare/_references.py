@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
-from filch.export import ExportError, Program, value_sizes
+from filch.export import ExportError, Original, Program, value_sizes
 from filch.steal import Key, Records, argument_tensors, tensors
 
 from ._computed import Computed, in_pairs
 from ._derived import Derivation
-from ._inputs import StolenCall
+from ._inputs import StolenCall, cast_notes
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,23 @@ class References:
         program: the program.
         wanted: the names of the exported graph's values that will be asked for.
         buffer: bytes of reference values that may be held at a time.
+        lower_precision: see `compare`.
     """
 
-    def __init__(self, reference: Records, program: Program, *, wanted: Collection[str], buffer: int) -> None:
+    def __init__(
+        self,
+        reference: Records,
+        program: Program,
+        *,
+        wanted: Collection[str],
+        buffer: int,
+        lower_precision: bool = False,
+    ) -> None:
         self._reference = reference
         self._program = program
         self._wanted = wanted
-        self._weights = [name for name in wanted if name in program.model.graph.initializers]
         self._buffer = buffer
+        self._lower_precision = lower_precision
         self._derivation: Derivation | None = None
         self.notes: list[str] = []
         if program.missing:
@@ -60,12 +70,7 @@ class References:
         """
         stolen = stolen_values(self._reference, self._program, call)
         original = self._program.original
-        try:
-            names = None if original is None else original.names
-        except ExportError as error:
-            self._note(str(error))
-            names = None
-        if original is None or names is None:
+        if original is None or not self._is_reference(original, {**call.inputs, **stolen}):
             return Sources(self._given(call), stolen, None)
         if self._derivation is None:
             sizes = value_sizes(original.graph, call.inputs)
@@ -73,11 +78,51 @@ class References:
         computed = Computed(original, self._derivation, call.inputs, stolen, wanted, self._buffer)
         return Sources(self._given(call), stolen, computed, self._note)
 
+    def _is_reference(self, original: Original, stolen: Mapping[str, torch.Tensor]) -> bool:
+        """Whether the exported program can be run, and is as precise as what was stolen."""
+        try:
+            graph, _ = original.graph, original.names
+        except ExportError as error:
+            self._note(str(error))
+            return False
+        if self._lower_precision and cast_notes(graph, stolen):
+            self._note("the model was exported in a lower precision than it was stolen in: only modules are references")
+            return False
+        return True
+
     def _given(self, call: StolenCall) -> dict[str, Reference]:
-        """Inputs and weights: compiled graphs hold them in other forms."""
-        weights = {name: self._program.constant(name) for name in self._weights}
+        """Inputs and weights: compiled graphs, and programs of lower precision, hold them in other forms."""
+        weights = {name: self._weight(name) for name in self._wanted}
         held = {**call.inputs, **{name: tensor for name, tensor in weights.items() if tensor is not None}}
         return {name: Reference(in_pairs(tensor), "given") for name, tensor in held.items()}
+
+    def _weight(self, name: str) -> torch.Tensor | None:
+        """A weight as the program has it; where that is in a lower precision, as the exported program had it."""
+        held = self._program.constant(name)
+        before = self._untouched.get(name)
+        return before if before is not None and (held is None or held.dtype != before.dtype) else held
+
+    @cached_property
+    def _untouched(self) -> Mapping[str, torch.Tensor]:
+        """The weights of the exported program, if a lower precision is allowed: without those that others went into.
+
+        Optimisers call a weight into which they have multiplied another one by its old name, but what used it is gone.
+        """
+        original = self._program.original
+        if not self._lower_precision or original is None:
+            return {}
+        try:
+            graph, exported = original.graph, Program(original.model)
+        except ExportError:  # which is noted elsewhere
+            return {}
+        known = self._program.graph.known
+        kept = (
+            name
+            for name in graph.constants
+            if name in self._wanted
+            and all(made in known for user in graph.consumers.get(name, ()) for made in user.outputs)
+        )
+        return {name: tensor for name in kept if (tensor := exported.constant(name)) is not None}
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

@@ -136,16 +136,11 @@ def _all_close(report: Report) -> str:
 
 
 def _nodes(report: Report, *, wide: bool) -> Iterable[Table | Text]:
-    calls = sorted({row.call for row in report.rows})
-    for call in calls:
-        for stage in ("exported", "compiled"):
-            rows = [row for row in report.rows if row.call == call and row.stage == stage]
-            if rows:
-                number = f", call {call}" if len(calls) > 1 else ""
-                yield Text(f"{_STAGES[stage]}{number}")
-                if stage == "compiled" and any(fate.how != "survives" for fate in report.fates):
-                    yield Text(tally(report.fates))
-                yield from _node_table(rows, wide=wide)
+    for title, rows in _by_graph(report):
+        yield Text(title)
+        if rows[0].stage == "compiled" and any(fate.how != "survives" for fate in report.fates):
+            yield Text(tally(report.fates))
+        yield from _node_table(rows, wide=wide)
 
 
 _STAGES = {"exported": "exported graph, node by node", "compiled": "compiled graph, as the backend optimised it"}
@@ -241,6 +236,22 @@ def _fates(report: Report, *, wide: bool) -> Iterable[Table | Text]:
         yield Text(f"and {hidden} that are folded into constants")
 
 
+def _precision(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+    for title, rows in _by_graph(report):
+        yield Text(title)
+        shown = rows if wide else [row for row in rows if row.judged]
+        yield _table(_PRECISION_COLUMNS if not wide else _PRECISION_COLUMNS | {"value": lambda row: row.value}, shown)
+
+
+def _by_graph(report: Report) -> Iterable[tuple[str, list[Row]]]:
+    calls = sorted({row.call for row in report.rows})
+    for call in calls:
+        for stage in ("exported", "compiled"):
+            rows = [row for row in report.rows if row.call == call and row.stage == stage]
+            if rows:
+                yield f"{_STAGES[stage]}{f', call {call}' if len(calls) > 1 else ''}", rows
+
+
 def _place(row: ModuleRow) -> str:
     """`m.layers.1.self_attn#1[0]`: the module, its second call, its first result; in 36 characters if that can be."""
     port = (f"#{row.iteration}" if row.iteration else "") + row.port
@@ -308,6 +319,24 @@ def _measure(name: str) -> Callable[[Row], object]:
     return get
 
 
+def _decibels(row: Row) -> str | None:
+    return None if row.error is None or row.difference is None else f"{row.difference.snr:.0f}"
+
+
+def _count(name: str) -> Callable[[Row], object]:
+    return lambda row: _measure(name)(row) or None
+
+
+_PRECISION_COLUMNS: dict[str, Callable[..., object]] = {
+    "": lambda row: row.index,
+    "operator": lambda row: abbreviated(row.op.rpartition("::")[2], _WIDTHS["operator"]),
+    "module or value": lambda row: abbreviated(row.module or row.value, _WIDTHS["module"]),
+    "dtype": lambda row: row.dtype,
+    "SNR (dB)": _decibels,
+    "overflowed": _count("overflowed"),
+    "clipped": _count("clipped"),
+    "attention": _arrow,
+}
 _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
     "": lambda row: row.index,
     "kind": lambda row: row.kind,
@@ -324,9 +353,11 @@ _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
     "absolute": _measure("absolute"),
     "relative": _measure("relative"),
     "to scale": _measure("scale"),
-    "SNR (dB)": lambda row: None if row.error is None or row.difference is None else f"{row.difference.snr:.0f}",
+    "SNR (dB)": _decibels,
     "differ": _measure("mismatched"),
     "not finite": _measure("nonfinite"),
+    "overflowed": _measure("overflowed"),
+    "clipped": _measure("clipped"),
     "evidence": lambda row: row.evidence,
     "µs": _microseconds,
     "attention": _arrow,
@@ -373,4 +404,5 @@ _VIEWS: dict[str, _View] = {
     "modules": _modules,
     "fates": _fates,
     "dynamo": _dynamo,
+    "precision": _precision,
 }

@@ -261,8 +261,9 @@ class Report:
         Args:
             view: `nodes` (a row for each value of each graph), `operators` (a row for each operation of the model, in
                 hidet's manner), `modules` (a row for each tensor that a module took or gave), `fates` (a row for each
-                exported node: what became of it in the compiled graph) or `dynamo` (the operators, then the kernels
-                that a compiler made of them).
+                exported node: what became of it in the compiled graph), `dynamo` (the operators, then the kernels that
+                a compiler made of them) or `precision` (a row for each value: its signal-to-noise ratio, and how many
+                elements overflowed or were clipped).
             wide: all rows and columns, nothing cut.
             width: characters in a line; None is the terminal's.
         """

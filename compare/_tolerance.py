@@ -1,10 +1,13 @@
 """How far two tensors may be apart and still count as the same."""
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+
+from filch.export import Graph, Node
 
 from ._errors import CompareError
 
@@ -42,6 +45,10 @@ _DEFAULTS = {
     torch.complex32: Tolerance(1e-2, 1e-1),
     torch.bfloat16: Tolerance(5e-2, 2e-1),
 }
+# An error of integers is a part of their scale's range, whatever the number: the first limit says nothing.
+ANY_ERROR = sys.float_info.max
+_EIGHT_BITS, _FOUR_BITS = Tolerance(ANY_ERROR, 1e-1), Tolerance(ANY_ERROR, 5e-1)
+_INTEGERS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "com.microsoft::MatMulNBits"})
 _FLOAT8 = Tolerance(1.25e-1, 2.5e-1)  # two to three significant bits
 
 
@@ -63,3 +70,29 @@ def tolerance_for(dtype: torch.dtype, given: "float | Tolerance | None") -> Tole
         return default
     asked = given if isinstance(given, Tolerance) else Tolerance(given, 100 * given)
     return default if default == _EXACT else asked
+
+
+def is_coarser(dtype: torch.dtype, than: torch.dtype) -> bool:
+    """Whether a floating-point type has fewer significant bits than another one."""
+    both = dtype.is_floating_point and than.is_floating_point and torch.float4_e2m1fn_x2 not in (dtype, than)
+    return both and torch.finfo(dtype).eps > torch.finfo(than).eps
+
+
+def largest_of(dtype: torch.dtype) -> float:
+    """The largest finite number of a floating-point type; inf for what is none, which has no such limit here."""
+    has_one = dtype.is_floating_point and dtype != torch.float4_e2m1fn_x2
+    return torch.finfo(dtype).max if has_one else math.inf
+
+
+def quantized_tolerance(node: Node, graph: Graph) -> Tolerance | None:
+    """The tolerance of what a node makes that quantises, or makes numbers of integers; None if it does neither.
+
+    A value of 8 bits is off by up to 1/510 of its range, one of 4 bits by 1/30; these let some 50 and 15 of them add
+    up. They are for finding faults: whether a model is good enough is for its user to say.
+    """
+    held = {graph.values[name].dtype for name in node.inputs[:1] if name in graph.values and name in graph.fixed}
+    is_weight = node.op == "Cast" and bool(held & {"int8", "uint8", "int4", "uint4"})  # torchao's, dequantised
+    if node.op not in _INTEGERS and not is_weight:
+        return None
+    four = held & {"int4", "uint4"} or int(node.attributes.get("bits", 8)) <= 4
+    return _FOUR_BITS if four else _EIGHT_BITS

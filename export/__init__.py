@@ -5,6 +5,7 @@ from ._errors import BackendError, ExportError, ProgramError
 from ._export import export
 from ._from_fx import graph_from_fx
 from ._graph import Graph, Node, Value
+from ._lower import Lowering, Precision, lower
 from ._optimize import optimize
 from ._original import Original
 from ._program import Program, load_program
@@ -14,16 +15,19 @@ __all__ = [
     "BackendError",
     "ExportError",
     "Graph",
+    "Lowering",
     "ModuleCall",
     "Node",
     "Original",
     "Port",
+    "Precision",
     "Program",
     "ProgramError",
     "Value",
     "export",
     "graph_from_fx",
     "load_program",
+    "lower",
     "optimize",
     "value_sizes",
 ]

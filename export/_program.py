@@ -150,6 +150,7 @@ def load_program(path: str | os.PathLike[str]) -> Program:
         raise ProgramError(f"there is no file {str(where)!r}")
     try:
         model = ir.load(where)
+        _sort(model.graph)
         graph_from_onnx(model)
     except (DecodeError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
         raise ProgramError(f"{str(where)!r} is not an ONNX file, or it is cut short") from error
@@ -176,6 +177,17 @@ def load_program(path: str | os.PathLike[str]) -> Program:
     except (KeyError, ValueError, TypeError) as error:
         raise ProgramError(f"what Filch noted in {str(where)!r} is damaged: {error}") from error
     return follow_changes(program)
+
+
+def _sort(graph: ir.Graph) -> None:
+    """Put nodes behind what they read, if they are not; ONNX Runtime's float16 converter leaves them in any order."""
+    made: set[ir.Node] = set()
+    for node in graph:
+        before = [value.producer() for value in node.inputs if value is not None]
+        if any(other is not None and other.graph is graph and other not in made for other in before):
+            graph.sort()
+            return
+        made.add(node)
 
 
 def follow_changes(program: Program) -> Program:

@@ -1,0 +1,175 @@
+"""Finds the shortest list of nodes to keep in float32 so that a program of lower precision is good enough."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import onnx_ir as ir
+import torch
+
+from filch.export import BackendError, Lowering, Precision, Program
+from filch.export.backends import Backend, get_backend
+from filch.steal import Records, restore
+
+from ._compare import as_program
+from ._inputs import stolen_calls
+from ._progress import step
+from ._sensitivity import Sensitivity, local_costs, measured
+from ._tolerance import Tolerance
+from ._trial import Goal, Outcome, Trial, results_of
+
+_MEASURED = 32  # nodes are lowered alone; of the others, their own results tell the order
+_SIMULATED = (
+    "{} was simulated: each result was rounded, as on a GPU, where this backend computes on in float32; "
+    "without that, the program with the same nodes kept: {}"
+)
+
+
+@dataclass(frozen=True)
+class PrecisionReport:
+    """What it costs to lower a program's precision, and which nodes have to be kept.
+
+    Attributes:
+        to: the precision.
+        backend: what ran.
+        goal: when an output is good enough.
+        before: the outputs when every node is lowered.
+        after: the outputs when the nodes in `keep` are kept; None if even all together they do not help.
+        keep: the names of the nodes to keep in float32, in the order of the graph.
+        without: for each of them, the outputs when it is lowered, too, and all others in `keep` are kept: each fails.
+        best: the outputs when every node is kept, which is the best that can be had.
+        order: all nodes that can be lowered, the one that costs most first.
+        runs: how many programs were made and run to find that.
+        notes: what else a reader has to know.
+    """
+
+    to: Precision
+    backend: str
+    goal: Goal
+    before: Outcome
+    after: Outcome | None
+    keep: tuple[str, ...]
+    without: Mapping[str, Outcome]
+    best: Outcome
+    order: tuple[Sensitivity, ...]
+    runs: int
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def close(self) -> bool:
+        """Whether the outputs are good enough when every node is lowered."""
+        return self.before.passes
+
+    def __str__(self) -> str:
+        from ._precision_table import render_precision  # noqa: PLC0415  data does not need what prints it
+
+        return render_precision(self, width=80)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The report as JSON, also written to `path` if one is given."""
+        from ._formats import precision_to_json  # noqa: PLC0415  as above
+
+        return precision_to_json(self, path)
+
+
+def keep_precise(
+    reference: str | os.PathLike[str] | Records,
+    program: str | os.PathLike[str] | Program | ir.Model,
+    *,
+    to: Precision,
+    backend: str | Backend = "onnxruntime-cpu",
+    tolerance: float | Tolerance | None = None,
+    snr: float | None = None,
+    calibration: Sequence[Mapping[str, torch.Tensor]] | None = None,
+    simulate: bool | None = None,
+    measure: int | None = None,
+) -> PrecisionReport:
+    """Lower a program's precision, and find the nodes that have to stay in float32.
+
+    The list is the shortest that was found, not the shortest there is: no node can be taken off it, which is checked by
+    running. Every figure is measured by running a program.
+
+    Args:
+        reference: what the model did in float32, as for `compare`; its results are what the outputs are held against.
+        program: in float32; what `optimize` returned for `int8` and `int4`.
+        to: see `lower`.
+        backend: what runs the programs.
+        tolerance: how far the outputs may be off; None is that of `to` (float16 1e-2, bfloat16 5e-2).
+        snr: instead, the signal-to-noise ratio in decibel that each output needs at least; the default of `int8` and
+            `int4` is 20.
+        calibration: for `int8`, see `lower`; None are the inputs of the stolen calls.
+        simulate: see `lower`; None is True for ONNX Runtime's CPU provider, which does not round between nodes.
+        measure: how many nodes are lowered alone, to order them by what that does to the outputs; None is 32.
+
+    Raises:
+        FilchError: the two sides do not fit, the precision can't be had, or the backend can't run it.
+    """
+    held = reference if isinstance(reference, Records) else restore(reference)
+    given, engine = as_program(program), get_backend(backend) if isinstance(backend, str) else backend
+    stolen = stolen_calls(held, given)
+    goal = Goal.of(to, tolerance, snr)
+    rounds = to in ("float16", "bfloat16") and engine.name == "onnxruntime-cpu" if simulate is None else simulate
+    ranges = calibration or [call.inputs for call in stolen.calls]
+    trial_of = partial(Trial, stolen.calls, results_of(held, given, stolen.calls), backend=engine, goal=goal)
+    trial = trial_of(Lowering(given, to, calibration=ranges, simulate=rounds))
+    step("all nodes lowered", 0, 1)
+    before, best = trial.keeping(()), trial.keeping(trial.nodes)
+    order = local_costs(given, to, engine, stolen.calls, simulate=rounds)
+    if before.passes or best.passes:
+        order = measured(trial, order, _MEASURED if measure is None else measure)
+    keep = _shortest(trial, order) if best.passes and not before.passes else []
+    simulated = _SIMULATED.format(to, _real(trial_of(Lowering(given, to)), keep)) if rounds else None
+    return PrecisionReport(
+        to=to,
+        backend=engine.name,
+        goal=goal,
+        before=before,
+        after=trial.keeping(keep) if before.passes or best.passes else None,
+        best=best,
+        keep=tuple(node.name for node in given.graph.nodes if node.name in keep),
+        without={name: trial.keeping([other for other in keep if other != name]) for name in keep},
+        order=order,
+        runs=trial.runs,
+        notes=(*stolen.notes, *stolen.left_out, *([simulated] if simulated else [])),
+    )
+
+
+def _real(trial: Trial, keep: Sequence[str]) -> str:
+    """What the program gives that does not simulate the precision, or that the backend can't run it."""
+    try:
+        return str(trial.keeping(keep))
+    except BackendError:
+        return "can't be run"
+
+
+def _shortest(trial: Trial, order: Sequence[Sensitivity]) -> list[str]:
+    """The nodes without which the outputs fail, each of them needed.
+
+    The first ones in the order that are enough, doubled until they are and then halved; then what is not needed of
+    these is dropped, in halves at first (as delta debugging does, Zeller and Hildebrandt 2002).
+    """
+    names = list(dict.fromkeys((*(item.node for item in order), *trial.nodes)))
+    count = 1
+    while count < len(names) and not trial.keeping(names[:count]).passes:
+        count *= 2
+    low, high = count // 2, min(count, len(names))
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if trial.keeping(names[:middle]).passes else (middle, high)
+    return _needed(trial, names[:high])
+
+
+def _needed(trial: Trial, names: list[str]) -> list[str]:
+    size = len(names)
+    while size:
+        size = max(1, size // 2)
+        dropped = False
+        for start in range(len(names) - 1, -1, -size):  # those that cost least go first
+            fewer = names[: max(0, start - size + 1)] + names[start + 1 :]
+            step(f"without {len(names) - len(fewer)} of {len(names)}", 0, 1)
+            if trial.keeping(fewer).passes:
+                names, dropped = fewer, True
+        if size == 1 and not dropped:
+            return names
+    return names

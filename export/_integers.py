@@ -1,0 +1,86 @@
+"""Quantises a float32 graph with ONNX Runtime's own tools."""
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import torch
+from onnx_ir import serde
+from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+from ._arrays import torch_to_array
+
+_BLOCK = 32  # weights that share a scale: what the engines of language models use
+# It says that shapes are inferred, which the exporter has done; without it, the tool warns through the root logger.
+_PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
+
+
+class _Reader(CalibrationDataReader):  # type: ignore[misc] # onnxruntime has no types
+    def __init__(self, calls: Sequence[Mapping[str, torch.Tensor]], names: Collection[str]) -> None:
+        self._feeds = iter([{name: torch_to_array(call[name]) for name in names} for call in calls])
+
+    def get_next(self) -> Mapping[str, object] | None:
+        return next(self._feeds, None)
+
+
+def write_int8(
+    model: ir.Model, keep: Collection[str], calibration: Sequence[Mapping[str, torch.Tensor]], ranges: Path
+) -> ir.Model:
+    """The model with 8-bit weights (by channel) and activations, as pairs of QuantizeLinear and DequantizeLinear.
+
+    Args:
+        model: its nodes have names.
+        keep: names of nodes that stay as they are.
+        calibration: inputs that the ranges of the activations are taken from.
+        ranges: the file that keeps the ranges, so that they are measured once; it need not be there.
+    """
+    proto = serde.serialize_model(model)
+    proto.metadata_props.add(key=_PREPARED[0], value=_PREPARED[1])
+    names = [value.name or "" for value in model.graph.inputs]
+    with _own_logging(), tempfile.TemporaryDirectory(prefix="filch-") as folder:
+        written = Path(folder) / "quantized.onnx"
+        quantize_static(
+            proto,
+            written,
+            _Reader(calibration, names),
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            nodes_to_exclude=list(keep),
+            calibration_cache_path=ranges,
+        )
+        return _read(onnx.load(written))
+
+
+def write_int4(model: ir.Model, keep: Collection[str]) -> ir.Model:
+    """The model with the weights of its MatMuls in 4 bits, in blocks of 32 along the sum (`MatMulNBits`)."""
+    with _own_logging():
+        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer  # noqa: PLC0415  it configures logging
+
+        quantizer = MatMulNBitsQuantizer(serde.serialize_model(model), block_size=_BLOCK, nodes_to_exclude=list(keep))
+        quantizer.process()
+    return _read(quantizer.model.model)
+
+
+@contextlib.contextmanager
+def _own_logging() -> Iterator[None]:
+    """Undo what the tools do to the root logger: they give it a handler and a level, and write to it."""
+    root = logging.getLogger()
+    handlers, level, disabled = list(root.handlers), root.level, root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        root.setLevel(level)
+        root.handlers[:] = handlers
+
+
+def _read(proto: onnx.ModelProto) -> ir.Model:
+    model = serde.deserialize_model(proto)
+    model.metadata_props.pop(_PREPARED[0], None)
+    return model

@@ -1,0 +1,506 @@
+"""Comparing programs of lower precision with what the model did: types, limits, overflows and clipped values."""
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from onnx_ir import serde
+from torch import nn
+
+from filch.compare import Report, Tolerance, compare, compare_tensors, default_tolerance
+from filch.compare._cli import app
+from filch.compare._limits import Limits
+from filch.export import BackendError, Program, export, lower, optimize
+from filch.steal import Capture, steal_forward
+
+
+class Layers(nn.Module):
+    """A normalised layer between two linear ones, with two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 64)
+        self.norm = nn.LayerNorm(64)
+        self.last = nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.relu(self.norm(self.first(x)) * 3)
+        return self.last(hidden), torch.softmax(hidden, -1)
+
+
+def capture_of(model: nn.Module, *args: torch.Tensor) -> Capture:
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(*args)
+    return capture
+
+
+@pytest.fixture(scope="module")
+def inputs() -> torch.Tensor:
+    return torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def model() -> Layers:
+    torch.manual_seed(0)
+    return Layers().eval()
+
+
+@pytest.fixture(scope="module")
+def capture(model: Layers, inputs: torch.Tensor) -> Capture:
+    return capture_of(model, inputs)
+
+
+@pytest.fixture(scope="module")
+def program(model: Layers, inputs: torch.Tensor) -> Program:
+    return optimize(export(model, (inputs,)))
+
+
+def row_of(report: Report, value: str, kind: str = "node") -> object:
+    return next(row for row in report.rows if row.value == value and row.kind == kind)
+
+
+def outputs(report: Report) -> list[object]:
+    return [row for row in report.rows if row.kind == "output"]
+
+
+def test_another_type_is_an_error_unless_a_lower_precision_is_allowed() -> None:
+    """An accidental change of type is not to pass, however close the numbers."""
+    expected = torch.ones(3)
+    for dtype in (torch.float16, torch.bfloat16, torch.float8_e4m3fn):
+        actual = expected.to(dtype)
+        assert "the dtype differs" in str(compare_tensors(expected, actual).problem)
+        allowed = compare_tensors(expected, actual, lower_precision=True)
+        assert (allowed.close, allowed.tolerance) == (True, default_tolerance(dtype))
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float16),
+        (torch.float32, torch.int32),
+        (torch.int64, torch.int32),
+        (torch.int32, torch.float16),
+        (torch.complex64, torch.float16),
+    ],
+)
+def test_only_coarser_floating_point_types_are_a_lower_precision(expected: torch.dtype, actual: torch.dtype) -> None:
+    """Finer ones, integers and complex numbers stay a difference of type."""
+    difference = compare_tensors(torch.ones(3).to(expected), torch.ones(3).to(actual), lower_precision=True)
+    assert difference.problem is not None
+    assert not difference.close
+
+
+def test_numbers_are_compared_in_lower_precision_as_they_are() -> None:
+    """The error of a rounded value is its rounding; one that is wrong is found."""
+    expected = torch.tensor([1.0, 3.0001, 100.1])
+    actual = expected.half()
+    found = compare_tensors(expected, actual, lower_precision=True)
+    assert found.absolute == float((actual.double() - expected.double()).abs().max())
+    assert found.close
+    actual[1] = -3.0
+    assert not compare_tensors(expected, actual, lower_precision=True).close
+
+
+def test_a_shape_that_differs_is_a_difference_in_lower_precision_too() -> None:
+    """Nothing broadcasts."""
+    assert "shape" in str(compare_tensors(torch.ones(3), torch.ones(1).half(), lower_precision=True).problem)
+
+
+VALUES = torch.tensor([1.0, 70000.0, -1e30, float("inf"), 2.0, float("nan")])
+
+
+def test_values_that_became_inf_are_counted() -> None:
+    """70000 and -1e30 are beyond float16; what was inf or NaN before has not overflowed."""
+    found = compare_tensors(VALUES, VALUES.half(), lower_precision=True)
+    assert (found.overflowed, found.clipped, found.nonfinite, found.close) == (2, 0, 2, False)
+    assert "2 overflowed" in str(found)
+
+
+def test_values_that_stand_at_the_end_of_their_type_are_counted() -> None:
+    """70000, -1e30 and inf are more than 65504, which is what they were clipped to."""
+    end = torch.finfo(torch.float16).max
+    found = compare_tensors(VALUES, VALUES.clamp(-end, end).half(), lower_precision=True)
+    assert (found.overflowed, found.clipped, found.close) == (0, 3, False)
+    assert "3 clipped" in str(found)
+
+
+@pytest.mark.parametrize("end", [-65504.0, -65472.0, -float("inf")])
+def test_the_lowest_number_of_a_type_is_the_lowest_of_another(end: float) -> None:
+    """A mask of -3.4e38 is -65504 in float16, or less by what is added to it; what is merely too large is no mask."""
+    expected = torch.tensor([1.0, torch.finfo(torch.float32).min])
+    assert compare_tensors(expected, torch.tensor([1.0, end]).half(), lower_precision=True).close
+    for wrong in (0.0, -1000.0, -end, float("nan")):
+        assert not compare_tensors(expected, torch.tensor([1.0, wrong]).half(), lower_precision=True).close
+    assert not compare_tensors(
+        torch.tensor([1.0, -70000.0]), torch.tensor([1.0, end]).half(), lower_precision=True
+    ).close
+    assert not compare_tensors(expected, torch.tensor([1.0, end])).close
+
+
+@pytest.mark.parametrize("end", [65504.0, float("inf")])
+def test_the_largest_number_is_no_mask(end: float) -> None:
+    """What should be 3.4e38 and is inf has overflowed, however near that is to the end of its type."""
+    expected = torch.tensor([1.0, torch.finfo(torch.float32).max])
+    found = compare_tensors(expected, torch.tensor([1.0, end]).half(), lower_precision=True)
+    assert (found.close, found.overflowed, found.clipped) == (False, int(end == float("inf")), int(end == 65504.0))
+
+
+def test_a_large_number_is_no_mask() -> None:
+    """-40000 is a number that float16 has and float8 has not: it is not near the end of the first."""
+    actual = torch.tensor([1.0, -448.0]).to(torch.float8_e4m3fn)
+    assert not compare_tensors(torch.tensor([1.0, -40000.0]).half(), actual, lower_precision=True).close
+
+
+def test_clipped_values_are_counted_where_nothing_is_infinite() -> None:
+    """Numbers that are measured in float32 are looked through too, if any of them is beyond its type."""
+    found = compare_tensors(torch.tensor([1.0, -70000.0]), torch.tensor([1.0, -65504.0]).half(), lower_precision=True)
+    assert (found.overflowed, found.clipped, found.nonfinite) == (0, 1, 0)
+
+
+def test_weights_only_in_8_bits_are_judged_with_the_tolerance_of_8_bits(inputs: torch.Tensor) -> None:
+    """As torchao exports them: the weight is int8 and cast, no operator of ONNX's for quantised numbers is there."""
+
+    class Weights(nn.Module):
+        def __init__(self, linear: nn.Linear) -> None:
+            super().__init__()
+            scale = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+            self.register_buffer("scale", scale)
+            self.register_buffer("integers", (linear.weight.detach() / scale).round().to(torch.int8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ (self.integers.float() * self.scale).T
+
+    torch.manual_seed(0)
+    linear = nn.Linear(32, 16, bias=False)
+    program = export(nn.Sequential(Weights(linear)), (inputs,))
+    capture = capture_of(nn.Sequential(linear), inputs)
+    assert not compare(capture, program).close
+    report = compare(capture, program, lower_precision=True)
+    report.assert_close()
+    assert 30 < outputs(report)[0].difference.snr < 60
+
+
+def test_what_is_nan_by_mistake_has_overflowed_in_its_own_precision_too() -> None:
+    """The counts do not ask for another type."""
+    found = compare_tensors(torch.tensor([1.0, 2.0, float("inf")]), torch.tensor([float("nan"), 2.0, 1.0]))
+    assert (found.overflowed, found.nonfinite, found.clipped) == (1, 2, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.complex64, torch.int8, torch.bool])
+def test_counting_works_for_all_types(dtype: torch.dtype) -> None:
+    """Types without arithmetic of their own are no trouble."""
+    expected, actual = torch.tensor([1.0, 2.0]).to(dtype), torch.tensor([1.0, 0.0]).to(dtype)
+    found = compare_tensors(expected, actual)
+    assert (found.close, found.clipped) == (torch.equal(expected.to(torch.complex64), actual.to(torch.complex64)), 0)
+
+
+def test_a_float16_model_is_close_to_its_own_capture(model: Layers, inputs: torch.Tensor) -> None:
+    """The same types on both sides need no permission."""
+    half = copy.deepcopy(model).half()
+    report = compare(capture_of(half, inputs.half()), export(half, (inputs.half(),)))
+    report.assert_close()
+    assert {row.dtype for row in outputs(report)} == {"float16"}
+
+
+def test_a_float16_program_is_held_against_the_float32_model(
+    model: Layers, inputs: torch.Tensor, capture: Capture
+) -> None:
+    """Its inputs are rounded for it, which is said; references are what was stolen and given, no float16."""
+    program = export(copy.deepcopy(model).half(), (inputs.half(),))
+    with pytest.raises(BackendError, match="Unexpected input data type"):
+        compare(capture, program)
+    report = compare(capture, program, lower_precision=True)
+    report.assert_close()
+    assert any("takes x as float16: what the model was given is rounded" in note for note in report.notes)
+    assert {row.evidence for row in report.rows if row.judged} == {"module", "given"}
+    assert {row.difference.tolerance for row in outputs(report)} == {default_tolerance(torch.float16)}
+    assert all(row.difference.error_max > 0 for row in outputs(report))
+
+
+@pytest.mark.parametrize("to", ["float16", "bfloat16"])
+def test_every_value_of_a_lowered_program_is_judged(capture: Capture, program: Program, to: str) -> None:
+    """Casts stand in for what they cast; without permission, each value of another type differs."""
+    lowered = lower(program, to)
+    report = compare(capture, lowered, backend="reference", lower_precision=True)
+    report.assert_close()
+    assert all(row.judged for row in report.rows)
+    strict = compare(capture, lowered, backend="reference")
+    assert {row.dtype for row in strict.rows if row.status == "shape or dtype differs"} == {to}
+
+
+def test_an_overflow_in_the_program_is_the_first_divergence() -> None:
+    """The square is what does not fit, and not what is computed of it."""
+
+    class Square(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sqrt(x * x) * 2
+
+    x = torch.tensor([1.0, 100.0, 300.0, 400.0])
+    model = Square()
+    lowered = lower(export(model, (x,)), "float16", simulate=True)
+    report = compare(capture_of(model, x), lowered, lower_precision=True)
+    # What is simulated is float32 until it is cast, and then float16.
+    first = report.first_divergence
+    assert (first.value, first.difference.overflowed) == (
+        "mul_float16",
+        int((x * x > torch.finfo(torch.float16).max).sum()),
+    )
+    assert not any(row.status == "same" for row in outputs(report))
+
+
+def test_weights_held_in_float16_are_judged_with_its_tolerance(inputs: torch.Tensor) -> None:
+    """Everything is computed in float32, but of weights that are coarser."""
+
+    class Weights(nn.Module):
+        def __init__(self, linear: nn.Linear) -> None:
+            super().__init__()
+            self.register_buffer("weight", linear.weight.detach().half())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight.float().T
+
+    torch.manual_seed(0)
+    linear = nn.Linear(32, 16, bias=False)
+    capture, program = capture_of(nn.Sequential(linear), inputs), export(nn.Sequential(Weights(linear)), (inputs,))
+    assert not compare(capture, program).close
+    compare(capture, program, lower_precision=True).assert_close()
+
+
+def test_casts_to_a_finer_type_are_judged_by_what_they_cast(model: Layers, inputs: torch.Tensor) -> None:
+    """ONNX Runtime computes float16 in float32: its casts have the numbers of float16 values."""
+    half = copy.deepcopy(model).half()
+    report = compare(capture_of(half, inputs.half()), export(half, (inputs.half(),)), lower_precision=True)
+    report.assert_close()
+    assert not [row for row in report.modules if row.difference is not None and row.difference.problem]
+
+
+@pytest.mark.parametrize("to", ["float16", "int8"])
+def test_values_that_are_let_go_are_judged_alike(
+    capture: Capture, program: Program, inputs: torch.Tensor, to: str
+) -> None:
+    """A buffer that holds next to nothing changes no judgement; what is derived in other parts is rounded otherwise."""
+    lowered = lower(program, to, calibration=[{program.graph.inputs[0]: inputs}])
+    whole, parts = (compare(capture, lowered, lower_precision=True, buffer=size) for size in (2**28, 1))
+    told, told_in_parts = ([(row.value, row.status, row.evidence) for row in found.rows] for found in (whole, parts))
+    assert told == told_in_parts
+    assert whole.close
+    assert parts.close
+
+
+def quantised(scale: float, zero: int, values: torch.Tensor) -> ir.Model:
+    """x, as uint8 of this scale and zero point, and back."""
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], name="quantise"),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], name="dequantise"),
+    ]
+    shape = list(values.shape)
+    graph = helper.make_graph(
+        nodes,
+        "quantised",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [
+            numpy_helper.from_array(np.array(scale, np.float32), "scale"),
+            numpy_helper.from_array(np.array(zero, np.uint8), "zero"),
+        ],
+    )
+    return serde.deserialize_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+
+
+class Same(nn.Module):
+    """Gives what it takes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+
+def test_values_clipped_by_integers_are_counted() -> None:
+    """uint8 with scale 0.5 and zero point 100 holds -50 to 77.5: two are below, one is above, the ends are not."""
+    x = torch.tensor([-60.0, -50.3, -50.2, -50.0, 0.0, 77.5, 77.7, 100.0])
+    report = compare(capture_of(Same(), x), quantised(0.5, 100, x), lower_precision=True)
+    row = row_of(report, "y")
+    assert row.difference.clipped == 3
+    assert row.difference.absolute == pytest.approx(100.0 - 77.5)
+    integers = row_of(report, "q")
+    assert (integers.status, "integers" in integers.reason) == ("no value", True)
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf")])
+def test_what_is_not_finite_never_passes_for_quantised(scale: float) -> None:
+    """The tolerance of 8 bits lets any error of an element pass that is small for its tensor, but no NaN and no inf."""
+    x = torch.tensor([0.5, 1.0, 2.0])
+    report = compare(capture_of(Same(), x), quantised(scale, 0, x), lower_precision=True)
+    assert not report.close
+    assert row_of(report, "y").difference.overflowed > 0
+
+
+def test_the_coarsest_integers_on_the_way_say_the_tolerance() -> None:
+    """What was made of 4-bit weights is no better for being turned into 8 bits afterwards."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["four", "scale"], ["weight"]),
+        helper.make_node("MatMul", ["x", "weight"], ["product"]),
+        helper.make_node("QuantizeLinear", ["product", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "mixed",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2])],
+        [
+            helper.make_tensor("four", TensorProto.INT4, [2, 2], [1, 2, 3, 4]),
+            numpy_helper.from_array(np.array(0.5, np.float32), "scale"),
+            numpy_helper.from_array(np.array(0, np.int8), "zero"),
+        ],
+    )
+    onnx_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    limits = Limits(Program(serde.deserialize_model(onnx_model)).graph, None, lower_precision=True)
+    assert {limits.of(name, torch.float32).scale for name in ("weight", "product", "y")} == {0.5}
+
+
+def test_integers_that_clip_nothing_are_close() -> None:
+    """The error is half a step at most, which is within the tolerance of 8 bits; float32's own is not."""
+    x = torch.linspace(-12, 12, 50)
+    report = compare(capture_of(Same(), x), quantised(0.1, 128, x), lower_precision=True)
+    report.assert_close()
+    assert row_of(report, "y").difference.clipped == 0
+    assert row_of(report, "y").difference.absolute <= 0.0501
+    assert not compare(capture_of(Same(), x), quantised(0.1, 128, x)).close
+
+
+def test_clipping_is_in_every_form_of_the_report() -> None:
+    """The wide table, JSON and CSV have columns for it."""
+    x = torch.tensor([-60.0, 0.0, 1.0])
+    report = compare(capture_of(Same(), x), quantised(0.5, 100, x), lower_precision=True)
+    assert {"overflowed", "clipped"} <= set(report.table(wide=True).split())
+    rows = json.loads(report.to_json())["rows"]
+    assert next((row["overflowed"], row["clipped"]) for row in rows if row["value"] == "y") == (0, 1)
+    assert "overflowed,clipped" in report.to_csv().splitlines()[0]
+    view = report.table("precision", width=80)
+    assert max(map(len, view.splitlines())) <= 80
+    assert any(
+        line.split()[-3:] == [f"{row_of(report, 'y').difference.snr:.0f}", "1", "<------"] for line in view.splitlines()
+    )
+
+
+def test_an_int8_program_is_judged_where_its_numbers_are_numbers(
+    capture: Capture, program: Program, inputs: torch.Tensor
+) -> None:
+    """Integers have no reference, what they are turned back to has the one of what they were made of."""
+    lowered = lower(program, "int8", calibration=[{program.graph.inputs[0]: inputs}])
+    report = compare(capture, lowered, lower_precision=True)
+    report.assert_close()
+    assert row_of(report, "x_DequantizeLinear_Output").difference.snr > 30
+    unjudged = [row for row in report.rows if row.stage == "exported" and not row.judged]
+    assert {row.dtype for row in unjudged if row.op == "QuantizeLinear"} == {"uint8"}
+    # ONNX Runtime's tool removes the Relu, and calls what it was given by the name of what it gave.
+    assert [row.value for row in unjudged if row.op != "QuantizeLinear"] == ["relu"]
+
+
+def test_weights_that_others_went_into_have_no_reference() -> None:
+    """A fused BatchNormalization changes the convolution's weights and keeps their names."""
+
+    class Normalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.norm(self.conv(x)))
+
+    torch.manual_seed(0)
+    model, x = Normalised().eval(), torch.randn(2, 3, 8, 8)
+    model.norm.running_mean.normal_()
+    model.norm.running_var.uniform_(0.2, 3)
+    program = optimize(export(model, (x,)))
+    assert [node.op for node in program.graph.nodes] == ["Conv", "Relu"]
+    report = compare(capture_of(model, x), lower(program, "int8", calibration=[{"x": x}]), lower_precision=True)
+    report.assert_close()
+    unjudged = {row.value for row in report.rows if row.stage == "exported" and row.status == "not mapped"}
+    assert {"conv.weight_DequantizeLinear_Output", "relu_QuantizeLinear_Input"} <= unjudged
+    assert all(row.judged for row in outputs(report))
+
+
+def test_an_int8_program_of_too_narrow_ranges_is_found(
+    capture: Capture, program: Program, inputs: torch.Tensor
+) -> None:
+    """Calibrated with a tenth of the inputs, the first value that is quantised is clipped, and said to be."""
+    name = program.graph.inputs[0]
+    report = compare(capture, lower(program, "int8", calibration=[{name: inputs / 10}]), lower_precision=True)
+    first = report.first_divergence
+    assert first.value == f"{name}_DequantizeLinear_Output"
+    low, high = float((inputs / 10).min()), float((inputs / 10).max())
+    beyond = int(((inputs < low * 1.1) | (inputs > high * 1.1)).sum())
+    assert first.difference.clipped >= beyond > inputs.numel() // 2
+
+
+def test_a_tolerance_given_holds_for_integers_too(capture: Capture, program: Program, inputs: torch.Tensor) -> None:
+    """The default is loose, and one's own is taken."""
+    lowered = lower(program, "int8", calibration=[{program.graph.inputs[0]: inputs}])
+    assert not compare(capture, lowered, lower_precision=True, tolerance=Tolerance(1e-3, 1e-3)).close
+
+
+def test_4_bit_weights_are_judged(capture: Capture, program: Program) -> None:
+    """MatMulNBits has the numbers of the MatMul that it replaces, as far as 4 bits go."""
+    lowered = lower(program, "int4")
+    report = compare(capture, lowered, lower_precision=True)
+    report.assert_close()
+    packed = [row for row in report.rows if row.op == "com.microsoft::MatMulNBits" and row.stage == "exported"]
+    assert len(packed) == 2
+    assert all(row.judged and 10 < row.difference.snr < 40 for row in packed)
+    assert not compare(capture, lowered).close
+
+
+def test_a_dynamically_quantised_file_is_judged(
+    capture: Capture, program: Program, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """DynamicQuantizeLinear and MatMulInteger end at the value of the MatMul."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    program.save(tmp_path / "float.onnx")
+    with caplog.at_level("CRITICAL"):
+        quantize_dynamic(tmp_path / "float.onnx", tmp_path / "dynamic.onnx")
+    (tmp_path / "float.onnx.pt2").rename(tmp_path / "dynamic.onnx.pt2")
+    report = compare(capture, tmp_path / "dynamic.onnx", lower_precision=True)
+    report.assert_close()
+    assert any(row.reason.startswith("integers") for row in report.rows)
+    assert not compare(capture, tmp_path / "dynamic.onnx").close
+
+
+@pytest.mark.parametrize("keep_io_types", [True, False])
+def test_a_file_of_onnx_runtimes_float16_converter_is_judged(
+    capture: Capture, program: Program, tmp_path: Path, keep_io_types: bool
+) -> None:
+    """It leaves its nodes in an order in which they can't run; its casts stand in for what they cast."""
+    import onnx
+
+    converter = pytest.importorskip("onnxruntime.transformers.float16")
+    program.save(tmp_path / "float.onnx")
+    half = converter.convert_float_to_float16(onnx.load(tmp_path / "float.onnx"), keep_io_types=keep_io_types)
+    onnx.save(half, tmp_path / "half.onnx")
+    (tmp_path / "float.onnx.pt2").rename(tmp_path / "half.onnx.pt2")
+    report = compare(capture, tmp_path / "half.onnx", lower_precision=True)
+    report.assert_close()
+    assert all(row.judged for row in report.rows if row.stage == "exported")
+
+
+def test_the_command_line_allows_lower_precision(
+    model: Layers, inputs: torch.Tensor, program: Program, tmp_path: Path
+) -> None:
+    """`--lower-precision` makes 0 of what is 1 without it."""
+    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=tmp_path / "ref.onnx"):
+        model(inputs)
+    lower(program, "float16").save(tmp_path / "half.onnx")
+    command = ["compare", str(tmp_path / "ref.onnx"), str(tmp_path / "half.onnx"), "--quiet"]
+    codes = []
+    for arguments in (command, [*command, "--lower-precision"]):
+        with pytest.raises(SystemExit) as ended:
+            app(arguments)
+        codes.append(ended.value.code)
+    assert codes == [1, 0]

@@ -1,0 +1,334 @@
+"""What lower precision costs, and which nodes are to be kept: planted faults, clean models, goals out of reach."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import (
+    CompareError,
+    Difference,
+    Goal,
+    Outcome,
+    PrecisionReport,
+    Tolerance,
+    compare_tensors,
+    keep_precise,
+)
+from filch.compare._cli import app, main
+from filch.export import BackendError, ExportError, Program, export, lower, optimize
+from filch.export.backends import get_backend
+from filch.steal import Capture, steal_forward
+
+
+class RootMeanSquare(nn.Module):
+    """Numbers around 300 are squared, for which float16 is too small; all else is harmless."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 64)
+        self.last = nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x) * 300.0
+        square = hidden * hidden
+        return self.last(torch.relu(hidden * torch.rsqrt(square.mean(-1, keepdim=True) + 1e-6)))
+
+
+class Outlier(nn.Module):
+    """One channel between two layers is large and does not matter, and takes the range of all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 32)
+        self.second = nn.Linear(32, 32)
+        self.last = nn.Linear(32, 32)
+        with torch.no_grad():
+            self.second.weight[0] *= 20000.0
+            self.last.weight[:, 0] = 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.second(torch.tanh(self.first(x))))
+
+
+def subject(model: nn.Module, *args: torch.Tensor) -> tuple[Capture, Program]:
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(*args)
+    return capture, optimize(export(model, args))
+
+
+@pytest.fixture(scope="module")
+def inputs() -> torch.Tensor:
+    return torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def overflowing(inputs: torch.Tensor) -> tuple[Capture, Program]:
+    torch.manual_seed(0)
+    return subject(RootMeanSquare().eval(), inputs)
+
+
+@pytest.fixture(scope="module")
+def found(overflowing: tuple[Capture, Program]) -> PrecisionReport:
+    return keep_precise(*overflowing, to="float16")
+
+
+def nodes_of(program: Program, *ops: str) -> list[str]:
+    return [node.name for node in program.graph.nodes if node.op in ops]
+
+
+def squares(program: Program) -> list[str]:
+    """The node that squares, and the one that takes the mean of what does not fit."""
+    return [
+        node.name
+        for node in program.graph.nodes
+        if (node.op == "Mul" and len(set(node.inputs)) == 1) or node.op == "ReduceMean"
+    ]
+
+
+def test_the_nodes_that_overflow_are_the_list(overflowing: tuple[Capture, Program], found: PrecisionReport) -> None:
+    """Exactly the two that hold numbers beyond float16."""
+    assert list(found.keep) == squares(overflowing[1])
+    assert not found.close
+    assert not found.before.passes
+    assert found.after.passes
+    assert found.after.error < found.before.error / 100
+
+
+def test_the_nodes_that_overflow_cost_most(overflowing: tuple[Capture, Program], found: PrecisionReport) -> None:
+    """They are in front, and their own values are counted; the others' do not overflow."""
+    assert {item.node for item in found.order[:2]} == set(squares(overflowing[1]))
+    for item in found.order:
+        assert bool(item.local.overflowed) == (item.node in found.keep), item
+    costs = [item.alone.snr for item in found.order if item.alone is not None]
+    assert costs == sorted(costs)
+
+
+def test_overflows_of_a_node_are_counted_as_they_are(
+    overflowing: tuple[Capture, Program], found: PrecisionReport, inputs: torch.Tensor
+) -> None:
+    """As many elements of the square as are over 65504 when the number squared is rounded to float16 before."""
+    name = squares(overflowing[1])[0]
+    program = overflowing[1]
+    node = next(node for node in program.graph.nodes if node.name == name)
+    engine = get_backend("onnxruntime-cpu")
+    made = engine.compile(program, optimize=False)
+    hidden = engine.run(made, {program.graph.inputs[0]: inputs}, [node.inputs[0]])[node.inputs[0]]
+    expected = int((hidden.half().float() ** 2).half().isinf().sum())
+    assert next(item for item in found.order if item.node == name).local.overflowed == expected > 0
+
+
+def test_the_errors_are_those_of_programs_that_anybody_can_make(
+    overflowing: tuple[Capture, Program], found: PrecisionReport, inputs: torch.Tensor
+) -> None:
+    """Before, after, and with each kept node lowered: made and run again here, and held against the model."""
+    capture, program = overflowing
+    expected = capture["", 0, "O"]
+
+    def error(*keep: str) -> float:
+        engine = get_backend("onnxruntime-cpu")
+        made = engine.compile(lower(program, "float16", keep=keep, simulate=True), optimize=True)
+        output = engine.run(made, {program.graph.inputs[0]: inputs})[program.graph.outputs[0]]
+        return compare_tensors(expected, output).error_max
+
+    assert (found.before.error, found.after.error) == (error(), error(*found.keep))
+    assert set(found.without) == set(found.keep)
+    for name, outcome in found.without.items():
+        assert outcome.error == error(*(other for other in found.keep if other != name))
+        assert not outcome.passes
+
+
+def test_what_is_simulated_is_said(found: PrecisionReport) -> None:
+    """And what the program gives that is not, on the same backend."""
+    assert any("float16 was simulated" in note and "error" in note for note in found.notes)
+
+
+def test_a_backend_that_rounds_is_not_simulated(overflowing: tuple[Capture, Program]) -> None:
+    """onnx.reference computes in float16 itself, and needs the same nodes in float32."""
+    report = keep_precise(*overflowing, to="float16", backend="reference", measure=0)
+    assert list(report.keep) == squares(overflowing[1])
+    assert report.notes == ()
+
+
+def test_a_type_of_a_larger_range_needs_no_node(overflowing: tuple[Capture, Program]) -> None:
+    """bfloat16 reaches as far as float32."""
+    report = keep_precise(*overflowing, to="bfloat16", measure=2)
+    assert report.close
+    assert (report.keep, report.after) == ((), report.before)
+    assert sum(item.alone is not None for item in report.order) == 2
+    assert any("can't be run" in note for note in report.notes)
+
+
+def test_a_goal_out_of_reach_is_said(overflowing: tuple[Capture, Program]) -> None:
+    """With tolerance 0 the program in float32 itself is not close enough."""
+    report = keep_precise(*overflowing, to="float16", tolerance=0.0)
+    assert (report.close, report.keep, report.after) == (False, (), None)
+    assert not report.best.passes
+    assert "no list of nodes helps" in str(report)
+
+
+def test_no_node_of_the_list_can_be_spared(overflowing: tuple[Capture, Program]) -> None:
+    """A harder goal needs more nodes; each of them is needed."""
+    report = keep_precise(*overflowing, to="float16", tolerance=1e-4, measure=0)
+    assert len(report.keep) > 2
+    assert report.after.passes
+    assert report.after.error <= 1e-4
+    assert not any(outcome.passes for outcome in report.without.values())
+
+
+def test_an_outlier_among_channels_is_found_in_int8(inputs: torch.Tensor) -> None:
+    """The layer that makes it, or the one that reads it, is kept; the first layer is not."""
+    torch.manual_seed(0)
+    capture, program = subject(Outlier().eval(), inputs)
+    report = keep_precise(capture, program, to="int8", snr=25)
+    modules = {node.module for node in program.graph.nodes if node.name in report.keep}
+    assert modules
+    assert modules <= {"second", "last"}
+    assert report.before.snr < 25 <= report.after.snr
+    assert report.order[0].module in {"second", "last"}
+
+
+def test_a_layer_that_4_bits_do_not_hold_is_found(inputs: torch.Tensor) -> None:
+    """Weights of which one in a block is a hundred times the others are all but gone."""
+    torch.manual_seed(0)
+    model = Outlier().eval()
+    with torch.no_grad():
+        model.second.weight[0] /= 20000.0
+        model.second.weight[:, 3] *= 100.0
+        model.first.weight[3] = 0.0  # what the large weights read is 0
+        model.first.bias[3] = 0.0
+    capture, program = subject(model, inputs)
+    report = keep_precise(capture, program, to="int4")
+    kept = [node for node in program.graph.nodes if node.name in report.keep]
+    assert [(node.op, node.module) for node in kept] == [("MatMul", "second")]
+    assert len(report.order) == 3
+
+
+def test_every_call_of_a_capture_has_to_pass(inputs: torch.Tensor) -> None:
+    """The second call overflows, the first does not."""
+    torch.manual_seed(0)
+    model = RootMeanSquare().eval()
+    program = optimize(export(model, (inputs,)))
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(inputs / 1000)
+    assert keep_precise(capture, program, to="float16", measure=0).close
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(inputs / 1000)
+        model(inputs)
+    assert list(keep_precise(capture, program, to="float16", measure=0).keep) == squares(program)
+
+
+def test_nan_and_missing_outputs_never_pass() -> None:
+    """Whatever the goal."""
+    expected = torch.ones(4)
+    wrong = [torch.tensor([1.0, 1.0, 1.0, bad]) for bad in (math.nan, math.inf, -math.inf)]
+    for goal in (Goal(snr=-1000.0), Goal.of("float16", 1e300, None), Goal.of("int8", None, None)):
+        assert goal.met(goal.measure(expected, expected))
+        for actual in (*wrong, None, torch.ones(1), torch.ones(4).int()):
+            difference = goal.measure(expected, actual)
+            assert not goal.met(difference)
+            assert not Outcome.of([goal.measure(expected, expected), difference], goal).passes
+    assert not Outcome.of([], Goal(snr=0.0)).passes
+
+
+def test_indices_have_to_be_exact_whatever_the_ratio() -> None:
+    """Another token is another token."""
+    goal = Goal(snr=1.0)
+    difference = goal.measure(torch.tensor([1000, 2000]), torch.tensor([1000, 2001]))
+    assert difference.snr > 60
+    assert not goal.met(difference)
+
+
+def test_the_worst_output_is_what_counts() -> None:
+    """The largest error and the lowest ratio, of whichever output."""
+    goal = Goal(snr=10.0)
+    limits = Tolerance(1e-3, 1e-1)
+    good = Difference(close=True, error_max=0.1, snr=50.0, tolerance=limits)
+    bad = Difference(close=True, error_max=0.2, snr=5.0, tolerance=limits)
+    outcome = Outcome.of([good, bad], goal)
+    assert Outcome.of([good], goal).passes
+    assert (outcome.passes, outcome.error, outcome.snr) == (False, 0.2, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"to": "float16", "tolerance": 1e-3, "snr": 20.0}, CompareError, "a tolerance or an SNR, not both"),
+        ({"to": "float16", "snr": math.nan}, CompareError, "a number of decibels, not nan"),
+        ({"to": "float12"}, ExportError, "there is no precision 'float12'"),
+        ({"to": "bfloat16", "simulate": False}, BackendError, "ONNX Runtime refuses the program"),
+    ],
+)
+def test_what_can_not_be_done_is_refused(
+    overflowing: tuple[Capture, Program], options: dict[str, object], error: type[Exception], message: str
+) -> None:
+    """In one sentence."""
+    with pytest.raises(error, match=message):
+        keep_precise(*overflowing, **options)
+
+
+def test_the_report_says_it_in_80_columns(found: PrecisionReport) -> None:
+    """The table of what costs most, the list by name, and the error before and after."""
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 80
+    assert f"these 2 nodes are kept in float32: {found.after}" in text
+    assert f"all lowered: {found.before}" in text
+    assert all(name in text for name in found.keep)
+
+
+def test_the_report_is_json_too(found: PrecisionReport) -> None:
+    """With every node's cost."""
+    held = json.loads(found.to_json())
+    assert held["keep"] == list(found.keep)
+    assert (held["before"]["passes"], held["after"]["passes"], held["close"]) == (False, True, False)
+    assert [item["node"] for item in held["nodes"]] == [item.node for item in found.order]
+
+
+FACTORY = """
+import torch
+from torch import nn
+
+class Square(nn.Module):
+    def forward(self, x):
+        return torch.sqrt(x * x) * 0.01
+
+def small():
+    return Square(), (torch.arange(1.0, 9.0),)
+
+def large():
+    return Square(), (torch.arange(1.0, 9.0) * 1000,)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["small", "--to", "float16"], 0, "no node has to be kept in float32"),
+        (["large", "--to", "float16"], 1, "node_mul"),
+        (["large", "--to", "float16", "--json"], 1, '"filch_precision": 1'),
+    ],
+)
+def test_the_command_says_by_its_exit_code_whether_precision_matters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
+) -> None:
+    """0 if the model is good enough when all is lowered, 1 if it is not."""
+    (tmp_path / "model.py").write_text(FACTORY)
+    with pytest.raises(SystemExit) as ended:
+        app(["precision", f"{tmp_path / 'model.py'}:{arguments[0]}", *arguments[1:]])
+    assert ended.value.code == code
+    assert said in capsys.readouterr().out
+
+
+def test_a_precision_that_there_is_not_is_trouble(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 2, and one sentence."""
+    (tmp_path / "model.py").write_text(FACTORY)
+    monkeypatch.setattr("sys.argv", ["filch", "precision", f"{tmp_path / 'model.py'}:small", "--to", "float12"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "there is no precision 'float12'" in capsys.readouterr().err

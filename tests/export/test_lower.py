@@ -1,0 +1,206 @@
+"""Programs of lower precision: what is changed in them, what is kept, and what is refused."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import tiny_llm
+from filch.export import ExportError, Program, export, lower, optimize
+from filch.export.backends import get_backend
+
+
+class Chain(nn.Module):
+    """Two linear layers with a product between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 64)
+        self.last = nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(x)) * 3.0)
+
+
+@pytest.fixture(scope="module")
+def inputs() -> torch.Tensor:
+    return torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def program(inputs: torch.Tensor) -> Program:
+    torch.manual_seed(0)
+    return optimize(export(Chain().eval(), (inputs,)))
+
+
+def run(program: Program, inputs: torch.Tensor, backend: str = "onnxruntime-cpu") -> torch.Tensor:
+    engine = get_backend(backend)
+    made = engine.compile(program, optimize="compiled" in engine.stages)
+    return engine.run(made, {program.graph.inputs[0]: inputs})[program.graph.outputs[0]]
+
+
+def named(program: Program, op: str) -> list[str]:
+    return [node.name for node in program.graph.nodes if node.op == op]
+
+
+@pytest.mark.parametrize("to", ["float16", "bfloat16"])
+def test_every_node_is_lowered_and_inputs_and_outputs_stay_float32(program: Program, to: str) -> None:
+    """The values keep their names, so that they are still held against their references."""
+    lowered = lower(program, to).graph
+    for name in program.graph.producer:
+        expected = "float32" if name in program.graph.outputs else to
+        assert lowered.values[name].dtype == expected, name
+    assert lowered.values[lowered.inputs[0]].dtype == "float32"
+
+
+def test_between_two_nodes_that_are_kept_nothing_is_rounded(program: Program) -> None:
+    """Only the borders of what is kept have casts."""
+    relu, product = named(program, "Relu")[0], named(program, "Mul")[0]
+    graph = lower(program, "float16", keep=[relu, product]).graph
+    nodes = {node.name: node for node in graph.nodes}
+    assert nodes[product].inputs[0] == nodes[relu].outputs[0]
+    assert graph.values[nodes[relu].outputs[0]].dtype == "float32"
+    assert graph.producer[nodes[relu].inputs[0]].op == "Cast"
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+def test_a_program_whose_nodes_are_all_kept_is_what_it_was(
+    program: Program, inputs: torch.Tensor, simulate: bool
+) -> None:
+    """Keeping all nodes gives the same outputs bit for bit."""
+    kept = lower(program, "float16", keep=[node.name for node in program.graph.nodes], simulate=simulate)
+    assert kept.graph == program.graph
+    assert torch.equal(run(kept, inputs), run(program, inputs))
+
+
+def test_simulating_rounds_what_each_node_reads_and_makes() -> None:
+    """A product in simulated float16 is the rounded product of rounded numbers, and overflows where they do."""
+
+    class Product(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x * y
+
+    x, y = torch.tensor([1.0001, 300.0, 1e-8, 3.0]), torch.tensor([3.0003, 300.0, 1.0, 1e-6])
+    program = export(Product(), (x, y))
+    engine = get_backend("onnxruntime-cpu")
+    made = engine.compile(lower(program, "float16", simulate=True), optimize=True)
+    found = engine.run(made, dict(zip(program.graph.inputs, (x, y), strict=True)))
+    expected = (x.half().float() * y.half().float()).half().float()
+    assert torch.equal(found[program.graph.outputs[0]], expected)
+    assert expected.isinf().sum() == 1
+
+
+def test_the_real_program_and_the_simulated_one_agree_where_rounding_is_real(
+    program: Program, inputs: torch.Tensor
+) -> None:
+    """onnx.reference computes in float16: the two differ by what sums round inside of nodes."""
+    real = run(lower(program, "float16"), inputs, "reference")
+    simulated = run(lower(program, "float16", simulate=True), inputs, "reference")
+    assert float((real - simulated).abs().max()) < 16 * torch.finfo(torch.float16).eps * float(real.abs().max())
+    assert not torch.equal(real, run(program, inputs, "reference"))
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+def test_weights_beyond_the_range_become_its_end(simulate: bool) -> None:
+    """A mask of -3.4e38 becomes the lowest float16, not -inf."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mask", torch.tensor([0.0, torch.finfo(torch.float32).min, -float("inf")]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x + self.mask)
+
+    lowered = lower(export(Masked().eval(), (torch.ones(3),)), "float16", simulate=simulate)
+    held = lowered.constant("mask")
+    assert held is not None
+    assert held.tolist() == [0.0, torch.finfo(torch.float16).min, -float("inf")]
+
+
+def test_branches_stay_float32() -> None:
+    """What is inside of an If, and what it reads from outside, keeps its type."""
+
+    class Branches(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            return torch.cond(x.sum() > 0, lambda y: y + 1.0, lambda y: y - 1.0, (y,)) * 3.0
+
+    x = torch.ones(3)
+    program = export(Branches(), (x,))
+    for simulate in (False, True):
+        assert run(lower(program, "float16", simulate=simulate), x).tolist() == [9.0, 9.0, 9.0]
+
+
+@pytest.mark.parametrize("to", ["float16", "bfloat16"])
+def test_a_language_model_is_lowered_whole(to: str) -> None:
+    """Gather, masks, slices and softmax too: the reference evaluator runs it."""
+    model, args = tiny_llm()
+    program = optimize(export(model, args))
+    exact, lowered = (run(item, args[0], "reference") for item in (program, lower(program, to)))
+    assert 0 < float((exact - lowered).abs().max()) < 0.1
+
+
+def test_int8_puts_integers_between_all_nodes_but_those_kept(program: Program, inputs: torch.Tensor) -> None:
+    """A node that is kept reads and makes numbers as they are, not dequantised ones."""
+    first, last = named(program, "MatMul")
+    calibration = [{program.graph.inputs[0]: inputs}]
+    graph = lower(program, "int8", keep=[first], calibration=calibration).graph
+    nodes = {node.name: node for node in graph.nodes}
+    assert nodes[first].inputs == next(node for node in program.graph.nodes if node.name == first).inputs
+    assert all(graph.producer[name].op == "DequantizeLinear" for name in nodes[last].inputs)
+
+
+def test_int4_packs_the_weights_of_all_products_but_those_kept(program: Program, inputs: torch.Tensor) -> None:
+    """MatMul with a weight becomes MatMulNBits."""
+    first, _ = named(program, "MatMul")
+    ops = [node.op for node in lower(program, "int4", keep=[first]).graph.nodes]
+    assert (ops.count("com.microsoft::MatMulNBits"), ops.count("MatMul")) == (1, 1)
+
+
+def test_the_tools_of_onnx_runtime_leave_the_logging_alone(
+    program: Program, inputs: torch.Tensor, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """They give the root logger a handler and a level, and write to it; none of that is left."""
+    root = logging.getLogger()
+    before = (list(root.handlers), root.level, root.manager.disable)
+    lower(program, "int4")
+    lower(program, "int8", calibration=[{program.graph.inputs[0]: inputs}])
+    assert (list(root.handlers), root.level, root.manager.disable) == before
+    assert (caplog.records, capsys.readouterr()) == ([], ("", ""))
+
+
+def test_module_calls_and_the_original_survive(program: Program) -> None:
+    """A lowered program still knows which values its modules gave."""
+    lowered = lower(program, "float16", simulate=True)
+    assert lowered.original is program.original
+    assert all(
+        port.value in lowered.graph.known
+        for call in lowered.module_calls.values()
+        for port in call.outputs
+        if port.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"to": "float12"}, r"there is no precision 'float12'; there are float16, bfloat16, int8, int4"),
+        ({"to": "float16", "keep": ["node_MatMul_0"]}, r"no node 'node_MatMul_0' to keep in float32; did you mean 'n"),
+        ({"to": "int8"}, r"int8 needs the ranges of the program's values: give calibration="),
+        ({"to": "int4", "simulate": True}, r"only float16 and bfloat16 are simulated"),
+    ],
+)
+def test_what_can_not_be_asked_for_is_refused(program: Program, options: dict[str, object], message: str) -> None:
+    """In one sentence that says what to write instead."""
+    with pytest.raises(ExportError, match=message):
+        lower(program, **options)
+
+
+def test_a_program_without_weights_in_its_graph_has_nothing_to_quantise(inputs: torch.Tensor) -> None:
+    """Unoptimised, the exporter transposes each weight when it is used."""
+    with pytest.raises(
+        ExportError, match=r"no node of the program can be lowered to int4; .* optimize\(program\) first"
+    ):
+        lower(export(Chain().eval(), (inputs,)), "int4")
