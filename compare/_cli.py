@@ -44,6 +44,10 @@ ToleranceOption = Annotated[float | None, typer.Option(help="Harmonic error allo
 LowerPrecision = Annotated[
     bool, typer.Option("--lower-precision", help="Values may be of a coarser type than the model's, or quantised.")
 ]
+OptionList = Annotated[
+    list[str] | None, typer.Option("--option", help="What the backend is told, as name=value; again for more.")
+]
+Profile = Annotated[bool, typer.Option("--profile", help="How long each node takes, beside its error.")]
 View = Annotated[str, typer.Option(help="nodes, operators, modules, fates or precision.")]
 
 
@@ -176,6 +180,8 @@ def compare_command(
     backend: Backend = "onnxruntime-cpu",
     tolerance: ToleranceOption = None,
     lower_precision: LowerPrecision = False,
+    option: OptionList = None,
+    profile: Profile = False,
     view: View = "nodes",
     wide: Wide = False,
     as_json: Json = False,
@@ -184,7 +190,15 @@ def compare_command(
     """Compare what an ONNX file computes with what the model did."""
     _known_view(view)
     with progress("compare", quiet=quiet or as_json):
-        report = compare(reference, program, backend=backend, tolerance=tolerance, lower_precision=lower_precision)
+        report = compare(
+            reference,
+            program,
+            backend=backend,
+            options=_options(option),
+            tolerance=tolerance,
+            profile=profile,
+            lower_precision=lower_precision,
+        )
     if not quiet:
         typer.echo(report.to_json() if as_json else render(report, view, wide=wide))
     raise typer.Exit(not report.close)
@@ -216,6 +230,8 @@ def check(
     ] = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
     tolerance: ToleranceOption = None,
     optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
+    option: OptionList = None,
+    profile: Profile = False,
     view: View = "nodes",
     wide: Wide = False,
     as_json: Json = False,
@@ -230,7 +246,11 @@ def check(
         program = subject.export()
         program = optimize(program) if optimized else program
         capture = subject.steal()
-        reports = [compare(capture, program, backend=name, tolerance=tolerance) for name in backend]
+        told = _options(option)
+        reports = [
+            compare(capture, program, backend=name, options=told, tolerance=tolerance, profile=profile)
+            for name in backend
+        ]
     if as_json and not quiet:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
     elif not quiet:
@@ -243,6 +263,14 @@ def check(
 app.command("matrix")(matrix_command)
 app.command("sweep")(sweep_command)
 app.command("precision")(precision_command)
+
+
+def _options(given: list[str] | None) -> dict[str, str]:
+    """`name=value` as it is written; each backend reads the values that are text."""
+    for option in given or ():
+        if "=" not in option.partition(" ")[0]:
+            raise FilchError(f"an option is written as name=value, not {option!r}")
+    return dict(option.split("=", 1) for option in given or ())
 
 
 def _known_view(view: str) -> None:

@@ -134,6 +134,18 @@ def test_check_does_all_in_one_on_several_backends(folder: Path, capsys: pytest.
     assert set(os.listdir(folder)) - {"__pycache__"} == {"export.py"}
 
 
+def test_options_reach_the_backend_and_times_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As name=value; one that is written otherwise, or that the backend does not know, is trouble."""
+    check = ("check", "export.py:good")
+
+    assert run(*check, "--option", "level=basic", "--profile") == 0
+    assert "µs" in capsys.readouterr().out
+    assert run(*check, "--option", "levle=basic") == 2
+    assert "has no option 'levle'; did you mean 'level'?" in capsys.readouterr().err
+    assert run(*check, "--option", "basic") == 2
+    assert "an option is written as name=value, not 'basic'" in capsys.readouterr().err
+
+
 def test_show_lists_a_dump(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Key, type, shape, size; numbers on request; JSON for machines."""
     run("steal", "export.py:good", "-o", "ref.onnx", "-q")
