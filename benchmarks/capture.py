@@ -24,14 +24,14 @@ from _variants import BUFFER, VARIANTS, hooked, tensors_in
 from torch import nn
 
 
-def small_llama(scale: float) -> Subject:  # noqa: ARG001  small already
+def small_llama(scale: float, layers: int = 8) -> Subject:  # noqa: ARG001  small already
     """A, about 0.85 GB in all that its modules take and give."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         hidden_size=512,
         intermediate_size=2560,
-        num_hidden_layers=8,
+        num_hidden_layers=layers,
         num_attention_heads=8,
         num_key_value_heads=8,
         vocab_size=8000,

@@ -33,7 +33,12 @@ class Measured(NamedTuple):
     noise: float
 
 
-def measure(expected: torch.Tensor, actual: torch.Tensor, beyond: float) -> Measured | None:
+def room(count: int, device: torch.device) -> torch.Tensor:
+    """Memory to measure chunks of up to `count` elements in: new pages for each would cost more than the arithmetic."""
+    return torch.empty(3, count, device=device)
+
+
+def measure(expected: torch.Tensor, actual: torch.Tensor, beyond: float, within: torch.Tensor) -> Measured | None:
     """Measure a chunk; None if float32 can't hold what there is to measure: then float64 has to.
 
     The difference of two float32 numbers that are near to each other is exact in float32.
@@ -42,18 +47,22 @@ def measure(expected: torch.Tensor, actual: torch.Tensor, beyond: float) -> Meas
         expected: `(n,)`.
         actual: `(n,)`, of the same dtype.
         beyond: the largest harmonic error so far.
+        within: what `room` gave; it is overwritten.
     """
     if expected.dtype not in _FAST:
         return None
     e, a = expected.float(), actual.float()
-    distance, size = torch.sub(a, e).abs_(), e.abs()
-    sums = distance.amax(), size.amax(), e.square().sum(), distance.square().sum(), (distance / size).amax()
-    size.add_(1)
-    error = distance.div_(size)
-    absolute, largest, signal, noise, relative, worst, total = torch.stack((*sums, error.amax(), error.sum())).tolist()
+    distance, size, quotient = within[:, : e.numel()]
+    torch.sub(a, e, out=distance).abs_()
+    torch.abs(e, out=size)
+    sums = distance.amax(), size.amax(), torch.linalg.vector_norm(e), torch.linalg.vector_norm(distance)
+    relatives = torch.div(distance, size, out=quotient).amax()
+    error = torch.div(distance, size.add_(1), out=quotient)
+    found = torch.stack((*sums, relatives, error.amax(), error.sum())).tolist()
+    absolute, largest, signal, noise, relative, worst, total = found
     if not (_LEAST < absolute < _MOST and largest < _MOST):  # NaN is neither
         return None
-    if not math.isfinite(relative):  # something divides by zero
-        relative = float((torch.sub(a, e).abs_() / e.abs()).nan_to_num_(nan=0.0, posinf=0.0).max())
     where = int(error.argmax()) if worst > beyond else -1
-    return Measured(worst, where, total, absolute, largest, relative, signal, noise)
+    if not math.isfinite(relative):  # something divides by zero
+        relative = float(distance.div_(torch.abs(e, out=size)).nan_to_num_(nan=0.0, posinf=0.0).max())
+    return Measured(worst, where, total, absolute, largest, relative, signal**2, noise**2)

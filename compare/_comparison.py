@@ -69,8 +69,8 @@ class Comparison:
             made = self._tried(partial(engine.compile, given, optimize=stage == "compiled"), needed=not self._made)
             if made is not None:
                 self._made[stage] = made
-        asked = {made.same.get(name, name) for made in self._made.values() for name in made.graph.producer}
-        self._references = References(held, given, wanted=asked, buffer=how.buffer)
+        self._asked = {stage: _asked(made) for stage, made in self._made.items()}
+        self._references = References(held, given, wanted=frozenset().union(*self._asked.values()), buffer=how.buffer)
         compiled = self._made.get("compiled")
         self._origins = None if compiled is None else Origins(self._graph, compiled)
 
@@ -87,15 +87,16 @@ class Comparison:
     def of(self, call: StolenCall) -> Found:
         """Run the program on what one call was given, and judge every value."""
         self._count_results(call)
-        modules, sources = Modules(self._held, self._given, call, self._limits), self._sources(call)
+        modules = Modules(self._held, self._given, call, self._limits)
         rows: list[Row] = []
         effects: list[Difference | None] = []
+        sources = self._sources(call, *self._made)
         for stage in self._made:
+            sources = sources if sources.is_whole else self._sources(call, stage)
             judged = self._tried(partial(self._judged, stage, call, sources, modules), needed=not rows)
             if judged is not None:
                 rows += judged[0]
                 effects.append(judged[1])
-                sources = sources if sources.is_whole else self._sources(call)
         # What the observer does to the graph that really runs is what counts: where there is one, it comes last.
         return Found(rows, modules.rows, operators_of(self._given, call, rows), effects[-1])
 
@@ -129,8 +130,8 @@ class Comparison:
             return self._engine.observe(run.made, run.inputs, buffer=self._how.buffer)
         return in_order(run.graph, self._engine.run(run.made, run.inputs, run.graph.producer))
 
-    def _sources(self, call: StolenCall) -> Sources:
-        sources = self._references.of(call)
+    def _sources(self, call: StolenCall, *stages: Stage) -> Sources:
+        sources = self._references.of(call, frozenset().union(*(self._asked[stage] for stage in stages)))
         sources.fall_back_on({**self._said(call), **result_references(self._held, self._graph, call)})
         return sources
 
@@ -157,3 +158,11 @@ class Comparison:
                 raise
             self.failed.append(str(error))
             return None
+
+
+def _asked(made: Compiled) -> frozenset[str]:
+    """The values that a graph's rows are about, by their exported names.
+
+    Not its constants: an optimiser's folded weights would have every multiplication by them derived.
+    """
+    return frozenset(made.same.get(name, name) for name in (*made.graph.producer, *made.graph.outputs))

@@ -36,10 +36,11 @@ class Computed:
         buffer: int,
     ) -> None:
         self._places = {name: place for place, name in enumerate(original.names)}
-        self._eager = original.walk(inputs, known=stolen, wanted={*wanted, *derivation.needs})
-        self._passed = -1
         self._derivation = derivation
-        self._pending = set(derivation.groups)
+        self._pending = {group for name in wanted if (group := derivation.group_of(name)) is not None}
+        needs = {need for group in self._pending for need in group.needs}
+        self._eager = original.walk(inputs, known=stolen, wanted={*wanted, *needs})
+        self._passed = -1
         self._inputs = inputs
         self._held: dict[str, Found] = {}
         self._done: set[str] = set()

@@ -49,9 +49,7 @@ class Derivation:
         self._original = original
         self._backend = get_backend("onnxruntime-cpu")
         self._compiled: dict[Group, Compiled | None] = {}
-        self.groups = tuple(_groups(original, wanted, sizes, buffer))
-        self.needs = frozenset(name for group in self.groups for name in group.needs)
-        self._by_name = {name: group for group in self.groups for name in group.inside}
+        self._by_name = {name: group for group in _groups(original, wanted, sizes, buffer) for name in group.inside}
 
     def group_of(self, name: str) -> Group | None:
         """The translations that make a value; None if it is none of these."""

@@ -7,15 +7,13 @@ import torch
 
 from filch.steal import describe
 
-from ._chunk import Measured, measure
+from ._chunk import Measured, measure, room
 from ._tolerance import Tolerance, tolerance_for
 
 _UNITS = 16  # in the last place: what the roundings on the way through a model add up to
 _OUTLIER = 1000
 _SAMPLE = 2**18  # elements are enough to know a tensor's magnitude
-_CHUNK = (
-    2**15 - 64
-)  # elements at a time: they stay in the processor's cache, and from 2**15 on torch takes more threads
+_CHUNK = 2**18  # elements at a time: they stay in the processor's cache, and are enough for all of its threads
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,8 @@ def compare_tensors(
     e, a = _flat(expected).to(actual.device), _flat(actual)  # where it was computed, it is measured
     if torch.equal(e[:_CHUNK], a[:_CHUNK]) and torch.equal(e, a):  # a NaN is not, here, and is looked at more closely
         return _no_difference(expected.numel(), limits)
-    totals = _Totals()
-    step = _CHUNK if not a.is_cuda else e.numel()
+    step = min(_CHUNK, e.numel()) if not a.is_cuda else e.numel()
+    totals = _Totals(room(step, a.device))
     for start in range(0, e.numel(), step):
         totals.add(e[start : start + step], a[start : start + step], start)
     rounding, mismatched = 0.0, 0
@@ -156,9 +154,10 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Totals:
-    """What the chunks add up to."""
+    """What the chunks add up to, measured in the memory that is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, within: torch.Tensor) -> None:
+        self._room = within
         self.worst, self._where = -1.0, 0
         self.absolute = self.largest = 0.0
         self._sum = self._relative = self._signal = self._noise = 0.0
@@ -171,7 +170,7 @@ class _Totals:
 
     def add(self, expected: torch.Tensor, actual: torch.Tensor, start: int) -> None:
         """Add a chunk whose first element is that of index `start`."""
-        measured = measure(expected, actual, self.worst)
+        measured = measure(expected, actual, self.worst, self._room)
         if measured is None:
             measured, odd = _measured_wide(expected, actual)
             self._nonfinite += odd

@@ -51,8 +51,13 @@ class References:
         if program.missing:
             self._note(f"{program.missing!r} is not beside the ONNX file: only modules have reference values")
 
-    def of(self, call: StolenCall) -> "Sources":
-        """The reference values of one call, to be asked for in the order of the graph."""
+    def of(self, call: StolenCall, wanted: Collection[str]) -> "Sources":
+        """The reference values of one call, to be asked for in the order of the graph.
+
+        Args:
+            call: which one.
+            wanted: the names of those that will be asked for this time.
+        """
         stolen = stolen_values(self._reference, self._program, call)
         original = self._program.original
         try:
@@ -65,7 +70,7 @@ class References:
         if self._derivation is None:
             sizes = value_sizes(original.graph, call.inputs)
             self._derivation = Derivation(original, self._wanted, sizes, self._buffer)
-        computed = Computed(original, self._derivation, call.inputs, stolen, self._wanted, self._buffer)
+        computed = Computed(original, self._derivation, call.inputs, stolen, wanted, self._buffer)
         return Sources(self._given(call), stolen, computed, self._note)
 
     def _given(self, call: StolenCall) -> dict[str, Reference]:

@@ -33,7 +33,7 @@ def walk_eager(
     known: Mapping[str, torch.Tensor] | None = None,
     wanted: Collection[str] | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor that a node of `program` makes, and the node's name, as soon as it is made.
+    """Each tensor that a node of `program` makes, and the node's name, as soon as it is made; integers as tensors too.
 
     A value is let go once no later node needs it, so that no more is held than the model itself holds.
 
@@ -57,8 +57,11 @@ def walk_eager(
         interpreter.env[node] = value
         for dead in interpreter.user_to_last_uses.get(node, ()):
             interpreter.env.pop(dead, None)
-        if node.op == "call_function" and isinstance(value, torch.Tensor):
-            yield node.name, value
+        if node.op == "call_function" and (wanted is None or node.name in wanted):
+            if type(value) is int:  # the size of a dimension, on which reshapes depend; ONNX has it as a scalar
+                value = torch.tensor(value)
+            if isinstance(value, torch.Tensor):
+                yield node.name, value
 
 
 def show_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of each model on each backend, and how much of the compiled graph is judged: the table in the README.
+"""What becomes of each model on each backend, and how much of the compiled graph is judged (docs/backends.md).
 
 Run as a script, with names of models if not all are wanted, it prints the table.
 """
@@ -9,12 +9,11 @@ import copy
 import sys
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from architectures import MODELS
 
-from filch.compare import Report, compare
+from filch.compare import Report, Row, compare
 from filch.export import export, optimize
 from filch.export.backends import Backend, get_backend
 from filch.steal import steal_forward
@@ -29,11 +28,12 @@ TITLES = (
     "fused",
     "folded",
     "removed",
-    "compiled values",
+    "compiled nodes",
     "with origins",
-    "with error",
-    "wrong",
-    "undisturbed",
+    "with an error",
+    "wrong values",
+    "largest error",
+    "observer's effect",
 )
 
 
@@ -46,28 +46,43 @@ class Line:
     report: Report
 
     @property
-    def compiled(self) -> list[Any]:
-        """The rows of the compiled graph's values."""
-        return [row for row in self.report.rows if row.stage == "compiled" and row.kind != "output"]
+    def nodes(self) -> list[list[Row]]:
+        """The rows of each compiled node that depends on the inputs."""
+        found: dict[str, list[Row]] = {}
+        for row in self.report.rows:
+            if row.stage == "compiled" and row.kind not in ("output", "constant"):
+                found.setdefault(row.node, []).append(row)
+        return list(found.values())
+
+    @property
+    def explained(self) -> float:
+        """The share of compiled nodes that have origins and an error."""
+        return sum(_has_origins(rows) and _has_error(rows) for rows in self.nodes) / len(self.nodes)
 
     def cells(self) -> tuple[str, ...]:
-        """The line as the table shows it."""
+        """The line as the table shows it; the error by its order of magnitude, since it depends on the processor."""
         fates = Counter(fate.how for fate in self.report.fates)
-        rows = self.compiled
-        counts = (
-            len(rows),
-            sum(bool(row.origins) for row in rows),
-            sum(row.judged for row in rows),
-            sum(row.diverged for row in self.report.rows if row.stage == "compiled"),
-        )
         kinds = [fates[how] for how in ("survives", "fused", "folded", "removed")]
-        undisturbed = "yes" if self.report.undisturbed else str(self.report.effect)
-        return (self.name, self.backend, str(fates.total()), *map(str, kinds), *map(str, counts), undisturbed)
+        nodes, rows = self.nodes, [row for row in self.report.rows if row.stage == "compiled"]
+        shares = (len(nodes), sum(map(_has_origins, nodes)), sum(map(_has_error, nodes)))
+        wrong, worst = sum(row.diverged for row in rows), max(row.error for row in rows if row.error is not None)
+        effect = "none" if self.report.effect is None else f"{self.report.effect.error_max:.0e}"
+        counts = map(str, (fates.total(), *kinds, *shares, wrong))
+        return (self.name, self.backend, *counts, f"{worst:.0e}", effect)
+
+
+def _has_origins(rows: list[Row]) -> bool:
+    return any(row.origins for row in rows)
+
+
+def _has_error(rows: list[Row]) -> bool:
+    return any(row.judged for row in rows)
 
 
 def backends() -> dict[str, Backend]:
     """The backends of the table, by what it calls them."""
-    return {f"onnxruntime-cpu {level}": get_backend("onnxruntime-cpu", level=level) for level in LEVELS}
+    levels = {f"ONNX Runtime, {level}": get_backend("onnxruntime-cpu", level=level) for level in LEVELS}
+    return {**levels, "Inductor": get_backend("inductor"), "OpenVINO": get_backend("openvino")}
 
 
 def measure(name: str, on: dict[str, Backend], *, optimized: bool = True) -> list[Line]:
@@ -77,7 +92,10 @@ def measure(name: str, on: dict[str, Backend], *, optimized: bool = True) -> lis
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
     given = optimize(program) if optimized else program
-    return [Line(name, label, compare(capture, given, backend=backend)) for label, backend in on.items()]
+    return [
+        Line(name, label, compare(capture, given, backend=backend, stages=["compiled"]))
+        for label, backend in on.items()
+    ]
 
 
 def markdown(lines: list[Line]) -> str:
@@ -87,4 +105,4 @@ def markdown(lines: list[Line]) -> str:
 
 
 if __name__ == "__main__":
-    print(markdown([line for name in sys.argv[1:] or WANTED for line in measure(name, backends())]))
+    print(markdown([line for name in sys.argv[1:] or WANTED for line in measure(name, backends(), optimized=False)]))

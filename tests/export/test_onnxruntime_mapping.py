@@ -85,7 +85,7 @@ def test_every_node_of_a_model_is_explained_and_judged_at_each_level(name: str) 
     for line in measure(name, levels):
         check_is_explained(line.report, len({fate.node for fate in line.report.fates}))
         assert line.report.undisturbed
-        assert [str(row) for row in line.compiled if not row.judged] == []
+        assert [str(row) for rows in line.nodes for row in rows if not row.judged] == []
         assert line.report.close, line.report.first_divergence
 
 

@@ -1,0 +1,222 @@
+"""Values are compared as they come: however little may be held at a time, the report is the same."""
+
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import nn
+
+from filch.compare import Report, compare, tiny_llm
+from filch.export import Original, Program, export
+from filch.export.backends import Compiled, Observes, Stage, get_backend
+from filch.steal import Capture, steal_forward
+
+TINY, HUGE = 1, 2**40  # bytes: each node alone, and all at once
+
+
+def capture_of(model: nn.Module, *calls: tuple[torch.Tensor, ...], submodules: bool = True) -> Capture:
+    """A capture of some calls of a model."""
+    with torch.no_grad(), steal_forward(model, submodules=submodules) as capture:
+        for call in calls:
+            model(*call)
+    return capture
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    model, (ids,), shapes = tiny_llm(dynamic_shapes=True)
+    return export(model, (ids,), dynamic_shapes=shapes)
+
+
+@pytest.fixture(scope="module")
+def capture() -> Capture:
+    """Three calls of other shapes each."""
+    model, (ids,), _ = tiny_llm(dynamic_shapes=True)
+    return capture_of(model, (ids,), (ids[:1, :7],), (ids[:, :3],))
+
+
+def assert_equal_reports(one: Report, other: Report) -> None:
+    """The same rows, the same modules, the same effect."""
+    for ours, theirs in zip(one.rows, other.rows, strict=True):
+        assert replace(ours, seconds=None) == replace(theirs, seconds=None)
+    assert one.modules == other.modules
+    assert (one.effect, one.notes, one.failed) == (other.effect, other.notes, other.failed)
+
+
+def test_the_report_of_a_tiny_buffer_is_that_of_a_huge_one(capture: Capture, program: Program) -> None:
+    """Row by row: both graphs, several calls, several shapes."""
+    tiny, huge = (compare(capture, program, buffer=buffer) for buffer in (TINY, HUGE))
+
+    assert_equal_reports(tiny, huge)
+    assert tiny.close and tiny.undisturbed
+    assert {(row.call, row.stage) for row in tiny.rows} == {
+        (call, stage) for call in range(3) for stage in ("exported", "compiled")
+    }
+    assert {"module", "eager", "derived"} <= {row.evidence for row in tiny.rows}
+
+
+def test_a_foreign_file_gives_the_same_report(tmp_path: Path) -> None:
+    """Which of its values are the modules' is known only once all are there."""
+    model, (ids,) = tiny_llm()
+    capture = capture_of(model, (ids,))
+    made = torch.onnx.export(model, (ids,), dynamo=True, optimize=False, verbose=False)
+    made.save(tmp_path / "foreign.onnx")
+
+    tiny, huge = (compare(capture, tmp_path / "foreign.onnx", buffer=buffer) for buffer in (TINY, HUGE))
+
+    assert_equal_reports(tiny, huge)
+    assert tiny.close and any(row.how == "inferred" for row in tiny.modules)
+
+
+class Branch(nn.Module):
+    """What the branches of `branching` compute."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x * 2
+        return (torch.sin(h) if x.sum() > 0 else torch.cos(h)) + h
+
+
+def branching() -> ir.Model:
+    """The same as an ONNX graph whose branches read a value of the graph around them."""
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node(op, ["h"], [f"{name}_out"])],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, [2, 3])],
+        )
+        for name, op in (("then_branch", "Sin"), ("else_branch", "Cos"))
+    }
+    nodes = [
+        helper.make_node("Mul", ["x", "two"], ["h"]),
+        helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
+        helper.make_node("Greater", ["total", "zero"], ["positive"]),
+        helper.make_node("If", ["positive"], ["chosen"], **branches),
+        helper.make_node("Add", ["chosen", "h"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("x", "y")]
+    held = [helper.make_tensor(name, TensorProto.FLOAT, [], [number]) for name, number in (("two", 2.0), ("zero", 0.0))]
+    graph = helper.make_graph(nodes, "branching", values[:1], values[1:], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.checker.check_model(model)
+    return ir.from_proto(model)
+
+
+def test_a_graph_with_branches_gives_the_same_report() -> None:
+    """A branch reads a value that was made in another part."""
+    x = torch.ones(2, 3)
+    capture = capture_of(Branch(), (x,), (-x,))
+
+    tiny, huge = (compare(capture, branching(), buffer=buffer) for buffer in (TINY, HUGE))
+
+    assert_equal_reports(tiny, huge)
+    assert tiny.close
+    assert all(row.dtype for row in tiny.rows)
+
+
+class Scale:
+    """Weighs tensors for as long as somebody holds them.
+
+    Attributes:
+        most: the most bytes that were held at once.
+    """
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._held: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+
+    def weighing(self, shown: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """The same, weighed on the way."""
+        for name, value in shown:
+            self._held.add(value)
+            self.most = max(self.most, sum(one.nbytes for one in self._held))
+            yield name, value
+            del value
+
+
+@dataclass
+class Watched:
+    """ONNX Runtime, with what it shows weighed.
+
+    Attributes:
+        faults: by value name, what is added to the value.
+        scale: where it is weighed.
+    """
+
+    faults: Mapping[str, float] = field(default_factory=dict)
+    scale: Scale = field(default_factory=Scale)
+    name: str = "watched"
+    stages: tuple[Stage, ...] = ("exported", "compiled")
+
+    def compile(self, program: Program, *, optimize: bool) -> Compiled:
+        return get_backend("onnxruntime-cpu").compile(program, optimize=optimize)
+
+    def run(
+        self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], watch: Collection[str] = ()
+    ) -> Mapping[str, torch.Tensor]:
+        return get_backend("onnxruntime-cpu").run(compiled, inputs, watch)
+
+    def observe(
+        self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], *, buffer: int
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        engine = get_backend("onnxruntime-cpu")
+        assert isinstance(engine, Observes)
+        shown = engine.observe(compiled, inputs, buffer=buffer)
+        return self.scale.weighing(
+            (name, value + self.faults[name] if name in self.faults else value) for name, value in shown
+        )
+
+
+def deep(layers: int) -> tuple[Capture, Program]:
+    """A capture and a program of so many layers, each of which makes 64 KiB."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(layers))).eval()
+    x = torch.randn(256, 64)
+    return capture_of(model, (x,), submodules=False), export(model, (x,))
+
+
+def weigh_computed(patch: pytest.MonkeyPatch, scale: Scale) -> None:
+    """Weigh what eager PyTorch computes for the references."""
+    walk = Original.walk
+    patch.setattr(Original, "walk", lambda *args, **kwargs: scale.weighing(walk(*args, **kwargs)))
+
+
+@pytest.mark.parametrize("side", ["observed", "computed"])
+def test_what_is_held_does_not_grow_with_the_layers(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On either side: what the backend shows, and what eager computes beside it."""
+    most = []
+    for layers in (3, 12):
+        watched, computed = Watched(), Scale()
+        with monkeypatch.context() as patch:
+            weigh_computed(patch, computed)
+            report = compare(*deep(layers), backend=watched, buffer=TINY)
+        assert report.close and len(report.rows) > 2 * layers
+        most.append(watched.scale.most if side == "observed" else computed.most)
+
+    assert most[0] == most[1] <= 4 * 2**16
+
+
+def test_with_a_large_buffer_references_are_held_for_the_second_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above could not fail if nothing was ever held."""
+    computed = Scale()
+    with monkeypatch.context() as patch:
+        weigh_computed(patch, computed)
+        compare(*deep(12), backend=Watched(), buffer=HUGE)
+
+    assert computed.most > 12 * 2**16
+
+
+def test_a_fault_is_found_whatever_the_buffer(capture: Capture, program: Program) -> None:
+    """At the same node, in both graphs."""
+    value = program.module_calls["decoder.norm_1", 0].outputs[0].value
+
+    tiny, huge = (compare(capture, program, backend=Watched({value: 0.1}), buffer=each) for each in (TINY, HUGE))
+
+    assert tiny.first_divergence is not None and tiny.first_divergence.value == value
+    assert not tiny.close and tiny.undisturbed  # what is shown is wrong, not what runs
+    assert [row.value for row in tiny.diverged] == [row.value for row in huge.diverged]
