@@ -47,7 +47,10 @@ def change_attribute(ops: list[Any], random: Random) -> Any:
             if isinstance(value, bool | int | float | list) or value in CHOICES
         ]
     )
-    op.set_attribute(name, CHOICES[old] if isinstance(old, str) else other(old, random))
+    new = CHOICES[old] if isinstance(old, str) else other(old, random)
+    if isinstance(old, list):  # OpenVINO divides by strides, and the process ends
+        new = [item if item or not before else before + 1 for item, before in zip(new, old, strict=True)]
+    op.set_attribute(name, new)
     return op
 
 
