@@ -19,7 +19,7 @@ demo: $(VENV)/.installed ## steal, export and compare a tiny language model
 	$(BIN)/filch demo
 
 test: $(VENV)/.installed-test ## run the tests; `make test ARGS="-k dump"` some of them
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 fuzz: $(VENV)/.installed-test ## read 20,000 damaged dumps; `make fuzz CASES=100000` more
 	FILCH_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest tests/steal/test_fuzz.py --log-cli-level=INFO --log-cli-format='%(message)s'

@@ -73,7 +73,9 @@ def wrong(monkeypatch):
 
 def test_a_matrix_has_a_line_for_each_model_dtype_and_backend(run):
     """In 80 columns, with the largest error."""
-    code, out, _ = run("matrix", "models.py:fixed", "filch.compare:tiny_llm", "-b", "reference", "--dtype", "float64")
+    models = ("models.py:fixed", "filch.compare:tiny_llm")
+    # The exporter keeps the scale of attention in float32, which is off by 2e-8.
+    code, out, _ = run("matrix", *models, "-b", "reference", "--dtype", "float64", "--tolerance", "1e-6")
 
     lines = out.splitlines()
     assert code == 0
