@@ -31,7 +31,7 @@ _MEASURES = (
 )
 _COLUMNS = (
     *("call", "stage", "index", "kind", "node", "op", "operators", "origins"),
-    *("value", "module", "source", "dtype", "shape", "status", "reason", "evidence", "seconds"),
+    *("value", "module", "source", "dtype", "shape", "status", "reason", "evidence", "behind", "code", "seconds"),
 )
 
 

@@ -140,7 +140,7 @@ class Judge:
         row = self._with_numbers(self._row(name), reference, tensor, node)
         if row.judged:
             self._judged.add(name)
-        if row.diverged and self._origins is None:
+        if row.diverged:
             row = _with_unjudged(row, self._run.graph, node, self._judged)
         if self._listen is not None and tensor is not None and reference is held:
             self._listen(known, tensor, reference, row)
@@ -262,6 +262,9 @@ def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:
     if all(name in judged for name in node.reads):
         return row
     nodes = graph.cone([row.value], frozenset(judged - {row.value}))
+    if row.stage == "compiled":
+        behind = (item.name for item in nodes if item is not node and not graph.fixed.issuperset(item.outputs))
+        return replace(row, behind=tuple(behind))
     return replace(row, origins=tuple(item.name for item in nodes), operators=tuple(item.op for item in nodes))
 
 

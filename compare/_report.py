@@ -46,6 +46,8 @@ class Row:
             holds; for an exported node that diverged, its own and those of the nodes before it that could not be
             judged, so that the fault may be theirs.
         operators: their operators.
+        behind: for a compiled node that diverged, the names of those before it that could not be judged, so that the
+            fault may be theirs.
         code: the line of generated code that computes it, `file:line`; None where there is none.
         seconds: how long the node takes, where that was asked for (`profile`); the same for each of its values.
     """
@@ -67,6 +69,7 @@ class Row:
     difference: Difference | None = None
     origins: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
     code: str | None = None
     seconds: float | None = None
 
@@ -91,7 +94,8 @@ class Row:
         where = f" in {self.module}" if self.module else ""
         line = f" ({short_source(self.source)})" if self.source else ""
         fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
-        before = [name for name in self.origins if name != self.node] if self.stage == "exported" else []
+        exported = self.stage == "exported"
+        before = [name for name in self.origins if name != self.node] if exported else self.behind
         fused += f", after {_listed(before)}, which could not be judged" if before else ""
         what = str(self.difference) if self.difference else self.reason
         return f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}"

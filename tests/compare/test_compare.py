@@ -518,3 +518,17 @@ def test_what_is_computed_from_half_precision_is_judged_as_such() -> None:
     assert off(cast, 1e-3)
     assert not off(cast, 1e-1)
     assert not off(wide.value, 1e-3)
+
+
+def test_a_compiled_node_that_differs_names_those_before_it_that_could_not_be_judged(
+    capture: Capture, program: Program
+) -> None:
+    """The fault may be theirs: here the backend keeps back what the wrong node reads."""
+    hidden, wrong = (program.module_calls[path, 0].outputs[0].value for path in ("first", "norm"))
+    backend = WrongBackend({hidden: lambda _: None, wrong: lambda tensor: tensor + 1}, stages=("compiled",))
+
+    first = compare(capture, program, backend=backend).first_divergence
+
+    assert first.value == wrong
+    assert first.behind == (program.graph.producer[hidden].name,)
+    assert f"after {first.behind[0]}, which could not be judged" in str(first)
