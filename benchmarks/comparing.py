@@ -21,14 +21,13 @@ from _measure import (
     GIB,
     MIB,
     about,
-    forget_peak,
     in_child,
     interleave,
-    peak_bytes,
     settle,
     stolen_seconds,
     table,
     verdict,
+    watched_memory,
 )
 from _runs import Timing, calmly, middle
 
@@ -41,11 +40,11 @@ Samples = dict[str, list[Timing]]
 def timed(way: Way, setting: Setting, folder: str) -> Timing:
     """Compare once."""
     settle(WARM, Path(folder))
-    forget_peak()
     stolen, start = stolen_seconds(), time.perf_counter()
-    way(setting)
+    with watched_memory() as held:
+        way(setting)
     seconds = time.perf_counter() - start
-    return Timing(seconds, seconds, 0, peak_bytes(), stolen_seconds() - stolen)
+    return Timing(seconds, seconds, 0, held[-1], stolen_seconds() - stolen)
 
 
 def measure(options: argparse.Namespace) -> tuple[Samples, dict[str, str]]:
@@ -124,12 +123,7 @@ def grown(options: argparse.Namespace) -> tuple[dict[str, list[Timing]], dict[st
     """Samples of processes of their own, by way, layers and buffer."""
     counts, buffers = (list(map(int, text.split(","))) for text in (options.layers, options.buffers))
     names = [json.dumps((SUM, count, 0)) for count in counts]
-    names += [
-        json.dumps((name, count, buffer))
-        for name in ("Filch", f"Filch, {CALLS} calls")
-        for count in counts
-        for buffer in buffers
-    ]
+    names += [json.dumps(("Filch", count, buffer)) for count in counts for buffer in buffers]
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="filch-bench-") as name:
         folders = {count: Path(name) / str(count) for count in counts}
         for count, folder in folders.items():
@@ -177,8 +171,7 @@ def growth_targets(samples: dict[str, list[Timing]], options: argparse.Namespace
         ratio = steps[1] / steps[0] if steps[0] and steps[1] else None
         text = f"seconds a layer, {middle_} to {high} / {low} to {middle_} layers, buffer {buffer} MiB"
         lines.append(verdict(text, ratio, most=1.25))
-        way = f"Filch, {CALLS} calls"
-        over = [_over(samples, count, name, buffer) for count in counts for name in ("Filch", way)]
+        over = [_over(samples, count, "Filch", buffer) for count in counts]
         lines.append(
             verdict(f"most MB over the plain runs, buffer {buffer} MiB", max(over), most=buffer * MIB / 1e6 + 300)
         )
