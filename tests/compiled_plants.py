@@ -60,12 +60,14 @@ class WrongOnnxRuntime(OnnxRuntimeBackend):
 
     wrong: bytes = b""
 
-    def _session(self, path: Path, level: ort.GraphOptimizationLevel, save_to: Path | None) -> ort.InferenceSession:
-        session = super()._session(path, level, save_to)
+    def _session(
+        self, path: Path, level: ort.GraphOptimizationLevel, *, save_to: Path | None = None, **how: bool
+    ) -> ort.InferenceSession:
+        session = super()._session(path, level, save_to=save_to, **how)
         if save_to is None:
             return session
         save_to.write_bytes(self.wrong)
-        return super()._session(save_to, ort.GraphOptimizationLevel.ORT_DISABLE_ALL, None)
+        return super()._session(save_to, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
 
 
 class OrtPlants:

@@ -72,7 +72,7 @@ class PlantedBackend:
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = ort.InferenceSession(made.handle.path, options, providers=["CPUExecutionProvider"])
-        return replace(made, handle=replace(made.handle, session=session))
+        return replace(made, handle=replace(made.handle, start=lambda: session, running=session))
 
     def run(
         self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], watch: Collection[str] = ()

@@ -6,7 +6,7 @@ exist all at once.
 """
 
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from ._segments import cut, in_order_of, segments, type_proto
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 _UNBOUNDED = sys.maxsize
 _PROGRAM = "program.onnx"
+_WEIGHTS = "optimized.data"
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,16 @@ class OnnxRuntimeBackend:
         source = write_model(program.model, folder / _PROGRAM)
         before = program.graph
         if not optimize:
-            return Compiled(before, _Handle(self._session(source, _OFF, None), source, range(len(before.nodes))))
+            start = partial(self._session, source, _OFF)
+            return Compiled(before, _Handle(start, source, range(len(before.nodes)), running=start()))
         runs = folder / "optimized.onnx"
-        session = self._session(source, self.options.graph_level, runs)
+        start = partial(self._session, source, self.options.graph_level, replay=True)
+        session = start(save_to=runs)
         model = ir.load(runs)
         graph = graph_from_onnx(model)
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
         known = forms(_with_shapes(program) if block else before, graph, partial(_numbers, model), block)
-        handle = _Handle(session, runs, in_order_of(graph, list(before.producer)), known)
+        handle = _Handle(start, runs, in_order_of(graph, list(before.producer)), known, running=session)
         return Compiled(graph, handle, same={name: form.value for name, form in known.items()})
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
@@ -86,13 +89,14 @@ class OnnxRuntimeBackend:
             return {name: value for name, value in self.observe(compiled, inputs, buffer=_UNBOUNDED) if name in wanted}
         session = compiled.handle.session
         replay = bool(self.options.use_cuda_graph) and compiled.handle.path.name != _PROGRAM
-        found = run(session, feeds_of(session, inputs), self._device, replay=replay)
+        found = run(session, feeds_of(compiled.handle.inputs, inputs), self._device, replay=replay)
         return {name: to_torch(value) for name, value in found.items() if is_plain(value)}
 
     def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Observes.observe`: the graph that was saved runs part by part, with optimisations off."""
         handle: _Handle = compiled.handle
-        live = feeds_of(handle.session, inputs)
+        live = feeds_of(handle.inputs, inputs)
+        handle.make_room(buffer)
         parts = segments(compiled.graph, handle.order, value_sizes(compiled.graph, inputs), buffer)
         needed = _last_uses(compiled.graph, parts)
         for number, part in enumerate(parts):
@@ -112,9 +116,9 @@ class OnnxRuntimeBackend:
         On a device, it is the time until a node's kernels were handed over.
         """
         handle: _Handle = compiled.handle
-        session = self._session(handle.path, _OFF, None, profile=True)
+        session = self._session(handle.path, _OFF, profile=True)
         try:
-            found = seconds_of(session, feeds_of(session, inputs))
+            found = seconds_of(session, feeds_of(compiled.handle.inputs, inputs))
         except Exception as error:
             raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
         return {node.name: found[node.name] for node in compiled.graph.nodes if node.name in found}
@@ -125,13 +129,19 @@ class OnnxRuntimeBackend:
         model = cut(handle.model, graph, part, {name: type_proto(value.data_type()) for name, value in live.items()})
         path = handle.path.with_name(f"part-{handle.path.name}")
         onnx.save(model, path)
-        session = self._session(path, _OFF, None)
+        session = self._session(path, _OFF)
         if keep:
             handle.parts[tuple(part)] = session
         return session
 
     def _session(
-        self, path: Path, level: ort.GraphOptimizationLevel, save_to: Path | None, *, profile: bool = False
+        self,
+        path: Path,
+        level: ort.GraphOptimizationLevel,
+        *,
+        save_to: Path | None = None,
+        replay: bool = False,
+        profile: bool = False,
     ) -> ort.InferenceSession:
         options = self.options.session(level)
         if profile:
@@ -146,11 +156,9 @@ class OnnxRuntimeBackend:
         elif save_to is not None:
             options.optimized_model_filepath = str(save_to)
             if path.with_name(DATA).exists():
-                options.add_session_config_entry(
-                    "session.optimized_model_external_initializers_file_name", "optimized.data"
-                )
+                options.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
         wanted = self.options.providers or (self.provider,)
-        told = self.options.told(replay=save_to is not None)
+        told = self.options.told(replay=replay)
         off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
         try:
             session = ort.InferenceSession(
@@ -167,23 +175,42 @@ class OnnxRuntimeBackend:
         return session
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Handle:
     """What is kept of a program.
 
     Attributes:
-        session: runs it undisturbed.
+        start: makes the session that runs it undisturbed.
         path: the file of the graph that the session runs.
         order: the indices of its nodes in the order in which they are observed.
         forms: what the values are that the exported graph has in another form, by name.
         parts: sessions that observe parts of it, by the indices of their nodes.
     """
 
-    session: ort.InferenceSession
+    start: Callable[[], ort.InferenceSession]
     path: Path
     order: Sequence[int]
     forms: Mapping[str, Form] = field(default_factory=dict)
     parts: dict[tuple[int, ...], ort.InferenceSession] = field(default_factory=dict)
+    running: ort.InferenceSession | None = None
+
+    @property
+    def session(self) -> ort.InferenceSession:
+        """The session that runs it undisturbed; made again if it was let go."""
+        if self.running is None:
+            self.running = self.start()
+        return self.running
+
+    @cached_property
+    def inputs(self) -> list[str]:
+        """What the session takes, by name."""
+        return [entry.name for entry in self.session.get_inputs()]
+
+    def make_room(self, buffer: int) -> None:
+        """Let the session go, if its weights are larger than what may be held: those that observe need them, too."""
+        files = (self.path, self.path.with_name(_WEIGHTS), self.path.with_name(DATA))
+        if sum(file.stat().st_size for file in files if file.exists()) > buffer:
+            self.running = None
 
     def shown(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """A value of the graph in the form that the exported graph has it in."""

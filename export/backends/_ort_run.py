@@ -1,6 +1,6 @@
 """Runs a session of ONNX Runtime, and leaves its results where they were computed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnxruntime as ort
 
@@ -13,13 +13,12 @@ OrtValues = Mapping[str, ort.OrtValue]
 _NO_GRAPH = "-1"  # a run that neither records a CUDA graph nor replays one
 
 
-def feeds_of(session: ort.InferenceSession, inputs: Values) -> dict[str, ort.OrtValue]:
-    """What a session takes of `inputs`.
+def feeds_of(wanted: Sequence[str], inputs: Values) -> dict[str, ort.OrtValue]:
+    """What a session takes of `inputs`: the values called `wanted`.
 
     Raises:
         BackendError: one is missing.
     """
-    wanted = [entry.name for entry in session.get_inputs()]
     if missing := [name for name in wanted if name not in inputs]:
         raise BackendError(f"the program takes an input {missing[0]!r} that it was not given")
     return {name: to_ort(inputs[name]) for name in wanted}

@@ -220,3 +220,18 @@ def test_a_fault_is_found_whatever_the_buffer(capture: Capture, program: Program
     assert tiny.first_divergence is not None and tiny.first_divergence.value == value
     assert not tiny.close and tiny.undisturbed  # what is shown is wrong, not what runs
     assert [row.value for row in tiny.diverged] == [row.value for row in huge.diverged]
+
+
+def test_large_weights_are_not_held_by_two_sessions(capture: Capture, program: Program) -> None:
+    """The session that runs undisturbed is let go before values are observed, and made again on need."""
+    backend = get_backend("onnxruntime-cpu")
+    made = backend.compile(program, optimize=True)
+    inputs = dict.fromkeys(program.graph.inputs, capture["", 0, "I"][0][0])
+    before = backend.run(made, inputs)
+
+    held = [made.handle.running is not None for _ in backend.observe(made, inputs, buffer=TINY)]
+    again = backend.run(made, inputs)
+
+    assert not any(held)
+    assert made.handle.running is not None
+    assert all(torch.equal(before[name], again[name]) for name in before)

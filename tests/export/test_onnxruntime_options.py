@@ -211,7 +211,7 @@ def test_results_that_stay_on_their_device_are_the_same(program: Program, replay
     x = torch.randn(2, 3, 4)
     content = serde.serialize_model(program.model).SerializeToString()
     session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
-    feeds = feeds_of(session, {"input": x})
+    feeds = feeds_of(["input"], {"input": x})
 
     plain, bound = run(session, feeds), run(session, feeds, "cpu", replay=replay)
 
