@@ -100,7 +100,8 @@ class OnnxRuntimeBackend:
         parts = segments(compiled.graph, handle.order, value_sizes(compiled.graph, inputs), buffer)
         needed = _last_uses(compiled.graph, parts)
         for number, part in enumerate(parts):
-            session = handle.part(tuple(part)) or self._part(handle, compiled.graph, part, live, keep=len(parts) == 1)
+            keep = handle.weights <= buffer
+            session = handle.part(tuple(part)) or self._part(handle, compiled.graph, part, live, keep=keep)
             found = run(session, {entry.name: live[entry.name] for entry in session.get_inputs()}, self._device)
             for name in list(found):
                 value = found.pop(name)
@@ -206,10 +207,15 @@ class _Handle:
         """What the session takes, by name."""
         return [entry.name for entry in self.session.get_inputs()]
 
+    @cached_property
+    def weights(self) -> int:
+        """The bytes of what is computed with."""
+        files = (self.path, self.path.with_name(DATA if self.path.name == _PROGRAM else _WEIGHTS))
+        return sum(file.stat().st_size for file in files if file.exists())
+
     def make_room(self, buffer: int) -> None:
         """Let the session go, if its weights are larger than what may be held: those that observe need them, too."""
-        files = (self.path, self.path.with_name(_WEIGHTS), self.path.with_name(DATA))
-        if sum(file.stat().st_size for file in files if file.exists()) > buffer:
+        if self.weights > buffer:
             self.running = None
 
     def shown(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
