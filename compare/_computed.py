@@ -1,6 +1,7 @@
 """What the exported program computes for one call, value by value."""
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 
@@ -38,12 +39,13 @@ class Computed:
         self._places = {name: place for place, name in enumerate(original.names)}
         self._derivation = derivation
         self._pending = {group for name in wanted if (group := derivation.group_of(name)) is not None}
-        needs = {need for group in self._pending for need in group.needs}
-        self._eager = original.walk(inputs, known=stolen, wanted={*wanted, *needs})
+        self._uses = Counter(need for group in self._pending for need in group.needs)
+        self._eager = original.walk(inputs, known=stolen, wanted={*wanted, *self._uses})
         self._passed = -1
         self._inputs = inputs
+        self._wanted = frozenset(wanted)
         self._held: dict[str, Found] = {}
-        self._done: set[str] = set()
+        self._done = self._uses.keys() - self._wanted  # what translations alone start from, nobody asks for
         self._size = 0
         self._buffer = buffer
 
@@ -63,12 +65,14 @@ class Computed:
     def done(self, name: str) -> None:
         """Say that a value will not be asked for again: it may be let go."""
         self._done.add(name)
-        if self.is_whole:
-            return
-        later = {need for group in self._pending for need in group.needs}
-        for gone in self._done - later:
-            self._held.pop(gone, None)
-        self._done &= later
+        self._let_go((name,))
+
+    def _let_go(self, names: Iterable[str]) -> None:
+        """Forget those among some values that nobody needs any more, if not all can be held."""
+        if not self.is_whole:
+            for gone in names:
+                if gone in self._done and self._uses[gone] <= 0:
+                    self._held.pop(gone, None)
 
     def _advance(self, place: int) -> None:
         while self._passed < place:
@@ -84,11 +88,17 @@ class Computed:
         self._advance(max((self._places[need] for need in group.needs if need in self._places), default=-1))
         known = {need: self._held[need][0] for need in group.needs if need in self._held}
         for name, tensor in self._derivation.run(group, {**self._inputs, **known}).items():
-            self._hold(name, tensor, "derived")
+            if name in self._wanted and name not in self._done:
+                self._hold(name, tensor, "derived")
+        self._uses.subtract(group.needs)
+        self._let_go(group.needs)
 
     def _hold(self, name: str, tensor: torch.Tensor, evidence: str) -> None:
+        was_whole = self.is_whole
         self._held[name] = tensor, evidence
         self._size += tensor.nbytes
+        if was_whole:  # if it is no longer: all that was kept for a second graph
+            self._let_go([*self._held])
 
 
 def in_pairs(tensor: torch.Tensor) -> torch.Tensor:

@@ -35,6 +35,54 @@ class Group:
     needs: frozenset[str]
 
 
+class Cutter:
+    """Cuts parts out of a model that is left as it is.
+
+    Args:
+        model: the whole.
+        graph: the same as `Graph`.
+    """
+
+    def __init__(self, model: ir.Model, graph: Graph) -> None:
+        self._model = model
+        whole = model.graph
+        self._nodes = dict(zip((node.name for node in graph.nodes), whole, strict=True))
+        self._values = {
+            value.name: value for value in (*whole.inputs, *(out for node in whole for out in node.outputs))
+        }
+
+    def cut(self, nodes: Sequence[Node], inside: Collection[str]) -> ir.Model:
+        """Some nodes alone: all that they make is an output, what they read an input, but for values inside.
+
+        Args:
+            nodes: which, in order.
+            inside: the names of values that one of the nodes makes and others read of it. A value that is made and read
+                and is none of these is both an input, and, with `AGAIN` behind its name, an output.
+        """
+        whole = self._model.graph
+        made = [name for node in nodes for name in node.outputs if name]
+        read = sorted({name for node in nodes for name in node.reads if name not in inside})
+        view = ir.GraphView(
+            [self._values[name] for name in read if name not in whole.initializers and name not in made],
+            [],
+            nodes=[self._nodes[node.name] for node in nodes],
+            initializers=[whole.initializers[name] for name in read if name in whole.initializers],
+            opset_imports=dict(whole.opset_imports),
+            name=whole.name,
+        )
+        part = view.clone()
+        outputs = [value for node in part for value in node.outputs if value.name]
+        for value in outputs:
+            if value.name in read:
+                fed = ir.Value(name=value.name, type=value.type, shape=value.shape)
+                value.replace_all_uses_with(fed)
+                value.name += AGAIN
+                part.inputs.append(fed)
+        part.outputs.extend(outputs)
+        functions = [function.clone() for function in self._model.functions.values()]
+        return ir.Model(part, ir_version=self._model.ir_version, functions=functions)
+
+
 class Derivation:
     """The translations of one program that have values inside which are asked for.
 
@@ -46,10 +94,13 @@ class Derivation:
     """
 
     def __init__(self, original: Original, wanted: Collection[str], sizes: Mapping[str, int], buffer: int) -> None:
-        self._original = original
+        self._cutter = Cutter(original.model, original.graph)
         self._backend = get_backend("onnxruntime-cpu")
         self._compiled: dict[Group, Compiled | None] = {}
-        self._by_name = {name: group for group in _groups(original, wanted, sizes, buffer) for name in group.inside}
+        self._by_name: dict[str, Group] = {}
+        for group in _groups(original, wanted, sizes, buffer):
+            for name in group.inside:
+                self._by_name.setdefault(name, group)
 
     def group_of(self, name: str) -> Group | None:
         """The translations that make a value; None if it is none of these."""
@@ -75,8 +126,7 @@ class Derivation:
         return {name: tensor for name, tensor in found.items() if name in believed}
 
     def _compile(self, group: Group) -> Compiled | None:
-        original = self._original
-        model = cut(original.model.clone(), original.graph, list(group.nodes), group.inside)
+        model = self._cutter.cut(group.nodes, group.inside)
         try:
             return self._backend.compile(Program(model), optimize=False)
         except BackendError:
@@ -92,42 +142,73 @@ def _groups(original: Original, wanted: Collection[str], sizes: Mapping[str, int
     graph = original.graph
     fed = {*original.names, *graph.inputs, *graph.constants}
     inside = {name for name in graph.producer if name not in fed}
-    taken: list[Node] = []
+    places = {node.name: place for place, node in enumerate(graph.nodes)}
+    missing = inside & {*wanted}
+    taken: dict[int, Node] = {}
     size = 0
-    for nodes in _translations(graph, inside):
-        if any(name in wanted for node in nodes for name in node.outputs if name in inside):
-            more = sum(sizes.get(name, 0) for node in nodes for name in node.outputs)
+    for nodes in _translations(graph, inside, places):
+        made = {name for node in nodes for name in node.outputs if name}
+        if missing & made:
+            missing -= made
+            more = sum(sizes.get(name, 0) for name in made)
             if taken and size + more > buffer:
                 yield _group(graph, taken, inside)
-                taken, size = [], 0
-            taken += nodes
+                taken, size = {}, 0
+            taken |= {places[node.name]: node for node in nodes}
             size += more
     if taken:
         yield _group(graph, taken, inside)
 
 
-def _group(graph: Graph, nodes: Sequence[Node], inside: Collection[str]) -> Group:
-    names = {node.name for node in nodes}
-    ordered = tuple(node for node in graph.nodes if node.name in names)
+def _group(graph: Graph, nodes: Mapping[int, Node], inside: Collection[str]) -> Group:
+    ordered = tuple(nodes[place] for place in sorted(nodes))
     made = frozenset(name for node in ordered for name in node.outputs if name in inside)
     touched = {name for node in ordered for name in (*node.reads, *node.outputs) if name}
     return Group(ordered, made, frozenset(touched - made - {*graph.inputs, *graph.constants}))
 
 
-def _translations(graph: Graph, inside: Collection[str]) -> Iterator[list[Node]]:
-    """The nodes that hang together by values inside, in the order of the last one of each."""
+def _translations(graph: Graph, inside: Collection[str], places: Mapping[str, int]) -> list[list[Node]]:
+    """The nodes that hang together by values inside, in the order of the last one of each.
+
+    What is made of constants alone goes with each that reads it, and holds nothing together: an optimiser lets all
+    layers share one constant.
+    """
+    fixed = _fixed(graph, inside)
     group: dict[str, list[Node]] = {}  # by the names of values inside
+    found: dict[int, list[Node]] = {}
     for node in graph.nodes:
-        joined = [group[name] for name in node.reads if name in group]
-        made = [name for name in node.outputs if name in inside]
-        if not joined and not made:
+        if any(name in fixed for name in node.outputs):
             continue
-        whole = [*{id(item): item for part in joined for item in part}.values(), node]
-        for name in {name for part in whole for name in part.outputs if name in inside}:
-            group[name] = whole
-    last = {id(nodes): nodes for nodes in group.values()}
-    places = {node.name: place for place, node in enumerate(graph.nodes)}
-    yield from sorted(last.values(), key=lambda nodes: places[nodes[-1].name])
+        parts = [group[name] for name in node.reads if name in group]
+        parts += [fixed[name] for name in node.reads if name in fixed]
+        if not parts and not any(name in inside for name in node.outputs):
+            continue
+        whole = _together(*parts, [node])
+        for part in parts:
+            found.pop(id(part), None)
+        found[id(whole)] = whole
+        group |= {name: whole for item in whole for name in item.outputs if name in inside and name not in fixed}
+    read = {item.name for whole in found.values() for item in whole}
+    alone = [nodes for nodes in fixed.values() if nodes[-1].name not in read]
+    return sorted([*found.values(), *alone], key=lambda nodes: places[nodes[-1].name])
+
+
+def _fixed(graph: Graph, inside: Collection[str]) -> dict[str, list[Node]]:
+    """For each value inside that is made of constants alone, the nodes that make it, in order."""
+    found: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        made = [name for name in node.outputs if name]
+        if all(name in inside for name in made) and all(
+            name in found or name in graph.constants for name in node.reads
+        ):
+            nodes = _together(*(found[name] for name in node.reads if name in found), [node])
+            found |= dict.fromkeys(made, nodes)
+    return found
+
+
+def _together(*parts: Sequence[Node]) -> list[Node]:
+    """All their nodes, each once."""
+    return list({node.name: node for part in parts for node in part}.values())
 
 
 def _believed(group: Group, eager: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> set[str]:
@@ -150,31 +231,3 @@ def _believed(group: Group, eager: Mapping[str, torch.Tensor], found: Mapping[st
 
 def _reproduced(eager: torch.Tensor | None, again: torch.Tensor | None) -> bool:
     return eager is None or compare_tensors(eager, again).close
-
-
-def cut(model: ir.Model, graph: Graph, nodes: list[Node], inside: Collection[str]) -> ir.Model:
-    """Only `nodes`; what they read of eager's becomes an input, what they make of it an output of another name."""
-    kept = {node.name for node in nodes}
-    names = [node.name for node in graph.nodes]
-    read = {name for node in nodes for name in node.reads if name not in inside and name not in graph.constants}
-    whole = model.graph
-    values = {value.name: value for value in (*whole.inputs, *(out for node in whole for out in node.outputs))}
-    whole.outputs.clear()
-    feeds = {}
-    for name in sorted(read):
-        old = values[name]
-        new = ir.Value(name=name, type=old.type, shape=old.shape)
-        old.replace_all_uses_with(new)
-        old.name = name + AGAIN
-        feeds[name] = new
-    for node, name in zip(list(whole), names, strict=True):
-        if name in kept:
-            whole.outputs.extend(out for out in node.outputs if out.name)
-    whole.inputs.clear()
-    whole.inputs.extend(feeds.values())
-    for node, name in reversed(list(zip(list(whole), names, strict=True))):
-        if name not in kept:
-            whole.remove(node, safe=True)
-    for name in [name for name, value in whole.initializers.items() if not value.uses()]:
-        del whole.initializers[name]
-    return model

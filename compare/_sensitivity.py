@@ -10,7 +10,7 @@ import torch
 from filch.export import Graph, Lowering, Precision, Program
 from filch.export.backends import Backend
 
-from ._derived import AGAIN, cut
+from ._derived import AGAIN, Cutter
 from ._inputs import StolenCall
 from ._metrics import Difference, compare_tensors
 from ._progress import step
@@ -65,7 +65,7 @@ def local_costs(
     exact = backend.compile(program, optimize=False)
     values = [{**call.inputs, **backend.run(exact, call.inputs, graph.producer)} for call in calls]
     fed = {name for name in graph.known - graph.fixed if all(name in held for held in values)}
-    model = cut(program.model.clone(), graph, list(graph.nodes), {name for name in graph.producer if name not in fed})
+    model = Cutter(program.model, graph).cut(graph.nodes, {name for name in graph.producer if name not in fed})
     lowering = Lowering(Program(model), to, calibration=[_feeds(model, held) for held in values], simulate=simulate)
     lowered = backend.compile(lowering.keeping(()), optimize=False)
     worst: dict[str, Difference] = {}

@@ -119,13 +119,18 @@ class Graph:
             outputs: names of values.
             stop: names of values that are not looked behind, even where they are among `outputs`' own inputs.
         """
-        wanted, pending = set(), list(outputs)
+        wanted: dict[int, Node] = {}
+        pending = list(outputs)
         while pending:
             node = self.producer.get(pending.pop())
-            if node is not None and node.name not in wanted:
-                wanted.add(node.name)
+            if node is not None and self._places[node.name] not in wanted:
+                wanted[self._places[node.name]] = node
                 pending += [name for name in node.reads if name not in stop]
-        return tuple(node for node in self.nodes if node.name in wanted)
+        return tuple(wanted[place] for place in sorted(wanted))
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {node.name: place for place, node in enumerate(self.nodes)}
 
     def text(self, *, modules: bool = False, sources: bool = False, title: str = "Graph") -> str:
         """The graph as text, a line a node: `x: float32[1, 128, 768] = MatMul(a, b)`.

@@ -159,13 +159,14 @@ class OnnxRuntimeBackend:
             if path.with_name(DATA).exists():
                 options.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
         wanted = self.options.providers or (self.provider,)
+        behind = [name for name in self.behind if name not in wanted]
         told = self.options.told(replay=replay)
         off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
         try:
             session = ort.InferenceSession(
                 path,
                 options,
-                providers=[(wanted[0], told), *(name for name in (*wanted[1:], *self.behind) if name != wanted[0])],
+                providers=[(wanted[0], told), *wanted[1:], *behind],
                 enable_fallback=0,  # else it prints that it falls back, also in the middle of a run
                 **off,
             )
