@@ -55,14 +55,19 @@ def measure(expected: torch.Tensor, actual: torch.Tensor, beyond: float, within:
     distance, size, quotient = within[:, : e.numel()]
     torch.sub(a, e, out=distance).abs_()
     torch.abs(e, out=size)
-    sums = distance.amax(), size.amax(), torch.linalg.vector_norm(e), torch.linalg.vector_norm(distance)
+    sums = distance.amax(), size.amax(), torch.dot(size, size), torch.dot(distance, distance)
     relatives = torch.div(distance, size, out=quotient).amax()
     error = torch.div(distance, size.add_(1), out=quotient)
     found = torch.stack((*sums, relatives, error.amax(), error.sum())).tolist()
     absolute, largest, signal, noise, relative, worst, total = found
     if not (_LEAST < absolute < _MOST and largest < _MOST):  # NaN is neither
         return None
-    where = int(error.argmax()) if worst > beyond else -1
+    where = _where(error) if worst > beyond else -1
     if not math.isfinite(relative):  # something divides by zero
         relative = float(distance.div_(torch.abs(e, out=size)).nan_to_num_(nan=0.0, posinf=0.0).max())
-    return Measured(worst, where, total, absolute, largest, relative, signal**2, noise**2)
+    return Measured(worst, where, total, absolute, largest, relative, signal, noise)
+
+
+def _where(error: torch.Tensor) -> int:
+    """The index of the largest: NumPy finds it ten times as fast as torch."""
+    return int(error.argmax() if error.is_cuda else error.numpy().argmax())
