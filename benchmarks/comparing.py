@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _comparers import CALLS, OURS, PEERS, PLAIN, Setting, Way, load, make
+from _comparers import CALLS, OURS, PEERS, PLAIN, POLYGRAPHY_CALLS, Setting, Way, load, make
 from _measure import (
     GIB,
     MIB,
@@ -31,7 +31,7 @@ from _measure import (
 )
 from _runs import Timing, calmly, middle
 
-WARM = 3 * GIB
+WARM = 2 * GIB
 SUM, FURTHER, POLYGRAPHY_FURTHER = "their sum", "Filch, a further call", "Polygraphy, a further call"
 WAYS: dict[str, Way] = {**PLAIN, **OURS, **PEERS}
 Samples = dict[str, list[Timing]]
@@ -60,10 +60,10 @@ def seconds_of(samples: Samples) -> dict[str, float]:
     """The median seconds of each way, of the plain runs' sum, and of a call of the model more."""
     found = {name: middle(samples, name, "whole") or 0.0 for name in samples}
     found[SUM] = sum(found.get(name, float("nan")) for name in PLAIN)
-    for further, name in ((FURTHER, "Filch"), (POLYGRAPHY_FURTHER, "Polygraphy")):
-        often = found.pop(f"{name}, {CALLS} calls", None)
+    for further, name, calls in ((FURTHER, "Filch", CALLS), (POLYGRAPHY_FURTHER, "Polygraphy", POLYGRAPHY_CALLS)):
+        often = found.pop(f"{name}, {calls} calls", None)
         if often is not None and name in found:
-            found[further] = (often - found[name]) / (CALLS - 1)
+            found[further] = (often - found[name]) / (calls - 1)
     return found
 
 

@@ -50,6 +50,7 @@ class Checks:
         dynamic_shapes: Any = None,
         program: Program | str | Path | None = None,
         tolerance: float | Tolerance | None = None,
+        lower_precision: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> tuple[Report, ...]:
         """Steal from a model, export it, and compare it on each backend, node by node.
@@ -62,6 +63,7 @@ class Checks:
             dynamic_shapes: see `export`.
             program: what to compare instead of the exported model: a program, or the path of an ONNX file.
             tolerance: see `compare`.
+            lower_precision: see `compare`.
             options: what the named backends are made with (see `get_backend`).
 
         Returns:
@@ -76,7 +78,7 @@ class Checks:
         with tempfile.TemporaryDirectory(prefix="filch-") as folder:
             dump = Path(folder) / "reference.onnx"
             subject.steal(dump)
-            given = _Given(dump, _program(subject, program), tolerance, options or {})
+            given = _Given(dump, _program(subject, program), tolerance, options or {}, lower_precision)
             found = [self._compared(given, backend) for backend in self._chosen(backends)]
         problems = [problem for _, problem in found if problem]
         if problems:
@@ -171,14 +173,25 @@ class _Given:
     program: Program
     tolerance: float | Tolerance | None
     options: Mapping[str, Any]
+    lower_precision: bool
 
     def compared(self, backend: str | Backend) -> Report:
         engine = get_backend(backend, **self.options) if isinstance(backend, str) else backend
-        report = compare(self.dump, self.program, backend=engine, tolerance=self.tolerance)
+        report = compare(
+            self.dump, self.program, backend=engine, tolerance=self.tolerance, lower_precision=self.lower_precision
+        )
         return replace(report, reference="eager PyTorch")  # where the dump was matters to nobody
 
     def repro(self, backend: str, folder: Path) -> Path:
-        return write_repro(self.dump, self.program, backend, folder, options=self.options, tolerance=self.tolerance)
+        return write_repro(
+            self.dump,
+            self.program,
+            backend,
+            folder,
+            options=self.options,
+            tolerance=self.tolerance,
+            lower_precision=self.lower_precision,
+        )
 
 
 def _program(subject: Subject, given: Program | str | Path | None) -> Program:

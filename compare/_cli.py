@@ -16,6 +16,7 @@ from rich.filesize import decimal
 from filch.export import export, load_program, optimize
 from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
 
+from ._cli_options import FACTORY, Json, LowerPrecision, OptionList, Quiet, ToleranceOption, Wide, told_options
 from ._cli_tables import matrix_command, precision_command, sweep_command
 from ._compare import compare
 from ._demo import tiny_llm
@@ -34,19 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_FACTORY = "package.module:factory or path.py:factory; it returns (model, args[, kwargs[, dynamic_shapes]])"
-Factory = Annotated[str, typer.Argument(help=_FACTORY)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the exit code says it.")]
-Wide = Annotated[bool, typer.Option("--wide", help="All rows and columns, however wide.")]
+Factory = Annotated[str, typer.Argument(help=FACTORY)]
 Backend = Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")]
-ToleranceOption = Annotated[float | None, typer.Option(help="Harmonic error allowed; by dtype if not given.")]
-LowerPrecision = Annotated[
-    bool, typer.Option("--lower-precision", help="Values may be of a coarser type than the model's, or quantised.")
-]
-OptionList = Annotated[
-    list[str] | None, typer.Option("--option", help="What the backend is told, as name=value; again for more.")
-]
 Profile = Annotated[bool, typer.Option("--profile", help="How long each node takes, beside its error.")]
 View = Annotated[str, typer.Option(help="nodes, operators, modules, fates or precision.")]
 
@@ -194,7 +184,7 @@ def compare_command(
             reference,
             program,
             backend=backend,
-            options=_options(option),
+            options=told_options(option),
             tolerance=tolerance,
             profile=profile,
             lower_precision=lower_precision,
@@ -229,6 +219,7 @@ def check(
         list[str], typer.Option("--backend", "-b", help="What runs the program; give it again for more.")
     ] = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
     tolerance: ToleranceOption = None,
+    lower_precision: LowerPrecision = False,
     optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
     option: OptionList = None,
     profile: Profile = False,
@@ -246,9 +237,17 @@ def check(
         program = subject.export()
         program = optimize(program) if optimized else program
         capture = subject.steal()
-        told = _options(option)
+        told = told_options(option)
         reports = [
-            compare(capture, program, backend=name, options=told, tolerance=tolerance, profile=profile)
+            compare(
+                capture,
+                program,
+                backend=name,
+                options=told,
+                tolerance=tolerance,
+                lower_precision=lower_precision,
+                profile=profile,
+            )
             for name in backend
         ]
     if as_json and not quiet:
@@ -263,14 +262,6 @@ def check(
 app.command("matrix")(matrix_command)
 app.command("sweep")(sweep_command)
 app.command("precision")(precision_command)
-
-
-def _options(given: list[str] | None) -> dict[str, str]:
-    """`name=value` as it is written; each backend reads the values that are text."""
-    for option in given or ():
-        if "=" not in option.partition(" ")[0]:
-            raise FilchError(f"an option is written as name=value, not {option!r}")
-    return dict(option.split("=", 1) for option in given or ())
 
 
 def _known_view(view: str) -> None:

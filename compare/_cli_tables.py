@@ -10,29 +10,28 @@ import typer
 from filch.export import Precision, optimize
 from filch.steal import FilchError, steal_forward
 
+from ._cell import Cell, exit_code
+from ._cell_tables import to_json, to_markdown, to_text
+from ._cli_options import FACTORY, Json, LowerPrecision, OptionList, Quiet, ToleranceOption, Wide, told_options
 from ._errors import CompareError
 from ._factory import make_subject
 from ._matrix import matrix
-from ._outcome import Outcome, exit_code
-from ._outcome_tables import to_json, to_markdown, to_text
 from ._precision import keep_precise
 from ._precision_table import render_precision
 from ._progress import progress
 from ._sweep import sweep
 
-_FACTORY = "package.module:factory or path.py:factory; it returns (model, args[, kwargs[, dynamic_shapes]])"
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the exit code says it.")]
-ToleranceOption = Annotated[float | None, typer.Option(help="Harmonic error allowed; by dtype if not given.")]
 
 
 def matrix_command(
-    factories: Annotated[list[str], typer.Argument(help=_FACTORY)],
+    factories: Annotated[list[str], typer.Argument(help=FACTORY)],
     backend: Annotated[list[str] | None, typer.Option("--backend", "-b", help="What runs the programs.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="What the models are turned into.")] = None,
     device: Annotated[list[str] | None, typer.Option(help="Where the models run in eager PyTorch.")] = None,
     tolerance: ToleranceOption = None,
+    lower_precision: LowerPrecision = False,
+    option: OptionList = None,
     as_json: Json = False,
     as_markdown: Markdown = False,
     quiet: Quiet = False,
@@ -47,17 +46,21 @@ def matrix_command(
         dtypes=dtype or [],
         devices=device or [],
         tolerance=tolerance,
+        lower_precision=lower_precision,
+        options=told_options(option),
     )
-    outcomes = _gathered("matrix", found, quiet=quiet or as_json or as_markdown)
-    _print(outcomes, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
-    raise typer.Exit(exit_code(outcomes))
+    cells = _gathered("matrix", found, quiet=quiet or as_json or as_markdown)
+    _print(cells, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
+    raise typer.Exit(exit_code(cells))
 
 
 def sweep_command(
-    factory: Annotated[str, typer.Argument(help=_FACTORY)],
+    factory: Annotated[str, typer.Argument(help=FACTORY)],
     dim: Annotated[list[str], typer.Option("--dim", help="Sizes of a dynamic dimension: batch=1,2,7,64.")],
     backend: Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")] = "onnxruntime-cpu",
     tolerance: ToleranceOption = None,
+    lower_precision: LowerPrecision = False,
+    option: OptionList = None,
     as_json: Json = False,
     as_markdown: Markdown = False,
     quiet: Quiet = False,
@@ -66,24 +69,31 @@ def sweep_command(
 
     Exits with 1 if one differs, else with 2 if one could not be compared.
     """
-    found = sweep(factory, _sizes(dim), backend=backend, tolerance=tolerance)
-    outcomes = _gathered("sweep", found, quiet=quiet or as_json or as_markdown)
-    _print(outcomes, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
-    first = next((outcome for outcome in outcomes if outcome.status == "different"), None)
+    found = sweep(
+        factory,
+        _sizes(dim),
+        backend=backend,
+        options=told_options(option),
+        tolerance=tolerance,
+        lower_precision=lower_precision,
+    )
+    cells = _gathered("sweep", found, quiet=quiet or as_json or as_markdown)
+    _print(cells, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
+    first = next((cell for cell in cells if cell.status == "different"), None)
     if first is not None and not (quiet or as_json or as_markdown):
         place = ", ".join(f"{name}={size}" for name, size in first.labels.items())
         typer.echo(f"\nleaves the floor first at {place}:\n  {first.told}")
-    raise typer.Exit(exit_code(outcomes))
+    raise typer.Exit(exit_code(cells))
 
 
 def precision_command(
-    factory: Annotated[str, typer.Argument(help=_FACTORY)],
+    factory: Annotated[str, typer.Argument(help=FACTORY)],
     to: Annotated[str, typer.Option(help="float16, bfloat16, int8 (weights and activations) or int4 (weights).")],
     backend: Annotated[str, typer.Option("--backend", "-b", help="What runs the programs.")] = "onnxruntime-cpu",
     tolerance: ToleranceOption = None,
     snr: Annotated[float | None, typer.Option(help="Instead: the decibels of SNR that the outputs need.")] = None,
     measure: Annotated[int | None, typer.Option(help="How many nodes to lower alone; 32 if not given.")] = None,
-    wide: Annotated[bool, typer.Option("--wide", help="All rows and columns, however wide.")] = False,
+    wide: Wide = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -101,17 +111,17 @@ def precision_command(
     raise typer.Exit(not found.close)
 
 
-def _gathered(title: str, found: Iterable[Outcome], *, quiet: bool) -> list[Outcome]:
+def _gathered(title: str, found: Iterable[Cell], *, quiet: bool) -> list[Cell]:
     # What the user's own code prints must not stand among ours.
     with progress(title, quiet=quiet), redirect_stdout(sys.stderr):
         return list(found)
 
 
-def _print(outcomes: list[Outcome], *, as_json: bool, as_markdown: bool, quiet: bool) -> None:
+def _print(cells: list[Cell], *, as_json: bool, as_markdown: bool, quiet: bool) -> None:
     if as_json and as_markdown:
         raise FilchError("--json and --markdown are two ways to print one table: give one")
     if not quiet:
-        typer.echo(to_json(outcomes) if as_json else to_markdown(outcomes) if as_markdown else to_text(outcomes))
+        typer.echo(to_json(cells) if as_json else to_markdown(cells) if as_markdown else to_text(cells))
 
 
 def _sizes(given: list[str]) -> dict[str, list[int]]:

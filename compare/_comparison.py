@@ -85,7 +85,13 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What came up on the way."""
-        return [*self._references.notes, *self._cast, *(note for made in self._made.values() for note in made.notes)]
+        allowed = ["values of a lower precision were allowed"] if self._how.lower_precision else []
+        return [
+            *allowed,
+            *self._references.notes,
+            *self._cast,
+            *(note for made in self._made.values() for note in made.notes),
+        ]
 
     @cached_property
     def fates(self) -> tuple[Fate, ...]:

@@ -37,13 +37,13 @@ class Limits:
 
         Args:
             name: its name in the exported graph.
-            dtype: what it turned out to be, where the graph does not say.
+            dtype: what it turned out to be: where the graph does not say, or may say a finer type, it counts.
         """
         if self._given is not None:
             return self._given
         node = self._graph.producer.get(name)
-        if node is not None and self._graph.values[name].dtype is None:
-            self._set(node, name, dtype)
+        if node is not None and (self._graph.values[name].dtype is None or self.lower_precision):
+            self._set(node, name, dtype or _dtype(self._graph, name))
         return self._found.get(name)
 
     def _set(self, node: Node, name: str, dtype: torch.dtype | None) -> None:

@@ -1,6 +1,6 @@
 """Compares models in several dtypes, on several devices and backends."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -13,10 +13,10 @@ from filch.export import BackendError
 from filch.export.backends import Backend, backend_names, get_backend
 from filch.steal import FilchError
 
+from ._cell import Cell, cell_of
 from ._compare import compare
 from ._errors import CompareError
 from ._factory import Factory, find_factory
-from ._outcome import Outcome, outcome_of
 from ._report import Report
 from ._subject import Subject
 from ._tolerance import Tolerance
@@ -29,31 +29,36 @@ def matrix(
     dtypes: Sequence[str] = (),
     devices: Sequence[str] = (),
     tolerance: float | Tolerance | None = None,
-) -> Iterator[Outcome]:
+    lower_precision: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Iterator[Cell]:
     """Compare each model on each backend, one after the other.
 
     Args:
         factories: see `find_factory`.
-        backends: names of backends; one whose library or device is missing gives outcomes that say so.
+        backends: names of backends; one whose library or device is missing gives cells that say so.
         dtypes: what the model and its floating-point inputs are turned into, as torch calls it; none leaves them.
         devices: where the model runs in eager PyTorch, as torch calls it; none leaves it where it is. The backend's
             name says where the program runs.
         tolerance: see `compare`.
+        lower_precision: see `compare`.
+        options: what each backend is made with.
 
     Raises:
         FilchError: there is no factory, backend, dtype or device of this name, or a factory fails.
     """
     made = [find_factory(name) for name in factories]
-    engines = {name: _engine(name) for name in backends}
+    engines = {name: _engine(name, options or {}) for name in backends}
     for name in dtypes:
         _dtype(name)
     for name in devices:
         _device(name)
+    how = partial(compare, tolerance=tolerance, lower_precision=lower_precision)
     for factory, dtype, device in product(made, dtypes or [""], devices or [""]):
         labels = {"model": factory.name} | ({"dtype": dtype} if dtype else {}) | ({"device": device} if device else {})
-        ready = _ready(factory, dtype, device, tolerance)
+        ready = _ready(factory, dtype, device, how)
         for name, engine in engines.items():
-            yield _outcome(labels | {"backend": name}, ready, engine)
+            yield _cell(labels | {"backend": name}, ready, engine)
 
 
 @dataclass(frozen=True)
@@ -64,31 +69,29 @@ class _Absent:
     told: str
 
 
-def _outcome(labels: dict[str, str], ready: Callable[..., Report] | _Absent, engine: Backend | _Absent) -> Outcome:
+def _cell(labels: dict[str, str], ready: Callable[..., Report] | _Absent, engine: Backend | _Absent) -> Cell:
     if isinstance(ready, _Absent):
-        return Outcome(labels, ready.status, None, ready.told)
+        return Cell(labels, ready.status, None, ready.told)
     if isinstance(engine, _Absent):
-        return Outcome(labels, engine.status, None, engine.told)
-    return outcome_of(labels, partial(ready, backend=engine))
+        return Cell(labels, engine.status, None, engine.told)
+    return cell_of(labels, partial(ready, backend=engine))
 
 
-def _ready(
-    factory: Factory, dtype: str, device: str, tolerance: float | Tolerance | None
-) -> Callable[..., Report] | _Absent:
+def _ready(factory: Factory, dtype: str, device: str, how: Callable[..., Report]) -> Callable[..., Report] | _Absent:
     """The comparison of a model, which takes a backend."""
     if device and (missing := _missing(torch.device(device))):
         return _Absent("missing", missing)
     subject = factory.make()
     try:
         moved = _moved(subject, dtype, device)
-        return partial(compare, moved.steal(), moved.export(), tolerance=tolerance)
+        return partial(how, moved.steal(), moved.export())
     except FilchError as error:
         return _Absent("failed", str(error))
 
 
-def _engine(name: str) -> Backend | _Absent:
+def _engine(name: str, options: Mapping[str, Any]) -> Backend | _Absent:
     try:
-        return get_backend(name)
+        return get_backend(name, **options)
     except BackendError as error:
         if name not in backend_names():
             raise

@@ -23,7 +23,8 @@ from filch.export.backends import get_backend
 
 here = Path(__file__).resolve().parent
 backend = get_backend({backend!r}, **{options!r})
-report = compare(here / {reference!r}, here / "program.onnx", backend=backend, tolerance={tolerance!r})
+how = {{"tolerance": {tolerance!r}, "lower_precision": {lower_precision!r}}}
+report = compare(here / {reference!r}, here / "program.onnx", backend=backend, **how)
 print(report)
 sys.exit(not report.close)
 '''
@@ -37,6 +38,7 @@ def write_repro(
     *,
     options: Mapping[str, Any] | None = None,
     tolerance: float | Tolerance | None = None,
+    lower_precision: bool = False,
 ) -> Path:
     """Write the program, what the model did, and a script that compares them again.
 
@@ -47,6 +49,7 @@ def write_repro(
         folder: where to; it is made if it is not there.
         options: what the backend was made with; plain values, as they are written into the script.
         tolerance: what the comparison was made with.
+        lower_precision: whether it was allowed.
 
     Returns:
         the script, `repro.py`.
@@ -55,7 +58,13 @@ def write_repro(
         CompareError: an option can't be written into a script.
     """
     given = dict(options or {})
-    text = _SCRIPT.format(backend=backend, options=given, reference=reference.name, tolerance=tolerance)
+    text = _SCRIPT.format(
+        backend=backend,
+        options=given,
+        reference=reference.name,
+        tolerance=tolerance,
+        lower_precision=lower_precision,
+    )
     try:
         compile(text, "repro.py", "exec")
     except SyntaxError:

@@ -5,16 +5,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from typing import Any
 
 from torch import nn
 
 from filch.export.backends import get_backend
 from filch.steal import Capture
 
+from ._cell import Cell, cell_of
 from ._compare import compare
 from ._errors import CompareError
 from ._factory import Factory, find_factory
-from ._outcome import Outcome, outcome_of
 from ._report import Report
 from ._resize import dimension_names, resized
 from ._subject import Subject
@@ -26,8 +27,10 @@ def sweep(
     sizes: Mapping[str, Sequence[int]],
     *,
     backend: str = "onnxruntime-cpu",
+    options: Mapping[str, Any] | None = None,
     tolerance: float | Tolerance | None = None,
-) -> Iterator[Outcome]:
+    lower_precision: bool = False,
+) -> Iterator[Cell]:
     """Export a model once, and compare it at each combination of sizes, one after the other.
 
     Args:
@@ -36,12 +39,14 @@ def sweep(
             its inputs (see `resized`).
         sizes: by the name of the dimension.
         backend: the name of one.
+        options: what it is made with.
         tolerance: see `compare`.
+        lower_precision: see `compare`.
 
     Raises:
         FilchError: there is no such factory, dimension or backend, or the model can't be exported.
     """
-    found, engine = find_factory(factory), get_backend(backend)
+    found, engine = find_factory(factory), get_backend(backend, **(options or {}))
     asked = _asked(found, sizes)
     # Of size 1 torch would make a constant; the largest one is the least likely to be that.
     subject = found.make(**{name: max(sizes[name]) for name in asked})
@@ -49,12 +54,13 @@ def sweep(
     if unknown := [name for name in sizes if name not in named]:
         there = f"there are {', '.join(named)}" if named else "the factory returns none that are named"
         raise CompareError(f"{factory!r} has no dynamic dimension {unknown[0]!r}: {there}")
-    against = partial(compare, program=subject.export(), backend=engine, tolerance=tolerance)
+    program = subject.export()
+    against = partial(compare, program=program, backend=engine, tolerance=tolerance, lower_precision=lower_precision)
     for combination in product(*sizes.values()):
         chosen = dict(zip(sizes, combination, strict=True))
         labels = {name: str(size) for name, size in chosen.items()}
         make = partial(found.make, **chosen) if asked else partial(resized, subject, chosen)
-        yield outcome_of(labels, partial(_at_size, make, subject.model, against))
+        yield cell_of(labels, partial(_at_size, make, subject.model, against))
 
 
 def _at_size(make: Callable[[], Subject], model: nn.Module, against: Callable[[Capture], Report]) -> Report:

@@ -9,8 +9,8 @@ from fakes import WrongBackend
 from torch import nn
 
 from filch.compare import CompareError
+from filch.compare._cell import Cell, exit_code
 from filch.compare._cli import main
-from filch.compare._outcome import Outcome, exit_code
 from filch.compare._resize import resized
 from filch.compare._subject import Subject
 
@@ -86,6 +86,20 @@ def test_a_matrix_has_a_line_for_each_model_dtype_and_backend(run):
         ["filch.compare:tiny_llm", "float64", "reference"],
     ]
     assert all(float(line.split()[3]) < 1e-5 and line.endswith("all close") for line in lines[2:])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check", "models.py:fixed", "-b", "eager"),
+        ("matrix", "models.py:fixed", "-b", "eager"),
+        ("sweep", "models.py:fixed", "-b", "eager", "--dim", "batch=2"),
+    ],
+)
+def test_backends_take_options_and_a_lower_precision_has_to_be_allowed(run, command):
+    """Of a program that is computed in bfloat16, each value is of another type than the model's."""
+    assert run(*command, "--option", "dtype=bfloat16")[0] == 1
+    assert run(*command, "--option", "dtype=bfloat16", "--lower-precision")[0] == 0
 
 
 def test_what_is_missing_or_fails_is_no_pass(run, monkeypatch):
@@ -229,10 +243,8 @@ def test_what_can_not_be_made_in_other_sizes_is_said():
 
 def test_only_what_is_close_everywhere_is_0():
     """Different is 1; missing and failed are 2; nothing at all is 2."""
-    codes = {
-        status: exit_code([Outcome({}, "close"), Outcome({}, status)]) for status in ("close", "failed", "missing")
-    }
+    codes = {status: exit_code([Cell({}, "close"), Cell({}, status)]) for status in ("close", "failed", "missing")}
 
     assert codes == {"close": 0, "failed": 2, "missing": 2}
-    assert exit_code([Outcome({}, "different"), Outcome({}, "failed")]) == 1
+    assert exit_code([Cell({}, "different"), Cell({}, "failed")]) == 1
     assert exit_code([]) == 2

@@ -236,6 +236,29 @@ def test_a_failure_shows_all_that_differs_and_leaves_a_report_and_a_repro(projec
     assert "exported node node_gelu" in done.stdout
 
 
+def test_a_lower_precision_has_to_be_allowed_and_its_repro_allows_it_too(project):
+    """A fault of more than the rounding of bfloat16 is found all the same."""
+    how = "backends='eager', options={'dtype': 'bfloat16'}, lower_precision="
+    text = f"""
+def test_refused(filch):
+    filch.check(make(), x, {how}False)
+
+def test_allowed(filch):
+    (report,) = filch.check(make(), x, {how}True)
+    assert "values of a lower precision were allowed" in report.notes
+
+def test_too_far(filch):
+    filch.check(make(), x, {how}True, tolerance=1e-4)
+"""
+    found = project(text=text)
+
+    found.assert_outcomes(passed=1, failed=2)
+    for script in re.findall(r"repro: python (\S+)", found.stdout.str()):
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=project.path)
+        assert done.returncode == 1, done.stderr
+        assert ("the dtype differs" in done.stdout) == ("refused" in script)
+
+
 def test_a_check_that_compares_nothing_is_an_error(project):
     """An empty list of backends is no pass; nor is a model that is none."""
     found = project(

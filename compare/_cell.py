@@ -10,7 +10,7 @@ from ._report import Report
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Cell:
     """What one of several comparisons came to.
 
     Attributes:
@@ -27,19 +27,19 @@ class Outcome:
     told: str = ""
 
 
-def outcome_of(labels: dict[str, str], run: Callable[[], Report]) -> Outcome:
+def cell_of(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
     """What a comparison comes to."""
     try:
         report = run()
     except FilchError as error:
-        return Outcome(labels, "failed", None, str(error))
+        return Cell(labels, "failed", None, str(error))
     worst = None if report.worst is None else report.worst.error
     if report.first_divergence is not None:
-        return Outcome(labels, "different", worst, str(report.first_divergence))
-    return Outcome(labels, "close", worst) if report.close else Outcome(labels, "failed", worst, report.headline())
+        return Cell(labels, "different", worst, str(report.first_divergence))
+    return Cell(labels, "close", worst) if report.close else Cell(labels, "failed", worst, report.headline())
 
 
-def exit_code(outcomes: Iterable[Outcome]) -> int:
+def exit_code(cells: Iterable[Cell]) -> int:
     """0 if all are close, 1 if one differs; else 2, as one is missing or failed, or there is none."""
-    found = {outcome.status for outcome in outcomes}
+    found = {cell.status for cell in cells}
     return 1 if "different" in found else 0 if found == {"close"} else 2
