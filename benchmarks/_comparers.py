@@ -19,7 +19,6 @@ from filch.steal import Capture, steal_forward
 
 FILE = "llama.onnx"
 CALLS = 5
-POLYGRAPHY_CALLS = 2  # it holds all values of all calls, of both of its runs
 BUFFER = 2**28
 
 
@@ -138,22 +137,14 @@ def run_aligned(setting: Setting) -> object:
     exported, model = setting.program.original.program, onnx.load(setting.path)
     records = run(exported, model, OnnxruntimeEvaluator, (setting.ids,), use_tensor=True, atol=1e-4, rtol=1e-4)
     compared = sum(record.err_abs is not None for record in records)
-    if compared < len(model.graph.node) // 2:
-        raise RuntimeError(f"run_aligned compared {compared} values of {len(model.graph.node)} nodes")
+    if not compared:
+        raise RuntimeError("run_aligned compared nothing")
+    print(f"note    onnx-diagnostic compared {compared} values of {len(model.graph.node)} nodes", flush=True)
     return compared
 
 
 def polygraphy(setting: Setting) -> object:
     """Polygraphy's ONNX Runtime with optimisations off and on, all values marked as outputs, and its comparator."""
-    return _polygraphy(setting, 1)
-
-
-def polygraphy_often(setting: Setting) -> object:
-    """The same of several calls."""
-    return _polygraphy(setting, POLYGRAPHY_CALLS)
-
-
-def _polygraphy(setting: Setting, calls: int) -> object:
     import onnx
     from polygraphy import constants
     from polygraphy.backend.onnx import BytesFromOnnx, ModifyOutputs
@@ -165,7 +156,7 @@ def _polygraphy(setting: Setting, calls: int) -> object:
     marked = BytesFromOnnx(ModifyOutputs(onnx.load(setting.path), outputs=constants.MARK_ALL))()
     runners = [OnnxrtRunner(SessionFromOnnx(marked, graph_optimization_level=level)) for level in (off, on)]
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
-        results = Comparator.run(runners, data_loader=[setting.feeds] * calls)
+        results = Comparator.run(runners, data_loader=[setting.feeds])
         return bool(Comparator.compare_accuracy(results))
 
 
@@ -180,5 +171,4 @@ OURS: dict[str, Way] = {
 PEERS: dict[str, Way] = {
     "onnx-diagnostic": run_aligned,
     "Polygraphy": polygraphy,
-    f"Polygraphy, {POLYGRAPHY_CALLS} calls": polygraphy_often,
 }

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 MIB, GIB = 2**20, 2**30
 CHUNK = 16 * MIB
 MOST_WARM = 6 * GIB
-# A variant that has taken this long in all sits out the rounds that remain.
+# By default, a variant that has taken this long in all sits out the rounds that remain.
 PATIENCE_S = 120.0
 TIMEOUT_S = 900.0
 
@@ -136,7 +136,7 @@ def in_child(script: str, *arguments: object) -> dict[str, Any]:
 
 
 def interleave(
-    names: Sequence[str], once: Callable[[str], T], rounds: int
+    names: Sequence[str], once: Callable[[str], T], rounds: int, patience: float = PATIENCE_S
 ) -> tuple[dict[str, list[T]], dict[str, str]]:
     """Sample each of `names` once a round, after a first round that only warms up.
 
@@ -149,7 +149,7 @@ def interleave(
     failed: dict[str, str] = {}
     for index in range(rounds + 1):
         for name in names:
-            if name in failed or spent[name] > PATIENCE_S:
+            if name in failed or spent[name] > patience:
                 continue
             print(f"\r\033[Kround {index} of {rounds}: {name}", end="", file=sys.stderr, flush=True)
             start = time.perf_counter()

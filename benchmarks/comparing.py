@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _comparers import CALLS, OURS, PEERS, PLAIN, POLYGRAPHY_CALLS, Setting, Way, load, make
+from _comparers import CALLS, OURS, PEERS, PLAIN, Setting, Way, load, make
 from _measure import (
     GIB,
     MIB,
@@ -32,7 +32,8 @@ from _measure import (
 from _runs import Timing, calmly, middle
 
 WARM = 2 * GIB
-SUM, FURTHER, POLYGRAPHY_FURTHER = "their sum", "Filch, a further call", "Polygraphy, a further call"
+PATIENCE_S = 60.0  # who takes longer is timed once
+SUM, FURTHER = "their sum", "Filch, a further call"
 WAYS: dict[str, Way] = {**PLAIN, **OURS, **PEERS}
 Samples = dict[str, list[Timing]]
 
@@ -52,25 +53,26 @@ def measure(options: argparse.Namespace) -> tuple[Samples, dict[str, str]]:
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="filch-bench-") as folder:
         make(Path(folder), 8)
         setting = load(Path(folder), 8)
-        names = [*PLAIN, *OURS, *(PEERS if options.peers else ())]
-        return interleave(names, calmly(lambda name: timed(WAYS[name], setting, options.folder)), options.rounds)
+        chosen = {*PLAIN, *(options.ways or [*OURS, *PEERS])} - {*(() if options.peers else PEERS)}
+        names = [name for name in WAYS if name in chosen]
+        once = calmly(lambda name: timed(WAYS[name], setting, options.folder))
+        return interleave(names, once, options.rounds, PATIENCE_S)
 
 
 def seconds_of(samples: Samples) -> dict[str, float]:
     """The median seconds of each way, of the plain runs' sum, and of a call of the model more."""
     found = {name: middle(samples, name, "whole") or 0.0 for name in samples}
     found[SUM] = sum(found.get(name, float("nan")) for name in PLAIN)
-    for further, name, calls in ((FURTHER, "Filch", CALLS), (POLYGRAPHY_FURTHER, "Polygraphy", POLYGRAPHY_CALLS)):
-        often = found.pop(f"{name}, {calls} calls", None)
-        if often is not None and name in found:
-            found[further] = (often - found[name]) / (calls - 1)
+    often = found.pop(f"Filch, {CALLS} calls", None)
+    if often is not None and "Filch" in found:
+        found[FURTHER] = (often - found["Filch"]) / (CALLS - 1)
     return found
 
 
 def shown(samples: Samples, failed: dict[str, str]) -> str:
     """A line for each way, and what failed."""
     seconds = seconds_of(samples)
-    order = [*PLAIN, SUM, FURTHER, *OURS, *PEERS, POLYGRAPHY_FURTHER]
+    order = [*PLAIN, SUM, FURTHER, *OURS, *PEERS]
     rows = []
     for name in order:
         if name in seconds:
@@ -90,16 +92,9 @@ def targets(samples: Samples) -> list[str]:
     seconds = seconds_of(samples)
     further, whole = seconds.get(FURTHER), seconds.get("Filch")
     lines = [verdict("a further call / the plain runs' sum", further and further / seconds[SUM], most=1.5)]
-    for name in ("onnx-diagnostic", "Polygraphy"):
+    for name in PEERS:
         theirs = seconds.get(name)
         lines.append(verdict(f"times faster than {name}", theirs and whole and theirs / whole, least=5))
-    for name, theirs in (
-        ("onnx-diagnostic", seconds.get("onnx-diagnostic")),
-        ("Polygraphy", seconds.get(POLYGRAPHY_FURTHER)),
-    ):
-        lines.append(
-            f"note    a further call, times faster than {name}'s: {theirs and further and theirs / further:.3g}"
-        )
     return lines
 
 
@@ -188,6 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="of the first table; of the second, two at most")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--ways", nargs="+", choices=[*OURS, *PEERS], metavar="WAY", help="of the first table")
     parser.add_argument("--layers", default="2,4,8,16", help="of the second table; three numbers at least")
     parser.add_argument("--buffers", default="64,256", help="MiB")
     parser.add_argument("--only", choices=("time", "growth"), help="one of the tables")

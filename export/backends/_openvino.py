@@ -21,6 +21,7 @@ from .._program import Program
 from ._backend import Compiled, Stage, Values
 from ._files import in_folder, write_model
 from ._layers import Border, Executed, Owners, Port, alike, owners_of, spread
+from ._scalars import move_scalars
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _ATTEMPTS = 4  # compilations in search of outputs that change no layer
@@ -100,12 +101,19 @@ class OpenVinoBackend:
             wanted = [name for name in wanted if name not in guilty]
         runs = [run]
         found = dict(plain.where(run.layers))
+
+        def look(at: ov.Model, names: Collection[str]) -> None:
+            run = self._watching(at, names, owners)
+            new = {name: port for name, port in plain.where(run.layers).items() if port not in found.values()}
+            runs.extend([run] if new else [])
+            found.update(new)
+
         for apart in (alike, spread):
             for part in apart({name: borders[name] for name in asked if name not in found}):
-                run = self._watching(model, part, owners)
-                new = {name: port for name, port in plain.where(run.layers).items() if port not in found.values()}
-                runs += [run] if new else []
-                found |= new
+                look(model, part)
+        moved = model.clone()
+        if factors := move_scalars(moved, [name for name in asked if name not in found]):
+            look(moved, factors)
         return runs, found
 
     def _watching(self, model: ov.Model, names: Collection[str], owners: Owners) -> "_Run":

@@ -1,17 +1,21 @@
 """Faults planted in what a backend made of a sound program: the compiled node that is wrong is named first."""
 
+import copy
 from functools import cache
 from random import Random
 
+import onnx
 import pytest
 import torch
-from compiled_plants import OrtPlants
+from compiled_plants import OrtPlants, WrongOnnxRuntime
 from compilers import needs_compiler
+from onnx import numpy_helper
 from torch import nn
 from zoo import ZOO
 
 from filch.compare import compare
-from filch.export import export, optimize
+from filch.export import export, lower, optimize
+from filch.export.backends import get_backend
 from filch.steal import ModuleInfo, argument_tensors, steal_forward
 
 
@@ -94,3 +98,51 @@ def test_a_wrong_kernel_of_inductor_is_named_first():
 
     one = subject("small")
     check(one, InductorPlants(one.program, one.inputs), InductorPlants.kinds)
+
+
+@cache
+def quantised():
+    """A model with the program that ONNX Runtime's tool made int8 of it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, x = (
+            nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16), nn.Sigmoid()).eval(),
+            torch.randn(8, 16),
+        )
+    one = Subject(model, (x,), {})
+    return one, lower(optimize(one.program), "int8", calibration=[one.inputs])
+
+
+def with_scale(model, index, position, factor):
+    """The model, but that one node takes another scale."""
+    wrong = copy.deepcopy(model)
+    node = wrong.graph.node[index]
+    scale = next(held for held in wrong.graph.initializer if held.name == node.input[position])
+    wrong.graph.initializer.append(numpy_helper.from_array(numpy_helper.to_array(scale) * factor, "planted"))
+    node.input[position] = "planted"
+    return wrong
+
+
+@pytest.mark.parametrize("level", ["basic", "all"])
+def test_a_wrong_scale_of_a_quantised_graph_is_named(level):
+    """Each node that has one in turn: it is the first that differs, or is said to be behind it, as integers are."""
+    one, program = quantised()
+    backend = get_backend("onnxruntime-cpu", level=level)
+    made = backend.compile(program, optimize=True)
+    model = onnx.load(made.handle.path)
+    how = {"stages": ("compiled",), "lower_precision": True}
+    assert compare(one.capture, program, backend=backend, **how).close
+
+    scales = {held.name for held in model.graph.initializer if "scale" in held.name and not held.dims}
+    plants = [
+        (index, position)
+        for index, node in enumerate(model.graph.node)
+        for position, name in enumerate(node.input)
+        if name in scales
+    ]
+    for index, position in plants:
+        wrong = WrongOnnxRuntime(**vars(backend), wrong=with_scale(model, index, position, 3).SerializeToString())
+        first = compare(one.capture, program, backend=wrong, **how).first_divergence
+        assert first is not None, model.graph.node[index]
+        assert made.graph.nodes[index].name in (first.node, *first.behind), (model.graph.node[index], first)
+    assert len(plants) >= 4

@@ -131,6 +131,33 @@ def test_a_wrong_weight_is_found_at_its_layer(
     assert compare(capture, program, backend=get_backend("openvino", config=FLOAT32)).close
 
 
+class Attention(nn.Module):
+    """Queries are scaled after they were transposed: OpenVINO scales what the linear layer makes instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(16, width) for width in (16, 16, 24))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        query, key, value = (linear(x).view(2, 6, 4, -1) for linear in (self.query, self.key, self.value))
+        scores = (query.transpose(1, 2) * 0.3) @ (key.permute(0, 2, 3, 1) * 0.4)
+        return torch.softmax(scores, -1) @ value.transpose(1, 2), scores
+
+
+def test_a_factor_that_openvino_moved_is_in_no_value_s_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the linear layer makes is not exported with the factor in it; transposed it is, and is judged as that."""
+    torch.manual_seed(0)
+    capture, program = subject(Attention().eval(), torch.randn(2, 6, 16))
+    clean = compare(capture, program, backend=get_backend("openvino", config=FLOAT32))
+    with wrong_weight(monkeypatch, (16, 16)):
+        wrong = compare(capture, program, backend=get_backend("openvino", config=FLOAT32))
+
+    assert clean.close and clean.undisturbed
+    assert all(row.judged for row in clean.rows if row.kind in ("node", "fused"))
+    first = wrong.first_divergence
+    assert "Transpose" in first.op and {"node_linear", "node_linear_1"} & {*first.origins}
+
+
 def test_an_effect_of_observing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compilations in which values are asked for give another result here; the report's first line says so."""
     import openvino as ov
