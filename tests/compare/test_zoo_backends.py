@@ -17,7 +17,9 @@ def exported(name):
 
 @pytest.mark.filch_backends(
     "eager",
+    "inductor",
     "onnxruntime-cpu",
+    "openvino",
     "reference",
 )
 @pytest.mark.parametrize("name", ["llama", "resnet", "t5"])
@@ -27,4 +29,4 @@ def test_the_zoo_is_close_on_every_backend(filch, name):
 
     (report,) = filch.check(model, args, kwargs, program=program)
 
-    assert sum(row.judged for row in report.rows) > 50
+    assert sum(row.judged for row in report.rows) > 20  # of the kernels of a small ResNet
