@@ -70,4 +70,4 @@ def measure(expected: torch.Tensor, actual: torch.Tensor, beyond: float, within:
 
 def _where(error: torch.Tensor) -> int:
     """The index of the largest: NumPy finds it ten times as fast as torch."""
-    return int(error.argmax() if error.is_cuda else error.numpy().argmax())
+    return int(error.numpy().argmax() if error.device.type == "cpu" else error.argmax())
