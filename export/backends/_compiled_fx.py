@@ -62,9 +62,11 @@ class CompiledGraph:
         self._given = module.graph
         try:
             self._call = self._compiled(module, examples, {**config, **_TELLING})
-        except BackendError:
-            raise
         except Exception as error:  # Inductor raises whatever its parts meet
+            from torch._dynamo.exc import RestartAnalysis  # noqa: PLC0415  loaded by now
+
+            if isinstance(error, BackendError | RestartAnalysis):  # Dynamo traces once more, and comes again
+                raise
             raise BackendError(f"backend 'inductor' can't compile the program: {reason(error)}") from error
 
     def __call__(self, *inputs: Any) -> Any:

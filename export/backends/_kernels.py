@@ -167,7 +167,8 @@ def _lowered(given: fx.Graph, graph: Any, module: ModuleType, told: dict[int, Ke
         if handle in lines
     ]
     held = {name: buffer for name, buffer in graph.name_to_buffer.items() if name not in graph.removed_buffers}
-    exact = {name: node.name for name, buffer in held.items() if (node := buffer.get_origin_node()) is not None}
+    made = {name: node for name, buffer in held.items() if (node := buffer.get_origin_node()) is not None}
+    exact = {name: node.name for name, node in made.items() if _is_of_its_type(held[name], node)}
     exact = {**_laid_out(graph.operations), **exact}
     apart = {name for name, buffer in held.items() if type(getattr(buffer, "layout", None)).__name__ == _SEVERAL}
     whole = tuple(_living(kernel, code, apart) for kernel in _with_parts(kernels, held))
@@ -183,9 +184,16 @@ def _laid_out(operations: Sequence[Any]) -> dict[str, str]:
         given = node.all_input_nodes if node is not None else []
         if len(given) == len(inputs):
             for buffer, source in zip(inputs, given, strict=True):
-                if type(buffer).__name__ == "ComputedBuffer" and _shape(buffer) == _shape_of(source):
+                copied = type(buffer).__name__ == "ComputedBuffer" and _shape(buffer) == _shape_of(source)
+                if copied and _is_of_its_type(buffer, source):
                     found[buffer.get_name()] = source.name
     return found
+
+
+def _is_of_its_type(buffer: Any, node: fx.Node) -> bool:
+    """Whether a buffer holds what an operation makes, and not what another one is to read, cast for it."""
+    value, dtype = node.meta.get("val"), getattr(getattr(buffer, "layout", None), "dtype", None)
+    return dtype is None or not isinstance(value, torch.Tensor) or value.dtype == dtype
 
 
 def _shape(buffer: Any) -> list[str]:

@@ -133,6 +133,32 @@ def test_each_graph_and_each_shape_is_checked_once():
     assert {row.shape for report in reports for row in report.rows} == {(4, 8), (6, 8)}
 
 
+@needs_compiler
+def test_what_a_kernel_casts_for_a_library_is_not_the_value_before():
+    """The sum of booleans is a library's, which is given integers: the buffer of these is no boolean."""
+    reports = []
+
+    def steps(positions):
+        return (torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1) != 1).cumsum(-1)
+
+    torch.compile(steps, backend="filch", options={"correctness_report": reports})(torch.arange(7)[None])
+
+    assert reports[0].close
+    assert "cumsum" in {row.value for row in reports[0].rows if row.stage == "compiled" and row.judged}
+
+
+@needs_compiler
+def test_dynamo_may_begin_again():
+    """With dynamic shapes from the first call on, a norm's epsilon becomes a tensor, and the graph is traced anew."""
+    reports = []
+    model = torch.compile(nn.LayerNorm(8), backend="filch", dynamic=True, options={"correctness_report": reports})
+
+    for rows in (2, 5):
+        model(_input(rows))
+
+    assert reports and all(report.close for report in reports)
+
+
 def test_a_wrong_compiler_is_found():
     """A compiler that leaves GELU's approximation out is caught at GELU, not before."""
 
