@@ -57,7 +57,7 @@ def matrix_command(
 def sweep_command(
     factory: Annotated[str, typer.Argument(help=FACTORY)],
     dim: Annotated[list[str], typer.Option("--dim", help="Sizes of a dynamic dimension: batch=1,2,7,64.")],
-    backend: Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")] = "onnxruntime-cpu",
+    backend: Annotated[list[str] | None, typer.Option("--backend", "-b", help="What runs the program.")] = None,
     tolerance: ToleranceOption = None,
     lower_precision: LowerPrecision = False,
     option: OptionList = None,
@@ -72,7 +72,7 @@ def sweep_command(
     found = sweep(
         factory,
         _sizes(dim),
-        backend=backend,
+        backends=backend or ["onnxruntime-cpu"],
         options=told_options(option),
         tolerance=tolerance,
         lower_precision=lower_precision,

@@ -39,7 +39,8 @@ def compare_gradients(
         args: its positional arguments.
         kwargs: its keyword arguments.
         inner: what compiles (see `DynamoOptions.inner`).
-        loss: from what the model returns to a scalar; None adds up all its floating-point numbers.
+        loss: from what the model returns to a scalar; None weighs all its floating-point numbers with fixed numbers of
+            both signs and adds them up: the plain sum of what a norm gives has no gradient but rounding.
         tolerance: see `compare`.
 
     Returns:
@@ -50,7 +51,7 @@ def compare_gradients(
         CompareError: no gradient reaches a parameter.
         FilchError: the compiler is not there.
     """
-    scalar = loss or _summed
+    scalar = loss or _weighed
     reports: list[Report] = []
     options = {"correctness_report": reports, "inner": inner, "tolerance": tolerance}
     arriving: dict[str, torch.Tensor] = {}
@@ -108,9 +109,14 @@ def _gradients(
     return {name: gradient.detach().clone() for name, gradient in held.items() if gradient is not None}
 
 
-def _summed(result: Any) -> torch.Tensor:
+def _weighed(result: Any) -> torch.Tensor:
     tensors = [item for item in pytree.tree_leaves(result) if isinstance(item, torch.Tensor)]
-    return sum((item.sum() for item in tensors if item.is_floating_point()), start=torch.zeros(()))
+    return sum((_dot(item) for item in tensors if item.is_floating_point()), start=torch.zeros(()))
+
+
+def _dot(tensor: torch.Tensor) -> torch.Tensor:
+    weights = torch.arange(tensor.numel(), dtype=torch.float64).cos().to(tensor)
+    return (tensor * weights.view(tensor.shape)).sum()
 
 
 def _copy(item: Any) -> Any:

@@ -69,7 +69,7 @@ class Difference:
             f"greatest error {self.error_max:.1e}{where}{_allowed(self.tolerance.harmonic)}",
             f"absolute {self.absolute:.1e}, relative to the tensor's scale {self.scale:.1e}",
         ]
-        if self.tolerance.harmonic == ANY_ERROR:
+        if self.tolerance.harmonic == ANY_ERROR or self.scale > self.tolerance.scale:
             parts[-1] += _allowed(self.tolerance.scale)
         counts = {"NaN or inf on one side": self.nonfinite, "overflowed": self.overflowed, "clipped": self.clipped}
         return "; ".join([*parts, *(f"{count} {what}" for what, count in counts.items() if count)])

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -26,7 +26,7 @@ def sweep(
     factory: str,
     sizes: Mapping[str, Sequence[int]],
     *,
-    backend: str = "onnxruntime-cpu",
+    backends: Sequence[str] = ("onnxruntime-cpu",),
     options: Mapping[str, Any] | None = None,
     tolerance: float | Tolerance | None = None,
     lower_precision: bool = False,
@@ -38,15 +38,15 @@ def sweep(
             is called for the inputs of each size (its first model is the one that runs); otherwise these are made like
             its inputs (see `resized`).
         sizes: by the name of the dimension.
-        backend: the name of one.
-        options: what it is made with.
+        backends: names of backends.
+        options: what each of them is made with.
         tolerance: see `compare`.
         lower_precision: see `compare`.
 
     Raises:
         FilchError: there is no such factory, dimension or backend, or the model can't be exported.
     """
-    found, engine = find_factory(factory), get_backend(backend, **(options or {}))
+    found, engines = find_factory(factory), {name: get_backend(name, **(options or {})) for name in backends}
     asked = _asked(found, sizes)
     # Of size 1 torch would make a constant; the largest one is the least likely to be that.
     subject = found.make(**{name: max(sizes[name]) for name in asked})
@@ -55,16 +55,23 @@ def sweep(
         there = f"there are {', '.join(named)}" if named else "the factory returns none that are named"
         raise CompareError(f"{factory!r} has no dynamic dimension {unknown[0]!r}: {there}")
     program = subject.export()
-    against = partial(compare, program=program, backend=engine, tolerance=tolerance, lower_precision=lower_precision)
+    against = partial(compare, program=program, tolerance=tolerance, lower_precision=lower_precision)
     for combination in product(*sizes.values()):
         chosen = dict(zip(sizes, combination, strict=True))
         labels = {name: str(size) for name, size in chosen.items()}
         make = partial(found.make, **chosen) if asked else partial(resized, subject, chosen)
-        yield cell_of(labels, partial(_at_size, make, subject.model, against))
+        stolen = cache(partial(_stolen, make, subject.model))
+        for name, engine in engines.items():
+            told = labels | ({"backend": name} if len(engines) > 1 else {})
+            yield cell_of(told, partial(_at_size, stolen, partial(against, backend=engine)))
 
 
-def _at_size(make: Callable[[], Subject], model: nn.Module, against: Callable[[Capture], Report]) -> Report:
-    return against(replace(make(), model=model).steal())
+def _stolen(make: Callable[[], Subject], model: nn.Module) -> Capture:
+    return replace(make(), model=model).steal()
+
+
+def _at_size(stolen: Callable[[], Capture], against: Callable[[Capture], Report]) -> Report:
+    return against(stolen())
 
 
 def _asked(factory: Factory, sizes: Mapping[str, Sequence[int]]) -> list[str]:

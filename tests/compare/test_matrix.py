@@ -144,6 +144,22 @@ def test_a_sweep_says_at_which_shape_which_node_leaves_the_floor(run, wrong, fac
     assert lines[12].startswith("  exported node node_linear (")
 
 
+def test_a_sweep_goes_over_several_backends(run, wrong):
+    """At each size all of them, with a column that says which."""
+    code, out, _ = run(
+        "sweep", "models.py:fixed", "--dim", "batch=2,7", "-b", "onnxruntime-cpu", "-b", "eager", "--json"
+    )
+
+    found = [(cell["batch"], cell["backend"], cell["status"]) for cell in json.loads(out)]
+    assert code == 1
+    assert found == [
+        ("2", "onnxruntime-cpu", "close"),
+        ("2", "eager", "close"),
+        ("7", "onnxruntime-cpu", "different"),
+        ("7", "eager", "different"),
+    ]
+
+
 def test_a_sweep_of_a_sound_program_is_silent(run):
     """Every size is close."""
     code, out, _ = run("sweep", "models.py:made", "--dim", "batch=1,3", "--dim", "length=1,8", "-b", "onnxruntime-cpu")

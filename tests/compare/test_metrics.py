@@ -121,6 +121,15 @@ def test_views_are_compared_by_their_numbers(view: str) -> None:
     assert not compare_tensors(made, (made + 1).contiguous()).close
 
 
+def test_what_is_told_names_the_limit_that_does_not_hold() -> None:
+    """Small numbers that are all wrong differ by little, and by as much as the tensor's scale."""
+    told = str(compare_tensors(torch.full((4,), 1e-6), torch.full((4,), 2e-6)))
+
+    assert "relative to the tensor's scale 1.0e+00 (up to " in told
+    one = str(compare_tensors(torch.tensor([1000.0, 1e-3]), torch.tensor([1000.0, 2e-3]), tolerance=1e-5))
+    assert "(up to 1.0e-05 allowed)" in one and "allowed" not in one.rpartition("scale")[2]
+
+
 def test_comparing_changes_neither_side() -> None:
     """A peer writes into what it is given."""
     expected, actual = torch.tensor([0.0, math.nan]), torch.tensor([0.0, 1.0])
