@@ -1,5 +1,6 @@
 """Inductor, the compiler behind torch.compile, with its kernels observed as they are."""
 
+import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,7 +46,7 @@ class InductorBackend:
             )
         kinds = [spec.kind.name for spec in exported.graph_signature.output_specs]
         given = Given(
-            exported.graph_module,
+            _lowerable(exported.graph_module),
             program.graph,
             partial(bound, exported),
             known_as=held_names(exported),
@@ -93,6 +94,20 @@ def inductor(*, device: str | None = None, **options: Any) -> InductorBackend:
     made = InductorOptions(**options)
     made.settings()
     return InductorBackend(made, device)
+
+
+def _lowerable(module: fx.GraphModule) -> fx.GraphModule:
+    """The module, or a copy whose variances are those of ATen: Inductor 2.13 can't lower a call of `prims.var`."""
+    variance = torch.ops.prims.var.default
+    if not module.graph.find_nodes(op="call_function", target=variance):
+        return module
+    made = fx.GraphModule(module, copy.deepcopy(module.graph))
+    for node in made.graph.find_nodes(op="call_function", target=variance):
+        values, dims, *correction = node.args
+        node.target = torch.ops.aten.var.correction
+        node.args, node.kwargs = (values, dims), {"correction": correction[0] if correction else 1}
+    made.recompile()
+    return made
 
 
 def _like(value: torch.Tensor) -> torch.Tensor:
