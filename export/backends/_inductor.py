@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.export.graph_signature import ConstantArgument, OutputKind, OutputSpec
 
 from .._eager import bound, held_names
 from .._errors import BackendError
@@ -44,13 +45,13 @@ class InductorBackend:
             raise BackendError(
                 "backend 'inductor' compiles the exported program, not its graph, and this graph was changed since"
             )
-        kinds = [spec.kind.name for spec in exported.graph_signature.output_specs]
+        specs = exported.graph_signature.output_specs
         given = Given(
             _lowerable(exported.graph_module),
             program.graph,
             partial(bound, exported),
             known_as=held_names(exported),
-            outputs=tuple(index for index, kind in enumerate(kinds) if kind == "USER_OUTPUT"),
+            outputs=tuple(index for index, spec in enumerate(specs) if _is_given(spec)),
             device=torch.device(self.device or "cpu"),
         )
         graphs = KernelGraphs(given, self.options)
@@ -94,6 +95,12 @@ def inductor(*, device: str | None = None, **options: Any) -> InductorBackend:
     made = InductorOptions(**options)
     made.settings()
     return InductorBackend(made, device)
+
+
+def _is_given(spec: OutputSpec) -> bool:
+    """Whether it is an output of the ONNX graph, which has none for what the model returns as None."""
+    is_none = isinstance(spec.arg, ConstantArgument) and spec.arg.value is None
+    return spec.kind == OutputKind.USER_OUTPUT and not is_none
 
 
 def _lowerable(module: fx.GraphModule) -> fx.GraphModule:
