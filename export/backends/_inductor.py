@@ -1,5 +1,6 @@
 """Inductor, the compiler behind torch.compile, with its kernels observed as they are."""
 
+import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.export.graph_signature import ConstantArgument, OutputKind, OutputSpec
 
 from .._eager import bound, held_names
 from .._errors import BackendError
@@ -43,13 +45,13 @@ class InductorBackend:
             raise BackendError(
                 "backend 'inductor' compiles the exported program, not its graph, and this graph was changed since"
             )
-        kinds = [spec.kind.name for spec in exported.graph_signature.output_specs]
+        specs = exported.graph_signature.output_specs
         given = Given(
-            exported.graph_module,
+            _lowerable(exported.graph_module),
             program.graph,
             partial(bound, exported),
             known_as=held_names(exported),
-            outputs=tuple(index for index, kind in enumerate(kinds) if kind == "USER_OUTPUT"),
+            outputs=tuple(index for index, spec in enumerate(specs) if _is_given(spec)),
             device=torch.device(self.device or "cpu"),
         )
         graphs = KernelGraphs(given, self.options)
@@ -93,6 +95,26 @@ def inductor(*, device: str | None = None, **options: Any) -> InductorBackend:
     made = InductorOptions(**options)
     made.settings()
     return InductorBackend(made, device)
+
+
+def _is_given(spec: OutputSpec) -> bool:
+    """Whether it is an output of the ONNX graph, which has none for what the model returns as None."""
+    is_none = isinstance(spec.arg, ConstantArgument) and spec.arg.value is None
+    return spec.kind == OutputKind.USER_OUTPUT and not is_none
+
+
+def _lowerable(module: fx.GraphModule) -> fx.GraphModule:
+    """The module, or a copy whose variances are those of ATen: Inductor 2.13 can't lower a call of `prims.var`."""
+    variance = torch.ops.prims.var.default
+    if not module.graph.find_nodes(op="call_function", target=variance):
+        return module
+    made = fx.GraphModule(module, copy.deepcopy(module.graph))
+    for node in made.graph.find_nodes(op="call_function", target=variance):
+        values, dims, *correction = node.args
+        node.target = torch.ops.aten.var.correction
+        node.args, node.kwargs = (values, dims), {"correction": correction[0] if correction else 1}
+    made.recompile()
+    return made
 
 
 def _like(value: torch.Tensor) -> torch.Tensor:

@@ -273,7 +273,10 @@ def _layer(op: Any, owners: Owners) -> Layer:
     kind, primitive, precision = (_info(op, name) for name in ("layerType", "primitiveType", "runtimePrecision"))
     said = [name for name in _info(op, "originalLayersNames").split(",") if name]
     known = [owner for name in said if kind not in _NO_NODES for owner in _owned(name, owners)]
-    others = [_NUMBER.sub("", _plain(name)) for name in said if not _owned(name, owners)]
+    wholes = {_plain(name) for name in said}
+    # One compilation may have a part of a node (`…/WithoutBiases`) where another one has all of it in the layer.
+    parts = {name for name in said if "/" in name and name.partition("/")[0] not in wholes}
+    others = [_NUMBER.sub("", _plain(name)) for name in said if name in parts or not _owned(name, owners)]
     sources = [port.get_source_output() for port in op.inputs()]
     precisions = _info(op, "outputPrecisions").split(",")
     return Layer(

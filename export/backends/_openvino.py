@@ -99,13 +99,14 @@ class OpenVinoBackend:
             if not guilty:
                 break
             wanted = [name for name in wanted if name not in guilty]
+        run = self._without_vain(model, wanted, run, owners, plain)
         runs = [run]
         found = dict(plain.where(run.layers))
 
         def look(at: ov.Model, names: Collection[str]) -> None:
-            run = self._watching(at, names, owners)
+            run = self._without_vain(at, names, self._watching(at, names, owners), owners, plain)
             new = {name: port for name, port in plain.where(run.layers).items() if port not in found.values()}
-            runs.extend([run] if new else [])
+            runs.extend([run] if new.keys() & {*names} else [])
             found.update(new)
 
         for apart in (alike, spread):
@@ -115,6 +116,19 @@ class OpenVinoBackend:
         if factors := move_scalars(moved, [name for name in asked if name not in found]):
             look(moved, factors)
         return runs, found
+
+    def _without_vain(
+        self, model: ov.Model, names: Collection[str], run: "_Run", owners: Owners, plain: Executed
+    ) -> "_Run":
+        """A run that changed layers, without what it was asked for in vain: that may have changed them."""
+        there = plain.where(run.layers)
+        seen = [name for name in names if name in there]
+        if not seen or len(seen) == len(names):
+            return run
+        if not plain.changed_in(run.layers) and not run.layers.changed_in(plain):
+            return run
+        again = self._watching(model, seen, owners)
+        return again if {*seen} <= plain.where(again.layers).keys() else run
 
     def _watching(self, model: ov.Model, names: Collection[str], owners: Owners) -> "_Run":
         asked = model.clone()

@@ -65,6 +65,51 @@ def test_a_clean_program_is_close(report):
     assert judged == {*_kernels(report), *(row.node for row in report.rows if row.kind == "output")}
 
 
+class Deviations(nn.Module):
+    """A deviation and a variance, which torch.onnx decomposes to a primitive that Inductor can't lower."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 16)
+
+    def forward(self, x):
+        hidden = self.linear(x)
+        return hidden.std(-1), hidden.var(0, correction=0)
+
+
+def test_a_deviation_is_compiled():
+    """As torch.compile does; all that is stored is judged."""
+    torch.manual_seed(0)
+    model, x = Deviations().eval(), torch.randn(4, 8)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+
+    report = compare(capture, export(model, (x,)), backend="inductor")
+
+    assert report.close
+    assert report.undisturbed
+    assert all(row.judged and row.origins for row in _kernels(report).values())
+
+
+class Optional(nn.Module):
+    """Returns nothing where a caller may ask for something, before and after what it returns."""
+
+    def forward(self, x):
+        return {"before": None, "sum": x.sum(1), "after": None, "product": x.prod(1)}
+
+
+def test_an_output_that_is_none_is_no_output():
+    """The others are judged, each as itself."""
+    model, x = Optional().eval(), torch.randn(4, 8)
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(x)
+
+    report = compare(capture, export(model, (x,)), backend="inductor")
+
+    assert report.close
+    assert [row.kind for row in report.rows].count("output") == 2
+
+
 def test_every_kernel_says_what_it_computes_and_where_its_code_is(report, case):
     """Origins are nodes of the exported graph, all of them are in one, and the code's line is the kernel's."""
     origins = {name for row in _kernels(report).values() for name in row.origins}

@@ -158,6 +158,31 @@ def test_a_factor_that_openvino_moved_is_in_no_value_s_way(monkeypatch: pytest.M
     assert "Transpose" in first.op and {"node_linear", "node_linear_1"} & {*first.origins}
 
 
+class Unrolled(nn.Module):
+    """A recurrent cell whose first state is zero: a product of constants, which OpenVINO adds to the other bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = cell = torch.zeros(2, 8)
+        for step in x.unbind(1):
+            hidden, cell = self.cell(step, (hidden, cell))
+        return hidden
+
+
+def test_what_is_asked_for_in_vain_changes_no_result() -> None:
+    """Values inside of layers are asked for, not found, and then not asked for along with those that are."""
+    torch.manual_seed(0)
+    capture, program = subject(Unrolled().eval(), torch.randn(2, 4, 4))
+
+    report = compare(capture, program, backend=get_backend("openvino", config=FLOAT32))
+
+    assert report.close
+    assert report.undisturbed, report.headline()
+
+
 def test_an_effect_of_observing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compilations in which values are asked for give another result here; the report's first line says so."""
     import openvino as ov
