@@ -83,9 +83,14 @@ class DumpDiff:
         judged = sum(row.judged for row in self.rows)
         return f"judged {judged} of {len(self.rows)} values; {len(self.diverged)} differ"
 
+    def __str__(self) -> str:
+        from ._rendering import render_diff  # noqa: PLC0415  data does not need what prints it
+
+        return render_diff(self, width=80)
+
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The rows as JSON, also written to `path` if one is given."""
-        from ._formats import diff_to_json  # noqa: PLC0415  data does not need what writes it
+        from ._formats import diff_to_json  # noqa: PLC0415  as above
 
         return diff_to_json(self, path)
 

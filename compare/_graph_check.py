@@ -68,7 +68,7 @@ class GraphCheck:
             program=self.name,
             rows=tuple(rows),
             effect=worst_effect(effect for _, effect in judged),
-            notes=_notes(self.module),
+            notes=(*_notes(self.module), *(self.compiled.notes if self.compiled is not None else ())),
             operators=(tuple(fx_operators(self.module.graph, rows)),),
         )
 

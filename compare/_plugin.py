@@ -4,7 +4,9 @@ pytest imports it at each of its starts, whether it is used or not: what is heav
 """
 
 import hashlib
+import logging
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,7 +96,7 @@ def filch_backend(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture
-def filch(request: pytest.FixtureRequest, filch_backend: str | None) -> "Checks":
+def filch(request: pytest.FixtureRequest, filch_backend: str | None) -> Iterator["Checks"]:
     """Regression tests of models: `filch.check(model, args)`, `filch.golden("name").check(model, args)`."""
     from ._checks import Checks
     from ._place import Place
@@ -110,7 +112,11 @@ def filch(request: pytest.FixtureRequest, filch_backend: str | None) -> "Checks"
         update=config.getoption("--filch-update"),
         stored=config.stash[_STORED],
     )
-    return Checks(place, filch_backend)
+    # torch tells of each step of an export, in lines that a failing test would show.
+    traces = logging.getLogger("torch.__trace")
+    before, traces.propagate = traces.propagate, False
+    yield Checks(place, filch_backend)
+    traces.propagate = before
 
 
 def _say(node: pytest.Item, name: str, value: str) -> None:

@@ -2,7 +2,9 @@
 
 import io
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import wrap
 from typing import Protocol, TypeVar
 
 from rich import box
@@ -110,7 +112,9 @@ def render_operations(rows: Iterable[Sequence[str]]) -> str:
 def verdict(report: Report) -> list[str]:
     """What the report says in the end."""
     if report.first_divergence is not None:
-        return [f"{len(report.diverged)} rows differ; the first is", f"  {report.first_divergence}"]
+        count = len(report.diverged)
+        said = "1 row differs; it is" if count == 1 else f"{count} rows differ; the first is"
+        return [said, f"  {report.first_divergence}"]
     if report.failed:
         return [f"what was judged is close, but the comparison is not complete: {report.failed[0]}"]
     unjudged = [row for row in report.rows if row.kind == "output" and not row.judged]
@@ -153,39 +157,68 @@ def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
         columns = _WIDE_COLUMNS if timed else {name: get for name, get in _WIDE_COLUMNS.items() if name != "µs"}
         yield _table(columns, shown)
     else:
-        table = _plain_table()
-        widths = _TIMED_WIDTHS if timed else _LONG_WIDTHS if any(row.kind == "inserted" for row in shown) else _WIDTHS
-        for title in ("", "kind", "operator", "module", "dtype", "error", *(["µs"] if timed else []), "attention"):
-            table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=widths.get(title))
-        for row in shown:
-            *cells, attention = _short_cells(row, widths["module"])
-            table.add_row(*map(Text, (*cells, *([_microseconds(row)] if timed else []), attention)))
-        yield table
+        yield _short_table(shown, timed=timed)
     if hidden := len(rows) - len(shown):
         unjudged = sum(row.kind == "constant" and not row.judged for row in rows)
         judgement = f"{unjudged} of them not judged" if unjudged else "all the same"
         yield Text(f"and {hidden} values that do not depend on the inputs, {judgement}")
 
 
-_WIDTHS = {"operator": 21, "module": 21}  # together with the other columns, 80 characters
-_LONG_WIDTHS = {"operator": 20, "module": 20}
-_TIMED_WIDTHS = {"operator": 17, "module": 16, "µs": 6}
+_NARROW = 80
+_LEAST = 12
+_WIDTH = 21
+_LONGEST = 3  # lines of what is fused into one node
 
 
-def _short_cells(row: Row, module: int) -> tuple[str, ...]:
-    operator = "" if row.kind == "output" else row.op.rpartition("::")[2]
-    if row.kind == "fused":
-        operator += f"\n  {' + '.join(row.operators)}"
-    where = row.value if row.kind == "output" else row.module or ""
-    return (
-        str(row.index),
-        row.kind,
-        operator,
-        abbreviated(where, module),
-        row.dtype or "",
-        _error(row),
-        _arrow(row),
-    )
+def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
+    """A table of at most `_NARROW` characters: what the other columns leave is shared by operators and modules."""
+    columns: dict[str, Callable[[Row], str]] = {
+        "": lambda row: str(row.index),
+        "kind": lambda row: row.kind,
+        "operator": lambda row: row.op,
+        "module": lambda row: row.value if row.kind == "output" else row.module or "",
+        "dtype": lambda row: row.dtype or "",
+        "error": _error,
+        **({"µs": _microseconds} if timed else {}),
+        "attention": _arrow,
+    }
+    shared = {"operator", "module"}
+    others = [
+        max(len(title), *(len(get(row)) for row in rows)) for title, get in columns.items() if title not in shared
+    ]
+    width = min(_WIDTH, max(_LEAST, (_NARROW - sum(others) - len(columns) + 1) // 2))
+    table = _plain_table()
+    for title in columns:
+        least = width if title in shared else None
+        table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=least, max_width=least)
+    before = None
+    for row in rows:
+        texts = {title: get(row) for title, get in columns.items()}
+        texts["operator"] = _operator(row, width, repeated=before is not None and before.node == row.node)
+        texts["module"] = abbreviated(texts["module"], width)
+        table.add_row(*map(Text, texts.values()))
+        before = row
+    return table
+
+
+def _operator(row: Row, width: int, *, repeated: bool) -> str:
+    """The operator, and below it what is fused into it; another value of the same node has its name alone."""
+    name = "" if row.kind == "output" else row.op.rpartition("::")[2]
+    if row.kind != "fused":
+        return name
+    if repeated:
+        return f"  → {abbreviated(row.value, width - 4)}"
+    counts = Counter(row.operators)
+    parts = " + ".join(f"{count}\N{NO-BREAK SPACE}{op}" if count > 1 else op for op, count in counts.items())
+    inside = wrap(parts, width, initial_indent="  ", subsequent_indent="  ", max_lines=_LONGEST, placeholder=" …")
+    return "\n".join([_in_two_lines(name, width), *inside])
+
+
+def _in_two_lines(name: str, width: int) -> str:
+    """A name as it is, or its beginning and its end: kernels are told apart by their last number."""
+    if len(name) <= 2 * width:
+        return name
+    return f"{name[:width]}\n…{name[1 - width :]}"
 
 
 def _operators(report: Report, *, wide: bool) -> Iterable[Table | Text]:
@@ -280,13 +313,12 @@ def _cell(value: object) -> str:
 
 
 def _error(row: Row) -> str:
-    return (
-        f"{row.error:.1e}"
-        if row.error is not None
-        else row.status.removesuffix(" differs")
-        if row.diverged
-        else row.status
-    )
+    return f"{row.error:.1e}" if row.error is not None else _unlike(row) if row.diverged else row.status
+
+
+def _unlike(row: Row) -> str:
+    """`shape` or `dtype`, whichever differs."""
+    return next((word for word in ("shape", "dtype") if row.reason.startswith(f"the {word} differs")), row.status)
 
 
 def _microseconds(row: Row) -> str:
@@ -329,8 +361,8 @@ def _count(name: str) -> Callable[[Row], object]:
 
 _PRECISION_COLUMNS: dict[str, Callable[..., object]] = {
     "": lambda row: row.index,
-    "operator": lambda row: abbreviated(row.op.rpartition("::")[2], _WIDTHS["operator"]),
-    "module or value": lambda row: abbreviated(row.module or row.value, _WIDTHS["module"]),
+    "operator": lambda row: abbreviated(row.op.rpartition("::")[2], _WIDTH),
+    "module or value": lambda row: abbreviated(row.module or row.value, _WIDTH),
     "dtype": lambda row: row.dtype,
     "SNR (dB)": _decibels,
     "overflowed": _count("overflowed"),

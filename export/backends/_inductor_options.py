@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .._errors import BackendError
+from ._text import flag, number
 
 _SEARCH: Mapping[int, Mapping[str, Any]] = {
     0: {},
@@ -42,6 +43,9 @@ class InductorOptions:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("use_cuda_graph", "use_fp16", "use_fp16_reduction", "search_space"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _read(name, getattr(self, name)))
         if self.search_space not in (None, *_SEARCH):
             raise BackendError(f"search_space is 0 (none), 1 (default) or 2 (exhaustive), not {self.search_space!r}")
         if self.use_fp16_reduction is not None and not self.use_fp16:
@@ -88,3 +92,11 @@ class InductorOptions:
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise BackendError(f"Inductor has no setting {name!r}{hint}")
         return dict(self.config)
+
+
+def _read(name: str, value: Any) -> bool | int:
+    """A value that may be text."""
+    try:
+        return number(value) if name == "search_space" else flag(value)
+    except ValueError as error:
+        raise BackendError(f"{name}: {error}") from None

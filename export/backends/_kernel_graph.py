@@ -1,7 +1,7 @@
 """The graph of the kernels that Inductor made of a torch graph, and what it computes."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -78,7 +78,18 @@ class KernelGraphs:
     def compiled_for(self, inputs: Sequence[Any]) -> Compiled:
         """What Inductor makes of the graph for such inputs, which may be anywhere if the device is said."""
         part = _forward(self._ready(inputs if self._given.guarded else self._copied(inputs)))
-        return _described(part, part.holding, self._given.graph, self._given.known_as, self)
+        made = _described(part, part.holding, self._given.graph, self._given.known_as, self)
+        return replace(made, notes=self._notes(inputs))
+
+    def _notes(self, inputs: Sequence[Any]) -> tuple[str, ...]:
+        """What was asked for and has no effect."""
+        devices = {self._given.device or item.device for item in inputs if isinstance(item, torch.Tensor)}
+        on_cpu = bool(devices) and all(device.type == "cpu" for device in devices)
+        return (
+            ("use_cuda_graph has no effect: the graph runs on the CPU",)
+            if self._options.use_cuda_graph and on_cpu
+            else ()
+        )
 
     def run(self, inputs: Values, watch: Collection[str]) -> Values:
         """Run it for these inputs, and show what is watched if anything is."""

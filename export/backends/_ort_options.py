@@ -1,6 +1,5 @@
 """What ONNX Runtime can be told by name, checked before: the runtime itself ignores the names that it does not know."""
 
-import difflib
 import json
 import mmap
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 import onnxruntime as ort
 
 from .._errors import BackendError
+from ._text import flag, hint, number
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -120,7 +120,7 @@ def read_options(backend: str, provider: str, given: Mapping[str, Any]) -> OrtOp
     known = [entry.name for entry in fields(OrtOptions)]
     for name in given:
         if name not in known:
-            raise BackendError(f"backend {backend!r} has no option {name!r}; {_hint(name, known)}")
+            raise BackendError(f"backend {backend!r} has no option {name!r}; {hint(name, known)}")
         if provider != CUDA and given[name] is not None and name in _ONLY_CUDA:
             raise BackendError(f"option {name!r} is for a CUDA device; backend {backend!r} has none")
     try:
@@ -136,7 +136,7 @@ def _check(options: OrtOptions, backend: str, provider: str) -> None:
     available = ort.get_available_providers()
     for name in options.providers:
         if name not in available:
-            raise BackendError(f"this ONNX Runtime has no provider {name!r}; {_hint(name, available)}")
+            raise BackendError(f"this ONNX Runtime has no provider {name!r}; {hint(name, available)}")
     told = (*options.provider_options, *options.told(replay=True))
     first = (*options.providers, provider)[0]
     if told and first == CPU:
@@ -168,7 +168,7 @@ def _check_attribute(name: str, value: Any, held: ort.SessionOptions) -> None:
         raise BackendError(f"session option {name!r} is not to be set like this: {_OURS[name]}")
     settable = [item for item in dir(held) if not item.startswith("_") and not callable(getattr(held, item))]
     if name not in settable:
-        raise BackendError(f"onnxruntime.SessionOptions has no {name!r}; {_hint(name, settable)}")
+        raise BackendError(f"onnxruntime.SessionOptions has no {name!r}; {hint(name, settable)}")
     try:
         setattr(held, name, value)
     except TypeError as error:
@@ -198,26 +198,6 @@ def _mapped() -> Iterator[mmap.mmap]:
                 yield mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _hint(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-
-
-def _flag(value: Any) -> bool:
-    words = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
-    if isinstance(value, bool):
-        return value
-    if str(value).lower() in words:
-        return words[str(value).lower()]
-    raise ValueError(f"{value!r} is neither true nor false")
-
-
-def _number(value: Any) -> int:
-    if isinstance(value, bool) or not str(value).strip().isdecimal():
-        raise ValueError(f"{value!r} is no whole number")
-    return int(value)
-
-
 def _level(value: Any) -> str:
     if value not in _LEVELS:
         raise ValueError(f"there is no level {value!r}; there are {', '.join(_LEVELS)}")
@@ -225,9 +205,9 @@ def _level(value: Any) -> str:
 
 
 def _search(value: Any) -> int:
-    if _number(value) not in _SEARCH:
+    if number(value) not in _SEARCH:
         raise ValueError(f"there is no search_space {value!r}; there are 0, 1 and 2")
-    return _number(value)
+    return number(value)
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -267,11 +247,11 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "level": _level,
     "providers": _names,
     "provider_options": _texts,
-    "use_cuda_graph": _flag,
+    "use_cuda_graph": flag,
     "search_space": _search,
-    "tunable": _flag,
-    "tf32": _flag,
-    "threads": _number,
+    "tunable": flag,
+    "tf32": flag,
+    "threads": number,
     "session_options": _attributes,
     "session_config": _texts,
     "disabled_optimizers": _names,

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from .._errors import BackendError, reason
 from ._backend import Backend, Stage
+from ._text import unknown_option
 
 _OWN = {
     "eager": "._eager:eager",
@@ -37,6 +38,8 @@ def get_backend(name: str, **options: Any) -> Backend:
         BackendError: there is none of this name, its library or device is missing, or it is no backend.
     """
     factory = _factory(name)
+    if wrong := unknown_option(factory, options):
+        raise BackendError(f"backend {name!r} {wrong}")
     try:
         made = factory(**options)
     except TypeError as error:

@@ -313,6 +313,18 @@ def test_hidets_options_reach_the_compiler(monkeypatch):
     assert got.dtype == torch.float32
 
 
+@needs_compiler
+def test_what_has_no_effect_on_a_cpu_is_said():
+    """Kernels are recorded and replayed on CUDA devices alone."""
+    reports = []
+
+    with torch.no_grad():
+        _compiled(Sum().eval(), correctness_report=reports, use_cuda_graph=True)(_input())
+
+    assert reports[0].close
+    assert "use_cuda_graph has no effect: the graph runs on the CPU" in reports[0].notes
+
+
 def test_options_reach_the_backends_of_filch(monkeypatch):
     """What is said to `inner` is what its factory is called with."""
     from filch.compare import _dynamo
@@ -340,6 +352,7 @@ def test_options_reach_the_backends_of_filch(monkeypatch):
             {"correctness_report": "yes"},
             "correctness_report is True, a list or a function that takes a report, not 'yes'",
         ),
+        ({"use_fp16": "yes"}, "use_fp16: 'yes' is neither true nor false"),
         ({"search_space": 5}, "search_space is 0 (none), 1 (default) or 2 (exhaustive), not 5"),
     ],
 )

@@ -230,6 +230,7 @@ def test_a_failure_shows_all_that_differs_and_leaves_a_report_and_a_repro(projec
         ]
     )
     assert "_checks.py" not in found.stdout.str(), "our own frames stand in the traceback"
+    assert "torch.__trace" not in found.stdout.str()
     script = Path(re.search(r"repro: python (\S+)", found.stdout.str())[1])
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=project.path)
     assert done.returncode == 1, done.stderr
@@ -309,6 +310,8 @@ def test_an_expected_failure_of_no_test_is_an_error(project):
     assert project("test_model.py", expected__toml=stale.splitlines()[0]).ret == pytest.ExitCode.OK
     assert project("-k", "other", expected__toml="[reference]\nx = 1").ret == pytest.ExitCode.USAGE_ERROR
     assert project(expected__toml="[reference").ret == pytest.ExitCode.USAGE_ERROR
+    nameless = project(expected__toml='[reference]\ntest_close = "it has no file"\n')
+    assert nameless.ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_reports_have_the_same_names_in_each_run_whatever_the_tests_are_called(project):
