@@ -119,8 +119,20 @@ class Judge:
         for name, tensor in observed:
             if name in self._places:
                 self._take(name, in_pairs(tensor))
-        rows = [self._rows.get(name) or self._judge(name, None) for name in self._places]
+        self._rows |= {name: self._judge(name, None) for name in self._places if name not in self._rows}
+        rows = [self._of_parts(name) for name in self._places]
         return rows + [self._output(name) for name in self._run.graph.outputs]
+
+    def _of_parts(self, name: str) -> Row:
+        """The row of a value; a sequence is what it should be if all is that is taken out of it."""
+        row, users = self._rows[name], self._run.graph.consumers.get(name, ())
+        if row.judged or row.op not in _OF_SEQUENCES or not users or any(user.op != "SequenceAt" for user in users):
+            return row
+        parts = [self._rows[part] for user in users for part in user.outputs]
+        if any(part.status != "same" for part in parts):
+            return row
+        worst = max(parts, key=lambda part: part.error or 0.0)
+        return replace(row, status="same", reason=_TAKEN, difference=worst.difference, evidence=worst.evidence)
 
     def _take(self, name: str, tensor: torch.Tensor) -> None:
         if name in self._run.outputs:
@@ -252,6 +264,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
+_TAKEN = "a sequence of tensors: judged where they are taken out"
 _OF_SEQUENCES = frozenset(
     {"SplitToSequence", "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceMap"}
 )

@@ -67,8 +67,12 @@ class Original:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of the program's operations, in order; most of them are values of the graph."""
-        return [node.name for node in self.program.graph.nodes if node.op == "call_function"]
+        """The names of the program's operations, in order, but for those that make several values: a list, say.
+
+        Most of them are values of the graph.
+        """
+        nodes = (node for node in self.program.graph.nodes if node.op == "call_function")
+        return [node.name for node in nodes if not isinstance(node.meta.get("val"), list | tuple)]
 
     def walk(
         self,

@@ -10,11 +10,12 @@ import onnx_ir as ir
 import pytest
 import torch
 from compiled_plants import WrongOnnxRuntime
+from fakes import WrongBackend
 from onnx import AttributeProto, GraphProto, TensorProto, numpy_helper, parser
 from torch import nn
 
 from filch.compare import compare
-from filch.export import Program
+from filch.export import Program, export
 from filch.export.backends import get_backend
 from filch.steal import Capture, steal_forward
 
@@ -176,3 +177,26 @@ def test_a_fault_inside_is_named(kind: str) -> None:
     assert kind in {op.split("::")[-1] for op in (first.op, *first.operators)}
     assert compiled.first_divergence.stage == "compiled" and compiled.first_divergence.value == "inner"
     assert {row.value for row in compiled.diverged} == {"inner", "y"}
+
+
+class Chunks(nn.Module):
+    """A gate of two halves, which are a list in between."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, values = x.chunk(2, -1)
+        return torch.sigmoid(gate) * values
+
+
+def test_a_list_is_judged_by_what_is_taken_out_of_it() -> None:
+    """All of its tensors, or it is not judged at all."""
+    model, x = Chunks(), torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(x)
+    program = export(model, (x,))
+
+    clean = compare(capture, program)
+    wrong = compare(capture, program, backend=WrongBackend({"getitem_1": lambda tensor: tensor + 1}))
+
+    assert clean.close and all(row.judged for row in clean.rows)
+    assert wrong.first_divergence.value == "getitem_1"
+    assert all(row.status == "no value" for row in wrong.rows if row.op == "SplitToSequence")
