@@ -18,7 +18,7 @@ class Cell:
         status: `close`, `different`, `failed` (it could not be compared) or `missing` (the backend or device is not
             there); the last two are never a pass.
         worst: the largest harmonic error, where something was judged.
-        told: the first divergence, or why there is no comparison.
+        told: the first divergence, why there is no comparison, or how many values of a close one were not judged.
     """
 
     labels: dict[str, str]
@@ -36,7 +36,11 @@ def cell_of(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
     worst = None if report.worst is None else report.worst.error
     if report.first_divergence is not None:
         return Cell(labels, "different", worst, str(report.first_divergence))
-    return Cell(labels, "close", worst) if report.close else Cell(labels, "failed", worst, report.headline())
+    if not report.close:
+        return Cell(labels, "failed", worst, report.headline())
+    judged = [row.judged for row in report.rows if row.kind != "constant"]
+    unjudged = f"all close, {judged.count(False)} of {len(judged)} not judged" if not all(judged) else ""
+    return Cell(labels, "close", worst, unjudged)
 
 
 def exit_code(cells: Iterable[Cell]) -> int:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from filch.export import export, load_program, optimize
+from filch.export.backends import get_backend
 from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
 
 from ._cli_options import FACTORY, Json, LowerPrecision, OptionList, Quiet, ToleranceOption, Wide, told_options
@@ -160,7 +161,8 @@ def export_command(
     ports = [port for call in program.module_calls.values() for port in call.outputs]
     counts = {how: sum(port.how == how for port in ports) for how in ("exact", "alias", "constant", "fused", "dead")}
     told = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
-    _say(quiet, f"written: {output}; {len(program.module_calls)} module calls, their outputs {told}")
+    files = ", ".join(map(str, (output, *sorted(output.parent.glob(f"{output.name}.*")))))
+    _say(quiet, f"written: {files}; {len(program.module_calls)} module calls, their outputs {told}")
 
 
 @app.command("compare")
@@ -233,22 +235,21 @@ def check(
     reports: list[Report] = []
     # What the user's own code prints must not stand among ours.
     with progress("check", quiet=quiet or as_json), redirect_stdout(sys.stderr):
+        engines = [get_backend(name, **told_options(option)) for name in backend]  # what is misspelt is said at once
         subject = make_subject(factory)
         program = subject.export()
         program = optimize(program) if optimized else program
         capture = subject.steal()
-        told = told_options(option)
         reports = [
             compare(
                 capture,
                 program,
-                backend=name,
-                options=told,
+                backend=engine,
                 tolerance=tolerance,
                 lower_precision=lower_precision,
                 profile=profile,
             )
-            for name in backend
+            for engine in engines
         ]
     if as_json and not quiet:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))

@@ -59,6 +59,8 @@ class Comparison:
     """
 
     def __init__(self, held: Records, given: Program, engine: Backend, how: How) -> None:
+        if how.profile and not isinstance(engine, Profiles):
+            raise CompareError(f"backend {engine.name!r} can't say how long a node takes")
         self._held = held
         self._given = given
         self._graph = given.graph
@@ -140,10 +142,8 @@ class Comparison:
         return cast_inputs(made.graph, call.inputs)
 
     def _seconds(self, made: Compiled, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, float]:
-        if not self._how.profile:
+        if not (self._how.profile and isinstance(self._engine, Profiles)):
             return {}
-        if not isinstance(self._engine, Profiles):
-            raise CompareError(f"backend {self._engine.name!r} can't say how long a node takes")
         return self._engine.profile(made, inputs)
 
     def _observed(self, run: Run) -> Observed:
