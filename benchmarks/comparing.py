@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import tempfile
 import time
 from dataclasses import asdict
@@ -154,28 +155,34 @@ def growth_targets(samples: dict[str, list[Timing]], options: argparse.Namespace
     """What was promised of growth.
 
     Time is linear if a layer more costs as much among many as among few: what it adds in the upper half of the range is
-    held against what it adds below. Memory is bounded if it is over the plain runs' by the buffer and what does not
-    grow with the layers.
+    held against what it adds below; for all of the time, for what is over the plain runs, and for these themselves, as
+    the machine slows down with more memory. Memory is bounded if it is over the plain runs' by the buffer and what does
+    not grow with the layers.
     """
     counts, buffers = (list(map(int, text.split(","))) for text in (options.layers, options.buffers))
     lines = []
     for buffer in buffers:
-        seconds = {count: middle(samples, json.dumps(("Filch", count, buffer)), "whole") for count in counts}
-        low, middle_, high = counts[0], counts[-2], counts[-1]
-        steps = [_step(seconds, *pair) for pair in ((low, middle_), (middle_, high))]
-        ratio = steps[1] / steps[0] if steps[0] and steps[1] else None
-        text = f"seconds a layer, {middle_} to {high} / {low} to {middle_} layers, buffer {buffer} MiB"
-        lines.append(verdict(text, ratio, most=1.25))
-        over = [_over(samples, count, "Filch", buffer) for count in counts]
-        lines.append(
-            verdict(f"most MB over the plain runs, buffer {buffer} MiB", max(over), most=buffer * MIB / 1e6 + 300)
-        )
+        ours = {count: middle(samples, json.dumps(("Filch", count, buffer)), "whole") for count in counts}
+        plain = {count: middle(samples, json.dumps((SUM, count, 0)), "whole") for count in counts}
+        both = {count: (seconds, plain[count]) for count, seconds in ours.items()}
+        over = {count: None if a is None or b is None else a - b for count, (a, b) in both.items()}
+        text = f"{counts[-2]} to {counts[-1]} / {counts[0]} to {counts[-2]} layers, buffer {buffer} MiB"
+        lines.append(verdict(f"seconds a layer, {text}", _bend(ours), most=1.25))
+        lines.append(verdict(f"seconds a layer over the plain runs, {text}", _bend(over), most=1.25))
+        lines.append(f"note    the plain runs' own: {_bend(plain) or math.nan:.3g}")
+        most = max(_over(samples, count, "Filch", buffer) for count in counts)
+        lines.append(verdict(f"most MB over the plain runs, buffer {buffer} MiB", most, most=buffer * MIB / 1e6 + 300))
     return lines
 
 
-def _step(seconds: dict[int, float | None], few: int, many: int) -> float | None:
-    a, b = seconds[few], seconds[many]
-    return None if a is None or b is None else (b - a) / (many - few)
+def _bend(seconds: dict[int, float | None]) -> float | None:
+    """What a layer more takes among the most, as a multiple of what it takes below; by their numbers of layers."""
+    low, *_, middle_, high = seconds
+    first, second, third = (seconds[count] for count in (low, middle_, high))
+    if first is None or second is None or third is None:
+        return None
+    few, many = (second - first) / (middle_ - low), (third - second) / (high - middle_)
+    return many / few if few > 0 else None  # else there is more noise than growth
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ import torch
 
 from .._arrays import torch_to_array
 from .._errors import BackendError
+from .._graph import Graph
 from .._program import Program
 from ._backend import Compiled, Stage, Values
 from ._files import in_folder, write_model
@@ -61,7 +62,8 @@ class OpenVinoBackend:
         runs, found = self._search(model, owners, layers, layers.borders(exported))
         handle = _Handle(plain.compiled, tuple(run.compiled for run in runs))
         graph = layers.graph(exported, found)
-        return Compiled(graph, handle, layers.origins(exported, found), notes=self._notes(plain.compiled))
+        notes = (*self._notes(plain.compiled), *_of_doubles(exported, self.device))
+        return Compiled(graph, handle, layers.origins(exported, found), notes=notes)
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`; where observing changed the outputs, the outputs are the changed ones."""
@@ -173,6 +175,13 @@ class _Run:
 class _Handle:
     plain: ov.CompiledModel
     observing: tuple[ov.CompiledModel, ...]
+
+
+def _of_doubles(graph: Graph, device: str) -> tuple[str, ...]:
+    """That float64 is not what it is computed in, where it is not."""
+    computed = (graph.values[name] for name in graph.producer if name not in graph.fixed and name in graph.values)
+    doubles = device.startswith("CPU") and any(value.dtype == "float64" for value in computed)
+    return ("OpenVINO's CPU computes float64 in float32",) if doubles else ()
 
 
 def _core(device: str) -> ov.Core:

@@ -241,6 +241,17 @@ def test_values_of_every_kind_go_in_and_out(dtype: torch.dtype) -> None:
     assert report.calls == (2, 2)
 
 
+def test_doubles_that_are_computed_in_float32_are_said() -> None:
+    """They differ, as they have to."""
+    capture, program = subject(nn.Linear(4, 3).double(), torch.randn(2, 4, dtype=torch.float64))
+
+    report = compare(capture, program, backend="openvino")
+
+    assert not report.close
+    assert "OpenVINO's CPU computes float64 in float32" in report.notes
+    assert not any("float64" in note for note in judged("resnet")[1].notes)
+
+
 def test_a_precision_other_than_openvinos_own_is_said() -> None:
     """OpenVINO takes bfloat16 where the CPU has it; float32 is kept unless it is left alone, and either is said."""
     import openvino as ov
