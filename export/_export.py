@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram, ModuleCallSignature
+from torch.export.graph_signature import ConstantArgument, OutputSpec
 
 from filch.steal import ModuleInfo, argument_tensors
 
@@ -168,7 +169,14 @@ def _torch_onnx_export(exported: ExportedProgram, dynamic_shapes: Any) -> Any:
                 exported, dynamo=True, optimize=False, verbose=False, dynamic_shapes=dynamic_shapes
             )
     except Exception as error:
-        raise ExportError(f"torch.onnx can't translate the exported program: {reason(error)}") from error
+        plain = [spec.arg.value for spec in exported.graph_signature.output_specs if _is_plain(spec)]
+        why = f"it returns {plain[0]!r}, and ONNX graphs return tensors alone" if plain else reason(error)
+        raise ExportError(f"torch.onnx can't translate the exported program: {why}") from error
+
+
+def _is_plain(spec: OutputSpec) -> bool:
+    """Whether what is returned is a number or a text; for None torch.onnx has no output."""
+    return isinstance(spec.arg, ConstantArgument) and spec.arg.value is not None
 
 
 def _call(key: tuple[str, int], sides: Sides) -> ModuleCall | None:

@@ -71,8 +71,10 @@ class EagerBackend:
                 found[name] = value.detach().cpu()
 
         try:
+            given = {name: self._move(value) for name, value in inputs.items()}
+            found |= {name: given[name].detach().cpu() for name in compiled.graph.outputs if name in given}
             with self._settings():
-                run_eager(compiled.handle, {name: self._move(value) for name, value in inputs.items()}, visit)
+                run_eager(compiled.handle, given, visit)
         except Exception as error:
             hint = f"; where the program itself computes in float32 that stays: export model.to({self.dtype}) instead"
             raise BackendError(

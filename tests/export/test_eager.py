@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from filch.compare import compare, diff
-from filch.export import BackendError, Program, export
+from filch.export import BackendError, ExportError, Program, export
 from filch.export.backends import get_backend
 from filch.steal import Capture, steal_forward
 
@@ -120,6 +120,34 @@ def test_options_that_there_are_not_are_errors(options: dict[str, str], message:
     """With the value, and what to write instead."""
     with pytest.raises(BackendError, match=message):
         get_backend("eager", **options)
+
+
+class Through(nn.Module):
+    """Returns what it is given, too."""
+
+    def __init__(self, extra: Any = None) -> None:
+        super().__init__()
+        self.extra = extra
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x, x * 2, self.extra
+
+
+def test_an_input_that_is_returned_is_judged() -> None:
+    """No operation gives it."""
+    model, x = Through(), torch.randn(3)
+    with steal_forward(model) as capture:
+        model(x)
+
+    report = compare(capture, export(model, (x,)), backend="eager")
+
+    assert report.close and all(row.judged for row in report.rows if row.kind == "output")
+
+
+def test_a_number_among_the_results_is_refused() -> None:
+    """In one sentence that says which."""
+    with pytest.raises(ExportError, match="it returns 3, and ONNX graphs return tensors alone"):
+        export(Through(3), (torch.randn(3),))
 
 
 def test_a_device_that_is_not_there_is_an_error() -> None:
