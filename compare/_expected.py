@@ -70,8 +70,7 @@ def read_table(path: Path) -> Table:
     except (OSError, ValueError) as error:
         raise pytest.UsageError(f"the expected failures {str(path)!r} can't be read: {error}") from None
     for backend, tests in table.items():
-        tests_are = isinstance(tests, dict) and all("::" in name and isinstance(tests[name], str) for name in tests)
-        if not tests_are:
+        if not isinstance(tests, dict) or not all("::" in name and isinstance(tests[name], str) for name in tests):
             raise pytest.UsageError(
                 f'{path}: under [{backend}] stand lines like "tests/test_x.py::test_y" = "the reason", not {tests!r}'
             )

@@ -15,6 +15,7 @@ _OUTLIER = 1000
 _SAMPLE = 2**18  # elements are enough to know a tensor's magnitude
 _MASK = 0.9  # of the lowest number of a type is what a mask holds at least, with what is added to it
 _FIRST = 2**10  # elements tell of most tensors that they are not equal
+_ON_DEVICE = 2**26  # elements at a time on a GPU: few launches, and sums of their squares that float32 holds
 _CHUNK = 2**18  # elements at a time: they stay in the processor's cache, and are enough for all of its threads
 
 
@@ -119,7 +120,7 @@ def compare_tensors(
     e, a = _flat(expected), _flat(actual)
     if torch.equal(e[:_FIRST], a[:_FIRST]) and torch.equal(e, a):  # a NaN is not, here, and is looked at more closely
         return _no_difference(expected.numel(), limits)
-    step = min(_CHUNK, e.numel()) if not a.is_cuda else e.numel()
+    step = min(_CHUNK if a.device.type == "cpu" else _ON_DEVICE, e.numel())
     totals = _Totals(largest_of(dtype), room(step, a.device))
     for start in range(0, e.numel(), step):
         totals.add(e[start : start + step], a[start : start + step], start)

@@ -183,9 +183,7 @@ def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
         "attention": _arrow,
     }
     shared = {"operator", "module"}
-    others = [
-        max(len(title), *(len(get(row)) for row in rows)) for title, get in columns.items() if title not in shared
-    ]
+    others = [max(map(len, (title, *map(get, rows)))) for title, get in columns.items() if title not in shared]
     width = min(_WIDTH, max(_LEAST, (_NARROW - sum(others) - len(columns) + 1) // 2))
     table = _plain_table()
     for title in columns:

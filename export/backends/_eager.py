@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import difflib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from .._eager import run_eager
 from .._errors import BackendError, reason
 from .._program import Program
 from ._backend import Compiled, Stage, Values
+from ._text import hint
 
 T = TypeVar("T")
 _ATTENTION = {
@@ -172,9 +172,7 @@ def _device(given: torch.device | str | None) -> torch.device | None:
 def _one_of(option: str, given: str, there: Mapping[str, T]) -> T:
     if given in there:
         return there[given]
-    close = difflib.get_close_matches(given, there, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(there)}"
-    raise BackendError(f"backend 'eager' has no {option} {given!r}; {hint}")
+    raise BackendError(f"backend 'eager' has no {option} {given!r}; {hint(given, [*there])}")
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ for, and only believed where the layer that gives them is there in the undisturb
 """
 
 import contextlib
-import difflib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +22,7 @@ from ._backend import Compiled, Stage, Values
 from ._files import in_folder, write_model
 from ._layers import Border, Executed, Owners, Port, alike, owners_of, spread
 from ._scalars import move_scalars
+from ._text import hint
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _ATTEMPTS = 4  # compilations in search of outputs that change no layer
@@ -148,9 +148,7 @@ class OpenVinoBackend:
         known = _core(self.device).get_property(self.device, "SUPPORTED_PROPERTIES")
         for name in self.config:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(known))}"
-                raise BackendError(f"OpenVINO's {self.device} has no property {name!r}; {hint}")
+                raise BackendError(f"OpenVINO's {self.device} has no property {name!r}; {hint(name, sorted(known))}")
         precision = {_PRECISION: self.precision} if self.precision is not None and _PRECISION in known else {}
         return {"PERF_COUNT": True, **precision, **self.config}
 

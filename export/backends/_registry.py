@@ -1,6 +1,5 @@
 """Backends by name; each is imported when it is asked for."""
 
-import difflib
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -8,7 +7,7 @@ from typing import Any, get_args
 
 from .._errors import BackendError, reason
 from ._backend import Backend, Stage
-from ._text import unknown_option
+from ._text import hint, unknown_option
 
 _OWN = {
     "eager": "._eager:eager",
@@ -57,9 +56,7 @@ def _factory(name: str) -> Callable[..., Any]:
         return _loaded(foreign[0])
     if name in _OWN:
         return _own(name)
-    close = difflib.get_close_matches(name, backend_names(), n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(backend_names())}"
-    raise BackendError(f"there is no backend {name!r}; {hint}")
+    raise BackendError(f"there is no backend {name!r}; {hint(name, backend_names())}")
 
 
 def _own(name: str) -> Callable[..., Any]:

@@ -45,10 +45,10 @@ def unknown_option(factory: Callable[..., Any], options: dict[str, Any]) -> str:
     except (TypeError, ValueError):  # of what is written in C
         return ""
     names = [item.name for item in taken if item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD)]
-    names = [name for name in names if name not in ("name", "stages")]  # of each backend, and no option
     if any(item.kind == item.VAR_KEYWORD for item in taken):
         return ""
     unknown = next((name for name in options if name not in names), None)
     if unknown is None:
         return ""
-    return f"has no option {unknown!r}; {hint(unknown, names) if names else 'it takes none'}"
+    told = [name for name in names if name not in ("name", "stages")]  # what each backend has, and is no choice
+    return f"has no option {unknown!r}; {hint(unknown, told) if told else 'it takes none'}"

@@ -15,6 +15,7 @@ from torch import nn
 from filch.compare import compare, tiny_llm
 from filch.export import ExportError, Program, ProgramError, export, load_program, optimize
 from filch.export.backends import backend_names, get_backend
+from filch.export.backends._text import unknown_option
 from filch.steal import Capture, FilchError, steal_forward
 
 
@@ -273,3 +274,15 @@ def test_a_result_that_the_graph_does_not_have_is_no_pass(tmp_path: Path) -> Non
 
     assert not report.close
     assert "the model gives 2 tensors, the graph has 1 outputs" in report.headline()
+
+
+def test_an_option_may_be_called_as_what_each_backend_has():
+    """It is taken if the factory takes it, and not offered: of most it is no choice."""
+
+    def factory(name="own", stages=(), speed=1):
+        return name, stages, speed
+
+    assert unknown_option(factory, {"stages": ("compiled",), "name": "x"}) == ""
+    assert unknown_option(factory, {"sped": 1}) == "has no option 'sped'; did you mean 'speed'?"
+    assert unknown_option(lambda: None, {"sped": 1}) == "has no option 'sped'; it takes none"
+    assert unknown_option(lambda **options: options, {"sped": 1}) == ""
