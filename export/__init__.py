@@ -1,10 +1,11 @@
 """What the graph of an exported model says: its nodes and values, and which of them each module call took and gave."""
 
 from ._calls import ModuleCall, Port
-from ._errors import BackendError, ExportError, ProgramError
+from ._errors import BackendError, ExportError, ProgramError, ViewError
 from ._export import export
+from ._finding import Finding, Histogram
 from ._from_fx import graph_from_fx
-from ._graph import Graph, Node, Value
+from ._graph import Frame, Graph, Node, Value
 from ._lower import Lowering, Precision, lower
 from ._optimize import optimize
 from ._original import Original
@@ -14,7 +15,10 @@ from ._sizes import value_sizes
 __all__ = [
     "BackendError",
     "ExportError",
+    "Finding",
+    "Frame",
     "Graph",
+    "Histogram",
     "Lowering",
     "ModuleCall",
     "Node",
@@ -24,6 +28,7 @@ __all__ = [
     "Program",
     "ProgramError",
     "Value",
+    "ViewError",
     "export",
     "graph_from_fx",
     "load_program",

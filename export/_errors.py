@@ -15,6 +15,10 @@ class BackendError(FilchError):
     """A backend that is not there, lacks a device, or can't run a program."""
 
 
+class ViewError(FilchError):
+    """A graph that can't be drawn, or a view that is not there."""
+
+
 def reason(error: BaseException) -> str:
     """The first line of the error at the root of a chain, without the banners that torch puts around it."""
     root = error

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ._graph import Dim, Graph, Node, Value
+from ._graph import Dim, Frame, Graph, Node, Value
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
+_CLASSES = "pkg.torch.onnx.class_hierarchy"
 _STACK = "pkg.torch.onnx.stack_trace"
 _NOWHERE = "_empty_nn_module_stack_from_metadata_hook"  # what torch.export calls the place of its own shape queries
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -20,7 +21,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 def graph_from_onnx(model: ir.Model) -> Graph:
     """The graph of an ONNX model, with the local functions that it calls; nodes without a name are given one."""
     functions = {f"{made.domain}::{made.name}": _graph(made, {}) for made in model.functions.values()}
-    return dataclasses.replace(_graph(model.graph, model.graph.initializers), functions=functions)
+    return dataclasses.replace(_graph(model.graph, model.graph.initializers), functions=functions, onnx=model)
 
 
 def _graph(graph: ir.Graph | ir.Function, initializers: Mapping[str, ir.Value]) -> Graph:
@@ -68,7 +69,8 @@ def _dim(dim: Any) -> Dim:
 def _node(node: ir.Node, index: int, taken: set[str]) -> Node:
     op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
     name = node.name or _free(f"{node.op_type}_{index}", taken)
-    module, target = _scope(node)
+    *paths, target = _listed(node, _SCOPES) or (None,)
+    stack = tuple(Frame(*pair) for pair in zip(paths, _listed(node, _CLASSES), strict=False) if pair[0] != _NOWHERE)
     return Node(
         name=name,
         op=op,
@@ -76,9 +78,10 @@ def _node(node: ir.Node, index: int, taken: set[str]) -> Node:
         outputs=tuple(value.name or "" for value in node.outputs),
         attributes={attr.name: _attribute(attr) for attr in node.attributes.values()},
         captured=tuple(sorted(_captured(node))),
-        module=module,
+        module=None if target is None else "" if not paths else None if paths[-1] == _NOWHERE else paths[-1],
         source=_source(node),
         target=target,
+        stack=stack,
     )
 
 
@@ -89,16 +92,13 @@ def _free(name: str, taken: set[str]) -> str:
     return name
 
 
-def _scope(node: ir.Node) -> tuple[str | None, str | None]:
-    """The module path and the name of the exported operation, from the list that torch's exporter leaves on nodes."""
+def _listed(node: ir.Node, key: str) -> list[str]:
+    """One of the lists that torch's exporter leaves on nodes: of the calls around an operation, then of itself."""
     try:
-        scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "None"))
+        found = ast.literal_eval(node.metadata_props.get(key, "None"))
     except (ValueError, SyntaxError):
-        return None, None
-    if not isinstance(scopes, list) or not scopes:
-        return None, None
-    module = str(scopes[-2]) if len(scopes) > 1 else ""
-    return (None if module == _NOWHERE else module), str(scopes[-1])
+        return []
+    return [str(item) for item in found] if isinstance(found, list) else []
 
 
 def _source(node: ir.Node) -> str | None:

@@ -1,10 +1,18 @@
 """`Graph`, the one view on any graph: what printers, views and mappings read."""
 
+import logging
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
+from ._finding import Finding
+
+_log = logging.getLogger("filch")
 Dim = int | str | None  # a number, the name of a symbolic dimension, or not known
 
 
@@ -28,6 +36,27 @@ class Value:
 
 
 @dataclass(frozen=True)
+class Frame:
+    """A call that an operation runs in: a module's, or a function's.
+
+    Attributes:
+        path: the module's path in the model (`"decoder.norm_1"`), `""` for the model itself; what else tells the call
+            from others, where it is no module's (`"grad"`, `"train.py:12"`).
+        type: the module's class (`"torch.nn.modules.linear.Linear"`); `""` if not known.
+        source: `file:line` of the call; None if not known.
+    """
+
+    path: str
+    type: str = ""
+    source: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part of the path: what the caller knows it by."""
+        return self.path.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
 class Node:
     """One operation.
 
@@ -43,6 +72,10 @@ class Node:
         source: `file:line` of the model's code; None if not known.
         target: the original operation that it is (part of) the translation of; None if not known.
         code: `file:line` of the code that a compiler generated for it; None where there is none.
+        stack: the calls that it runs in, outermost first; empty if not known.
+        origins: the names of the nodes that it computes, in the graph that its own was made of.
+        gradient_of: the name of the node whose derivative it is part of, in its own graph or in the one it was made of;
+            None if it is no part of a backward pass, or adds gradients up.
     """
 
     name: str
@@ -55,6 +88,9 @@ class Node:
     source: str | None = None
     target: str | None = None
     code: str | None = None
+    stack: tuple[Frame, ...] = ()
+    origins: tuple[str, ...] = ()
+    gradient_of: str | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -74,6 +110,10 @@ class Graph:
         nodes: the operations.
         values: what is known of each value, by name.
         functions: the model's local functions, by the operator that calls them.
+        before: the graph that this one was made of, whose nodes its nodes' `origins` name; None if it was made of none.
+        findings: what a comparison found, by the value's name: one for each time that it was judged.
+        remarks: what a comparison says of all of it, a sentence each.
+        onnx: the ONNX model that it was read from, as it was then; None if it was read from something else.
     """
 
     name: str
@@ -83,6 +123,10 @@ class Graph:
     nodes: tuple[Node, ...]
     values: Mapping[str, Value]
     functions: Mapping[str, "Graph"] = field(default_factory=dict)
+    before: "Graph | None" = field(default=None, repr=False)
+    findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict, repr=False)
+    remarks: tuple[str, ...] = ()
+    onnx: ir.Model | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def producer(self) -> Mapping[str, Node]:
@@ -140,31 +184,30 @@ class Graph:
             sources: add each node's line of model code.
             title: what to call the graph; the functions that it calls follow it, each under its own name.
         """
-        inputs = ", ".join(self._typed(name) for name in self.inputs)
-        lines = [f"{title}({inputs}){{"]
-        used = {name for node in self.nodes for name in node.reads} | set(self.outputs)
-        lines += [f"  {name} = Constant({self.values[name]})" for name in self.constants if name in used]
-        for node in self.nodes:
-            notes = [note for note, wanted in ((node.module, modules), (node.source, sources)) if wanted and note]
-            lines.append(f"  {self._line(node)}{'  # ' + ', '.join(notes) if notes else ''}")
-        text = "\n".join([*lines, f"  return {', '.join(self.outputs)}", "}"])
-        inner = (
-            function.text(modules=modules, sources=sources, title=f"Function {name}")
-            for name, function in self.functions.items()
-        )
-        return "\n\n".join([text, *inner])
+        from .views._text import format_graph  # noqa: PLC0415  data does not need what writes it
+
+        return format_graph(self, modules=modules, sources=sources, title=title)
+
+    def view(self, name: str, path: str | os.PathLike[str]) -> Path:
+        """Draw it into a file.
+
+        Args:
+            name: how: one of `filch.export.views.view_names()`.
+            path: of the file; its suffix may choose among what a view writes.
+
+        Returns:
+            the path of what was written: with another suffix, and a warning in the log, if what draws such files is not
+            there.
+
+        Raises:
+            ViewError: there is no such view, it can't draw this graph, or the disk refuses.
+        """
+        from .views import save  # noqa: PLC0415  as above
+
+        written, note = save(self, name, path)
+        if note:
+            _log.warning(note)
+        return written
 
     def __str__(self) -> str:
         return self.text()
-
-    def _typed(self, name: str) -> str:
-        return f"{name}: {self.values.get(name, Value(name))}"
-
-    def _line(self, node: Node) -> str:
-        made = ", ".join(self._typed(name) for name in node.outputs if name)
-        attributes = [f"{name}={_literal(value)}" for name, value in node.attributes.items()]
-        return f"{made} = {node.op}({', '.join([*(name or '_' for name in node.inputs), *attributes])})"
-
-
-def _literal(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) and not value.startswith("<") else str(value).strip("<>")

@@ -12,9 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .._eager import run_eager
 from .._errors import BackendError, reason
+from .._hint import hint
 from .._program import Program
 from ._backend import Compiled, Stage, Values
-from ._text import hint
 
 T = TypeVar("T")
 _ATTENTION = {

@@ -17,12 +17,12 @@ import torch
 from .._arrays import torch_to_array
 from .._errors import BackendError
 from .._graph import Graph
+from .._hint import hint
 from .._program import Program
 from ._backend import Compiled, Stage, Values
 from ._files import in_folder, write_model
 from ._layers import Border, Executed, Owners, Port, alike, owners_of, spread
 from ._scalars import move_scalars
-from ._text import hint
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _ATTEMPTS = 4  # compilations in search of outputs that change no layer

@@ -11,7 +11,8 @@ from typing import Any
 import onnxruntime as ort
 
 from .._errors import BackendError
-from ._text import flag, hint, number
+from .._hint import hint
+from ._text import flag, number
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"

@@ -1,13 +1,11 @@
 """Backends by name; each is imported when it is asked for."""
 
-from collections.abc import Callable
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
-from .._errors import BackendError, reason
+from .._errors import BackendError
+from .._extensions import Extensions
 from ._backend import Backend, Stage
-from ._text import hint, unknown_option
+from ._text import unknown_option
 
 _OWN = {
     "eager": "._eager:eager",
@@ -18,12 +16,12 @@ _OWN = {
     "openvino": "._openvino:OpenVinoBackend",
     "reference": "._reference:ReferenceBackend",
 }
-_EXTRAS = {"openvino": "filch[openvino]"}  # what to install where a backend's library is not there
+_BACKENDS = Extensions("backend", __package__, _OWN, BackendError, extras={"openvino": "filch[openvino]"})
 
 
 def backend_names() -> list[str]:
     """The names that `get_backend` knows."""
-    return sorted({*_OWN, *(entry.name for entry in entry_points(group="filch.backends"))})
+    return _BACKENDS.names()
 
 
 def get_backend(name: str, **options: Any) -> Backend:
@@ -36,7 +34,7 @@ def get_backend(name: str, **options: Any) -> Backend:
     Raises:
         BackendError: there is none of this name, its library or device is missing, or it is no backend.
     """
-    factory = _factory(name)
+    factory = _BACKENDS.find(name)
     if wrong := unknown_option(factory, options):
         raise BackendError(f"backend {name!r} {wrong}")
     try:
@@ -44,44 +42,6 @@ def get_backend(name: str, **options: Any) -> Backend:
     except TypeError as error:
         raise BackendError(f"backend {name!r} does not take these options: {error}") from error
     return _checked(name, made)
-
-
-def _factory(name: str) -> Callable[..., Any]:
-    foreign = [*entry_points(group="filch.backends", name=name)]
-    if foreign and len(foreign) + (name in _OWN) > 1:
-        packages = [_package(entry) for entry in foreign]
-        owners = " and ".join(sorted({*packages, *(["filch itself"] if name in _OWN else [])}))
-        raise BackendError(f"backend {name!r} is not one but several, of {owners}: rename or uninstall all but one")
-    if foreign:
-        return _loaded(foreign[0])
-    if name in _OWN:
-        return _own(name)
-    raise BackendError(f"there is no backend {name!r}; {hint(name, backend_names())}")
-
-
-def _own(name: str) -> Callable[..., Any]:
-    module, _, attribute = _OWN[name].partition(":")
-    try:
-        return getattr(import_module(module, __package__), attribute)  # type: ignore[no-any-return]
-    except ImportError as error:
-        if name not in _EXTRAS:
-            raise
-        raise BackendError(
-            f"backend {name!r} needs {error.name or name}, which can't be imported ({reason(error)}): "
-            f"pip install '{_EXTRAS[name]}'"
-        ) from error
-
-
-def _loaded(entry: EntryPoint) -> Callable[..., Any]:
-    try:
-        return entry.load()  # type: ignore[no-any-return]
-    except Exception as error:
-        told = f"({entry.value}) can't be loaded: {reason(error)}"
-        raise BackendError(f"backend {entry.name!r} of {_package(entry)} {told}") from error
-
-
-def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist else entry.value.partition(":")[0]
 
 
 def _checked(name: str, made: Any) -> Backend:

@@ -2,8 +2,9 @@
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
+
+from .._hint import hint
 
 _WORDS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
 
@@ -30,12 +31,6 @@ def number(value: Any) -> int:
     if isinstance(value, bool) or not str(value).strip().isdecimal():
         raise ValueError(f"{value!r} is no whole number")
     return int(value)
-
-
-def hint(name: str, known: list[str]) -> str:
-    """What may have been meant by a name that is not known."""
-    close = get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
 
 
 def unknown_option(factory: Callable[..., Any], options: dict[str, Any]) -> str:

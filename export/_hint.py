@@ -1,0 +1,10 @@
+"""What may have been meant by a name that is not known."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+
+def hint(name: str, known: Sequence[str]) -> str:
+    """The nearest of the known names, or all of them."""
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"

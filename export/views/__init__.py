@@ -1,0 +1,13 @@
+"""Pictures of graphs. A view is one file here, or an entry point `filch.views` of another package."""
+
+from ._registry import draw, get_view, save, view_names
+from ._view import Drawing, View
+
+__all__ = [
+    "Drawing",
+    "View",
+    "draw",
+    "get_view",
+    "save",
+    "view_names",
+]

@@ -1,0 +1,82 @@
+"""Views by name; each is imported when it is asked for."""
+
+import os
+from pathlib import Path
+
+from .._errors import ViewError
+from .._extensions import Extensions
+from .._graph import Graph
+from ._view import Drawing, View
+
+_OWN = {
+    "text": "._text:TextView",
+}
+_VIEWS = Extensions("view", __package__, _OWN, ViewError, extras={})
+
+
+def view_names() -> list[str]:
+    """The names that `get_view` knows."""
+    return _VIEWS.names()
+
+
+def get_view(name: str) -> View:
+    """Make a view.
+
+    Args:
+        name: one of `view_names()`.
+
+    Raises:
+        ViewError: there is none of this name, a library is missing, or it is no view.
+    """
+    made = _VIEWS.find(name)()
+    suffixes = getattr(made, "suffixes", None)
+    if not isinstance(suffixes, tuple) or not suffixes or not callable(getattr(made, "draw", None)):
+        raise ViewError(
+            f"view {name!r} is a {type(made).__name__}, which has not both `suffixes`, a tuple of text, and `draw` "
+            "(see filch.export.views.View)"
+        )
+    return made  # type: ignore[no-any-return]
+
+
+def draw(graph: Graph, name: str, suffix: str | None = None) -> Drawing:
+    """Draw a graph, and write nothing.
+
+    Args:
+        graph: any.
+        name: one of `view_names()`.
+        suffix: of the file that it is for; None is the view's own.
+
+    Raises:
+        ViewError: there is no such view, or it does not write such files.
+    """
+    view = get_view(name)
+    if suffix is not None and suffix not in view.suffixes:
+        raise ViewError(f"view {name!r} writes {' and '.join(view.suffixes)}, not {suffix or 'a file without suffix'}")
+    return view.draw(graph, suffix or view.suffixes[0])
+
+
+def save(graph: Graph, name: str, path: str | os.PathLike[str]) -> tuple[Path, str]:
+    """Draw a graph into a file.
+
+    Args:
+        graph: any.
+        name: one of `view_names()`.
+        path: of the file, in a folder that is made if it is not there; with one of the view's suffixes, or none: then
+            the view's first is put behind it.
+
+    Returns:
+        the path of what was written, and what the reader has to know of it (`Drawing.note`). It has another suffix if
+        what draws such files is not there.
+
+    Raises:
+        ViewError: there is no such view, it does not write such files, or the disk refuses.
+    """
+    where = Path(path)
+    drawing = draw(graph, name, where.suffix or None)
+    where = where.with_suffix(drawing.suffix)
+    try:
+        where.parent.mkdir(parents=True, exist_ok=True)
+        where.write_bytes(drawing.content)
+    except OSError as error:
+        raise ViewError(f"can't write {str(where)!r}: {error.strerror or error}") from error
+    return where, drawing.note
