@@ -9,6 +9,7 @@ from .._graph import Graph
 from ._view import Drawing, View
 
 _OWN = {
+    "html": "._html:HtmlView",
     "text": "._text:TextView",
 }
 _VIEWS = Extensions("view", __package__, _OWN, ViewError, extras={})

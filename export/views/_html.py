@@ -1,0 +1,59 @@
+"""Graphs as one HTML page that folds, searches and explains them, and needs nothing else: no server and no network."""
+
+import base64
+import hashlib
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+from .._graph import Graph
+from ._page import page_data
+from ._view import Drawing
+
+# In this order: a file uses those before it when it is read.
+_SCRIPTS = (
+    *("dom", "model", "colour", "layers", "scene", "drawing", "pane"),
+    *("figures", "panel", "table", "plot", "search", "keys", "app"),
+)
+
+
+class HtmlView:
+    """See `View`."""
+
+    suffixes: tuple[str, ...] = (".html",)
+
+    def draw(self, graph: Graph, suffix: str) -> Drawing:
+        """See `View.draw`.
+
+        Names come from models and files that nobody has looked at. The page gets them as JSON and makes text nodes of
+        them; what else could run is forbidden by a content security policy that knows our own script by its hash.
+        """
+        style, script = _asset("page.css"), _script()
+        template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+            _asset("page.html.jinja")
+        )
+        text = template.render(
+            title=graph.name or "graph",
+            style=Markup(style),  # noqa: S704  ours
+            script=Markup(script),  # noqa: S704  ours
+            data=Markup(page_data(graph)),  # noqa: S704  escaped there, as JSON has to be
+            policy=f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+            "base-uri 'none'; form-action 'none'",
+        )
+        return Drawing.of(text, suffix)
+
+
+@cache
+def _asset(name: str) -> str:
+    return files(__package__).joinpath("page", name).read_text("utf-8")
+
+
+def _script() -> str:
+    # One scope for all files, and none of their names for others.
+    return "\n".join(['"use strict";', "{", *(_asset(f"{name}.js") for name in _SCRIPTS), "}"])
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,166 @@
+"""What the HTML view's page is given of a graph: all of it, once, as compact JSON that no parser of HTML can misread."""
+
+import json
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
+
+from filch.steal import Statistics
+
+from .._finding import Finding, Histogram
+from .._folding import fold
+from .._graph import Frame, Graph, Node, Value
+from ._roles import ROLES, roles
+
+_EXACT = 2**53  # JavaScript's numbers hold all integers up to here
+_LONGEST = 4000  # characters of an attribute: nobody reads more, and a table of indices may have millions
+# In a script element, `</script` ends it and `<!--` hides what ends it; nothing else in JSON is read as HTML.
+_ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+def page_data(graph: Graph) -> str:
+    """A graph, the one that it was made of, and the functions that it calls, as JSON.
+
+    An object is a list, its members in the order in which `page/model.js` reads them, without the empty ones at its
+    end; a text is its place in `strings`. NaN, infinities and integers over 2**53, for which JSON or JavaScript have no
+    number, are written as text.
+    """
+    table = _Table()
+    graphs = [_graph(graph, "graph", table)]
+    if graph.before is not None:
+        graphs.append(_graph(graph.before, "before", table))
+    graphs += [_graph(function, "function", table) | {"of": name} for name, function in graph.functions.items()]
+    data = {"remarks": [*graph.remarks], "graphs": graphs, **table.tables()}
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).translate(_ESCAPED)
+
+
+class _Table:
+    """What stands in the data once, however often it is meant."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, dict[Any, int]] = {"strings": {}, "lists": {}}
+
+    def text(self, text: str | None) -> int | None:
+        return None if text is None else self._place("strings", text)
+
+    def texts(self, texts: Iterable[str]) -> int:
+        """The place of a list of texts, such as the names of what was measured."""
+        return self._place("lists", tuple(self._place("strings", text) for text in texts))
+
+    def stack(self, stack: tuple[Frame, ...]) -> int:
+        """The place of a list of calls: path, type and source of each, one behind the other."""
+        return self.texts(part or "" for frame in stack for part in (frame.path, frame.type, frame.source))
+
+    def _place(self, table: str, what: Any) -> int:
+        return self._places[table].setdefault(what, len(self._places[table]))
+
+    def tables(self) -> dict[str, list[Any]]:
+        return {name: [*places] for name, places in self._places.items()}
+
+
+def _graph(graph: Graph, role: str, table: _Table) -> dict[str, Any]:
+    names = dict.fromkeys((*graph.inputs, *graph.constants, *graph.producer, *graph.outputs, *graph.findings))
+    names |= dict.fromkeys(name for node in graph.nodes for name in node.reads)
+    places = {name: place for place, name in enumerate(names)}
+    is_a, folding = roles(graph), fold(graph)
+    return {
+        "name": graph.name,
+        "role": role,
+        "values": [
+            _value(graph.values.get(name, Value(name)), is_a.get(name, "intermediate"), table) for name in names
+        ],
+        "groups": [
+            [group.parent, table.text(group.path), table.text(str(group)), table.text(group.type)]
+            for group in folding.groups
+        ],
+        "nodes": [
+            _node(node, group, places, table) for node, group in zip(graph.nodes, folding.places, strict=True)
+        ],
+        "inputs": [places[name] for name in graph.inputs],
+        "outputs": [places[name] for name in graph.outputs],
+        "findings": [
+            [places[name], *_finding(finding, table)] for name, found in graph.findings.items() for finding in found
+        ],
+    }
+
+
+def _value(value: Value, role: str, table: _Table) -> list[Any]:
+    dims = None if value.shape is None else ["?" if dim is None else str(dim) for dim in value.shape]
+    shape = None if dims is None else table.texts(dims)
+    return [table.text(value.name), ROLES.index(role), table.text(value.dtype), shape]
+
+
+def _node(node: Node, group: int | None, places: dict[str, int], table: _Table) -> list[Any]:
+    return _trimmed(
+        [
+            table.text(node.name),
+            table.text(node.op),
+            group,
+            [places[name] if name else None for name in node.inputs],
+            [places[name] if name else None for name in node.outputs],
+            table.stack(node.stack) if node.stack else None,
+            table.text(node.module),
+            table.text(node.source),
+            table.texts(part for name, held in node.attributes.items() for part in (name, _literal(held))),
+            table.texts(node.origins) if node.origins else None,
+            table.text(node.target),
+            table.text(node.code),
+            table.text(node.gradient_of),
+            [places[name] for name in node.captured if name] or None,
+        ]
+    )
+
+
+def _finding(finding: Finding, table: _Table) -> list[Any]:
+    return _trimmed(
+        [
+            table.text(finding.status),
+            table.text(finding.kind),
+            finding.call,
+            int(finding.first),
+            _number(finding.error),
+            table.text(finding.text),
+            table.text(finding.evidence),
+            table.texts(finding.measures),
+            [_number(measure) for measure in finding.measures.values()],
+            _number(finding.seconds),
+            _statistics(finding.expected),
+            _statistics(finding.actual),
+            _histogram(finding.histogram),
+        ]
+    )
+
+
+def _statistics(of: Statistics | None) -> list[Any] | None:
+    if of is None:
+        return None
+    numbers = (of.minimum, of.maximum, of.mean, of.std, of.nan, of.inf)
+    return [of.what, *(_number(number) for number in numbers), of.content]
+
+
+def _histogram(of: Histogram | None) -> list[Any] | None:
+    return None if of is None else [_number(of.low), _number(of.high), [*of.expected], [*of.actual]]
+
+
+def _number(number: Real | float | None) -> float | int | str | None:
+    if number is None:
+        return None
+    if isinstance(number, Integral):
+        whole = int(number)
+        return whole if abs(whole) <= _EXACT else str(whole)
+    real = float(number)
+    if math.isnan(real):
+        return "NaN"
+    return real if math.isfinite(real) else f"{'-' if real < 0 else ''}Infinity"
+
+
+def _literal(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
+
+
+def _trimmed(members: list[Any]) -> list[Any]:
+    while members and members[-1] in (None, ""):
+        members.pop()
+    return members

@@ -1,0 +1,36 @@
+"""`plot_graph`, a graph into a file whose suffix says how; named as AITemplate has it."""
+
+import os
+from pathlib import Path
+
+from .._errors import ViewError
+from .._graph import Graph
+from ._registry import get_view, view_names
+
+
+def plot_graph(graph: Graph, path: str | os.PathLike[str]) -> Path:
+    """Draw a graph into a file.
+
+    Args:
+        graph: any, with what a comparison found if it has `findings`.
+        path: of the file. `.html` is a page that opens in a browser from disk, without a server and without a network;
+            any other suffix is that of the view that writes such files.
+
+    Returns:
+        the path of what was written, as `Graph.view` gives it.
+
+    Raises:
+        ViewError: there is no suffix, no view or more than one writes such files, or the disk refuses.
+    """
+    suffix = Path(path).suffix
+    views = {name: get_view(name).suffixes for name in view_names()}
+    fitting = [name for name, suffixes in views.items() if suffix in suffixes]
+    if len(fitting) > 1:
+        raise ViewError(
+            f"several views write {suffix} files, which {os.fspath(path)!r} may be: "
+            f"say which, as in graph.view({fitting[0]!r}, path), one of {', '.join(fitting)}"
+        )
+    if not fitting:
+        known = ", ".join(sorted({suffix for suffixes in views.values() for suffix in suffixes}))
+        raise ViewError(f"the suffix of {os.fspath(path)!r} says nothing of how to draw a graph: use one of {known}")
+    return graph.view(fitting[0], path)

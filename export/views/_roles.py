@@ -1,0 +1,30 @@
+"""What a value is to its graph: the five roles that AITemplate's pictures tell apart by colour."""
+
+from .._graph import Graph
+
+# Operators whose result is (or may be, as PyTorch has it) their first input's own memory, seen otherwise; in lower
+# case, without domain and overload.
+_VIEWS = frozenset(
+    {
+        *("alias", "broadcast_in_dim", "chunk", "detach", "diagonal", "expand", "flatten", "identity", "lift_fresh"),
+        *("movedim", "narrow", "permute", "reshape", "select", "slice", "split", "squeeze", "t", "transpose"),
+        *("unbind", "unflatten", "unsqueeze", "view", "view_as"),
+    }
+)
+ROLES = ("intermediate", "view", "input", "output", "parameter")
+
+
+def roles(graph: Graph) -> dict[str, str]:
+    """For each value, one of `ROLES`: a graph's output is one, even if it is an input, a weight or a view, too."""
+    found = dict.fromkeys((name for node in graph.nodes for name in node.outputs if name), "intermediate")
+    found |= {node.outputs[0]: "view" for node in graph.nodes if is_view(node.op) and node.outputs and node.outputs[0]}
+    found |= dict.fromkeys(graph.constants, "parameter")
+    found |= dict.fromkeys(graph.inputs, "input")
+    return found | dict.fromkeys(graph.outputs, "output")
+
+
+def is_view(op: str) -> bool:
+    """Whether what an operator gives may be its first input's memory."""
+    name = op.rpartition("::")[2].lower()
+    parts = name.split(".")
+    return (parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[0]) in _VIEWS

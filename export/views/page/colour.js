@@ -1,0 +1,95 @@
+// What a box's colour says, and the legend that says so. A colour is a class; `page.css` gives it its look.
+
+const STEPS = 7;
+const FAMILIES = [
+  ["norm", /norm/, "normalisation"],
+  ["compute", /matmul|gemm|conv(?!ert)|linear|einsum|\bb?mm\b|addmm|attention|lstm|gru|sdpa/, "matrix product, convolution"],
+  ["activation", /relu|gelu|silu|sigmoid|tanh|softmax|elu|erf|swish|softplus|mish/, "activation"],
+  ["cast", /cast|quantize|to_copy|convert|\bto\b/, "cast, quantise"],
+  ["layout", /shape|view|transpose|permute|squeeze|flatten|expand|concat|cat|split|slice|gather|select|pad|tile|range|embed|clone|identity/, "move, index"],
+  ["reduce", /reduce|mean|sum|pool|max|min|arg|topk|cumsum|any|all/, "reduce"],
+  ["arithmetic", /add|sub|mul|div|pow|sqrt|neg|exp|log|cos|sin|where|equal|less|greater|and|or|not|clip|reciprocal|\babs\b/, "arithmetic"],
+];
+const STATUSES = ["same", "different", "shape or dtype differs", "no value", "not mapped"];
+const families = new Map();
+
+function family(op) {
+  if (!families.has(op)) {
+    const own = op.slice(op.lastIndexOf("::") + 1).slice(0, 80).toLowerCase();
+    families.set(op, (FAMILIES.find(([, pattern]) => pattern.test(own)) || ["other"])[0]);
+  }
+  return families.get(op);
+}
+
+class Colours {
+  constructor(data) {
+    this.judged = data.findings.length > 0;
+    const errors = data.findings.map((found) => found.error).filter((error) => error > 0 && Number.isFinite(error));
+    this.worst = errors.reduce((a, b) => Math.max(a, b), 0);
+    // What is under a hundred-millionth of the worst is all alike.
+    this.floor = Math.max(errors.reduce((a, b) => Math.min(a, b), Infinity), this.worst * 1e-8);
+    const times = data.graphs.flatMap((graph) => graph.nodes.map((node) => node.seconds)).filter((time) => time !== null);
+    times.sort((a, b) => a - b);
+    this.times = [0.7, 0.9, 0.95].map((part) => times[Math.floor(part * (times.length - 1))]);
+    this.timed = times.length > 0;
+    this.modes = ["operator", "module", ...(this.judged ? ["error", "status"] : []), ...(this.timed ? ["time"] : [])];
+    this.mode = errors.length ? "error" : this.judged ? "status" : "operator";
+  }
+
+  step(error) {
+    if (!Number.isFinite(error)) return STEPS - 1;
+    const span = Math.log(this.worst / this.floor);
+    if (!(span > 0)) return STEPS - 1;
+    return Math.max(0, Math.min(STEPS - 1, Math.floor((Math.log(error / this.floor) / span) * STEPS)));
+  }
+
+  /** The class of a box; `thing` is a node, a group or a value. */
+  of(thing) {
+    if (this.mode === "error") return this.ofError(thing.worst);
+    if (this.mode === "status") return thing.worst ? `status-${STATUSES.indexOf(thing.worst.status)}` : "plain";
+    if (this.mode === "time") return this.ofTime(thing);
+    if (this.mode === "module") return this.ofModule(thing);
+    return thing.kind === "node" ? `family-${family(thing.op)}` : thing.kind === "value" ? `role-${thing.role}` : "plain";
+  }
+
+  ofError(found) {
+    if (!found) return "plain";
+    if (found.error === null) return `status-${STATUSES.indexOf(found.status)}`;
+    return found.error === 0 ? "zero" : `error-${this.step(found.error)}`;
+  }
+
+  ofTime(thing) {
+    if (thing.kind === "group") {
+      const inside = thing.graph.nodes.filter((node) => node.chain.includes(thing)).map((node) => this.ofTime(node));
+      return inside.sort().at(-1) || "plain";
+    }
+    if (thing.seconds === null || thing.seconds === undefined) return "plain";
+    return `time-${this.times.filter((limit) => thing.seconds >= limit && thing.seconds > 0).length}`;
+  }
+
+  ofModule(thing) {
+    const chain = thing.chain || (thing.producer ? thing.producer.chain : []);
+    // The first level at which there is more than one: all of a model stands in `model`.
+    const level = chain.findIndex((group) => siblings(group).length > 1);
+    return level < 0 ? "plain" : `module-${siblings(chain[level]).indexOf(chain[level]) % 8}`;
+  }
+
+  /** Pairs of class and words. */
+  legend() {
+    if (this.mode === "operator") return FAMILIES.map(([key, , words]) => [`family-${key}`, words]);
+    if (this.mode === "status") return STATUSES.map((status, at) => [`status-${at}`, status]);
+    if (this.mode === "module") return [];
+    if (this.mode === "time") return ["under p70", "p70", "p90", "p95"].map((words, at) => [`time-${at}`, words]);
+    return [["zero", "0"], ...this.scale(), ["status-3", "not judged"]];
+  }
+
+  scale() {
+    const at = (step) => this.floor * (this.worst / this.floor) ** (step / STEPS);
+    const steps = this.worst > this.floor ? Array.from({ length: STEPS }, (_, step) => step) : [STEPS - 1];
+    return steps.map((step) => [`error-${step}`, `from ${short(at(step))}`]);
+  }
+}
+
+function siblings(group) {
+  return group.parent === null ? group.graph.top : group.graph.groups[group.parent].groups;
+}

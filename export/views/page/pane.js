@@ -1,0 +1,222 @@
+// One graph in its frame: moved by hand, wheel, fingers and keys; what is clicked is told to `app`.
+
+const CALM = matchMedia("(prefers-reduced-motion: reduce)");
+
+class Pane {
+  constructor(app, graph) {
+    Object.assign(this, { app, graph, view: { k: 1, x: 0, y: 0, width: 0, height: 0 }, pointers: new Map() });
+    this.svg = s("svg", { class: "graph", tabindex: 0, role: "application", "aria-label": `Graph ${graph.name}: arrows move, Enter opens, ? shows all keys` });
+    const button = (words, text, act) => h("button", { type: "button", title: words, "aria-label": words, onclick: act }, text);
+    this.tools = h("div", { class: "zoom" }, button("Zoom in (+)", "+", () => this.zoom(1.4)), button("Zoom out (−)", "−", () => this.zoom(1 / 1.4)), button("Fit (f)", "⤢", () => this.fit()));
+    this.element = h("section", { class: "pane", "aria-label": this.title }, h("h2", {}, h("span", {}, this.title), " ", h("small", {}, count(graph.nodes.length, "operation"))), this.svg, this.tools);
+    this.drawing = new Drawing(this.svg);
+    this.scene = new Scene(graph, app.shown);
+    openWell(this.scene);
+    this.arrange();
+    this.listen();
+    new ResizeObserver(() => this.resize()).observe(this.svg);
+  }
+
+  get title() {
+    return { graph: this.app.data.before ? "Compiled" : "Graph", before: "Exported", function: `Function ${this.graph.of}` }[this.graph.role];
+  }
+
+  arrange() {
+    this.arranged = this.scene.arrange();
+  }
+
+  redraw() {
+    if (this.view.width) this.drawing.draw(this.arranged, this.view, this.app.look);
+  }
+
+  resize() {
+    const { width, height } = this.svg.getBoundingClientRect();
+    const first = !this.view.width && width > 0;
+    Object.assign(this.view, { width, height });
+    if (first) this.start();
+    else if (width) this.redraw();
+  }
+
+  /** What is seen first: all of it if it can be read, else its beginning, or what is selected. */
+  start() {
+    const { width, height } = this.arranged;
+    const k = Math.max(Math.min(1, (this.view.width - 24) / width, (this.view.height - 24) / height), Math.min(0.8, Math.max(0.45, (this.view.width - 24) / width)));
+    Object.assign(this.view, { k, x: (this.view.width - width * k) / 2, y: Math.max(8, (this.view.height - height * k) / 2) });
+    if (height * k > this.view.height) this.view.y = 8;
+    if (width * k > this.view.width && this.graph.inputs.length) this.center(this.boxOf(this.graph.inputs[0]), false, true);
+    if (this.app.selected && this.app.selected.graph === this.graph) this.show(this.app.selected, false);
+    this.redraw();
+  }
+
+  fit() {
+    const { width, height } = this.arranged;
+    const k = Math.min(1.25, (this.view.width - 24) / width, (this.view.height - 24) / height);
+    this.go({ k, x: (this.view.width - width * k) / 2, y: (this.view.height - height * k) / 2 });
+  }
+
+  zoom(by, x = this.view.width / 2, y = this.view.height / 2, animated = true) {
+    const k = Math.max(0.005, Math.min(4, this.view.k * by));
+    const change = k / this.view.k;
+    this.go({ k, x: x - (x - this.view.x) * change, y: y - (y - this.view.y) * change }, animated);
+  }
+
+  pan(x, y, animated = false) {
+    this.go({ k: this.view.k, x: this.view.x + x, y: this.view.y + y }, animated);
+  }
+
+  /** To another view, in a fifth of a second. */
+  go(to, animated = true) {
+    cancelAnimationFrame(this.going);
+    const from = { ...this.view };
+    const begin = performance.now();
+    const step = (now) => {
+      const part = animated && !CALM.matches && !document.hidden ? Math.min(1, Math.max(0, now - begin) / 200) : 1;
+      const eased = 1 - (1 - part) ** 3;
+      for (const axis of ["k", "x", "y"]) this.view[axis] = from[axis] + (to[axis] - from[axis]) * eased;
+      this.drawing.move(this.view);
+      if (part < 1) this.going = requestAnimationFrame(step);
+    };
+    if (animated && !CALM.matches) this.going = requestAnimationFrame(step);
+    else step(begin);
+  }
+
+  boxOf(thing) {
+    const { boxOf } = this.arranged;
+    return boxOf.get(thing) || boxOf.get(`out ${thing.id}`);
+  }
+
+  /** The box of a node, or of the closed group that it is in. */
+  visible(thing) {
+    if (thing.kind === "value" && !this.boxOf(thing)) return thing.producer ? this.visible(thing.producer) : null;
+    const inner = [...(thing.chain || []), thing].map((each) => this.arranged.boxOf.get(each)).filter(Boolean);
+    return inner.at(-1) || this.boxOf(thing) || null;
+  }
+
+  /** Opens what is around it, and moves to it. */
+  show(thing, animated = true) {
+    if (thing.kind === "node" && thing.fixed && !this.app.shown.weights) this.app.toggleShown("weights");
+    if (this.scene.reveal(thing.kind === "value" && thing.producer ? thing.producer : thing)) this.arrange();
+    this.redraw();
+    this.center(this.visible(thing), animated);
+  }
+
+  center(box, animated = true, atTop = false) {
+    if (!box) return;
+    const k = Math.max(this.view.k, Math.min(1, this.view.width / (box.w + 40), 0.85));
+    const x = this.view.width / 2 - (box.x + box.w / 2) * k;
+    const y = atTop ? 8 - box.y * k : this.view.height / 2 - (box.y + Math.min(box.h, this.view.height / k) / 2) * k;
+    this.go({ k, x, y }, animated);
+  }
+
+  flash(thing) {
+    const box = this.visible(thing);
+    if (!box) return;
+    const ring = s("rect", { class: "flash", x: box.x - 6, y: box.y - 6, width: box.w + 12, height: box.h + 12, rx: 12 });
+    this.drawing.world.append(ring);
+    setTimeout(() => ring.remove(), 1200);
+  }
+
+  /** Opens or closes a group, which stays where it is on the screen. */
+  toggle(group) {
+    const before = this.boxOf(group);
+    this.scene.toggle(group);
+    this.arrange();
+    const after = this.boxOf(group);
+    this.view.x += (before.x - after.x) * this.view.k;
+    this.view.y += (before.y - after.y) * this.view.k;
+    this.redraw();
+    this.app.say(`${group.name} ${this.scene.open.has(group) ? "opened" : "closed"}`);
+  }
+
+  /** Opens all groups that can be seen, or closes all. */
+  openAll(open) {
+    const shown = this.arranged.boxes.filter((box) => box.kind === "group").map((box) => box.thing);
+    for (const group of open ? shown : [...this.scene.open]) this.scene.toggle(group, open);
+    this.arrange();
+    this.fit();
+    this.redraw();
+  }
+
+  /** What is at a place on the screen, and whether it is where a group opens. */
+  at(event) {
+    const frame = this.svg.getBoundingClientRect();
+    const [x, y] = [(event.clientX - frame.left - this.view.x) / this.view.k, (event.clientY - frame.top - this.view.y) / this.view.k];
+    const inside = (box) => x >= box.x && x <= box.x + box.w && y >= box.y && y <= box.y + (box.kind === "open" ? Math.max(HEAD, 14 / this.view.k) : box.h);
+    const box = this.arranged.boxes.findLast(inside);
+    if (!box) return null;
+    const folds = box.kind === "open" || box.kind === "group";
+    return { box, thing: box.thing, onSign: folds && x - box.x < 30 && y - box.y < HEAD };
+  }
+
+  listen() {
+    const { svg, pointers } = this;
+    svg.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    svg.addEventListener("pointerdown", (event) => {
+      pointers.set(event.pointerId, event);
+      this.moved = false;
+      this.app.focus(this);
+    });
+    svg.addEventListener("pointermove", (event) => (pointers.size ? this.drag(event) : this.app.hover(this, event)));
+    for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, (event) => pointers.delete(event.pointerId));
+    svg.addEventListener("pointerleave", () => this.app.hover(this, null));
+    svg.addEventListener("click", (event) => this.click(event));
+    svg.addEventListener("dblclick", (event) => {
+      const hit = this.at(event);
+      if (hit && hit.thing.kind === "group" && !hit.onSign) this.toggle(hit.thing);
+    });
+    svg.addEventListener("focus", () => this.app.focus(this));
+  }
+
+  wheel(event) {
+    event.preventDefault();
+    const frame = this.svg.getBoundingClientRect();
+    const lines = event.deltaMode === 1 ? 16 : 1;
+    const by = Math.exp(-Math.max(-120, Math.min(120, event.deltaY * lines)) * (event.ctrlKey ? 0.01 : 0.0022));
+    this.zoom(by, event.clientX - frame.left, event.clientY - frame.top, false);
+  }
+
+  /** One pointer moves the graph; two move and zoom it. */
+  drag(event) {
+    const before = this.pointers.get(event.pointerId);
+    if (!before) return;
+    const other = [...this.pointers.values()].find((each) => each.pointerId !== event.pointerId);
+    const [x, y] = [event.clientX - before.clientX, event.clientY - before.clientY];
+    if (!this.moved && Math.hypot(x, y) < 4) return;
+    if (!this.moved) this.svg.setPointerCapture(event.pointerId);
+    this.moved = true;
+    this.pointers.set(event.pointerId, event);
+    this.pan(other ? x / 2 : x, other ? y / 2 : y);
+    if (!other) return;
+    const far = (one) => Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY);
+    const frame = this.svg.getBoundingClientRect();
+    const middle = [(event.clientX + other.clientX) / 2 - frame.left, (event.clientY + other.clientY) / 2 - frame.top];
+    this.zoom(far(event) / Math.max(1, far(before)), ...middle, false);
+  }
+
+  click(event) {
+    if (this.moved) return;
+    const hit = this.at(event);
+    if (hit && hit.onSign) this.toggle(hit.thing);
+    else this.app.select(hit ? hit.thing : null, { from: this });
+  }
+}
+
+/** Opens what makes a first look tell something: what stands alone, and then what is small, up to a screen full. */
+function openWell(scene) {
+  const boxes = (group) => scene.content.get(group).length;
+  let shown = boxes(null);
+  let level = scene.content.get(null).filter((thing) => thing.kind === "group");
+  while (level.length && shown < 40) {
+    const next = [];
+    for (const group of level.sort((a, b) => boxes(a) - boxes(b))) {
+      const inside = scene.content.get(group);
+      if (inside.length === 1 && inside[0].kind !== "group") continue; // one operation: its box says more
+      const alone = inside.length === 1 || shown < 10;
+      if (shown + boxes(group) - 1 > (alone ? 60 : 40)) continue;
+      scene.toggle(group, true);
+      shown += boxes(group) - 1;
+      next.push(...scene.content.get(group).filter((thing) => thing.kind === "group"));
+    }
+    level = next;
+  }
+}
