@@ -27,7 +27,7 @@ class App {
     listenToKeys(this);
     this.panel.show(null);
     this.paintLegend();
-    if (data.first) this.select(data.first.node || data.first.value, { quiet: true });
+    if (data.first) this.select(data.first.node || data.first.value, { move: true, quiet: true });
     listenToPrinter(this);
   }
 
@@ -151,8 +151,8 @@ class App {
     this.redraw();
     if (thing && move) {
       const pane = this.paneOf(thing);
-      pane.show(thing);
-      pane.flash(thing);
+      pane.show(thing, !quiet);
+      if (!quiet) pane.flash(thing);
     }
     if (thing && this.sides === "both") this.showCounterparts(thing);
     if (from !== this.table && thing) this.table.show(thing);
@@ -222,8 +222,8 @@ class App {
 
   paintLegend() {
     const { mode } = this.colours;
-    const title = { error: "Largest harmonic error", status: "Status", operator: "Operators", time: "Time, by rank", module: "Colours tell modules apart" }[mode];
-    const entry = ([kind, words]) => h("span", { class: `entry ${kind}`, title: words }, h("i", { class: "swatch" }), h("span", {}, words));
+    const title = { error: "Error", status: "Status", operator: "Operators", time: "Time", module: "A colour for each module" }[mode];
+    const entry = ([kind, words]) => h("span", { class: `entry ${kind}` }, h("i", { class: "swatch" }), words && h("span", {}, words));
     this.legend.replaceChildren(h("b", {}, title), ...this.colours.legend().map(entry));
     this.legend.dataset.mode = mode;
   }

@@ -2,10 +2,10 @@
 
 const STEPS = 7;
 const FAMILIES = [
-  ["norm", /norm/, "normalisation"],
-  ["compute", /matmul|gemm|conv(?!ert)|linear|einsum|\bb?mm\b|addmm|attention|lstm|gru|sdpa/, "matrix product, convolution"],
-  ["activation", /relu|gelu|silu|sigmoid|tanh|softmax|elu|erf|swish|softplus|mish/, "activation"],
-  ["cast", /cast|quantize|to_copy|convert|\bto\b/, "cast, quantise"],
+  ["norm", /norm/, "normalise"],
+  ["compute", /matmul|gemm|conv(?!ert)|linear|einsum|\bb?mm\b|addmm|attention|lstm|gru|sdpa/, "multiply, convolve"],
+  ["activation", /relu|gelu|silu|sigmoid|tanh|softmax|elu|erf|swish|softplus|mish/, "activate"],
+  ["cast", /cast|quantize|to_copy|convert|\bto\b/, "cast"],
   ["layout", /shape|view|transpose|permute|squeeze|flatten|expand|concat|cat|split|slice|gather|select|pad|tile|range|embed|clone|identity/, "move, index"],
   ["reduce", /reduce|mean|sum|pool|max|min|arg|topk|cumsum|any|all/, "reduce"],
   ["arithmetic", /add|sub|mul|div|pow|sqrt|neg|exp|log|cos|sin|where|equal|less|greater|and|or|not|clip|reciprocal|\babs\b/, "arithmetic"],
@@ -83,10 +83,11 @@ class Colours {
     return [["zero", "0"], ...this.scale(), ["status-3", "not judged"]];
   }
 
+  /** The steps of the scale; the first and the last say where it begins and ends. */
   scale() {
-    const at = (step) => this.floor * (this.worst / this.floor) ** (step / STEPS);
     const steps = this.worst > this.floor ? Array.from({ length: STEPS }, (_, step) => step) : [STEPS - 1];
-    return steps.map((step) => [`error-${step}`, `from ${short(at(step))}`]);
+    const words = (step) => (step === 0 ? short(this.floor) : step === STEPS - 1 ? short(this.worst) : "");
+    return this.worst > 0 ? steps.map((step) => [`error-${step}`, words(step)]) : [];
   }
 }
 

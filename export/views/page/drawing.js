@@ -27,6 +27,7 @@ class Drawing {
 
   /** The same, seen otherwise: what came into sight is drawn, what went out of it is not kept. */
   move(view) {
+    if (!this.scene) return;
     if (level(view.k) !== this.level) {
       this.draw(this.scene, view, this.look);
       return;
@@ -121,7 +122,7 @@ class Drawing {
     element.dataset.layer = "edges";
     element.append(s("path", { class: "line", d: (edge.d ||= edge.runs.map(curve).join("")) }));
     if (edge.heads.length) element.append(s("path", { class: "head", d: edge.heads.map(([x, y]) => `M${x} ${y}l-3.5-6.5h7z`).join("") }));
-    if (this.level === 3 && edge.label) {
+    if (this.level === 3 && edge.label && typed(value)) {
       const text = `${value.dtype || "?"} ${value.shape ? value.shape.join("×") || "scalar" : ""}`;
       element.append(s("text", { class: "tiny type", x: edge.label[0] + 5, y: edge.label[1] + 12 }, clip(text, 130, FONTS.tiny)));
     }

@@ -164,17 +164,17 @@ function spread(spots) {
   }
 }
 
-/** Each spot to the median of where its lines come from, as near as its neighbours let it; down and up in turns. */
+/** Each spot to the median of where its lines come from, as near as its neighbours let it; down and up in turns,
+ * and down at last: what reads one value then stands straight below it. */
 function place(layers) {
   for (const layer of layers) settle(layer, () => [0, 1e-3]);
   const above = (spot) => spot.up.map((pair) => [pair.above.x + pair.out - pair.into, pair.worth]);
   const below = (spot) => spot.down.map((pair) => [pair.below.x + pair.into - pair.out, pair.worth]);
   const size = layers.reduce((sum, layer) => sum + layer.length, 0);
-  for (let sweep = 0; sweep < (size > 4000 ? 4 : 10); sweep++) {
+  for (let sweep = 0; sweep < (size > 4000 ? 5 : 13); sweep++) {
     const near = sweep % 2 === 0 ? above : below;
     for (const layer of sweep % 2 === 0 ? layers : [...layers].reverse()) settle(layer, (spot) => median(near(spot), spot));
   }
-  for (const layer of layers) settle(layer, (spot) => median([...above(spot), ...below(spot)], spot));
 }
 
 function median(wanted, spot) {
@@ -227,7 +227,7 @@ function stack(layers) {
       if (spot.item) Object.assign(spot.item, { x: spot.x, y: spot.y });
       for (const pair of spot.down) far = Math.max(far, Math.abs(spot.x + pair.out - pair.below.x - pair.into));
     }
-    y += height + BETWEEN + Math.min(50, far / 12);
+    y += height + BETWEEN + Math.min(24, far / 16);
   }
   const last = layers.at(-1) || [];
   return { width: spots.length ? right - left : 0, height: last.length ? last[0].bottom : 0 };

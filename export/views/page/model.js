@@ -164,8 +164,9 @@ function statistics(raw) {
   return { what, minimum: least, maximum: largest, mean: middle, std: spread, nan: nans, inf: infs, content };
 }
 
-/** `float32[1, 128, 768]`. */
+/** `float32[1, 128, 768]`; nothing if neither is known. */
 function typed(value) {
+  if (!value.dtype && !value.shape) return "";
   return `${value.dtype || "?"}[${value.shape ? value.shape.join(", ") : "?"}]`;
 }
 

@@ -216,8 +216,17 @@ function textOf(thing, role, shown) {
   if (thing.kind === "value") return [[thing.name, FONTS.small], [typed(thing), FONTS.tiny]];
   const lines = [[thing.op.slice(thing.op.lastIndexOf("::") + 1), FONTS.op], [thing.name, FONTS.small]];
   if (shown.weights) return lines;
-  const held = thing.reads.filter((value) => value.role === "parameter" || (value.producer && value.producer.fixed));
-  const chips = held.slice(0, 3).map((value) => `${value.name.split(".").at(-1)} ${value.shape ? value.shape.join("×") : ""}`);
-  if (chips.length) lines.push([chips.join("  ·  ") + (held.length > 3 ? "  …" : ""), FONTS.tiny]);
+  const chips = [...new Set(thing.reads.map(chip).filter(Boolean))];
+  if (chips.length) lines.push([chips.slice(0, 3).join("  ·  ") + (chips.length > 3 ? "  …" : ""), FONTS.tiny]);
   return lines;
+}
+
+/** What a box says of a weight that it reads, or of what is made of weights; nothing of a plain number. */
+function chip(value) {
+  if (value.role !== "parameter" && !(value.producer && value.producer.fixed)) return "";
+  let root = value;
+  while (root.producer && root.producer.reads.length) [root] = root.producer.reads;
+  if (root.role !== "parameter") return "";
+  const shape = (value.shape || root.shape || []).join("×");
+  return `${root.name.slice(-80).split(".").at(-1)}${shape ? ` ${shape}` : ""}`;
 }

@@ -71,7 +71,7 @@ class Table {
     const classes = [chosen && "selected", row.found && `status-${STATUSES.indexOf(row.found.status)}`, row.found && row.found.diverged && "diverged"];
     const cells = this.columns.map((column) => {
       const held = column.of(row);
-      if (column.kind === "number") return h("td", { class: "number" }, numberCell(held));
+      if (column.kind.startsWith("number")) return h("td", { class: column.kind }, numberCell(held));
       return h("td", { class: column.kind, title: String(held).slice(0, 500) }, column.kind === "status" && h("span", { class: "dot" }), name(String(held).slice(0, 200)));
     });
     const element = h("tr", { class: classes.filter(Boolean).join(" "), "aria-rowindex": at + 2, "aria-selected": chosen ? "true" : "false", onclick: () => this.pick(row) }, cells);
@@ -118,18 +118,18 @@ function columnsOf(data) {
   const measures = [...new Set(data.findings.flatMap((each) => [...each.measures.keys()]))];
   const graphs = { graph: data.before ? "compiled" : "graph", before: "exported", function: "function" };
   return [
-    { title: "#", kind: "number order", of: (row) => (row.node ? row.node.id : -1) },
+    { title: "#", kind: "number place", of: (row) => (row.node ? row.node.id : -1) },
     data.graphs.length > 1 && { title: "graph", kind: "word", of: (row) => graphs[row.graph.role] },
-    ...Object.keys(TEXT).map((title) => ({ title, kind: title === "operator" ? "word" : "text", of: TEXT[title] })),
     data.findings.length && found("status", "status", (each) => each.status),
     data.findings.length && found("error", "number", (each) => each.error),
+    ...Object.keys(TEXT).map((title) => ({ title, kind: title === "operator" ? "word" : "text", of: TEXT[title] })),
     ...measures.map((measure) => found(measure, "number", (each) => each.measures.get(measure) ?? null)),
     some((each) => each.seconds !== null) && found("seconds", "number", (each) => each.seconds),
     some((each) => each.call) && found("call", "number", (each) => each.call),
     data.findings.length && found("kind", "word", (each) => each.stage),
     some((each) => each.evidence) && found("reference", "text", (each) => each.evidence),
     some((each) => each.text) && found("in words", "text", (each) => each.text),
-  ].filter(Boolean).map((column) => ({ ...column, kind: column.kind === "number order" ? "number" : column.kind }));
+  ].filter(Boolean);
 }
 
 /** Numbers by size, NaN as the worst of them, what is not there last in both directions; text as in a dictionary. */
