@@ -52,7 +52,10 @@ class Folding:
 
 
 def fold(graph: Graph) -> Folding:
-    """Fold a graph along the calls that its nodes run in; a node of which none is known stands with those it serves."""
+    """Fold a graph along the calls that its nodes run in.
+
+    A node of which none is known stands where the nodes stand that it was made of, else with those that it serves.
+    """
     return _Folder(graph).folding()
 
 
@@ -61,7 +64,9 @@ class _Folder:
         self._nodes = graph.nodes
         index = {name: place for place, node in enumerate(graph.nodes) for name in node.outputs if name}
         self._reads = [sorted({index[name] for name in node.reads if name in index}) for node in graph.nodes]
-        self._paths = self._with_the_served([_path(node) for node in graph.nodes])
+        made_of = _paths_before(graph)
+        paths = [made_of[node.name] if (path := _path(node)) is None else path for node in graph.nodes]
+        self._paths = self._with_the_served(paths)
         self._groups: list[Group] = []
         self._places: list[int | None] = [None] * len(graph.nodes)
 
@@ -175,6 +180,12 @@ def _path(node: Node) -> Path | None:
         return None
     parts = node.module.split(".") if node.module else []
     return tuple(Frame(".".join(parts[: count + 1])) for count in range(len(parts)))
+
+
+def _paths_before(graph: Graph) -> dict[str, Path | None]:
+    """For each node of a graph that was made of another one, the calls that all the nodes that it computes run in."""
+    known = {node.name: _path(node) for node in graph.before.nodes} if graph.before is not None else {}
+    return {node.name: _common([known.get(origin) for origin in node.origins]) for node in graph.nodes}
 
 
 def _common(paths: Sequence[Path | None]) -> Path | None:

@@ -54,15 +54,15 @@ class App {
     const words = { error: "error", status: "status", operator: "operator", time: "time", module: "module" };
     const options = colours.modes.map((mode) => h("option", { value: mode, selected: mode === colours.mode }, `Colour: ${words[mode]}`));
     this.colourChoice = h("select", { "aria-label": "Colour by", onchange: () => this.paint(this.colourChoice.value) }, options);
-    this.toggles = { tensors: this.toggleButton("Values", "v", () => this.toggleShown("tensors")), weights: this.toggleButton("Weights", "w", () => this.toggleShown("weights")), path: this.toggleButton("Path", "p", () => this.togglePath()), sides: this.toggleButton("Side by side", "s", () => this.toggleSides()) };
-    const { tensors, weights, path, sides } = this.toggles;
+    this.toggles = { tensors: this.toggleButton("Values", "v", () => this.toggleShown("tensors")), weights: this.toggleButton("Weights", "w", () => this.toggleShown("weights")), path: this.toggleButton("Path", "p", () => this.togglePath()) };
+    const { tensors, weights, path } = this.toggles;
     const button = (text, key, act, classes = "") => h("button", { type: "button", class: classes, title: `${text} (${key})`, onclick: act }, text);
     return h(
       "header",
       {},
       h("h1", { title: data.main.name.slice(0, 500) }, name(data.main.name || "Graph")),
       this.search.element,
-      h("div", { class: "tools" }, this.graphChoice(), data.before && sides, data.first && button("First divergence", "d", () => this.toFirst(), "alarm"), data.first && path, this.colourChoice, tensors, weights, button("Table", "t", () => this.toggleDrawer()), h("button", { type: "button", class: "icon", "aria-label": "Light or dark (l)", title: "Light or dark (l)", onclick: () => this.toggleTheme() }, "◐"), h("button", { type: "button", class: "icon", "aria-label": "Keys (?)", title: "Keys (?)", onclick: () => this.help.showModal() }, "?")),
+      h("div", { class: "tools" }, this.graphChoice(), data.first && button("First divergence", "d", () => this.toFirst(), "alarm"), data.first && path, this.colourChoice, tensors, weights, button("Table", "t", () => this.toggleDrawer()), h("button", { type: "button", class: "icon", "aria-label": "Light or dark (l)", title: "Light or dark (l)", onclick: () => this.toggleTheme() }, "◐"), h("button", { type: "button", class: "icon", "aria-label": "Keys (?)", title: "Keys (?)", onclick: () => this.help.showModal() }, "?")),
     );
   }
 
@@ -75,8 +75,16 @@ class App {
     if (this.data.graphs.length < 2) return null;
     const words = { graph: this.data.before ? "Compiled graph" : "Graph", before: "Exported graph" };
     const options = this.data.graphs.map((graph) => h("option", { value: graph.place }, words[graph.role] || `Function ${graph.of.slice(0, 40)}`));
-    this.choice = h("select", { "aria-label": "Graph", onchange: () => this.showGraph(this.data.graphs[this.choice.value]) }, options);
+    if (this.data.before) options.splice(2, 0, h("option", { value: "both" }, "Side by side"));
+    this.choice = h("select", { "aria-label": "Graph", title: "Graph (s: side by side)", onchange: () => this.choose(this.choice.value) }, options);
     return this.choice;
+  }
+
+  choose(graph) {
+    this.sides = graph === "both" ? "both" : "graph";
+    if (graph !== "both") this.alone = this.data.graphs[graph];
+    this.arrangePanes();
+    if (this.selected) this.showCounterparts(this.selected);
   }
 
   remarks() {
@@ -126,8 +134,7 @@ class App {
     this.stage.replaceChildren(...graphs.map((graph) => this.paneFor(graph).element), this.legend);
     this.stage.classList.toggle("both", graphs.length > 1);
     this.active = this.paneFor(graphs.at(-1));
-    if (this.choice) this.choice.value = graphs.at(-1).place;
-    this.toggles.sides.setAttribute("aria-pressed", String(graphs.length > 1));
+    if (this.choice) this.choice.value = graphs.length > 1 ? "both" : graphs[0].place;
     for (const graph of graphs) this.paneFor(graph).resize();
   }
 
@@ -223,7 +230,7 @@ class App {
   paintLegend() {
     const { mode } = this.colours;
     const title = { error: "Error", status: "Status", operator: "Operators", time: "Time", module: "A colour for each module" }[mode];
-    const entry = ([kind, words]) => h("span", { class: `entry ${kind}` }, h("i", { class: "swatch" }), words && h("span", {}, words));
+    const entry = ([kind, words]) => h("span", { class: `entry ${kind}` }, kind !== "words" && h("i", { class: "swatch" }), words && h("span", {}, words));
     this.legend.replaceChildren(h("b", {}, title), ...this.colours.legend().map(entry));
     this.legend.dataset.mode = mode;
   }

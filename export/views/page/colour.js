@@ -1,6 +1,5 @@
 // What a box's colour says, and the legend that says so. A colour is a class; `page.css` gives it its look.
 
-const STEPS = 7;
 const FAMILIES = [
   ["norm", /norm/, "normalise"],
   ["compute", /matmul|gemm|conv(?!ert)|linear|einsum|\bb?mm\b|addmm|attention|lstm|gru|sdpa/, "multiply, convolve"],
@@ -15,32 +14,54 @@ const families = new Map();
 
 function family(op) {
   if (!families.has(op)) {
-    const own = op.slice(op.lastIndexOf("::") + 1).slice(0, 80).toLowerCase();
+    const own = bare(op).slice(0, 80).toLowerCase();
     families.set(op, (FAMILIES.find(([, pattern]) => pattern.test(own)) || ["other"])[0]);
   }
   return families.get(op);
 }
 
+/** An operator without its domain. */
+function bare(op) {
+  return op.slice(op.includes("::") ? op.lastIndexOf("::") + 2 : 0);
+}
+
+/** The steps of a logarithmic scale from the least to the largest of some errors. */
+class Scale {
+  constructor(kind, steps, errors) {
+    Object.assign(this, { kind, steps, any: errors.length > 0 });
+    this.high = errors.reduce((a, b) => Math.max(a, b), 0);
+    // What is under a hundred-millionth of the largest is all alike.
+    this.low = Math.max(errors.reduce((a, b) => Math.min(a, b), Infinity), this.high * 1e-8);
+  }
+
+  of(error) {
+    const part = Number.isFinite(error) && this.high > this.low ? Math.log(error / this.low) / Math.log(this.high / this.low) : 1;
+    return `${this.kind}-${Math.max(0, Math.min(this.steps - 1, Math.floor(part * this.steps)))}`;
+  }
+
+  /** Pairs of class and words; the first and the last step say where it begins and ends. */
+  legend() {
+    if (!this.any) return [];
+    if (!(this.high > this.low)) return [[`${this.kind}-${this.steps - 1}`, short(this.high)]];
+    const words = (step) => (step === 0 ? short(this.low) : step === this.steps - 1 ? short(this.high) : "");
+    return Array.from({ length: this.steps }, (_, step) => [`${this.kind}-${step}`, words(step)]);
+  }
+}
+
 class Colours {
   constructor(data) {
     this.judged = data.findings.length > 0;
-    const errors = data.findings.map((found) => found.error).filter((error) => error > 0 && Number.isFinite(error));
-    this.worst = errors.reduce((a, b) => Math.max(a, b), 0);
-    // What is under a hundred-millionth of the worst is all alike.
-    this.floor = Math.max(errors.reduce((a, b) => Math.min(a, b), Infinity), this.worst * 1e-8);
+    const sized = data.findings.filter((found) => found.error > 0 && Number.isFinite(found.error));
+    const errors = (diverged) => sized.filter((found) => found.diverged === diverged).map((found) => found.error);
+    // Two scales: the largest error of a run in which all is well is not to look like an alarm.
+    this.calm = new Scale("calm", 4, errors(false));
+    this.alarm = new Scale("error", 7, errors(true));
     const times = data.graphs.flatMap((graph) => graph.nodes.map((node) => node.seconds)).filter((time) => time !== null);
     times.sort((a, b) => a - b);
     this.times = [0.7, 0.9, 0.95].map((part) => times[Math.floor(part * (times.length - 1))]);
     this.timed = times.length > 0;
     this.modes = ["operator", "module", ...(this.judged ? ["error", "status"] : []), ...(this.timed ? ["time"] : [])];
-    this.mode = errors.length ? "error" : this.judged ? "status" : "operator";
-  }
-
-  step(error) {
-    if (!Number.isFinite(error)) return STEPS - 1;
-    const span = Math.log(this.worst / this.floor);
-    if (!(span > 0)) return STEPS - 1;
-    return Math.max(0, Math.min(STEPS - 1, Math.floor((Math.log(error / this.floor) / span) * STEPS)));
+    this.mode = data.findings.some((found) => found.error !== null) ? "error" : this.judged ? "status" : "operator";
   }
 
   /** The class of a box; `thing` is a node, a group or a value. */
@@ -55,7 +76,8 @@ class Colours {
   ofError(found) {
     if (!found) return "plain";
     if (found.error === null) return `status-${STATUSES.indexOf(found.status)}`;
-    return found.error === 0 ? "zero" : `error-${this.step(found.error)}`;
+    if (found.diverged) return this.alarm.of(found.error);
+    return found.error === 0 ? "zero" : this.calm.of(found.error);
   }
 
   ofTime(thing) {
@@ -76,18 +98,12 @@ class Colours {
 
   /** Pairs of class and words. */
   legend() {
-    if (this.mode === "operator") return FAMILIES.map(([key, , words]) => [`family-${key}`, words]);
+    if (this.mode === "operator") return [...FAMILIES.map(([key, , words]) => [`family-${key}`, words]), ["family-other", "other"]];
     if (this.mode === "status") return STATUSES.map((status, at) => [`status-${at}`, status]);
     if (this.mode === "module") return [];
     if (this.mode === "time") return ["under p70", "p70", "p90", "p95"].map((words, at) => [`time-${at}`, words]);
-    return [["zero", "0"], ...this.scale(), ["status-3", "not judged"]];
-  }
-
-  /** The steps of the scale; the first and the last say where it begins and ends. */
-  scale() {
-    const steps = this.worst > this.floor ? Array.from({ length: STEPS }, (_, step) => step) : [STEPS - 1];
-    const words = (step) => (step === 0 ? short(this.floor) : step === STEPS - 1 ? short(this.worst) : "");
-    return this.worst > 0 ? steps.map((step) => [`error-${step}`, words(step)]) : [];
+    return [["zero", "0"], ["words", "same"], ...this.calm.legend(), ["words", "different"], ...this.alarm.legend(), ["status-3", "not judged"]]
+      .filter(([kind, words]) => kind !== "words" || { same: this.calm, different: this.alarm }[words].any);
   }
 }
 

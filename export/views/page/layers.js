@@ -168,13 +168,28 @@ function spread(spots) {
  * and down at last: what reads one value then stands straight below it. */
 function place(layers) {
   for (const layer of layers) settle(layer, () => [0, 1e-3]);
-  const above = (spot) => spot.up.map((pair) => [pair.above.x + pair.out - pair.into, pair.worth]);
-  const below = (spot) => spot.down.map((pair) => [pair.below.x + pair.into - pair.out, pair.worth]);
+  // Opened groups stand middle below middle: by their ports, each of a row of layers would stand further to the side.
+  const [out, into] = [(pair) => (pair.above.fixed ? 0 : pair.out), (pair) => (pair.below.fixed ? 0 : pair.into)];
+  const above = (spot) => spot.up.map((pair) => [pair.above.x + out(pair) - into(pair), pair.worth]);
+  const below = (spot) => spot.down.map((pair) => [pair.below.x + into(pair) - out(pair), pair.worth]);
   const size = layers.reduce((sum, layer) => sum + layer.length, 0);
   for (let sweep = 0; sweep < (size > 4000 ? 5 : 13); sweep++) {
     const near = sweep % 2 === 0 ? above : below;
     for (const layer of sweep % 2 === 0 ? layers : [...layers].reverse()) settle(layer, (spot) => median(near(spot), spot));
   }
+  const spots = layers.flat().filter((spot) => !pinned(spot));
+  if (!spots.length) return;
+  const [left, right] = [(spot) => spot.x - spot.w / 2, (spot) => spot.x + spot.w / 2];
+  const middle = (Math.min(...bounds(spots.map(left))) + Math.max(...bounds(spots.map(right)))) / 2;
+  for (const layer of layers) if (layer.some(pinned)) settle(layer, (spot) => [pinned(spot) ? middle : spot.x, 1]);
+}
+
+function pinned(spot) {
+  return Boolean(spot.item && spot.item.pin);
+}
+
+function bounds(numbers) {
+  return numbers.reduce(([least, most], number) => [Math.min(least, number), Math.max(most, number)], [Infinity, -Infinity]);
 }
 
 function median(wanted, spot) {

@@ -31,8 +31,11 @@ class Pane {
 
   resize() {
     const { width, height } = this.svg.getBoundingClientRect();
-    const first = !this.view.width && width > 0;
-    Object.assign(this.view, { width, height });
+    const { view } = this;
+    const first = !view.width && width > 0;
+    // What was in the middle stays there.
+    if (width && !first) Object.assign(view, { x: view.x + (width - view.width) / 2, y: view.y + (height - view.height) / 2 });
+    if (width) Object.assign(view, { width, height });
     if (first) this.start();
     else if (width) this.redraw();
   }

@@ -1,6 +1,6 @@
 // Error against depth: where it comes up, and how it grows. One dot for each finding.
 
-const MARGIN = { left: 52, right: 14, top: 12, bottom: 30, lane: 18 };
+const MARGIN = { left: 52, right: 14, top: 10, bottom: 26, lane: 15 };
 
 class Plot {
   constructor(app) {
@@ -38,7 +38,7 @@ class Plot {
     const bad = findings.some((found) => found.error !== null && !Number.isFinite(found.error));
     const low = height - MARGIN.bottom;
     this.lanes = { none: low - 6, zero: low - 6 - MARGIN.lane, bad: MARGIN.top + 4 };
-    [this.top, this.bottom] = [MARGIN.top + (bad ? MARGIN.lane + 6 : 0), low - 2 * MARGIN.lane - 10];
+    [this.top, this.bottom] = [MARGIN.top + (bad ? MARGIN.lane + 6 : 0), low - 2 * MARGIN.lane - 6];
     const most = findings.reduce((far, found) => Math.max(far, this.at(found)), 1);
     this.spots = findings.map((found) => ({ found, x: MARGIN.left + (this.at(found) / most) * (width - MARGIN.left - MARGIN.right), y: this.height(found) }));
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -60,7 +60,7 @@ class Plot {
   }
 
   axisText(width, height, most) {
-    const text = (x, words, anchor) => s("text", { class: "tiny", x, y: height - 10, "text-anchor": anchor }, words);
+    const text = (x, words, anchor) => s("text", { class: "tiny", x, y: height - 8, "text-anchor": anchor }, words);
     return [text(MARGIN.left, "inputs", "start"), text((MARGIN.left + width) / 2, this.axis.value, "middle"), text(width - MARGIN.right, most.toLocaleString("en"), "end")];
   }
 

@@ -160,14 +160,16 @@ class Scene {
       scene.boxOf.set(cell.role === "output" ? `out ${thing.id}` : thing, box);
       if (item.inside) this.flatten(item.inside, box.x, box.y, scene);
     }
+    const lines = new Map(); // how many leave each item: the types of several would lie upon each other
+    for (const { link } of container.links) lines.set(link.from, (lines.get(link.from) || 0) + 1);
     for (const { link, runs, ends } of container.links) {
-      if (runs.length) scene.edges.push(edge(link, runs, ends, left, top, container, y));
+      if (runs.length) scene.edges.push(edge(link, runs, ends, left, top, container, y, lines.get(link.from) === 1));
     }
   }
 }
 
 /** A line of one value in one container, where it is in the end. */
-function edge(link, runs, ends, left, top, container, y) {
+function edge(link, runs, ends, left, top, container, y, alone) {
   const last = y + container.height;
   const start = container.items[link.from];
   const from = (at) => (start.pin && at === 0 ? y : at + top); // what comes in does so at the border
@@ -180,8 +182,9 @@ function edge(link, runs, ends, left, top, container, y) {
   const xs = placed.flatMap((run) => [run[0], run[3]]);
   const ys = placed.flatMap((run) => [run[1], run[5]]);
   const box = { x: Math.min(...xs), y: Math.min(...ys), right: Math.max(...xs), bottom: Math.max(...ys) };
-  const labelled = !start.pin && !start.inside;
-  return { value: link.wire.value, runs: placed, heads, box, label: labelled ? placed[0].slice(0, 2) : null };
+  const labelled = alone && !start.pin && !start.inside;
+  const low = start.thing && start.thing.kind === "group" ? 4 : 0; // behind a folded group lies another card
+  return { value: link.wire.value, runs: placed, heads, box, label: labelled ? [placed[0][0], placed[0][1] + low] : null };
 }
 
 function weightOf(value) {
@@ -214,7 +217,7 @@ function textOf(thing, role, shown) {
     return [[thing.name, FONTS.op], [type ? `${type} · ${size}` : size, FONTS.small]];
   }
   if (thing.kind === "value") return [[thing.name, FONTS.small], [typed(thing), FONTS.tiny]];
-  const lines = [[thing.op.slice(thing.op.lastIndexOf("::") + 1), FONTS.op], [thing.name, FONTS.small]];
+  const lines = [[bare(thing.op), FONTS.op], [thing.name, FONTS.small]];
   if (shown.weights) return lines;
   const chips = [...new Set(thing.reads.map(chip).filter(Boolean))];
   if (chips.length) lines.push([chips.slice(0, 3).join("  ·  ") + (chips.length > 3 ? "  …" : ""), FONTS.tiny]);

@@ -42,7 +42,7 @@ class Table {
     const fits = (row) => (!status || row.found.status === status) && (!wanted || row.words().includes(wanted));
     const { column, down } = this.sort;
     this.shown = this.rows.filter(fits);
-    const keys = new Map(this.shown.map((row) => [row, column.of(row)]));
+    const keys = new Map(this.shown.map((row) => [row, (column.key || column.of)(row)]));
     this.shown.sort((a, b) => compared(keys.get(a), keys.get(b), down) || a.at - b.at);
     this.number.textContent = this.shown.length === this.rows.length ? count(this.rows.length, "row") : `${this.shown.length.toLocaleString("en")} of ${count(this.rows.length, "row")}`;
     this.table.setAttribute("aria-rowcount", this.shown.length + 1);
@@ -118,7 +118,7 @@ function columnsOf(data) {
   const measures = [...new Set(data.findings.flatMap((each) => [...each.measures.keys()]))];
   const graphs = { graph: data.before ? "compiled" : "graph", before: "exported", function: "function" };
   return [
-    { title: "#", kind: "number place", of: (row) => (row.node ? row.node.id : -1) },
+    { title: "#", kind: "number place", of: (row) => (row.node ? row.node.id : -1), key: (row) => row.graph.place * 1e9 + (row.node ? row.node.id : -1) },
     data.graphs.length > 1 && { title: "graph", kind: "word", of: (row) => graphs[row.graph.role] },
     data.findings.length && found("status", "status", (each) => each.status),
     data.findings.length && found("error", "number", (each) => each.error),
