@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SWITCHES = (
@@ -49,7 +49,10 @@ class Chromium:
         given = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 20) for end in (here[0], there[1])]
         command = [browser(), *SWITCHES, f"--user-data-dir={self._profile.name}", "about:blank"]
         null = os.open(os.devnull, os.O_RDWR)
-        actions = [(os.POSIX_SPAWN_DUP2, null, 2), *((os.POSIX_SPAWN_DUP2, end, 3 + at) for at, end in enumerate(given))]
+        actions = [
+            (os.POSIX_SPAWN_DUP2, null, 2),
+            *((os.POSIX_SPAWN_DUP2, end, 3 + at) for at, end in enumerate(given)),
+        ]
         self._process = os.posix_spawn(command[0], command, dict(os.environ), file_actions=actions, setpgroup=0)
         for end in (*given, here[0], there[1], null):
             os.close(end)
@@ -63,7 +66,7 @@ class Chromium:
             self.call(f"{domain}.enable")
         self.resize(width, height)
 
-    def __enter__(self) -> "Chromium":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

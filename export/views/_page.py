@@ -74,9 +74,7 @@ def _graph(graph: Graph, role: str, table: _Table) -> dict[str, Any]:
             [group.parent, table.text(group.path), table.text(str(group)), table.text(group.type)]
             for group in folding.groups
         ],
-        "nodes": [
-            _node(node, group, places, table) for node, group in zip(graph.nodes, folding.places, strict=True)
-        ],
+        "nodes": [_node(node, group, places, table) for node, group in zip(graph.nodes, folding.places, strict=True)],
         "inputs": [places[name] for name in graph.inputs],
         "outputs": [places[name] for name in graph.outputs],
         "findings": [

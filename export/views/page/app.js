@@ -318,7 +318,8 @@ function listenToPrinter(app) {
   });
 }
 
-const app = new App(new Data(JSON.parse(document.getElementById("data").textContent)));
+// For the console, and for tests.
+window.filch = new App(new Data(JSON.parse(document.getElementById("data").textContent)));
 requestAnimationFrame(() => {
   document.documentElement.dataset.drawn = String(Math.round(performance.now()));
   performance.mark("filch-drawn");

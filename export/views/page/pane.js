@@ -136,8 +136,7 @@ class Pane {
     const shown = this.arranged.boxes.filter((box) => box.kind === "group").map((box) => box.thing);
     for (const group of open ? shown : [...this.scene.open]) this.scene.toggle(group, open);
     this.arrange();
-    this.fit();
-    this.redraw();
+    this.start();
   }
 
   /** What is at a place on the screen, and whether it is where a group opens. */
@@ -163,10 +162,6 @@ class Pane {
     for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, (event) => pointers.delete(event.pointerId));
     svg.addEventListener("pointerleave", () => this.app.hover(this, null));
     svg.addEventListener("click", (event) => this.click(event));
-    svg.addEventListener("dblclick", (event) => {
-      const hit = this.at(event);
-      if (hit && hit.thing.kind === "group" && !hit.onSign) this.toggle(hit.thing);
-    });
     svg.addEventListener("focus", () => this.app.focus(this));
   }
 
@@ -199,7 +194,9 @@ class Pane {
   click(event) {
     if (this.moved) return;
     const hit = this.at(event);
-    if (hit && hit.onSign) this.toggle(hit.thing);
+    const folds = hit && hit.thing.kind === "group";
+    // Not `dblclick`: the first click draws the box anew, and browsers then see clicks on two things.
+    if (folds && (hit.onSign || event.detail === 2)) this.toggle(hit.thing);
     else this.app.select(hit ? hit.thing : null, { from: this });
   }
 }

@@ -81,6 +81,6 @@ function own(thing) {
 function wordsOf(thing) {
   if (thing.words) return thing.words;
   const values = thing.kind === "node" ? [...thing.inputs, ...thing.outputs].filter(Boolean).map((value) => value.name) : [];
-  thing.words = [thing.name, thing.op, thing.path, thing.type, thing.module, ...values].filter(Boolean).join("\n").toLowerCase();
+  thing.words = [thing.name, thing.op, thing.path, thing.type, thing.module, thing.group && thing.group.path, ...values].filter(Boolean).join("\n").toLowerCase();
   return thing.words;
 }

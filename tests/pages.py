@@ -1,0 +1,175 @@
+"""Graphs to draw: made by hand, large, judged and hostile."""
+
+import dataclasses
+import math
+import random
+
+from filch.export import Finding, Frame, Graph, Histogram, Node, Value
+from filch.steal import Statistics
+
+OPS = ("MatMul", "Add", "Mul", "Relu", "Reshape", "Transpose", "Softmax", "LayerNormalization", "Cast")
+# Each sets `window.pwned` if any of it is ever read as code or as HTML.
+HOSTILE = {
+    "script": "</script><script>window.pwned=1;alert(1)</script>",
+    "comment": "<!--<script>window.pwned=1",
+    "image": '<img src=x onerror="window.pwned=1">',
+    "quotes": "\"'`;window.pwned=1;//",
+    "template": "${window.pwned=1}`+alert(1)+`",
+    "jinja": "{{ 7 * 7 }}{% raw %}",
+    "selector": '#a.b[c="d"] > e:f\\',
+    "right to left": "\u202eevil\u202d\u2066\u05d0\u05d1\u05d2",
+    "emoji": "🦊👩‍👩‍👧‍👦🏳️‍🌈",
+    "surrogate": "half \ud83d of one",
+    "separators": "a\u2028b\u2029c\u0000d\ne\tf",
+    "proto": "__proto__",
+    "long": "x" * 10_000,
+    "combining": "Z" + "\u0351\u0363\u0489" * 300,
+    "entity": "&lt;b&gt;&amp;&#0;",
+    "link": "javascript:window.pwned=1",
+}
+
+
+def flat(size: int, *, layers: int = 0) -> Graph:
+    """A chain with skips and weights; in `layers` of four blocks each, or in no module."""
+    rng = random.Random(size)
+    values, weights, nodes, made = {"x": Value("x", "float32", (1, 8, 64))}, [], [], ["x"]
+    for at in range(size):
+        op = rng.choice(OPS)
+        inputs = [made[-1]]
+        if op in ("Add", "Mul"):
+            inputs.append(made[max(0, len(made) - 1 - rng.choice((3, 5, 8, 12, 40)))])
+        if op == "MatMul":
+            weights.append(f"w{at}")
+            inputs.append(weights[-1])
+        made.append(f"val_{at}")
+        values |= {name: Value(name, "float32", (1, 8, 64)) for name in (*inputs[1:], made[-1])}
+        stack = _stack(at * layers // size, at * layers * 4 // size % 4) if layers else ()
+        node = Node(
+            f"node_{op}_{at}", op, tuple(inputs), (made[-1],), {"axis": -1}, source=f"model.py:{at}", stack=stack
+        )
+        nodes.append(node)
+    return Graph(f"flat {size}", ("x",), (made[-1],), tuple(weights), tuple(nodes), values)
+
+
+def _stack(layer: int, block: int) -> tuple[Frame, ...]:
+    path = f"model.layers.{layer}"
+    return (
+        Frame("", "pkg.Net"),
+        Frame("model", "pkg.Model", "net.py:3"),
+        Frame(path, "pkg.Layer", "model.py:7"),
+        Frame(f"{path}.block_{block}", "pkg.Block", "layer.py:9"),
+    )
+
+
+def finding(status: str, error: float | None, **more) -> Finding:
+    """What a comparison says of a value, with all that it can say."""
+    if error is None:
+        return Finding(status, text=f"{status}: nothing to hold it against", **more)
+    numbers = {
+        "error_max": error,
+        "error_mean": error / 7,
+        "absolute": error * 3,
+        "snr": -math.log(error or 1),
+        "count": 512,
+    }
+    told = {
+        "text": f"greatest error {error:.1e} (up to 1.0e-05 allowed)",
+        "evidence": "module",
+        "measures": numbers,
+        "seconds": 1e-3 / (1 + error),
+        "expected": _statistics(0.0),
+        "actual": _statistics(error),
+        "histogram": Histogram(-3.1, 2.9, _bell(10), _bell(10 + error)),
+    }
+    return Finding(status, error=error, **(told | more))
+
+
+def _statistics(shift: float) -> Statistics:
+    content = f"{abs(hash(shift)):032x}"
+    return Statistics("f32[1, 8, 64]", "float32", (1, 8, 64), -3.1 + shift, 2.9 + shift, shift / 3, 1.01, 0, 0, content)
+
+
+def _bell(middle: float) -> tuple[int, ...]:
+    return tuple(round(100 * math.exp(-(((at - middle) / 4) ** 2))) for at in range(20))
+
+
+def judged(graph: Graph, *, start: float = 0.4, seed: int = 0) -> Graph:
+    """The same, with a finding for each value: they diverge after `start` of the nodes, some were not judged."""
+    rng = random.Random(seed)
+    found: dict[str, tuple[Finding, ...]] = {}
+    begin = int(start * len(graph.nodes))
+    for at, node in enumerate(graph.nodes):
+        for value in filter(None, node.outputs):
+            if at != begin and rng.random() < 0.06:
+                one = finding(rng.choice(("no value", "not mapped")), None)
+            elif at >= begin:
+                one = finding("different", 10 ** rng.uniform(-4, -1), first=at == begin)
+            else:
+                one = finding("same", rng.choice((0.0, 10 ** rng.uniform(-9, -6))))
+            found[value] = (one,)
+    remarks = (
+        "judged nearly all values",
+        f"the first that differs is {graph.nodes[begin].name}" if graph.nodes else "",
+    )
+    return dataclasses.replace(graph, findings=found, remarks=remarks)
+
+
+BLOCK = (Frame("", "pkg.Net"), Frame("block", "pkg.Block", "net.py:3"))
+LINEAR = (*BLOCK, Frame("block.linear", "torch.nn.Linear", "block.py:5"))
+FORWARD = Graph(
+    "exported",
+    ("x",),
+    ("y",),
+    ("weight", "bias"),
+    (
+        Node("product", "MatMul", ("x", "weight"), ("xw",), stack=LINEAR, source="linear.py:1"),
+        Node("sum", "Add", ("xw", "bias"), ("h",), stack=LINEAR, source="linear.py:1"),
+        Node("act", "Gelu", ("h",), ("y",), {"approximate": "none"}, stack=BLOCK, source="block.py:6"),
+    ),
+    {name: Value(name, "float32", ("batch", 4)) for name in ("x", "xw", "h", "y", "weight", "bias")},
+)
+
+
+def compiled() -> Graph:
+    """A graph of two nodes, one of which was fused of two, with findings on it and on what it was made of."""
+    nodes = (
+        Node("fused", "com.microsoft::FusedMatMul", ("x", "weight", "bias"), ("h",), origins=("product", "sum")),
+        Node("act", "Gelu", ("h",), ("y",), origins=("act",), code="kernel.cpp:7", target="aten.gelu.default"),
+    )
+    before = dataclasses.replace(FORWARD, findings={"h": (finding("same", 1e-8),), "y": (finding("same", 2e-8),)})
+    found = {"h": (finding("different", 0.25, first=True, kind="fused"),), "y": (finding("different", 0.125),)}
+    values = {name: FORWARD.values[name] for name in ("x", "h", "y", "weight", "bias")}
+    return Graph(
+        "compiled",
+        ("x",),
+        ("y",),
+        ("weight", "bias"),
+        nodes,
+        values,
+        before=before,
+        findings=found,
+        remarks=("2 of 2",),
+    )
+
+
+def named(name: str) -> Graph:
+    """A graph in which all that can have a name has this one."""
+    stack = (Frame("", name), Frame(name, name, name), Frame(f"{name}.{name}", name, name))
+    node = Node(
+        name,
+        name,
+        (f"{name} in", f"{name} w"),
+        (name,),
+        {name: name},
+        module=name,
+        source=name,
+        target=name,
+        code=name,
+        stack=stack,
+        origins=(name,),
+        gradient_of=name,
+    )
+    values = {each: Value(each, name, (name, 3)) for each in (f"{name} in", f"{name} w", name)}
+    found = {name: (dataclasses.replace(finding("different", 0.5, first=True), text=name, evidence=name, kind=name),)}
+    graph = Graph(name, (f"{name} in",), (name,), (f"{name} w",), (node,), values, findings=found, remarks=(name,))
+    return dataclasses.replace(graph, before=graph, functions={name: graph})
