@@ -12,10 +12,10 @@ from .._graph import Graph
 from ._page import page_data
 from ._view import Drawing
 
-# In this order: a file uses those before it when it is read.
+# `app` is last: it starts what the others define.
 _SCRIPTS = (
-    *("dom", "model", "colour", "layers", "scene", "drawing", "pane"),
-    *("figures", "panel", "table", "plot", "search", "keys", "app"),
+    *("dom", "model", "colour", "ranks", "order", "places", "layers", "boxes", "scene", "drawing", "pane"),
+    *("figures", "panel", "table", "plot", "search", "keys", "top", "tip", "paper", "app"),
 )
 
 

@@ -1,4 +1,4 @@
-"""What the HTML view's page is given of a graph: all of it, once, as compact JSON that no parser of HTML can misread."""
+"""What the HTML view's page is given of a graph: all of it, as compact JSON that no parser of HTML misreads."""
 
 import json
 import math

@@ -87,7 +87,7 @@ def table(page: Chromium) -> list[list[str]]:
         end = page.run(f"{scroller}.scrollHeight - {scroller}.clientHeight")
         if at >= end:
             return [rows[place] for place in sorted(rows)]
-        at = min(end, at + 400)
+        at = min(end, at + page.run(f"{scroller}.clientHeight") + 200)  # as many more are made above and below
 
 
 def headers(page: Chromium) -> list[str]:
@@ -96,6 +96,12 @@ def headers(page: Chromium) -> list[str]:
 
 def sort_by(page: Chromium, title: str) -> None:
     page.run(f"[...document.querySelectorAll('.rows th')].find((cell) => cell.title === '{title}').firstChild.click()")
+    page.settle()
+
+
+def choose(page: Chromium, label: str, option: str) -> None:
+    element = f"document.querySelector('[aria-label=\"{label}\"]')"
+    page.run(f"{element}.value = '{option}'; {element}.dispatchEvent(new Event('change'))")
     page.settle()
 
 
@@ -112,9 +118,13 @@ def test_no_boxes_lie_upon_each_other(page: Chromium, files: Path) -> None:
     """Neither folded nor opened, with and without values and weights: each is beside, around or inside another."""
     page.open(files / "plain.html")
     crossing = """(() => {
-      const boxes = filch.active.arranged.boxes, apart = (a, b) => a.x + a.w <= b.x || b.x + b.w <= a.x || a.y + a.h <= b.y || b.y + b.h <= a.y;
+      const boxes = filch.active.arranged.boxes;
+      const above = (a, b) => a.y + a.h <= b.y;
+      const beside = (a, b) => a.x + a.w <= b.x;
+      const apart = (a, b) => above(a, b) || above(b, a) || beside(a, b) || beside(b, a);
       const within = (a, b) => a.x >= b.x && a.y >= b.y && a.x + a.w <= b.x + b.w && a.y + a.h <= b.y + b.h;
-      return boxes.flatMap((a, at) => boxes.slice(at + 1).filter((b) => !apart(a, b) && !within(b, a)).map((b) => [a.thing.name, b.thing.name]));
+      const wrong = (a, at) => boxes.slice(at + 1).filter((b) => !apart(a, b) && !within(b, a));
+      return boxes.flatMap((a, at) => wrong(a, at).map((b) => [a.thing.name, b.thing.name]));
     })()"""
 
     for key in ("c", "o", "o", "v", "w", "o"):
@@ -127,10 +137,14 @@ def test_lines_go_around_boxes(page: Chromium, files: Path) -> None:
     """No line of a value runs through a box that does not read it."""
     page.open(files / "plain.html")
     through = """(() => {
-      const { boxes, edges } = filch.active.arranged, solid = boxes.filter((box) => box.kind !== "open");
-      const straight = (edge) => edge.runs.flatMap(([x1, y1, bend, x2, end, y2]) => [[x1, y1, bend], [x2, end, y2]]);
-      const hits = (box, [x, from, to]) => x > box.x + 1 && x < box.x + box.w - 1 && Math.max(from, box.y + 1) < Math.min(to, box.y + box.h - 1);
-      return edges.flatMap((edge) => straight(edge).flatMap((part) => solid.filter((box) => hits(box, part)).map((box) => [edge.value.name, box.thing.name])));
+      const { boxes, edges } = filch.active.arranged;
+      const solid = boxes.filter((box) => box.kind !== "open");
+      const upright = ([x1, y1, bend, x2, end, y2]) => [[x1, y1, bend], [x2, end, y2]];
+      const inside = (box, x) => x > box.x + 1 && x < box.x + box.w - 1;
+      const hits = (box, [x, from, to]) =>
+        inside(box, x) && Math.max(from, box.y + 1) < Math.min(to, box.y + box.h - 1);
+      const hit = (part) => solid.filter((box) => hits(box, part)).map((box) => box.thing.name);
+      return edges.flatMap((edge) => edge.runs.flatMap(upright).flatMap(hit));
     })()"""
 
     for key in ("c", "o", "o", "o", "v"):
@@ -223,10 +237,7 @@ def test_colours_follow_the_choice(page: Chromium, files: Path) -> None:
 
     seen = set()
     for mode in page.run("filch.colours.modes"):
-        page.run(
-            f"var choice = document.querySelector('[aria-label=\"Colour by\"]'); choice.value = '{mode}'; choice.dispatchEvent(new Event('change'))"
-        )
-        page.settle()
+        choose(page, "Colour by", mode)
         seen.add((page.text(".legend"), page.run("document.querySelector('.box.node').getAttribute('class')")))
 
     assert len(seen) == 5
@@ -272,7 +283,8 @@ def test_the_path_goes_on_from_the_first_divergence(page: Chromium, files: Path)
 
     lit = page.run("[...filch.path].filter((thing) => thing.kind === 'node').map((node) => node.id)")
     dim = page.run(
-        "[...document.querySelectorAll('.box.node')].map((box) => [Number(box.dataset.node), box.classList.contains('dim')])"
+        "[...document.querySelectorAll('.box.node')]"
+        ".map((box) => [Number(box.dataset.node), box.classList.contains('dim')])"
     )
 
     assert min(lit) == FIRST and 59 in lit
@@ -284,6 +296,7 @@ def test_the_path_goes_on_from_the_first_divergence(page: Chromium, files: Path)
 
 def test_all_numbers_of_the_table_are_the_reports(page: Chromium, files: Path) -> None:
     """Each is read back from the page, by scrolling through all rows, and is the very number of its finding."""
+    page.resize(1280, 4000)
     page.open(files / "large.html")
     graph = judged(flat(5000, layers=32))
 
@@ -323,10 +336,7 @@ def test_the_table_filters(page: Chromium, files: Path) -> None:
     page.run("document.querySelector('[aria-label=\"Filter rows\"]').focus()")
     page.type("layers.2.block_3")
     shown = [dict(zip(headers(page), row, strict=True)) for row in table(page)]
-    page.run(
-        "var status = document.querySelector('[aria-label=Status]'); status.value = 'different'; status.dispatchEvent(new Event('change'))"
-    )
-    page.settle()
+    choose(page, "Status", "different")
     wrong = table(page)
 
     assert shown and all(row["module"] == "model.layers.2.block_3" for row in shown)
@@ -370,7 +380,10 @@ def test_values_and_weights_are_drawn_on_request(page: Chromium, tmp_path: Path)
     """In AITemplate's manner: tensors between operations, and what they read, in their roles."""
     page.open(plot_graph(FORWARD, tmp_path / "forward.html"))
     graph_keys(page, "o", "o")
-    boxes = "filch.active.arranged.boxes.filter((box) => box.kind === 'value').map((box) => [box.thing.name, box.cell.role]).sort()"
+    boxes = (
+        "filch.active.arranged.boxes.filter((box) => box.kind === 'value')"
+        ".map((box) => [box.thing.name, box.cell.role]).sort()"
+    )
 
     assert page.run(boxes) == [["x", "input"], ["y", "output"]]
     page.press("v")
@@ -415,17 +428,11 @@ def test_wheel_drag_and_keys_move_the_graph(page: Chromium, files: Path) -> None
 def test_the_keys_reach_everything(page: Chromium, files: Path) -> None:
     """Tab goes from control to control, visibly, and `?` lists the keys."""
     page.open(files / "deep.html")
-    seen = []
+    focus, seen = "document.activeElement", []
     for _ in range(30):
         page.press("Tab")
-        seen.append(
-            page.run(
-                "document.activeElement.ariaLabel || document.activeElement.innerText || document.activeElement.className"
-            )
-        )
-        assert page.run(
-            "document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle !== 'none'"
-        )
+        seen.append(page.run(f"{focus}.ariaLabel || {focus}.innerText || {focus}.className"))
+        assert page.run(f"{focus} === document.body || getComputedStyle({focus}).outlineStyle !== 'none'")
 
     assert {"Search nodes, values and modules", "Path", "Colour by", "Filter rows"} <= {*seen}
     assert any(text.startswith("Graph ") for text in seen)
@@ -457,7 +464,8 @@ def test_nothing_is_cut_off_at_any_width(page: Chromium, files: Path, width: int
 
     assert page.run("document.documentElement.scrollWidth") <= width
     frames = page.run(
-        "[...document.querySelectorAll('svg.graph, .panel, .scroller')].map((part) => part.getBoundingClientRect().toJSON())"
+        "[...document.querySelectorAll('svg.graph, .panel, .scroller')]"
+        ".map((part) => part.getBoundingClientRect().toJSON())"
     )
     assert all(frame["left"] >= 0 and frame["right"] <= width + 1 and frame["height"] > 40 for frame in frames)
     assert frames[1]["top" if width == 400 else "left"] > frames[0]["top" if width == 400 else "left"]
@@ -468,7 +476,8 @@ def test_paper_gets_the_graph_and_all_rows(page: Chromium, files: Path, tmp_path
     page.open(files / "deep.html")
     view = page.run("({ ...filch.active.view })")
     page.run(
-        "addEventListener('beforeprint', () => (window.printed = [document.querySelectorAll('.rows tbody tr:not(.space)').length, document.querySelectorAll('.box').length]))"
+        "addEventListener('beforeprint', () => (window.printed = ['.rows tbody tr:not(.space)', '.box']"
+        ".map((part) => document.querySelectorAll(part).length)))"
     )
 
     page.print(tmp_path / "page.pdf")
@@ -518,7 +527,11 @@ def test_five_thousand_nodes_are_drawn_in_three_seconds(page: Chromium, files: P
     assert page.run("filch.active.arranged.boxes.length") >= 5000
     assert time.perf_counter() - began < 10
     assert page.run("document.querySelectorAll('svg.graph *').length") < 3000
-    frame = "(() => { const began = performance.now(); for (let at = 0; at < 20; at++) filch.active.pan(3, 3); return (performance.now() - began) / 20; })()"
+    frame = """(() => {
+      const began = performance.now();
+      for (let at = 0; at < 20; at++) filch.active.pan(3, 3);
+      return (performance.now() - began) / 20;
+    })()"""
     assert page.run(frame) < 50
 
 

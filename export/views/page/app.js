@@ -10,16 +10,19 @@ class App {
     this.panes = new Map();
     this.panel = new Panel(this);
     this.help = helpOn();
-    this.tooltip = h("div", { class: "tooltip", role: "tooltip", hidden: true });
+    this.tip = new Tip();
     this.voice = h("div", { class: "voice", role: "status", "aria-live": "polite" });
     this.legend = h("div", { class: "legend", "aria-label": "Colours" });
     this.stage = h("div", { class: "stage" });
     this.search = new Search(this);
     this.table = new Table(this);
     this.plot = data.findings.length ? new Plot(this) : null;
-    this.drawer = h("div", { class: "drawer" }, this.grip(), this.plot && this.plot.element, this.table.element);
-    document.body.append(this.header(), ...this.remarks(), h("main", {}, this.stage, this.panel.element), this.drawer, this.tooltip, this.voice, this.help);
-    document.body.classList.toggle("reported", this.colours.judged);
+    this.drawer = h("div", { class: "drawer" });
+    this.drawer.append(...[gripOf(this.drawer), this.plot && this.plot.element, this.table.element].filter(Boolean));
+    this.top = new Top(this);
+    const main = h("main", {}, this.stage, this.panel.element);
+    document.body.append(this.top.element, ...remarksOf(data), main);
+    document.body.append(this.drawer, this.tip.element, this.voice, this.help);
     this.drawer.classList.toggle("closed", !this.colours.judged);
     this.sides = "graph";
     this.look = this.looks();
@@ -33,79 +36,19 @@ class App {
 
   /** How things look now; drawings keep it until the next. */
   looks() {
-    const marked = new Set(this.selected && this.selected.kind === "node" ? this.selected.counterparts : []);
-    return { colour: (thing) => this.colours.of(thing), selected: this.selected, marked: this.withGroups(marked), lit: this.path };
+    const { selected, path, colours } = this;
+    const marked = this.withGroups((selected && selected.counterparts) || []);
+    return { colours, selected, marked, lit: path };
   }
 
   /** The same, with the groups around them: folded, they stand for them. */
   withGroups(nodes) {
-    return new Set([...nodes, ...[...nodes].flatMap((node) => node.chain)]);
+    return new Set([...nodes].flatMap((node) => [node, ...node.chain]));
   }
 
   redraw() {
     this.look = this.looks();
     for (const pane of this.panes.values()) if (pane.element.isConnected) pane.redraw();
-  }
-
-  // ---- parts
-
-  header() {
-    const { data, colours } = this;
-    const words = { error: "error", status: "status", operator: "operator", time: "time", module: "module" };
-    const options = colours.modes.map((mode) => h("option", { value: mode, selected: mode === colours.mode }, `Colour: ${words[mode]}`));
-    this.colourChoice = h("select", { "aria-label": "Colour by", onchange: () => this.paint(this.colourChoice.value) }, options);
-    this.toggles = { tensors: this.toggleButton("Values", "v", () => this.toggleShown("tensors")), weights: this.toggleButton("Weights", "w", () => this.toggleShown("weights")), path: this.toggleButton("Path", "p", () => this.togglePath()) };
-    const { tensors, weights, path } = this.toggles;
-    const button = (text, key, act, classes = "") => h("button", { type: "button", class: classes, title: `${text} (${key})`, onclick: act }, text);
-    return h(
-      "header",
-      {},
-      h("h1", { title: data.main.name.slice(0, 500) }, name(data.main.name || "Graph")),
-      this.search.element,
-      h("div", { class: "tools" }, this.graphChoice(), data.first && button("First divergence", "d", () => this.toFirst(), "alarm"), data.first && path, this.colourChoice, tensors, weights, button("Table", "t", () => this.toggleDrawer()), h("button", { type: "button", class: "icon", "aria-label": "Light or dark (l)", title: "Light or dark (l)", onclick: () => this.toggleTheme() }, "◐"), h("button", { type: "button", class: "icon", "aria-label": "Keys (?)", title: "Keys (?)", onclick: () => this.help.showModal() }, "?")),
-    );
-  }
-
-  toggleButton(text, key, act) {
-    return h("button", { type: "button", class: "toggle", "aria-pressed": "false", title: `${text} (${key})`, onclick: act }, text);
-  }
-
-  /** Which graph is drawn, where there are several. */
-  graphChoice() {
-    if (this.data.graphs.length < 2) return null;
-    const words = { graph: this.data.before ? "Compiled graph" : "Graph", before: "Exported graph" };
-    const options = this.data.graphs.map((graph) => h("option", { value: graph.place }, words[graph.role] || `Function ${graph.of.slice(0, 40)}`));
-    if (this.data.before) options.splice(2, 0, h("option", { value: "both" }, "Side by side"));
-    this.choice = h("select", { "aria-label": "Graph", title: "Graph (s: side by side)", onchange: () => this.choose(this.choice.value) }, options);
-    return this.choice;
-  }
-
-  choose(graph) {
-    this.sides = graph === "both" ? "both" : "graph";
-    if (graph !== "both") this.alone = this.data.graphs[graph];
-    this.arrangePanes();
-    if (this.selected) this.showCounterparts(this.selected);
-  }
-
-  remarks() {
-    const [headline, ...others] = this.data.remarks;
-    if (!headline) return [];
-    return [h("section", { class: "remarks", "aria-label": "Remarks" }, h("p", { class: "headline" }, headline), others.map((remark) => h("p", {}, remark)))];
-  }
-
-  /** Drags the drawer's height. */
-  grip() {
-    const grip = h("button", { type: "button", class: "grip", "aria-label": "Height of the table: up and down change it" });
-    const resize = (height) => this.drawer.style.setProperty("--height", `${Math.max(90, Math.min(innerHeight * 0.8, height))}px`);
-    grip.addEventListener("pointerdown", (event) => grip.setPointerCapture(event.pointerId));
-    grip.addEventListener("pointermove", (event) => grip.hasPointerCapture(event.pointerId) && resize(innerHeight - event.clientY));
-    grip.addEventListener("keydown", (event) => {
-      const step = { ArrowUp: 40, ArrowDown: -40 }[event.key];
-      if (!step) return;
-      event.stopPropagation();
-      resize(this.drawer.clientHeight + step);
-    });
-    return grip;
   }
 
   // ---- panes
@@ -134,8 +77,16 @@ class App {
     this.stage.replaceChildren(...graphs.map((graph) => this.paneFor(graph).element), this.legend);
     this.stage.classList.toggle("both", graphs.length > 1);
     this.active = this.paneFor(graphs.at(-1));
-    if (this.choice) this.choice.value = graphs.length > 1 ? "both" : graphs[0].place;
+    if (this.top.graph) this.top.graph.value = graphs.length > 1 ? "both" : graphs[0].place;
     for (const graph of graphs) this.paneFor(graph).resize();
+  }
+
+  /** A graph by its place, or "both". */
+  choose(graph) {
+    this.sides = graph === "both" ? "both" : "graph";
+    if (graph !== "both") this.alone = this.data.graphs[graph];
+    this.arrangePanes();
+    if (this.selected) this.showCounterparts(this.selected);
   }
 
   focus(pane) {
@@ -165,7 +116,12 @@ class App {
     if (from !== this.table && thing) this.table.show(thing);
     else this.table.fill(true);
     if (this.plot) this.plot.draw();
-    if (!quiet) this.say(thing ? `${thing.op || ""} ${thing.name.slice(0, 200)}${thing.worst ? `, ${thing.worst.status}` : ""}` : "Nothing selected");
+    if (!quiet)
+      this.say(
+        thing
+          ? `${thing.op || ""} ${thing.name.slice(0, 200)}${thing.worst ? `, ${thing.worst.status}` : ""}`
+          : "Nothing selected",
+      );
   }
 
   showCounterparts(thing) {
@@ -189,9 +145,7 @@ class App {
 
   follow(way) {
     const { selected } = this;
-    if (!selected) return;
-    const near = way > 0 ? readersOf(selected) : selected.kind === "value" ? [selected.producer] : (selected.inputs || []).map((value) => value && (value.producer || (value.role === "input" ? value : null)));
-    const next = near.find(Boolean);
+    const next = selected && (way > 0 ? readersOf(selected) : makersOf(selected)).find(Boolean);
     if (next) this.select(next, { move: true });
   }
 
@@ -201,10 +155,12 @@ class App {
   }
 
   toNext(way) {
-    const wrong = this.data.main.nodes.filter((node) => node.worst && node.worst.diverged);
-    const all = this.selected && this.selected.graph === this.data.before ? this.data.before.nodes.filter((node) => node.worst && node.worst.diverged) : wrong;
-    const now = this.selected && this.selected.kind === "node" ? this.selected.id : -1;
-    const next = way > 0 ? all.find((node) => node.id > now) || all[0] : all.findLast((node) => node.id < now) || all.at(-1);
+    const { selected, data } = this;
+    const graph = selected && selected.graph === data.before ? data.before : data.main;
+    const wrong = graph.nodes.filter((node) => node.worst && node.worst.diverged);
+    const now = selected && selected.kind === "node" ? selected.id : -1;
+    const behind = wrong.find((node) => node.id > now) || wrong[0];
+    const next = way > 0 ? behind : wrong.findLast((node) => node.id < now) || wrong.at(-1);
     if (next) this.select(next, { move: true });
   }
 
@@ -214,7 +170,7 @@ class App {
     if (!start) return;
     this.path = this.path ? null : this.withGroups(reach(start));
     if (this.path) for (const value of start.graph.outputs) if (this.path.has(value.producer)) this.path.add(value);
-    this.toggles.path.setAttribute("aria-pressed", String(Boolean(this.path)));
+    this.top.press("path", Boolean(this.path));
     this.redraw();
   }
 
@@ -222,22 +178,18 @@ class App {
 
   paint(mode) {
     this.colours.mode = mode;
-    this.colourChoice.value = mode;
+    this.top.colour.value = mode;
     this.paintLegend();
     this.redraw();
   }
 
   paintLegend() {
-    const { mode } = this.colours;
-    const title = { error: "Error", status: "Status", operator: "Operators", time: "Time", module: "A colour for each module" }[mode];
-    const entry = ([kind, words]) => h("span", { class: `entry ${kind}` }, kind !== "words" && h("i", { class: "swatch" }), words && h("span", {}, words));
-    this.legend.replaceChildren(h("b", {}, title), ...this.colours.legend().map(entry));
-    this.legend.dataset.mode = mode;
+    this.legend.replaceChildren(...legendOf(this.colours));
   }
 
   toggleShown(what) {
     this.shown[what] = !this.shown[what];
-    this.toggles[what].setAttribute("aria-pressed", String(this.shown[what]));
+    this.top.press(what, this.shown[what]);
     for (const pane of this.panes.values()) {
       pane.scene.show(this.shown);
       pane.arrange();
@@ -251,8 +203,9 @@ class App {
   }
 
   toggleTheme() {
-    const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    const { dataset } = document.documentElement;
+    const now = dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+    dataset.theme = now === "dark" ? "light" : "dark";
   }
 
   // ---- words
@@ -264,17 +217,7 @@ class App {
   hover(pane, event) {
     const hit = event && event.pointerType !== "touch" ? pane.at(event) : null;
     pane.svg.style.cursor = hit ? "pointer" : "";
-    this.tip(hit ? hit.thing : null, event);
-  }
-
-  tip(thing, event) {
-    this.tooltip.hidden = !thing;
-    if (!thing) return;
-    if (this.tooltip.of !== thing) this.tooltip.replaceChildren(...tipOf(thing));
-    this.tooltip.of = thing;
-    const { offsetWidth: width, offsetHeight: height } = this.tooltip;
-    this.tooltip.style.left = `${Math.max(4, Math.min(innerWidth - width - 8, event.clientX + 14))}px`;
-    this.tooltip.style.top = `${event.clientY + 18 + height > innerHeight ? event.clientY - height - 12 : event.clientY + 18}px`;
+    this.tip.show(hit ? hit.thing : null, event);
   }
 }
 
@@ -283,39 +226,10 @@ function readersOf(thing) {
   return (thing.outputs || []).flatMap((value) => (value ? value.readers : []));
 }
 
-function tipOf(thing) {
-  const lines = [h("p", {}, h("b", {}, name((thing.op || thing.name).slice(0, 120))), thing.op ? [" ", name(thing.name.slice(0, 120))] : null)];
-  if (thing.kind === "node") lines.push(...thing.outputs.filter(Boolean).slice(0, 3).map((value) => h("p", { class: "muted" }, `→ ${typed(value).slice(0, 120)}`)));
-  if (thing.kind === "group") lines.push(h("p", { class: "muted" }, name(thing.type.slice(0, 120)), ` ${count(thing.size, "operation")}`));
-  if (thing.kind === "value") lines.push(h("p", { class: "muted" }, `${thing.role}, ${typed(thing).slice(0, 120)}`));
-  if (thing.worst) lines.push(h("p", { class: `status-${STATUSES.indexOf(thing.worst.status)}` }, h("span", { class: "dot" }), thing.worst.status, thing.worst.error !== null ? `, error ${short(thing.worst.error)}` : ""));
-  if (thing.seconds) lines.push(h("p", { class: "muted" }, milliseconds(thing.seconds)));
-  return lines;
-}
-
-/** Paper gets the graph as it is drawn, fitted onto a page, and then all rows. */
-function listenToPrinter(app) {
-  let kept = [];
-  addEventListener("beforeprint", () => {
-    const panes = [...app.panes.values()].filter((pane) => pane.element.isConnected);
-    kept = panes.map((pane) => [pane, { ...pane.view }]);
-    for (const pane of panes) {
-      const { width, height } = pane.arranged;
-      // Paper is read from near: what would be small print on a screen is drawn, too.
-      Object.assign(pane.view, { k: 1, x: 0, y: 0, width, height });
-      pane.redraw();
-      pane.svg.setAttribute("viewBox", `-10 -10 ${width + 20} ${height + 20}`);
-    }
-    app.table.fill(true, true);
-  });
-  addEventListener("afterprint", () => {
-    for (const [pane, view] of kept) {
-      Object.assign(pane.view, view);
-      pane.svg.removeAttribute("viewBox");
-      pane.redraw();
-    }
-    app.table.fill(true);
-  });
+function makersOf(thing) {
+  if (thing.kind === "value") return [thing.producer];
+  const of = (value) => value && (value.producer || (value.role === "input" ? value : null));
+  return (thing.inputs || []).map(of);
 }
 
 // For the console, and for tests.

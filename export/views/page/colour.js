@@ -5,9 +5,17 @@ const FAMILIES = [
   ["compute", /matmul|gemm|conv(?!ert)|linear|einsum|\bb?mm\b|addmm|attention|lstm|gru|sdpa/, "multiply, convolve"],
   ["activation", /relu|gelu|silu|sigmoid|tanh|softmax|elu|erf|swish|softplus|mish/, "activate"],
   ["cast", /cast|quantize|to_copy|convert|\bto\b/, "cast"],
-  ["layout", /shape|view|transpose|permute|squeeze|flatten|expand|concat|cat|split|slice|gather|select|pad|tile|range|embed|clone|identity/, "move, index"],
+  [
+    "layout",
+    /shape|view|transpose|permute|squeeze|flatten|expand|concat|cat|split|slice|gather|select|pad|tile|range|embed|clone|identity/,
+    "move, index",
+  ],
   ["reduce", /reduce|mean|sum|pool|max|min|arg|topk|cumsum|any|all/, "reduce"],
-  ["arithmetic", /add|sub|mul|div|pow|sqrt|neg|exp|log|cos|sin|where|equal|less|greater|and|or|not|clip|reciprocal|\babs\b/, "arithmetic"],
+  [
+    "arithmetic",
+    /add|sub|mul|div|pow|sqrt|neg|exp|log|cos|sin|where|equal|less|greater|and|or|not|clip|reciprocal|\babs\b/,
+    "arithmetic",
+  ],
 ];
 const STATUSES = ["same", "different", "shape or dtype differs", "no value", "not mapped"];
 const families = new Map();
@@ -31,11 +39,15 @@ class Scale {
     Object.assign(this, { kind, steps, any: errors.length > 0 });
     this.high = errors.reduce((a, b) => Math.max(a, b), 0);
     // What is under a hundred-millionth of the largest is all alike.
-    this.low = Math.max(errors.reduce((a, b) => Math.min(a, b), Infinity), this.high * 1e-8);
+    this.low = Math.max(
+      errors.reduce((a, b) => Math.min(a, b), Infinity),
+      this.high * 1e-8,
+    );
   }
 
   of(error) {
-    const part = Number.isFinite(error) && this.high > this.low ? Math.log(error / this.low) / Math.log(this.high / this.low) : 1;
+    const part =
+      Number.isFinite(error) && this.high > this.low ? Math.log(error / this.low) / Math.log(this.high / this.low) : 1;
     return `${this.kind}-${Math.max(0, Math.min(this.steps - 1, Math.floor(part * this.steps)))}`;
   }
 
@@ -56,7 +68,9 @@ class Colours {
     // Two scales: the largest error of a run in which all is well is not to look like an alarm.
     this.calm = new Scale("calm", 4, errors(false));
     this.alarm = new Scale("error", 7, errors(true));
-    const times = data.graphs.flatMap((graph) => graph.nodes.map((node) => node.seconds)).filter((time) => time !== null);
+    const times = data.graphs
+      .flatMap((graph) => graph.nodes.map((node) => node.seconds))
+      .filter((time) => time !== null);
     times.sort((a, b) => a - b);
     this.times = [0.7, 0.9, 0.95].map((part) => times[Math.floor(part * (times.length - 1))]);
     this.timed = times.length > 0;
@@ -70,7 +84,11 @@ class Colours {
     if (this.mode === "status") return thing.worst ? `status-${STATUSES.indexOf(thing.worst.status)}` : "plain";
     if (this.mode === "time") return this.ofTime(thing);
     if (this.mode === "module") return this.ofModule(thing);
-    return thing.kind === "node" ? `family-${family(thing.op)}` : thing.kind === "value" ? `role-${thing.role}` : "plain";
+    return thing.kind === "node"
+      ? `family-${family(thing.op)}`
+      : thing.kind === "value"
+        ? `role-${thing.role}`
+        : "plain";
   }
 
   ofError(found) {
@@ -98,12 +116,19 @@ class Colours {
 
   /** Pairs of class and words. */
   legend() {
-    if (this.mode === "operator") return [...FAMILIES.map(([key, , words]) => [`family-${key}`, words]), ["family-other", "other"]];
+    if (this.mode === "operator")
+      return [...FAMILIES.map(([key, , words]) => [`family-${key}`, words]), ["family-other", "other"]];
     if (this.mode === "status") return STATUSES.map((status, at) => [`status-${at}`, status]);
     if (this.mode === "module") return [];
     if (this.mode === "time") return ["under p70", "p70", "p90", "p95"].map((words, at) => [`time-${at}`, words]);
-    return [["zero", "0"], ["words", "same"], ...this.calm.legend(), ["words", "different"], ...this.alarm.legend(), ["status-3", "not judged"]]
-      .filter(([kind, words]) => kind !== "words" || { same: this.calm, different: this.alarm }[words].any);
+    return [
+      ["zero", "0"],
+      ["words", "same"],
+      ...this.calm.legend(),
+      ["words", "different"],
+      ...this.alarm.legend(),
+      ["status-3", "not judged"],
+    ].filter(([kind, words]) => kind !== "words" || { same: this.calm, different: this.alarm }[words].any);
   }
 }
 

@@ -50,7 +50,11 @@ function short(number) {
 /** The same as an element, which keeps all digits. */
 function numberCell(number) {
   if (number === null || number === undefined) return null;
-  return h("data", { class: "number", value: exact(number), "data-value": exact(number), title: exact(number) }, short(number));
+  return h(
+    "data",
+    { class: "number", value: exact(number), "data-value": exact(number), title: exact(number) },
+    short(number),
+  );
 }
 
 function milliseconds(seconds) {

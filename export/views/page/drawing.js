@@ -14,7 +14,7 @@ class Drawing {
     this.drawn = new Map();
   }
 
-  /** Draws all anew; `look` says `colour(thing)`, `selected`, `marked` and `lit` (sets, `lit` null for all). */
+  /** Draws all anew; `look` says `colours`, `selected`, `marked` and `lit` (sets, `lit` null for all). */
   draw(scene, view, look) {
     Object.assign(this, { scene, look, level: level(view.k) });
     this.drawn.clear();
@@ -46,7 +46,8 @@ class Drawing {
     const [right, bottom] = [left + view.width / view.k + 120, top + view.height / view.k + 120];
     const wanted = new Map();
     this.scene.boxes.forEach((box, at) => {
-      if (box.x < right && box.x + box.w > left && box.y < bottom && box.y + box.h > top) wanted.set(`b${at}`, () => this.box(box));
+      if (box.x < right && box.x + box.w > left && box.y < bottom && box.y + box.h > top)
+        wanted.set(`b${at}`, () => this.box(box));
     });
     this.scene.edges.forEach((edge, at) => {
       const { x, y, right: end, bottom: low } = edge.box;
@@ -69,19 +70,33 @@ class Drawing {
     const { selected, marked, lit } = this.look;
     const first = thing.kind === "node" && thing.findings.some((found) => found.first);
     const dim = lit && !lit.has(thing);
-    return [selected === thing && "selected", marked.has(thing) && "marked", dim && "dim", first && "first"].filter(Boolean).join(" ");
+    return [selected === thing && "selected", marked.has(thing) && "marked", dim && "dim", first && "first"]
+      .filter(Boolean)
+      .join(" ");
   }
 
   box(box) {
     const { thing, kind } = box;
-    const classes = `box ${kind} ${this.look.colour(thing)} ${box.cell.role ? `role-${box.cell.role}` : ""} ${this.state(thing)}`;
+    const classes = `box ${kind} ${this.look.colours.of(thing)} ${box.cell.role ? `role-${box.cell.role}` : ""} ${this.state(thing)}`;
     const element = s("g", { class: classes, transform: `translate(${box.x} ${box.y})` });
     element.dataset.layer = kind === "open" ? "opened" : "boxes";
     element.dataset[thing.kind] = thing.id;
     if (kind === "group") element.append(s("rect", { class: "stack", x: 4, y: 4, width: box.w, height: box.h, rx: 8 }));
-    element.append(s("rect", { class: "card", width: box.w, height: box.h, rx: kind === "value" ? box.h / 2 : kind === "node" ? 6 : 9 }));
+    element.append(
+      s("rect", {
+        class: "card",
+        width: box.w,
+        height: box.h,
+        rx: kind === "value" ? box.h / 2 : kind === "node" ? 6 : 9,
+      }),
+    );
     if (kind === "node") {
-      element.append(s("path", { class: `strip family-${family(thing.op)}`, d: `M6 0.5H5.5A5 5 0 0 0 .5 5.5V${box.h - 5.5}A5 5 0 0 0 5.5 ${box.h - 0.5}H6Z` }));
+      element.append(
+        s("path", {
+          class: `strip family-${family(thing.op)}`,
+          d: `M6 0.5H5.5A5 5 0 0 0 .5 5.5V${box.h - 5.5}A5 5 0 0 0 5.5 ${box.h - 0.5}H6Z`,
+        }),
+      );
     }
     if (kind === "open" || kind === "group") element.append(...sign(kind === "open"));
     if (kind === "open") element.append(...this.heading(box));
@@ -102,14 +117,25 @@ class Drawing {
   lines(box) {
     const { thing, cell, w } = box;
     const [left, anchor] = thing.kind === "value" ? [w / 2, "middle"] : [thing.kind === "group" ? 34 : 15, "start"];
-    const error = thing.worst && thing.worst.error !== null ? short(thing.worst.error) : "";
+    const error = markOf(thing, this.look.colours.mode);
     const mark = error ? textWidth(error, FONTS.small) + 10 : 0;
     const made = cell.lines.map(([text, font], at) => {
       const kind = font === FONTS.op ? "op" : font === FONTS.small ? "small" : "tiny";
       const room = w - (thing.kind === "value" ? 18 : left + 10) - (at === 0 ? mark : 0);
-      return s("text", { class: kind, x: left, y: 18.5 + 15 * at + (thing.kind === "group" ? 2 : 0), "text-anchor": anchor }, clip(text, room, font));
+      return s(
+        "text",
+        { class: kind, x: left, y: 18.5 + 15 * at + (thing.kind === "group" ? 2 : 0), "text-anchor": anchor },
+        clip(text, room, font),
+      );
     });
-    if (error && thing.kind !== "value") made.push(s("text", { class: "small error", x: w - 9, y: thing.kind === "group" ? 20.5 : 18.5, "text-anchor": "end" }, error));
+    if (error && thing.kind !== "value")
+      made.push(
+        s(
+          "text",
+          { class: "small error", x: w - 9, y: thing.kind === "group" ? 20.5 : 18.5, "text-anchor": "end" },
+          error,
+        ),
+      );
     return made;
   }
 
@@ -117,14 +143,23 @@ class Drawing {
     const { selected, lit } = this.look;
     const { value } = edge;
     const near = selected && (selected === value || selected === value.producer || value.readers.includes(selected));
-    const dim = lit && !(value.producer && lit.has(value.producer) && (value.role === "output" || value.readers.some((node) => lit.has(node))));
+    const dim =
+      lit &&
+      !(
+        value.producer &&
+        lit.has(value.producer) &&
+        (value.role === "output" || value.readers.some((node) => lit.has(node)))
+      );
     const element = s("g", { class: `edge ${near ? "near" : ""} ${dim ? "dim" : lit ? "on-path" : ""}` });
     element.dataset.layer = "edges";
     element.append(s("path", { class: "line", d: (edge.d ||= edge.runs.map(curve).join("")) }));
-    if (edge.heads.length) element.append(s("path", { class: "head", d: edge.heads.map(([x, y]) => `M${x} ${y}l-3.5-6.5h7z`).join("") }));
+    if (edge.heads.length)
+      element.append(s("path", { class: "head", d: edge.heads.map(([x, y]) => `M${x} ${y}l-3.5-6.5h7z`).join("") }));
     if (this.level === 3 && edge.label && typed(value)) {
       const text = `${value.dtype || "?"} ${value.shape ? value.shape.join("×") || "scalar" : ""}`;
-      element.append(s("text", { class: "tiny type", x: edge.label[0] + 5, y: edge.label[1] + 12 }, clip(text, 130, FONTS.tiny)));
+      element.append(
+        s("text", { class: "tiny type", x: edge.label[0] + 5, y: edge.label[1] + 12 }, clip(text, 130, FONTS.tiny)),
+      );
     }
     return element;
   }
@@ -133,17 +168,20 @@ class Drawing {
   afar() {
     const kinds = { opened: new Map(), boxes: new Map() };
     for (const box of this.scene.boxes) {
-      const colour = box.kind === "open" ? "plain" : this.look.colour(box.thing);
+      const colour = box.kind === "open" ? "plain" : this.look.colours.of(box.thing);
       const role = box.cell.role && box.cell.role !== "node" ? `role-${box.cell.role}` : "";
       const classes = `box far ${box.kind} ${colour} ${role} ${this.state(box.thing)}`;
       const parts = kinds[box.kind === "open" ? "opened" : "boxes"];
       parts.set(classes, `${parts.get(classes) || ""}M${box.x} ${box.y}h${box.w}v${box.h}h${-box.w}z`);
     }
     for (const [layer, parts] of Object.entries(kinds)) {
-      for (const [classes, d] of parts) this.layers[layer].append(s("g", { class: classes }, s("path", { class: "card", d })));
+      for (const [classes, d] of parts)
+        this.layers[layer].append(s("g", { class: classes }, s("path", { class: "card", d })));
     }
     const all = this.scene.edges.map((edge) => (edge.d ||= edge.runs.map(curve).join(""))).join("");
-    this.layers.edges.append(s("g", { class: `edge ${this.look.lit ? "dim" : ""}` }, s("path", { class: "line", d: all })));
+    this.layers.edges.append(
+      s("g", { class: `edge ${this.look.lit ? "dim" : ""}` }, s("path", { class: "line", d: all })),
+    );
   }
 
   /** Names of groups, as large as on a map, where there is room for them; the outer ones first. */
@@ -155,9 +193,24 @@ class Drawing {
       const [width, height] = [w * view.k, high * view.k];
       const text = clip(thing.name, width - 6, "600 11px");
       const [left, top] = [x * view.k + view.x + 4, y * view.k + view.y + 2];
-      if (width < 34 || height < 15 || text.length < 2 || left > view.width || top > view.height || left + width < 0 || top < -20) continue;
+      if (
+        width < 34 ||
+        height < 15 ||
+        text.length < 2 ||
+        left > view.width ||
+        top > view.height ||
+        left + width < 0 ||
+        top < -20
+      )
+        continue;
       const box = { left, top, right: left + textWidth(text, "600 11px") + 6, bottom: top + 15 };
-      if (taken.some((other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top)) continue;
+      if (
+        taken.some(
+          (other) =>
+            box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top,
+        )
+      )
+        continue;
       taken.push(box);
       signs.push(s("text", { class: "sign", x: left, y: top + 11 }, text));
     }
@@ -178,5 +231,8 @@ function curve([x1, y1, bend, x2, end, y2]) {
 /** What opens and closes a group. */
 function sign(open) {
   const cross = open ? "M13 16h8" : "M13 16h8M17 12v8";
-  return [s("rect", { class: "fold", x: 10, y: 9, width: 14, height: 14, rx: 4 }), s("path", { class: "fold-sign", d: cross })];
+  return [
+    s("rect", { class: "fold", x: 10, y: 9, width: 14, height: 14, rx: 4 }),
+    s("path", { class: "fold-sign", d: cross }),
+  ];
 }

@@ -14,9 +14,31 @@ function histogram([low, high, expected, actual]) {
     return s("path", { class: `bars ${kind}`, d: counts.map(bar).join("") });
   };
   const words = `Histogram over ${expected.length} bins from ${short(low)} to ${short(high)}: reference ${expected.join(", ")}; actual ${actual.join(", ")}`;
-  const picture = s("svg", { class: "histogram", viewBox: `0 0 ${BARS.width} ${BARS.height}`, preserveAspectRatio: "none", role: "img", "aria-label": words }, bars(expected, "expected"), bars(actual, "actual"));
+  const picture = s(
+    "svg",
+    {
+      class: "histogram",
+      viewBox: `0 0 ${BARS.width} ${BARS.height}`,
+      preserveAspectRatio: "none",
+      role: "img",
+      "aria-label": words,
+    },
+    bars(expected, "expected"),
+    bars(actual, "actual"),
+  );
   const key = (kind, text) => h("span", { class: `key ${kind}` }, text);
-  return h("figure", {}, picture, h("figcaption", {}, numberCell(numeric(low)), h("span", {}, key("expected", "reference"), key("actual", "actual")), numberCell(numeric(high))));
+  return h(
+    "figure",
+    {},
+    picture,
+    h(
+      "figcaption",
+      {},
+      numberCell(numeric(low)),
+      h("span", {}, key("expected", "reference"), key("actual", "actual")),
+      numberCell(numeric(high)),
+    ),
+  );
 }
 
 /** The statistics of both, side by side; equal bits are said to be. */
@@ -27,7 +49,16 @@ function statisticsTable(expected, actual) {
   return h(
     "table",
     { class: "facts" },
-    h("thead", {}, h("tr", {}, h("th", {}), h("th", { scope: "col" }, "reference"), h("th", { scope: "col" }, "actual"))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, h("th", { scope: "row" }, row), cell(expected, row), cell(actual, row))), alike && h("tr", {}, h("th", { scope: "row" }, "bits"), h("td", { colspan: 2 }, "all equal"))),
+    h(
+      "thead",
+      {},
+      h("tr", {}, h("th", {}), h("th", { scope: "col" }, "reference"), h("th", { scope: "col" }, "actual")),
+    ),
+    h(
+      "tbody",
+      {},
+      rows.map((row) => h("tr", {}, h("th", { scope: "row" }, row), cell(expected, row), cell(actual, row))),
+      alike && h("tr", {}, h("th", { scope: "row" }, "bits"), h("td", { colspan: 2 }, "all equal")),
+    ),
   );
 }

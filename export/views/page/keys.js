@@ -41,9 +41,23 @@ function listenToKeys(app) {
 }
 
 function helpOn() {
-  const rows = KEYS.map(([key, words]) => h("tr", {}, h("th", { scope: "row" }, h("kbd", {}, SIGNS[key] || key)), h("td", {}, words)));
-  const close = h("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => dialog.close() }, "×");
-  const mouse = h("p", { class: "muted" }, "The wheel and two fingers zoom, dragging moves, a double click opens and closes a layer.");
-  const dialog = h("dialog", { "aria-label": "Keys", onclick: (event) => event.target === dialog && dialog.close() }, h("div", {}, close, h("h2", {}, "Keys"), h("table", { class: "keys" }, h("tbody", {}, rows)), mouse));
+  const rows = KEYS.map(([key, words]) =>
+    h("tr", {}, h("th", { scope: "row" }, h("kbd", {}, SIGNS[key] || key)), h("td", {}, words)),
+  );
+  const close = h(
+    "button",
+    { type: "button", class: "close", "aria-label": "Close", onclick: () => dialog.close() },
+    "×",
+  );
+  const mouse = h(
+    "p",
+    { class: "muted" },
+    "The wheel and two fingers zoom, dragging moves, a double click opens and closes a layer.",
+  );
+  const dialog = h(
+    "dialog",
+    { "aria-label": "Keys", onclick: (event) => event.target === dialog && dialog.close() },
+    h("div", {}, close, h("h2", {}, "Keys"), h("table", { class: "keys" }, h("tbody", {}, rows)), mouse),
+  );
   return dialog;
 }

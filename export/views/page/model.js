@@ -44,7 +44,7 @@ class Data {
     return place === null || place === undefined ? [] : this.lists[place].map((text) => this.strings[text]);
   }
 
-  /** Which nodes of the one graph became which of the other. */
+  /** Which nodes and modules of the one graph became which of the other. */
   tie() {
     for (const node of this.main.nodes) {
       const names = node.origins.length ? node.origins : [node.name];
@@ -52,6 +52,13 @@ class Data {
         node.counterparts.push(other);
         other.counterparts.push(node);
       }
+    }
+    const modules = new Map(this.before.groups.map((group) => [group.path + group.name, group]));
+    for (const group of this.main.groups) {
+      const other = modules.get(group.path + group.name);
+      if (!other) continue;
+      group.counterparts.push(other);
+      other.counterparts.push(group);
     }
   }
 
@@ -75,7 +82,15 @@ class Graph {
     }));
     this.groups = raw.groups.map(([parent, path, label, type], id) => ({
       ...{ kind: "group", graph: this, id, name: data.text(label), path: data.text(path), type: data.text(type) },
-      ...{ parent: parent === null ? null : parent, groups: [], nodes: [], size: 0, worst: null, seconds: null },
+      ...{
+        parent: parent === null ? null : parent,
+        groups: [],
+        nodes: [],
+        size: 0,
+        worst: null,
+        seconds: null,
+        counterparts: [],
+      },
     }));
     this.top = this.groups.filter((group) => group.parent === null);
     for (const group of this.groups) {
@@ -91,13 +106,33 @@ class Graph {
   }
 
   node(data, raw, id) {
-    const [own, op, group, inputs, outputs, stack, module, source, attributes, origins, target, code, forward, captured] = raw;
+    const [
+      own,
+      op,
+      group,
+      inputs,
+      outputs,
+      stack,
+      module,
+      source,
+      attributes,
+      origins,
+      target,
+      code,
+      forward,
+      captured,
+    ] = raw;
     const calls = data.texts(stack);
     const given = data.texts(attributes);
     const of = (place) => (place === null ? null : this.values[place]);
     const node = {
       ...{ kind: "node", graph: this, id, name: data.text(own), op: data.text(op), target: data.text(target) },
-      ...{ module: data.text(module), source: data.text(source), code: data.text(code), gradientOf: data.text(forward) },
+      ...{
+        module: data.text(module),
+        source: data.text(source),
+        code: data.text(code),
+        gradientOf: data.text(forward),
+      },
       group: group === null || group === undefined ? null : this.groups[group],
       inputs: (inputs || []).map(of),
       outputs: (outputs || []).map(of),
@@ -115,7 +150,22 @@ class Graph {
   }
 
   finding(data, raw) {
-    const [value, status, kind, call, first, error, text, evidence, names, measures, seconds, expected, actual, histogram] = raw;
+    const [
+      value,
+      status,
+      kind,
+      call,
+      first,
+      error,
+      text,
+      evidence,
+      names,
+      measures,
+      seconds,
+      expected,
+      actual,
+      histogram,
+    ] = raw;
     const found = {
       ...{ graph: this, value: this.values[value], status: data.text(status), stage: data.text(kind), call: call || 0 },
       ...{ first: Boolean(first), error: numeric(error), text: data.text(text), evidence: data.text(evidence) },

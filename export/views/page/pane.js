@@ -5,10 +5,28 @@ const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 class Pane {
   constructor(app, graph) {
     Object.assign(this, { app, graph, view: { k: 1, x: 0, y: 0, width: 0, height: 0 }, pointers: new Map() });
-    this.svg = s("svg", { class: "graph", tabindex: 0, role: "application", "aria-label": `Graph ${graph.name}: arrows move, Enter opens, ? shows all keys` });
-    const button = (words, text, act) => h("button", { type: "button", title: words, "aria-label": words, onclick: act }, text);
-    this.tools = h("div", { class: "zoom" }, button("Zoom in (+)", "+", () => this.zoom(1.4)), button("Zoom out (−)", "−", () => this.zoom(1 / 1.4)), button("Fit (f)", "⤢", () => this.fit()));
-    this.element = h("section", { class: "pane", "aria-label": this.title }, h("h2", {}, h("span", {}, this.title), " ", h("small", {}, count(graph.nodes.length, "operation"))), this.svg, this.tools);
+    this.svg = s("svg", {
+      class: "graph",
+      tabindex: 0,
+      role: "application",
+      "aria-label": `Graph ${graph.name}: arrows move, Enter opens, ? shows all keys`,
+    });
+    const button = (words, text, act) =>
+      h("button", { type: "button", title: words, "aria-label": words, onclick: act }, text);
+    this.tools = h(
+      "div",
+      { class: "zoom" },
+      button("Zoom in (+)", "+", () => this.zoom(1.4)),
+      button("Zoom out (−)", "−", () => this.zoom(1 / 1.4)),
+      button("Fit (f)", "⤢", () => this.fit()),
+    );
+    this.element = h(
+      "section",
+      { class: "pane", "aria-label": this.title },
+      h("h2", {}, h("span", {}, this.title), " ", h("small", {}, count(graph.nodes.length, "operation"))),
+      this.svg,
+      this.tools,
+    );
     this.drawing = new Drawing(this.svg);
     this.scene = new Scene(graph, app.shown);
     openWell(this.scene);
@@ -18,7 +36,11 @@ class Pane {
   }
 
   get title() {
-    return { graph: this.app.data.before ? "Compiled" : "Graph", before: "Exported", function: `Function ${this.graph.of}` }[this.graph.role];
+    return {
+      graph: this.app.data.before ? "Compiled" : "Graph",
+      before: "Exported",
+      function: `Function ${this.graph.of}`,
+    }[this.graph.role];
   }
 
   arrange() {
@@ -34,7 +56,8 @@ class Pane {
     const { view } = this;
     const first = !view.width && width > 0;
     // What was in the middle stays there.
-    if (width && !first) Object.assign(view, { x: view.x + (width - view.width) / 2, y: view.y + (height - view.height) / 2 });
+    if (width && !first)
+      Object.assign(view, { x: view.x + (width - view.width) / 2, y: view.y + (height - view.height) / 2 });
     if (width) Object.assign(view, { width, height });
     if (first) this.start();
     else if (width) this.redraw();
@@ -43,10 +66,18 @@ class Pane {
   /** What is seen first: all of it if it can be read, else its beginning, or what is selected. */
   start() {
     const { width, height } = this.arranged;
-    const k = Math.max(Math.min(1, (this.view.width - 24) / width, (this.view.height - 24) / height), Math.min(0.8, Math.max(0.45, (this.view.width - 24) / width)));
-    Object.assign(this.view, { k, x: (this.view.width - width * k) / 2, y: Math.max(8, (this.view.height - height * k) / 2) });
+    const k = Math.max(
+      Math.min(1, (this.view.width - 24) / width, (this.view.height - 24) / height),
+      Math.min(0.8, Math.max(0.45, (this.view.width - 24) / width)),
+    );
+    Object.assign(this.view, {
+      k,
+      x: (this.view.width - width * k) / 2,
+      y: Math.max(8, (this.view.height - height * k) / 2),
+    });
     if (height * k > this.view.height) this.view.y = 8;
-    if (width * k > this.view.width && this.graph.inputs.length) this.center(this.boxOf(this.graph.inputs[0]), false, true);
+    if (width * k > this.view.width && this.graph.inputs.length)
+      this.center(this.boxOf(this.graph.inputs[0]), false, true);
     if (this.app.selected && this.app.selected.graph === this.graph) this.show(this.app.selected, false);
     this.redraw();
   }
@@ -114,7 +145,14 @@ class Pane {
   flash(thing) {
     const box = this.visible(thing);
     if (!box) return;
-    const ring = s("rect", { class: "flash", x: box.x - 6, y: box.y - 6, width: box.w + 12, height: box.h + 12, rx: 12 });
+    const ring = s("rect", {
+      class: "flash",
+      x: box.x - 6,
+      y: box.y - 6,
+      width: box.w + 12,
+      height: box.h + 12,
+      rx: 12,
+    });
     this.drawing.world.append(ring);
     setTimeout(() => ring.remove(), 1200);
   }
@@ -142,8 +180,15 @@ class Pane {
   /** What is at a place on the screen, and whether it is where a group opens. */
   at(event) {
     const frame = this.svg.getBoundingClientRect();
-    const [x, y] = [(event.clientX - frame.left - this.view.x) / this.view.k, (event.clientY - frame.top - this.view.y) / this.view.k];
-    const inside = (box) => x >= box.x && x <= box.x + box.w && y >= box.y && y <= box.y + (box.kind === "open" ? Math.max(HEAD, 14 / this.view.k) : box.h);
+    const [x, y] = [
+      (event.clientX - frame.left - this.view.x) / this.view.k,
+      (event.clientY - frame.top - this.view.y) / this.view.k,
+    ];
+    const inside = (box) =>
+      x >= box.x &&
+      x <= box.x + box.w &&
+      y >= box.y &&
+      y <= box.y + (box.kind === "open" ? Math.max(HEAD, 14 / this.view.k) : box.h);
     const box = this.arranged.boxes.findLast(inside);
     if (!box) return null;
     const folds = box.kind === "open" || box.kind === "group";
@@ -159,7 +204,8 @@ class Pane {
       this.app.focus(this);
     });
     svg.addEventListener("pointermove", (event) => (pointers.size ? this.drag(event) : this.app.hover(this, event)));
-    for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, (event) => pointers.delete(event.pointerId));
+    for (const end of ["pointerup", "pointercancel"])
+      svg.addEventListener(end, (event) => pointers.delete(event.pointerId));
     svg.addEventListener("pointerleave", () => this.app.hover(this, null));
     svg.addEventListener("click", (event) => this.click(event));
     svg.addEventListener("focus", () => this.app.focus(this));
@@ -198,25 +244,5 @@ class Pane {
     // Not `dblclick`: the first click draws the box anew, and browsers then see clicks on two things.
     if (folds && (hit.onSign || event.detail === 2)) this.toggle(hit.thing);
     else this.app.select(hit ? hit.thing : null, { from: this });
-  }
-}
-
-/** Opens what makes a first look tell something: what stands alone, and then what is small, up to a screen full. */
-function openWell(scene) {
-  const boxes = (group) => scene.content.get(group).length;
-  let shown = boxes(null);
-  let level = scene.content.get(null).filter((thing) => thing.kind === "group");
-  while (level.length && shown < 40) {
-    const next = [];
-    for (const group of level.sort((a, b) => boxes(a) - boxes(b))) {
-      const inside = scene.content.get(group);
-      if (inside.length === 1 && inside[0].kind !== "group") continue; // one operation: its box says more
-      const alone = inside.length === 1 || shown < 10;
-      if (shown + boxes(group) - 1 > (alone ? 60 : 40)) continue;
-      scene.toggle(group, true);
-      shown += boxes(group) - 1;
-      next.push(...scene.content.get(group).filter((thing) => thing.kind === "group"));
-    }
-    level = next;
   }
 }

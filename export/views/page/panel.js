@@ -14,8 +14,22 @@ class Panel {
   }
 
   of(thing) {
-    const close = h("button", { type: "button", class: "close", "aria-label": "Close details (Esc)", title: "Close (Esc)", onclick: () => this.app.select(null) }, "×");
-    const parts = { node: () => this.ofNode(thing), group: () => this.ofGroup(thing), value: () => this.ofValue(thing) };
+    const close = h(
+      "button",
+      {
+        type: "button",
+        class: "close",
+        "aria-label": "Close details (Esc)",
+        title: "Close (Esc)",
+        onclick: () => this.app.select(null),
+      },
+      "×",
+    );
+    const parts = {
+      node: () => this.ofNode(thing),
+      group: () => this.ofGroup(thing),
+      value: () => this.ofValue(thing),
+    };
     return [close, ...parts[thing.kind]()];
   }
 
@@ -24,9 +38,22 @@ class Panel {
     const facts = graphs.map((graph) => [
       h("h3", {}, { graph: "Graph", before: "Made of", function: `Function ${graph.of}` }[graph.role]),
       h("p", {}, name(graph.name || "unnamed")),
-      h("p", { class: "muted" }, `${count(graph.nodes.length, "operation")}, ${count(graph.values.length, "value")}, ${count(graph.groups.length, "module call")}`),
+      h(
+        "p",
+        { class: "muted" },
+        `${count(graph.nodes.length, "operation")}, ${count(graph.values.length, "value")}, ${count(graph.groups.length, "module call")}`,
+      ),
     ]);
-    return [h("p", { class: "hint" }, "Click a box for what is known of it. Double click opens a layer. ", h("kbd", {}, "?"), " shows all keys."), ...facts];
+    return [
+      h(
+        "p",
+        { class: "hint" },
+        "Click a box for what is known of it. Double click opens a layer. ",
+        h("kbd", {}, "?"),
+        " shows all keys.",
+      ),
+      ...facts,
+    ];
   }
 
   ofNode(node) {
@@ -55,10 +82,23 @@ class Panel {
       h("h2", {}, name(group.name)),
       h("p", { class: "full-name" }, name(group.type || "class not known")),
       this.breadcrumb(group),
-      h("p", {}, h("button", { type: "button", onclick: () => pane.toggle(group) }, pane.scene.open.has(group) ? "Close" : "Open")),
+      h(
+        "p",
+        {},
+        h(
+          "button",
+          { type: "button", onclick: () => (pane.toggle(group), this.show(group)) },
+          pane.scene.open.has(group) ? "Close" : "Open",
+        ),
+      ),
       group.seconds !== null ? this.facts("Time", [["all operations", milliseconds(group.seconds)]]) : null,
-      group.worst ? [h("h3", {}, "Worst inside"), h("p", {}, this.link(group.worst.value)), this.finding(group.worst)] : null,
-      this.facts(count(group.size, "operation"), sorted.map(([op, number]) => [name(op), number.toLocaleString("en")])),
+      group.worst
+        ? [h("h3", {}, "Worst inside"), h("p", {}, this.link(group.worst.value)), this.finding(group.worst)]
+        : null,
+      this.facts(
+        count(group.size, "operation"),
+        sorted.map(([op, number]) => [name(op), number.toLocaleString("en")]),
+      ),
     ];
   }
 
@@ -68,27 +108,52 @@ class Panel {
       h("h2", {}, name(value.name)),
       h("p", { class: "full-name" }, typed(value)),
       value.findings.map((found) => this.finding(found)),
-      value.producer ? [h("h3", {}, "Made by"), h("ul", { class: "links" }, h("li", {}, this.link(value.producer)))] : null,
-      value.readers.length ? [h("h3", {}, "Read by"), h("ul", { class: "links" }, value.readers.map((node) => h("li", {}, this.link(node))))] : null,
+      value.producer
+        ? [h("h3", {}, "Made by"), h("ul", { class: "links" }, h("li", {}, this.link(value.producer)))]
+        : null,
+      value.readers.length
+        ? [
+            h("h3", {}, "Read by"),
+            h(
+              "ul",
+              { class: "links" },
+              value.readers.map((node) => h("li", {}, this.link(node))),
+            ),
+          ]
+        : null,
     ];
   }
 
   link(thing) {
     const words = thing.kind === "node" ? [h("b", {}, name(thing.op)), " ", name(thing.name)] : name(thing.name);
-    return h("button", { type: "button", class: "link", title: thing.name.slice(0, 300), onclick: () => this.app.select(thing, { move: true }) }, words);
+    return h(
+      "button",
+      {
+        type: "button",
+        class: "link",
+        title: thing.name.slice(0, 300),
+        onclick: () => this.app.select(thing, { move: true }),
+      },
+      words,
+    );
   }
 
   breadcrumb(thing) {
     const around = thing.kind === "group" ? thing.chain.slice(0, -1) : thing.chain;
     if (!around.length) return null;
-    return h("nav", { class: "path", "aria-label": "Modules around it" }, around.map((group) => [this.link(group), h("span", { class: "sep", "aria-hidden": "true" }, "›")]));
+    return h(
+      "nav",
+      { class: "path", "aria-label": "Modules around it" },
+      around.map((group) => [this.link(group), h("span", { class: "sep", "aria-hidden": "true" }, "›")]),
+    );
   }
 
   counterparts(node) {
     if (!this.app.data.before || node.graph.role === "function") return null;
     const list = node.counterparts.map((other) => h("li", {}, this.link(other)));
     const later = node.graph.role === "before";
-    if (!list.length) return later ? h("p", { class: "muted" }, "No node of the compiled graph says that it computes this one.") : null;
+    if (!list.length)
+      return later ? h("p", { class: "muted" }, "No node of the compiled graph says that it computes this one.") : null;
     const words = later ? "Became" : node.counterparts.length > 1 ? `Fused of ${node.counterparts.length}` : "Was";
     const fused = later && node.counterparts.some((other) => other.counterparts.length > 1);
     return [h("h3", {}, fused ? "Fused into" : words), h("ul", { class: "links" }, list)];
@@ -99,11 +164,25 @@ class Panel {
     return h(
       "section",
       { class: `finding status-${STATUSES.indexOf(found.status)}` },
-      h("h3", {}, h("span", { class: "dot" }), found.status, found.call ? h("small", {}, ` call ${found.call}`) : null, found.first ? h("small", { class: "first-mark" }, " first divergence") : null),
+      h(
+        "h3",
+        {},
+        h("span", { class: "dot" }),
+        found.status,
+        found.call ? h("small", {}, ` call ${found.call}`) : null,
+        found.first ? h("small", { class: "first-mark" }, " first divergence") : null,
+      ),
       found.error !== null ? h("p", { class: "big" }, numberCell(found.error), h("small", {}, " error")) : null,
       found.text ? h("p", {}, found.text) : null,
       found.evidence ? h("p", { class: "muted" }, `reference: ${found.evidence}`) : null,
-      found.seconds !== null ? h("p", {}, "takes ", h("data", { class: "number", "data-value": exact(found.seconds) }, milliseconds(found.seconds))) : null,
+      found.seconds !== null
+        ? h(
+            "p",
+            {},
+            "takes ",
+            h("data", { class: "number", "data-value": exact(found.seconds) }, milliseconds(found.seconds)),
+          )
+        : null,
       facts.length ? this.facts("", facts) : null,
       found.expected || found.actual ? statisticsTable(found.expected, found.actual) : null,
       found.histogram ? histogram(found.histogram) : null,
@@ -112,12 +191,18 @@ class Panel {
 
   values(title, values) {
     if (!values.length) return null;
-    const row = (value) => (value ? h("li", {}, this.link(value), h("small", {}, typed(value))) : h("li", { class: "muted" }, "left out"));
+    const row = (value) =>
+      value ? h("li", {}, this.link(value), h("small", {}, typed(value))) : h("li", { class: "muted" }, "left out");
     return [h("h3", {}, title), h("ul", { class: "links" }, values.map(row))];
   }
 
   attributes(node) {
-    return node.attributes.length ? this.facts("Attributes", node.attributes.map(([key, text]) => [name(key), h("code", {}, name(text))])) : null;
+    return node.attributes.length
+      ? this.facts(
+          "Attributes",
+          node.attributes.map(([key, text]) => [name(key), h("code", {}, name(text))]),
+        )
+      : null;
   }
 
   origin(node) {
@@ -132,12 +217,25 @@ class Panel {
       node.module && ["module", name(node.module)],
       unknown.length && ["computes", unknown.map((origin) => h("div", {}, name(origin)))],
     ].filter(Boolean);
-    const calls = node.stack.map(([path, type, source]) => h("li", {}, name(path || "(the model)"), " ", h("small", {}, [type, source].filter(Boolean).join(" · "))));
-    return [facts.length ? this.facts("From", facts) : null, calls.length ? [h("h3", {}, "Calls around it"), h("ol", { class: "stack" }, calls)] : null];
+    const calls = node.stack.map(([path, type, source]) =>
+      h("li", {}, name(path || "(the model)"), " ", h("small", {}, [type, source].filter(Boolean).join(" · "))),
+    );
+    return [
+      facts.length ? this.facts("From", facts) : null,
+      calls.length ? [h("h3", {}, "Calls around it"), h("ol", { class: "stack" }, calls)] : null,
+    ];
   }
 
   facts(title, rows) {
-    const table = h("table", { class: "facts" }, h("tbody", {}, rows.map(([key, held]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", {}, held)))));
+    const table = h(
+      "table",
+      { class: "facts" },
+      h(
+        "tbody",
+        {},
+        rows.map(([key, held]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", {}, held))),
+      ),
+    );
     return [title ? h("h3", {}, title) : null, table];
   }
 }

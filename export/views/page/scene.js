@@ -4,7 +4,6 @@
 
 const HEAD = 32; // of an opened group, above what is in it
 const PAD = 18;
-const FONTS = { op: "600 12.5px", small: "400 11px", tiny: "400 10px" };
 
 class Scene {
   constructor(graph, shown) {
@@ -23,8 +22,10 @@ class Scene {
     const { graph } = this;
     for (const value of graph.inputs) this.add(value, [], "input");
     for (const node of graph.nodes) if (shown.weights || !node.fixed) this.add(node, node.chain, "node");
-    if (shown.weights) for (const value of graph.values) if (weightOf(value)) this.add(value, common(value), "parameter");
-    for (const value of graph.values) if (shown.tensors && this.between(value)) this.add(value, value.producer.chain, value.role);
+    if (shown.weights)
+      for (const value of graph.values) if (weightOf(value)) this.add(value, common(value), "parameter");
+    for (const value of graph.values)
+      if (shown.tensors && this.between(value)) this.add(value, value.producer.chain, value.role);
     for (const value of graph.outputs) this.add(value, [], "output");
     this.wires = graph.values.map((value) => this.wire(value)).filter(Boolean);
     this.content = new Map([[null, []]]);
@@ -35,11 +36,19 @@ class Scene {
   }
 
   between(value) {
-    return value.producer && this.cellOf.has(value.producer) && (value.role === "intermediate" || value.role === "view");
+    return (
+      value.producer && this.cellOf.has(value.producer) && (value.role === "intermediate" || value.role === "view")
+    );
   }
 
   add(thing, chain, role) {
-    const cell = { kind: thing.kind === "node" ? "node" : "value", thing, chain, role, ...measured(thing, role, this.shown) };
+    const cell = {
+      kind: thing.kind === "node" ? "node" : "value",
+      thing,
+      chain,
+      role,
+      ...measured(thing, role, this.shown),
+    };
     this.cells.push(cell);
     this.cellOf.set(role === "output" ? `out ${thing.id}` : thing, cell);
   }
@@ -173,7 +182,14 @@ function edge(link, runs, ends, left, top, container, y, alone) {
   const last = y + container.height;
   const start = container.items[link.from];
   const from = (at) => (start.pin && at === 0 ? y : at + top); // what comes in does so at the border
-  const placed = runs.map(([x1, y1, bend, x2, end, y2]) => [x1 + left, from(y1), bend + top, x2 + left, end + top, y2 + top]);
+  const placed = runs.map(([x1, y1, bend, x2, end, y2]) => [
+    x1 + left,
+    from(y1),
+    bend + top,
+    x2 + left,
+    end + top,
+    y2 + top,
+  ]);
   const heads = [];
   for (const [x, at, item] of ends) {
     if (item.pin) placed.push([x + left, at + top, last, x + left, last, last]);
@@ -184,7 +200,13 @@ function edge(link, runs, ends, left, top, container, y, alone) {
   const box = { x: Math.min(...xs), y: Math.min(...ys), right: Math.max(...xs), bottom: Math.max(...ys) };
   const labelled = alone && !start.pin && !start.inside;
   const low = start.thing && start.thing.kind === "group" ? 4 : 0; // behind a folded group lies another card
-  return { value: link.wire.value, runs: placed, heads, box, label: labelled ? [placed[0][0], placed[0][1] + low] : null };
+  return {
+    value: link.wire.value,
+    runs: placed,
+    heads,
+    box,
+    label: labelled ? [placed[0][0], placed[0][1] + low] : null,
+  };
 }
 
 function weightOf(value) {
@@ -197,39 +219,22 @@ function common(value) {
   return first.filter((group, depth) => others.every((chain) => chain[depth] === group));
 }
 
-/** The size of a box, and the lines of text in it. */
-function measured(thing, role, shown = {}) {
-  const lines = textOf(thing, role, shown);
-  const width = lines.reduce((most, [text, font]) => Math.max(most, Math.min(220, textWidth(text.slice(0, 60), font))), 0);
-  const mark = thing.worst && thing.worst.error !== null ? textWidth(short(thing.worst.error), FONTS.small) + 14 : 0;
-  const lead = textWidth(lines[0][0].slice(0, 60), lines[0][1]);
-  const room = thing.kind === "group" ? 58 : 26;
-  const w = Math.ceil(Math.max(role === "input" || role === "output" ? 60 : 76, width + room, Math.min(220, lead) + mark + room));
-  return { lines, w, h: 10 + 15 * lines.length + (thing.kind === "group" ? 4 : 0) };
-}
-
-/** Pairs of text and font. */
-function textOf(thing, role, shown) {
-  if (thing.kind === "group") {
-    const type = thing.type.slice(thing.type.lastIndexOf(".") + 1);
-    const size = count(thing.size, "operation");
-    if (role === "open") return [[`${thing.name}   ${type}`, FONTS.op]];
-    return [[thing.name, FONTS.op], [type ? `${type} · ${size}` : size, FONTS.small]];
+/** Opens what makes a first look tell something: what stands alone, and then what is small, up to a screen full. */
+function openWell(scene) {
+  const boxes = (group) => scene.content.get(group).length;
+  let shown = boxes(null);
+  let level = scene.content.get(null).filter((thing) => thing.kind === "group");
+  while (level.length && shown < 40) {
+    const next = [];
+    for (const group of level.sort((a, b) => boxes(a) - boxes(b))) {
+      const inside = scene.content.get(group);
+      if (inside.length === 1 && inside[0].kind !== "group") continue; // one operation: its box says more
+      const alone = inside.length === 1 || shown < 10;
+      if (shown + boxes(group) - 1 > (alone ? 60 : 40)) continue;
+      scene.toggle(group, true);
+      shown += boxes(group) - 1;
+      next.push(...scene.content.get(group).filter((thing) => thing.kind === "group"));
+    }
+    level = next;
   }
-  if (thing.kind === "value") return [[thing.name, FONTS.small], [typed(thing), FONTS.tiny]];
-  const lines = [[bare(thing.op), FONTS.op], [thing.name, FONTS.small]];
-  if (shown.weights) return lines;
-  const chips = [...new Set(thing.reads.map(chip).filter(Boolean))];
-  if (chips.length) lines.push([chips.slice(0, 3).join("  ·  ") + (chips.length > 3 ? "  …" : ""), FONTS.tiny]);
-  return lines;
-}
-
-/** What a box says of a weight that it reads, or of what is made of weights; nothing of a plain number. */
-function chip(value) {
-  if (value.role !== "parameter" && !(value.producer && value.producer.fixed)) return "";
-  let root = value;
-  while (root.producer && root.producer.reads.length) [root] = root.producer.reads;
-  if (root.role !== "parameter") return "";
-  const shape = (value.shape || root.shape || []).join("×");
-  return `${root.name.slice(-80).split(".").at(-1)}${shape ? ` ${shape}` : ""}`;
 }

@@ -2,7 +2,12 @@
 // elements, so that twenty thousand scroll as smoothly as twenty.
 
 const ROW = 27; // pixels, as in `page.css`
-const TEXT = { value: (row) => row.value.name, operator: (row) => (row.node ? row.node.op : row.value.role), module: (row) => (row.node ? row.node.module || row.node.chain.at(-1)?.path || "" : ""), type: (row) => typed(row.value) };
+const TEXT = {
+  value: (row) => row.value.name,
+  operator: (row) => (row.node ? row.node.op : row.value.role),
+  module: (row) => (row.node ? row.node.module || row.node.chain.at(-1)?.path || "" : ""),
+  type: (row) => typed(row.value),
+};
 
 class Table {
   constructor(app) {
@@ -10,18 +15,52 @@ class Table {
     this.rows = rowsOf(app.data);
     this.columns = columnsOf(app.data);
     this.sort = { column: this.columns[0], down: false };
-    this.filter = h("input", { type: "search", placeholder: "Filter rows", "aria-label": "Filter rows", oninput: () => this.choose() });
+    this.filter = h("input", {
+      type: "search",
+      placeholder: "Filter rows",
+      "aria-label": "Filter rows",
+      oninput: () => this.choose(),
+    });
     const statuses = [...new Set(this.rows.map((row) => row.found && row.found.status).filter(Boolean))];
-    this.status = h("select", { "aria-label": "Status", onchange: () => this.choose() }, h("option", { value: "" }, "any status"), statuses.map((status) => h("option", { value: status }, status)));
+    this.status = h(
+      "select",
+      { "aria-label": "Status", onchange: () => this.choose() },
+      h("option", { value: "" }, "any status"),
+      statuses.map((status) => h("option", { value: status }, status)),
+    );
     this.number = h("span", { class: "muted", role: "status" });
-    this.head = h("tr", { "aria-rowindex": 1 }, this.columns.map((column) => this.header(column)));
+    this.head = h(
+      "tr",
+      { "aria-rowindex": 1 },
+      this.columns.map((column) => this.header(column)),
+    );
     this.above = h("tr", { class: "space", "aria-hidden": "true" });
     this.below = h("tr", { class: "space", "aria-hidden": "true" });
     this.body = h("tbody", {});
-    const widths = h("colgroup", {}, this.columns.map((column) => h("col", { class: column.kind })));
+    const widths = h(
+      "colgroup",
+      {},
+      this.columns.map((column) => h("col", { class: column.kind })),
+    );
     this.table = h("table", { class: "rows", "aria-label": "All rows" }, widths, h("thead", {}, this.head), this.body);
-    this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", "aria-label": "Rows: up and down select", onscroll: soon(() => this.fill()), onkeydown: (event) => this.key(event) }, this.table);
-    this.element = h("section", { class: "table", "aria-label": "Table" }, h("div", { class: "bar" }, this.filter, statuses.length ? this.status : null, this.number), this.scroller);
+    this.scroller = h(
+      "div",
+      {
+        class: "scroller",
+        tabindex: 0,
+        role: "region",
+        "aria-label": "Rows: up and down select",
+        onscroll: soon(() => this.fill()),
+        onkeydown: (event) => this.key(event),
+      },
+      this.table,
+    );
+    this.element = h(
+      "section",
+      { class: "table", "aria-label": "Table" },
+      h("div", { class: "bar" }, this.filter, statuses.length ? this.status : null, this.number),
+      this.scroller,
+    );
     new ResizeObserver(() => this.fill()).observe(this.scroller);
     this.choose();
   }
@@ -44,7 +83,10 @@ class Table {
     this.shown = this.rows.filter(fits);
     const keys = new Map(this.shown.map((row) => [row, (column.key || column.of)(row)]));
     this.shown.sort((a, b) => compared(keys.get(a), keys.get(b), down) || a.at - b.at);
-    this.number.textContent = this.shown.length === this.rows.length ? count(this.rows.length, "row") : `${this.shown.length.toLocaleString("en")} of ${count(this.rows.length, "row")}`;
+    this.number.textContent =
+      this.shown.length === this.rows.length
+        ? count(this.rows.length, "row")
+        : `${this.shown.length.toLocaleString("en")} of ${count(this.rows.length, "row")}`;
     this.table.setAttribute("aria-rowcount", this.shown.length + 1);
     for (const [at, header] of [...this.head.children].entries()) {
       const sorted = this.columns[at] === column;
@@ -57,7 +99,9 @@ class Table {
   /** Makes the rows in sight, or all for the printer. */
   fill(anew = false, all = false) {
     const from = all ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - 8);
-    const to = all ? this.shown.length : Math.min(this.shown.length, from + Math.ceil(this.scroller.clientHeight / ROW) + 16);
+    const to = all
+      ? this.shown.length
+      : Math.min(this.shown.length, from + Math.ceil(this.scroller.clientHeight / ROW) + 16);
     if (!anew && from === this.from && to === this.to) return;
     Object.assign(this, { from, to });
     this.above.style.height = `${from * ROW}px`;
@@ -68,13 +112,31 @@ class Table {
 
   row(row, at) {
     const chosen = this.app.selected && (this.app.selected === row.node || this.app.selected === row.value);
-    const classes = [chosen && "selected", row.found && `status-${STATUSES.indexOf(row.found.status)}`, row.found && row.found.diverged && "diverged"];
+    const classes = [
+      chosen && "selected",
+      row.found && `status-${STATUSES.indexOf(row.found.status)}`,
+      row.found && row.found.diverged && "diverged",
+    ];
     const cells = this.columns.map((column) => {
       const held = column.of(row);
       if (column.kind.startsWith("number")) return h("td", { class: column.kind }, numberCell(held));
-      return h("td", { class: column.kind, title: String(held).slice(0, 500) }, column.kind === "status" && h("span", { class: "dot" }), name(String(held).slice(0, 200)));
+      return h(
+        "td",
+        { class: column.kind, title: String(held).slice(0, 500) },
+        column.kind === "status" && h("span", { class: "dot" }),
+        name(String(held).slice(0, 200)),
+      );
     });
-    const element = h("tr", { class: classes.filter(Boolean).join(" "), "aria-rowindex": at + 2, "aria-selected": chosen ? "true" : "false", onclick: () => this.pick(row) }, cells);
+    const element = h(
+      "tr",
+      {
+        class: classes.filter(Boolean).join(" "),
+        "aria-rowindex": at + 2,
+        "aria-selected": chosen ? "true" : "false",
+        onclick: () => this.pick(row),
+      },
+      cells,
+    );
     element.dataset.row = row.at;
     return element;
   }
@@ -87,7 +149,8 @@ class Table {
   show(thing) {
     const at = this.shown.findIndex((row) => row.node === thing || row.value === thing);
     const { scrollTop, clientHeight } = this.scroller;
-    if (at >= 0 && (at * ROW < scrollTop || (at + 3) * ROW > scrollTop + clientHeight)) this.scroller.scrollTop = at * ROW - clientHeight / 2;
+    if (at >= 0 && (at * ROW < scrollTop || (at + 3) * ROW > scrollTop + clientHeight))
+      this.scroller.scrollTop = at * ROW - clientHeight / 2;
     this.fill(true);
   }
 
@@ -96,7 +159,9 @@ class Table {
     if (!step || !this.shown.length) return;
     event.preventDefault();
     event.stopPropagation();
-    const now = this.shown.findIndex((row) => this.app.selected && (row.node === this.app.selected || row.value === this.app.selected));
+    const now = this.shown.findIndex(
+      (row) => this.app.selected && (row.node === this.app.selected || row.value === this.app.selected),
+    );
     this.pick(this.shown[Math.max(0, Math.min(this.shown.length - 1, now + step))]);
     this.show(this.app.selected);
   }
@@ -104,10 +169,18 @@ class Table {
 
 function rowsOf(data) {
   const values = () => data.graphs.flatMap((graph) => graph.nodes.flatMap((node) => node.outputs.filter(Boolean)));
-  const rows = data.findings.length ? data.findings.map((found) => ({ found, value: found.value })) : values().map((value) => ({ found: null, value }));
+  const rows = data.findings.length
+    ? data.findings.map((found) => ({ found, value: found.value }))
+    : values().map((value) => ({ found: null, value }));
   rows.forEach((row, at) => {
     Object.assign(row, { at, node: row.value.producer, graph: row.value.graph });
-    row.words = () => (row.kept ||= [...Object.values(TEXT).map((of) => of(row)), row.found ? `${row.found.status} ${row.found.text}` : ""].join("\n").toLowerCase());
+    row.words = () =>
+      (row.kept ||= [
+        ...Object.values(TEXT).map((of) => of(row)),
+        row.found ? `${row.found.status} ${row.found.text}` : "",
+      ]
+        .join("\n")
+        .toLowerCase());
   });
   return rows;
 }
@@ -118,7 +191,12 @@ function columnsOf(data) {
   const measures = [...new Set(data.findings.flatMap((each) => [...each.measures.keys()]))];
   const graphs = { graph: data.before ? "compiled" : "graph", before: "exported", function: "function" };
   return [
-    { title: "#", kind: "number place", of: (row) => (row.node ? row.node.id : -1), key: (row) => row.graph.place * 1e9 + (row.node ? row.node.id : -1) },
+    {
+      title: "#",
+      kind: "number place",
+      of: (row) => (row.node ? row.node.id : -1),
+      key: (row) => row.graph.place * 1e9 + (row.node ? row.node.id : -1),
+    },
     data.graphs.length > 1 && { title: "graph", kind: "word", of: (row) => graphs[row.graph.role] },
     data.findings.length && found("status", "status", (each) => each.status),
     data.findings.length && found("error", "number", (each) => each.error),
