@@ -78,7 +78,8 @@ class App {
     this.stage.classList.toggle("both", graphs.length > 1);
     this.active = this.paneFor(graphs.at(-1));
     if (this.top.graph) this.top.graph.value = graphs.length > 1 ? "both" : graphs[0].place;
-    for (const graph of graphs) this.paneFor(graph).resize();
+    for (const graph of graphs) this.paneFor(graph).resize(graphs.length !== this.shownGraphs);
+    this.shownGraphs = graphs.length;
   }
 
   /** A graph by its place, or "both". */

@@ -46,8 +46,9 @@ class Drawing {
     const [right, bottom] = [left + view.width / view.k + 120, top + view.height / view.k + 120];
     const wanted = new Map();
     this.scene.boxes.forEach((box, at) => {
-      if (box.x < right && box.x + box.w > left && box.y < bottom && box.y + box.h > top)
-        wanted.set(`b${at}`, () => this.box(box));
+      if (!(box.x < right && box.x + box.w > left && box.y < bottom && box.y + box.h > top)) return;
+      wanted.set(`b${at}`, () => this.box(box));
+      if (box.kind === "open") wanted.set(`h${at}`, () => this.heading(box));
     });
     this.scene.edges.forEach((edge, at) => {
       const { x, y, right: end, bottom: low } = edge.box;
@@ -77,7 +78,8 @@ class Drawing {
 
   box(box) {
     const { thing, kind } = box;
-    const classes = `box ${kind} ${this.look.colours.of(thing)} ${box.cell.role ? `role-${box.cell.role}` : ""} ${this.state(thing)}`;
+    const depth = kind === "open" ? `nested-${thing.chain.length % 2}` : "";
+    const classes = ["box", kind, depth, this.look.colours.of(thing), roleClass(box), this.state(thing)].join(" ");
     const element = s("g", { class: classes, transform: `translate(${box.x} ${box.y})` });
     element.dataset.layer = kind === "open" ? "opened" : "boxes";
     element.dataset[thing.kind] = thing.id;
@@ -98,20 +100,22 @@ class Drawing {
         }),
       );
     }
-    if (kind === "open" || kind === "group") element.append(...sign(kind === "open"));
-    if (kind === "open") element.append(...this.heading(box));
-    else element.append(...this.lines(box));
+    if (kind === "group") element.append(...sign(false));
+    if (kind !== "open") element.append(...this.lines(box));
     return element;
   }
 
-  heading({ thing, w, cell }) {
+  /** What is written on an opened group: over the lines that come in through it. */
+  heading({ thing, x, y, w }) {
     const type = thing.type.slice(thing.type.lastIndexOf(".") + 1);
     const own = clip(thing.name, w - 60, FONTS.op);
     const at = 34 + textWidth(own, FONTS.op) + 10;
-    return [
-      s("text", { class: "op", x: 34, y: 20.5 }, own),
-      type && w - at > 50 && s("text", { class: "small", x: at, y: 20.5 }, clip(type, w - at - 16, FONTS.small)),
-    ].filter(Boolean);
+    const element = s("g", { class: `heading ${this.state(thing)}`, transform: `translate(${x} ${y})` });
+    element.dataset.layer = "boxes";
+    element.append(...sign(true), s("text", { class: "op", x: 34, y: 20.5 }, own));
+    if (type && w - at > 50)
+      element.append(s("text", { class: "small", x: at, y: 20.5 }, clip(type, w - at - 16, FONTS.small)));
+    return element;
   }
 
   lines(box) {
@@ -169,8 +173,7 @@ class Drawing {
     const kinds = { opened: new Map(), boxes: new Map() };
     for (const box of this.scene.boxes) {
       const colour = box.kind === "open" ? "plain" : this.look.colours.of(box.thing);
-      const role = box.cell.role && box.cell.role !== "node" ? `role-${box.cell.role}` : "";
-      const classes = `box far ${box.kind} ${colour} ${role} ${this.state(box.thing)}`;
+      const classes = ["box far", box.kind, colour, roleClass(box), this.state(box.thing)].join(" ");
       const parts = kinds[box.kind === "open" ? "opened" : "boxes"];
       parts.set(classes, `${parts.get(classes) || ""}M${box.x} ${box.y}h${box.w}v${box.h}h${-box.w}z`);
     }
@@ -216,6 +219,10 @@ class Drawing {
     }
     this.labels.replaceChildren(...signs);
   }
+}
+
+function roleClass({ cell }) {
+  return cell.role && cell.role !== "node" ? `role-${cell.role}` : "";
 }
 
 function level(scale) {

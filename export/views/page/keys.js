@@ -3,20 +3,20 @@
 const KEYS = [
   ["/", "search", (app) => app.search.input.focus()],
   ["f", "fit the graph into its frame", (app) => app.active.fit()],
-  ["+", "zoom in", (app) => app.active.zoom(1.4)],
-  ["-", "zoom out", (app) => app.active.zoom(1 / 1.4)],
-  ["ArrowLeft", "move left", (app) => app.active.pan(80, 0, true)],
-  ["ArrowRight", "move right", (app) => app.active.pan(-80, 0, true)],
-  ["ArrowUp", "move up", (app) => app.active.pan(0, 80, true)],
-  ["ArrowDown", "move down", (app) => app.active.pan(0, -80, true)],
+  ["+", "zoom in and out", (app) => app.active.zoom(1.4)],
+  ["-", "", (app) => app.active.zoom(1 / 1.4)],
+  ["ArrowLeft", "move", (app) => app.active.pan(80, 0, true)],
+  ["ArrowRight", "", (app) => app.active.pan(-80, 0, true)],
+  ["ArrowUp", "", (app) => app.active.pan(0, 80, true)],
+  ["ArrowDown", "", (app) => app.active.pan(0, -80, true)],
   ["Enter", "open or close the selected group, or the one around the selected operation", (app) => app.fold()],
-  ["o", "open all groups in sight", (app) => app.active.openAll(true)],
-  ["c", "close all groups", (app) => app.active.openAll(false)],
-  ["j", "select what reads the selected operation's output", (app) => app.follow(1)],
-  ["k", "select what makes the selected operation's input", (app) => app.follow(-1)],
+  ["o", "open all groups in sight, close all", (app) => app.active.openAll(true)],
+  ["c", "", (app) => app.active.openAll(false)],
+  ["j", "follow the data to what reads it, and back to what made it", (app) => app.follow(1)],
+  ["k", "", (app) => app.follow(-1)],
   ["d", "first divergence", (app) => app.toFirst()],
-  ["n", "next divergence", (app) => app.toNext(1)],
-  ["N", "divergence before", (app) => app.toNext(-1)],
+  ["n", "next divergence, and the one before", (app) => app.toNext(1)],
+  ["N", "", (app) => app.toNext(-1)],
   ["p", "path from the first divergence", (app) => app.togglePath()],
   ["s", "one graph, or both side by side", (app) => app.toggleSides()],
   ["v", "values between the operations", (app) => app.toggleShown("tensors")],
@@ -41,9 +41,12 @@ function listenToKeys(app) {
 }
 
 function helpOn() {
-  const rows = KEYS.map(([key, words]) =>
-    h("tr", {}, h("th", { scope: "row" }, h("kbd", {}, SIGNS[key] || key)), h("td", {}, words)),
-  );
+  const rows = []; // a key without words of its own stands with the one before it
+  for (const [key, words] of KEYS) {
+    const sign = h("kbd", {}, SIGNS[key] || key);
+    if (words) rows.push(h("tr", {}, h("th", { scope: "row" }, sign), h("td", {}, words)));
+    else rows.at(-1).firstChild.append(" ", sign);
+  }
   const close = h(
     "button",
     { type: "button", class: "close", "aria-label": "Close", onclick: () => dialog.close() },

@@ -51,10 +51,11 @@ class Pane {
     if (this.view.width) this.drawing.draw(this.arranged, this.view, this.app.look);
   }
 
-  resize() {
+  /** Takes the room that it has; `anew`: as if it were seen for the first time. */
+  resize(anew = false) {
     const { width, height } = this.svg.getBoundingClientRect();
     const { view } = this;
-    const first = !view.width && width > 0;
+    const first = width > 0 && (anew || !view.width);
     // What was in the middle stays there.
     if (width && !first)
       Object.assign(view, { x: view.x + (width - view.width) / 2, y: view.y + (height - view.height) / 2 });

@@ -7,21 +7,28 @@ const BETWEEN = 30; // from one layer to the next, at least
  * and down at last: what reads one value then stands straight below it. */
 function place(layers) {
   for (const layer of layers) settle(layer, () => [0, 1e-3]);
+  const size = layers.reduce((sum, layer) => sum + layer.length, 0);
+  sweep(layers, size > 4000 ? 5 : 13);
+  const inner = layers.filter((layer) => !layer.some(pinned));
+  if (!inner.length || inner.length === layers.length) return;
+  // Lines come in and go out in the middle of a container: a row of them stands straight, then.
+  const spots = inner.flat();
+  const [left] = bounds(spots.map((spot) => spot.x - spot.w / 2));
+  const [, right] = bounds(spots.map((spot) => spot.x + spot.w / 2));
+  for (const layer of layers) if (layer.some(pinned)) settle(layer, () => [(left + right) / 2, 1]);
+  sweep(inner, 3);
+}
+
+function sweep(layers, times) {
   // Opened groups stand middle below middle: by their ports, each of a row of layers would stand further to the side.
-  const [out, into] = [(pair) => (pair.above.fixed ? 0 : pair.out), (pair) => (pair.below.fixed ? 0 : pair.into)];
+  const out = (pair) => (pair.above.fixed ? 0 : pair.out);
+  const into = (pair) => (pair.below.fixed ? 0 : pair.into);
   const above = (spot) => spot.up.map((pair) => [pair.above.x + out(pair) - into(pair), pair.worth]);
   const below = (spot) => spot.down.map((pair) => [pair.below.x + into(pair) - out(pair), pair.worth]);
-  const size = layers.reduce((sum, layer) => sum + layer.length, 0);
-  for (let sweep = 0; sweep < (size > 4000 ? 5 : 13); sweep++) {
-    const near = sweep % 2 === 0 ? above : below;
-    for (const layer of sweep % 2 === 0 ? layers : [...layers].reverse())
-      settle(layer, (spot) => median(near(spot), spot));
+  for (let time = 0; time < times; time++) {
+    const [near, turn] = time % 2 === 0 ? [above, layers] : [below, [...layers].reverse()];
+    for (const layer of turn) settle(layer, (spot) => median(near(spot), spot));
   }
-  const spots = layers.flat().filter((spot) => !pinned(spot));
-  if (!spots.length) return;
-  const [left, right] = [(spot) => spot.x - spot.w / 2, (spot) => spot.x + spot.w / 2];
-  const middle = (Math.min(...bounds(spots.map(left))) + Math.max(...bounds(spots.map(right)))) / 2;
-  for (const layer of layers) if (layer.some(pinned)) settle(layer, (spot) => [pinned(spot) ? middle : spot.x, 1]);
 }
 
 function pinned(spot) {

@@ -64,8 +64,8 @@ function lanesOf(spots, links, most) {
 }
 
 function join(link, above, below) {
-  // A straight way from box to box is worth most, then straight lanes.
-  const worth = above.item && below.item ? 4 : above.item || below.item ? 1 : 6;
+  // A straight way from box to box is worth most by far: lanes make room for it. Then come straight lanes.
+  const worth = above.item && below.item ? 1000 : above.item || below.item ? 1 : 4;
   const pair = { link, above, below, out: 0, into: 0, worth };
   above.down.push(pair);
   below.up.push(pair);
