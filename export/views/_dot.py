@@ -58,21 +58,34 @@ class _Dot:
         yield "}"
 
     def _boxes(self) -> Iterator[str]:
-        """All that is drawn, each in the frames of its group; without recursion, as modules nest as they like."""
-        inside: dict[int | None, list[str]] = {}
-        for place, node in enumerate(self._graph.nodes):
-            inside.setdefault(self._folding.places[place], []).append(self._operation(place, node))
+        """All that is drawn, and the frames around it: of these, Netron reads nothing, and so they only name it."""
+        graph, folding = self._graph, self._folding
+        inside: list[list[str]] = [[] for _ in folding.groups]
+        for place, node in enumerate(graph.nodes):
+            yield f"  {self._operation(place, node)}"
+            self._put(inside, folding.places[place], place)
         for name in self._given:
-            inside.setdefault(self._home(name), []).append(self._held(name))
-        for place, name in enumerate(self._graph.outputs, len(self._graph.nodes) + len(self._given)):
-            inside.setdefault(None, []).append(self._box(place, "output", name))
-        for place in reversed(range(len(self._folding.groups))):  # those inside stand behind those around
-            group = self._folding.groups[place]
+            yield f"  {self._held(name)}"
+            self._put(inside, self._home(name), self._source[name])
+        for place, name in enumerate(graph.outputs, len(graph.nodes) + len(self._given)):
+            yield f"  {self._box(place, 'output', name)}"
+        yield from self._frames(inside)
+
+    def _put(self, inside: list[list[str]], group: int | None, place: int) -> None:
+        if group is not None:
+            inside[group].append(f"{place};")
+
+    def _frames(self, inside: list[list[str]]) -> Iterator[str]:
+        """The frames, one in the other; without recursion, as modules nest as they like."""
+        groups = self._folding.groups
+        for place in reversed(range(len(groups))):  # those inside stand behind those around
+            group = groups[place]
             title = f"{group} ({group.type.rpartition('.')[2]})" if group.type else str(group)
-            body = "\n".join(f"  {line}" for text in inside.get(place, []) for line in text.split("\n"))
-            framed = f"subgraph cluster_{place} {{\n  label={_quoted(cut(title, _LABEL))};\n{body}\n}}"
-            inside.setdefault(group.parent, []).append(framed)
-        yield from (f"  {line}" for text in inside.get(None, []) for line in text.split("\n"))
+            framed = f"subgraph cluster_{place} {{ label={_quoted(cut(title, _LABEL))}; {' '.join(inside[place])} }}"
+            if group.parent is None:
+                yield f"  {framed}"
+            else:
+                inside[group.parent].append(framed)
 
     def _home(self, name: str) -> int | None:
         """The group of all that read a constant; None for what is read in several, and for an input."""
@@ -139,4 +152,5 @@ def _quoted(*lines: str) -> str:
 
 
 def _escaped(line: str) -> str:
-    return one_line(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;")
+    # Netron ends a string at `\"`, too; in what is shown, Graphviz reads `&quot;` as HTML does.
+    return one_line(line).replace("\\", "\\\\").replace("&", "&amp;").replace('"', "&quot;")

@@ -43,7 +43,7 @@ def annotated(graph: Graph, model: ir.Model) -> Drawing:
 
 
 def _metadata(facts: Mapping[str, str]) -> dict[str, str]:
-    return {f"filch.{name.replace(' ', '_')}": unicode(text) for name, text in facts.items()}
+    return {unicode(f"filch.{name.replace(' ', '_')}"): unicode(text) for name, text in facts.items()}
 
 
 def _values(graph: ir.Graph) -> Iterable[ir.Value]:
