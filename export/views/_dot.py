@@ -101,7 +101,8 @@ class _Dot:
         found = self._facts.worst(node)
         title = [node.op, *([_told(found)] if found else [])]
         facts = [f"{name}: {text}" for name, text in self._facts.of_node(node).items()]
-        return _statement(place, title, [node.name, *facts], "operation", found)
+        role = "operation" if node.reads else "constant"
+        return _statement(place, title, [node.name, *facts], role, found)
 
     def _held(self, name: str) -> str:
         return self._box(self._source[name], "input" if name in self._graph.inputs else "constant", name)
