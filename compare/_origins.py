@@ -1,6 +1,7 @@
 """Which exported nodes a compiled node computes."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache, cached_property
 
 from filch.export import Graph, Node
@@ -43,6 +44,11 @@ class Origins:
             return False
         known = self.known_as(node.outputs[0])
         return known in self.exported.known and known == self.known_as(node.inputs[0])
+
+    def drawn(self) -> Graph:
+        """The compiled graph with the origins of each of its nodes."""
+        told = (replace(node, origins=tuple(item.name for item in self.of(node))) for node in self.compiled.nodes)
+        return replace(self.compiled, nodes=tuple(told))
 
     def of(self, node: Node) -> tuple[Node, ...]:
         """The exported nodes that a compiled node computes, alone or with its neighbours.
