@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -17,6 +18,7 @@ from pictures import fused_graph, judged_graph
 from filch.export import Graph, Node, ViewError, graph_from_fx
 from filch.export.views import Drawing, draw, get_view, netron, save, view_names
 
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "views.md"
 FILES = [(name, suffix) for name in ("text", "hidet", "netron", "dot") for suffix in get_view(name).suffixes]
 
 
@@ -367,3 +369,11 @@ def test_findings_do_not_reach_a_graph_without_them():
     assert "#" not in str(clean)
     assert b"error" not in draw(clean, "dot").content
     assert b"filch.status" not in draw(clean, "netron", ".onnx").content
+
+
+def test_every_view_is_in_the_docs():
+    """By its name, in the table of docs/views.md."""
+    table = [line for line in DOCS.read_text("utf-8").splitlines() if line.startswith("| `")]
+    named = {name for line in table for name in re.findall(r"`([\w-]+)`", line.split("|")[1])}
+
+    assert {*view_names()} <= named
