@@ -49,8 +49,8 @@ def test_what_was_found_is_written_upon_the_boxes_and_colours_them():
 
     boxes = _statements(text)
     assert boxes[0][0] == ["MatMul", "error 3.1e-02"]
-    assert {"error: 0.03125", "call 0 of h: same, error 1.25e-07", f"measure max_abs: {0.1 / 3!r}"} <= {*boxes[0][1]}
-    assert {"error: nan", "measure max_rel: inf", "measure count: 3"} <= {*boxes[1][1]}
+    assert {"error: 0.03125", "call 0 of h: same, error 1.25e-07", f"max_abs: {0.1 / 3!r}"} <= {*boxes[0][1]}
+    assert {"error: nan", "max_rel: inf", "count: 3"} <= {*boxes[1][1]}
     assert boxes[2][0] == ["Relu", "no value"] and boxes[2][2] == UNJUDGED
     assert boxes[5][1][1:3] == ["error: 7.0", "status: different"]
     assert any(label[:2] == ["w", "error 0.0e+00"] for label, _, _ in boxes.values())

@@ -34,8 +34,7 @@ def _check_numbers(graph, told):
     for name, findings in graph.findings.items():
         facts = told(name)
         worst = max(findings, key=lambda finding: finding.weight)
-        numbers = {"error": worst.error, "seconds": worst.seconds}
-        numbers |= {f"measure_{measure}": number for measure, number in worst.measures.items()}
+        numbers = {"error": worst.error, "seconds": worst.seconds, **worst.measures}
         for key, number in numbers.items():
             assert (f"filch.{key}" in facts) == (number is not None), (name, key)
             assert number is None or _same(facts[f"filch.{key}"], number)

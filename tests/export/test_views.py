@@ -240,7 +240,7 @@ def _node_data(graph, name="model-explorer"):
 
 
 def test_model_explorer_gets_the_error_of_each_node_and_its_colour():
-    """By the ids that its adapter for ONNX gives: names, places, and `[value] w` for a weight."""
+    """By the ids that its adapter for ONNX gives: names, its own where there is none, and `[value] w` for a weight."""
     graph = judged_graph()
 
     data = _node_data(graph)
@@ -249,7 +249,7 @@ def test_model_explorer_gets_the_error_of_each_node_and_its_colour():
         "[value] w": 0.0,
         "multiply": 0.03125,
         "split": "nan",
-        "<node_2>": "no value",
+        "node": "no value",  # what onnx-ir calls the first that has no name
         "choose": "not mapped",
         "last": 7.0,
     }
