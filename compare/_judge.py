@@ -191,7 +191,7 @@ class Judge:
     def _row(self, name: str) -> Row:
         index, node = self._places[name]
         computes = self._origins.of(node) if self._origins else ()
-        named = next((item for item in reversed(computes) if item.module is not None), node)
+        named = self._origins.named(node) if self._origins else node
         return Row(
             call=self._run.call,
             stage=self._run.stage,

@@ -1,13 +1,20 @@
 """Which exported nodes a compiled node computes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
+from itertools import takewhile
 
-from filch.export import Graph, Node
+from filch.export import Frame, Graph, Node
 from filch.export.backends import Compiled
 
 from ._redundant import Redundant
+
+
+def _common(stacks: Sequence[tuple[Frame, ...]]) -> tuple[Frame, ...]:
+    """The calls that some nodes have in common."""
+    levels = takewhile(lambda level: len({frame.path for frame in level}) == 1, zip(*stacks, strict=False))
+    return tuple(level[0] for level in levels)
 
 
 class Origins:
@@ -46,9 +53,23 @@ class Origins:
         return known in self.exported.known and known == self.known_as(node.inputs[0])
 
     def drawn(self) -> Graph:
-        """The compiled graph with the origins of each of its nodes."""
-        told = (replace(node, origins=tuple(item.name for item in self.of(node))) for node in self.compiled.nodes)
-        return replace(self.compiled, nodes=tuple(told))
+        """The compiled graph, each node with its origins and with the calls and the line of code that these had."""
+        return replace(self.compiled, nodes=tuple(map(self._told, self.compiled.nodes)))
+
+    def _told(self, node: Node) -> Node:
+        computes = self.of(node)
+        named = self.named(node)
+        return replace(
+            node,
+            origins=tuple(item.name for item in computes),
+            stack=node.stack or _common([item.stack for item in computes if item.stack]),
+            module=node.module if node.module is not None else named.module,
+            source=node.source or named.source,
+        )
+
+    def named(self, node: Node) -> Node:
+        """The last of the nodes that a compiled node computes whose module is known; itself if there is none."""
+        return next((item for item in reversed(self.of(node)) if item.module is not None), node)
 
     def of(self, node: Node) -> tuple[Node, ...]:
         """The exported nodes that a compiled node computes, alone or with its neighbours.

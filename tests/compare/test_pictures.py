@@ -70,6 +70,19 @@ def test_compiled_nodes_name_the_exported_ones_that_they_compute(report: Report,
     assert {name for names in drawn.values() for name in names} <= exported
 
 
+def test_compiled_nodes_stand_in_the_module_calls_of_what_they_compute(program: Program) -> None:
+    """A fused node in the calls that all of its parts have in common."""
+    exported = {node.name: node for node in program.graph.nodes}
+
+    nodes = compiled_graph(program).nodes
+
+    assert any(len(node.stack) > 1 for node in nodes)
+    for node in nodes:
+        stacks = [exported[name].stack for name in node.origins]
+        assert all(stack[: len(node.stack)] == node.stack for stack in stacks)
+        assert node.stack or not node.origins
+
+
 def test_one_finding_is_the_first_divergence(wrong: Report, report: Report) -> None:
     """And none in a clean run."""
     first = [value for value, findings in wrong.graph.findings.items() if any(one.first for one in findings)]
