@@ -222,3 +222,19 @@ def test_names_that_look_alike_stay_apart():
         ("1", "2"),
         ("2", "5"),
     ]
+
+
+def test_functions_are_drawn_in_frames_of_their_own():
+    """Behind the graph that calls them; their numbers go on where its own end."""
+    inner = fused_graph().before
+    called = Graph("", ("x",), ("y",), (), (Node("call", "own::f", ("x",), ("y",)),), {}, functions={"own::f": inner})
+
+    text = plot_dot(called)
+
+    boxes = _statements(text)
+    assert [label[0] for label, _, _ in boxes.values()][:4] == ["own::f", "x", "y", "Reshape"]
+    assert (
+        '  subgraph cluster_function_3 { label="Function own::f"; '
+        'subgraph cluster_3 { label="head (Linear)"; 3; 4; 5; 7; } 6; 8; }'
+    ) in text.splitlines()
+    assert re.findall(r"^  (\d+) -> (\d+) ", text, re.MULTILINE)[:3] == [("1", "0"), ("0", "2"), ("6", "3")]

@@ -195,6 +195,16 @@ def test_hidets_viewer_is_given_no_html():
     assert not any(set("<>&") & {*text} for text in names | types)
 
 
+def test_hidets_viewer_gets_functions_as_further_graphs():
+    """Under the names of the operators that call them."""
+    called = Graph("", ("x",), ("y",), (), (), {}, functions={"own::f": fused_graph()})
+
+    graphs = _hidet(called)["graphs"]
+
+    assert [graph["name"] for graph in graphs] == ["", "own::f"]
+    assert graphs[1]["nodes"][0]["type"]["name"] == "FusedMatmul"
+
+
 def test_netron_dump_is_called_as_in_hidet():
     """`from filch.export.views import netron`, and a file that is open for text."""
     file = io.StringIO()
