@@ -195,6 +195,17 @@ def test_hidets_viewer_is_given_no_html():
     assert not any(set("<>&") & {*text} for text in names | types)
 
 
+def test_hidets_viewer_joins_no_two_values_that_look_alike_to_it():
+    """It draws an edge wherever two names are equal."""
+    nodes = (Node("n", "Relu", ("a<b",), ("a\u2039b",)), Node("m", "Relu", ("a\u2039b",), ("a\u2039b_",)))
+
+    drawn = _hidet(Graph("", ("a<b",), ("a\u2039b_",), (), nodes, {}))["graphs"][0]["nodes"]
+
+    ends = [(node["inputs"][0]["arguments"][0]["name"], node["outputs"][0]["arguments"][0]["name"]) for node in drawn]
+    assert ends[0][1] == ends[1][0]
+    assert len({ends[0][0], ends[0][1], ends[1][1]}) == 3
+
+
 def test_hidets_viewer_gets_functions_as_further_graphs():
     """Under the names of the operators that call them."""
     called = Graph("", ("x",), ("y",), (), (), {}, functions={"own::f": fused_graph()})
