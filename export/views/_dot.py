@@ -1,6 +1,7 @@
 """Graphs as text for Graphviz."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 from .._finding import Finding
 from .._folding import Folding, fold
@@ -31,71 +32,83 @@ class DotView:
 def dot_text(graph: Graph) -> str:
     """A graph in Graphviz's language: a box for each operation, input, output and constant, in a frame for each module.
 
-    Its nodes are numbered: operations first, then inputs, constants and outputs. What a comparison found colours them.
+    Its nodes are numbered: operations first, then inputs, constants and outputs; those of the functions that it calls
+    follow, in a frame for each. What a comparison found colours them.
     """
-    return "\n".join(_Dot(graph).lines()) + "\n"
+    whole = _Dot(graph)
+    lines = [*_STYLE, f"label={_quoted(*(cut(remark, 2 * _LABEL) for remark in graph.remarks))};", *whole.boxes()]
+    lines += [*whole.frames(), *whole.edges()]
+    first = whole.end
+    for name, function in graph.functions.items():
+        part = _Dot(function, first)
+        framed = " ".join([f"label={_quoted(cut(f'Function {name}', _LABEL))};", *part.frames(), *part.outside()])
+        lines += [*part.boxes(), f"subgraph cluster_function_{first} {{ {framed} }}", *part.edges()]
+        first = part.end
+    return "\n  ".join([f"digraph {_quoted(cut(graph.name or 'graph', _LABEL))} {{", *lines]) + "\n}\n"
 
 
 class _Dot:
-    """Writes one graph."""
+    """Writes one graph, whose boxes have the numbers from `first` to before `end`."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, first: int = 0) -> None:
         self._graph = graph
         self._facts = Facts(graph)
+        self._first = first
         self._folding: Folding = fold(graph)
+        self._group = {node.name: group for node, group in zip(graph.nodes, self._folding.places, strict=True)}
         read = {name for node in graph.nodes for name in node.reads}
         self._given = [*graph.inputs, *(name for name in graph.constants if name in read)]
-        self._source = {name: place for place, node in enumerate(graph.nodes) for name in node.outputs if name}
-        self._source |= {name: place for place, name in enumerate(self._given, len(graph.nodes))}
+        self._source = {name: place for place, node in enumerate(graph.nodes, first) for name in node.outputs if name}
+        self._source |= {name: place for place, name in enumerate(self._given, first + len(graph.nodes))}
+        self._last = first + len(graph.nodes) + len(self._given)
+        self.end = self._last + len(graph.outputs)
 
-    def lines(self) -> Iterator[str]:
-        yield f"digraph {_quoted(cut(self._graph.name or 'graph', _LABEL))} {{"
-        yield from (f"  {line}" for line in _STYLE)
-        if self._graph.remarks:
-            yield f"  label={_quoted(*(cut(remark, 2 * _LABEL) for remark in self._graph.remarks))};"
-        yield from self._boxes()
-        yield from self._edges()
-        yield "}"
-
-    def _boxes(self) -> Iterator[str]:
-        """All that is drawn, and the frames around it: of these, Netron reads nothing, and so they only name it."""
-        graph, folding = self._graph, self._folding
-        inside: list[list[str]] = [[] for _ in folding.groups]
-        for place, node in enumerate(graph.nodes):
-            yield f"  {self._operation(place, node)}"
-            self._put(inside, folding.places[place], place)
+    def boxes(self) -> Iterator[str]:
+        """All that is drawn."""
+        for place, node in enumerate(self._graph.nodes, self._first):
+            yield self._operation(place, node)
         for name in self._given:
-            yield f"  {self._held(name)}"
-            self._put(inside, self._home(name), self._source[name])
-        for place, name in enumerate(graph.outputs, len(graph.nodes) + len(self._given)):
-            yield f"  {self._box(place, 'output', name)}"
-        yield from self._frames(inside)
+            yield self._box(self._source[name], "input" if name in self._graph.inputs else "constant", name)
+        for place, name in enumerate(self._graph.outputs, self._last):
+            yield self._box(place, "output", name)
 
-    def _put(self, inside: list[list[str]], group: int | None, place: int) -> None:
-        if group is not None:
-            inside[group].append(f"{place};")
+    def frames(self) -> Iterator[str]:
+        """The frames around it: of these Netron reads nothing, and so they only name what is in them.
 
-    def _frames(self, inside: list[list[str]]) -> Iterator[str]:
-        """The frames, one in the other; without recursion, as modules nest as they like."""
+        They stand one in the other, without recursion, as modules nest as they like.
+        """
         groups = self._folding.groups
+        inside = [[f"{place};" for place in self._members.get(group, ())] for group in range(len(groups))]
         for place in reversed(range(len(groups))):  # those inside stand behind those around
             group = groups[place]
             title = f"{group} ({group.type.rpartition('.')[2]})" if group.type else str(group)
-            framed = f"subgraph cluster_{place} {{ label={_quoted(cut(title, _LABEL))}; {' '.join(inside[place])} }}"
+            held = f"label={_quoted(cut(title, _LABEL))}; {' '.join(inside[place])}"
+            framed = f"subgraph cluster_{self._first + place} {{ {held} }}"
             if group.parent is None:
-                yield f"  {framed}"
+                yield framed
             else:
                 inside[group.parent].append(framed)
+
+    def outside(self) -> Iterator[str]:
+        """What is in no frame."""
+        return (f"{place};" for place in (*self._members.get(None, ()), *range(self._last, self.end)))
+
+    @cached_property
+    def _members(self) -> Mapping[int | None, Sequence[int]]:
+        """The numbers of what stands in each group; None is for what stands in none."""
+        found: dict[int | None, list[int]] = {}
+        for place, group in enumerate(self._folding.places, self._first):
+            found.setdefault(group, []).append(place)
+        for name in self._given:
+            found.setdefault(self._home(name), []).append(self._source[name])
+        return found
 
     def _home(self, name: str) -> int | None:
         """The group of all that read a constant; None for what is read in several, and for an input."""
         if name in self._graph.inputs:
             return None
-        groups = {self._folding.places[self._source[self._made(node)]] for node in self._graph.consumers[name]}
+        groups = {self._group[node.name] for node in self._graph.consumers[name]}
         return groups.pop() if len(groups) == 1 else None
-
-    def _made(self, node: Node) -> str:
-        return next((name for name in node.outputs if name), "")
 
     def _operation(self, place: int, node: Node) -> str:
         found = self._facts.worst(node)
@@ -103,9 +116,6 @@ class _Dot:
         facts = [f"{name}: {text}" for name, text in self._facts.of_node(node).items()]
         role = "operation" if node.reads else "constant"
         return _statement(place, title, [node.name, *facts], role, found)
-
-    def _held(self, name: str) -> str:
-        return self._box(self._source[name], "input" if name in self._graph.inputs else "constant", name)
 
     def _box(self, place: int, role: str, name: str) -> str:
         found = worst(self._graph.findings.get(name, ()))
@@ -116,16 +126,16 @@ class _Dot:
         value = self._graph.values.get(name)
         return [str(value)] if value and value.dtype else []
 
-    def _edges(self) -> Iterator[str]:
+    def edges(self) -> Iterator[str]:
         """A line from what makes a value to what reads it; what is read and made by nothing is left out."""
-        for place, node in enumerate(self._graph.nodes):
+        for place, node in enumerate(self._graph.nodes, self._first):
             for name in dict.fromkeys(node.reads):
                 if name in self._source:
                     label = [] if name in self._given else self._type(name)
-                    yield f"  {self._source[name]} -> {place}{_attributes(label=label, tooltip=[name])};"
-        for place, name in enumerate(self._graph.outputs, len(self._graph.nodes) + len(self._given)):
+                    yield f"{self._source[name]} -> {place}{_attributes(label=label, tooltip=[name])};"
+        for place, name in enumerate(self._graph.outputs, self._last):
             if name in self._source:
-                yield f"  {self._source[name]} -> {place}{_attributes(tooltip=[name])};"
+                yield f"{self._source[name]} -> {place}{_attributes(tooltip=[name])};"
 
 
 def _statement(place: int, title: list[str], facts: list[str], role: str, found: Finding | None) -> str:

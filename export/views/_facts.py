@@ -68,12 +68,12 @@ def _in_full(finding: Finding | None) -> dict[str, str]:
         "finding": finding.text,
         "first divergence": "yes" if finding.first else "",
         "reference": finding.evidence,
-        **{f"measure {name}": repr(number) for name, number in finding.measures.items()},
         "seconds": None if finding.seconds is None else repr(finding.seconds),
         "expected": _statistics(finding.expected),
         "actual": _statistics(finding.actual),
     }
-    return {key: text for key, text in known.items() if text}
+    measured = {name: repr(number) for name, number in finding.measures.items() if name not in known}
+    return {key: text for key, text in known.items() if text} | measured
 
 
 def _in_brief(finding: Finding) -> str:

@@ -23,7 +23,11 @@ class HidetView:
 
     def draw(self, graph: Graph, suffix: str) -> Drawing:
         """See `View.draw`."""
-        return Drawing.of(json.dumps(_Model(graph).model(), indent=2), suffix)
+        source = {"description": "\n".join(map(one_line, graph.remarks)), "source": "Filch", "format": "netron"}
+        empty = dict.fromkeys(("author", "company", "license", "domain"), "")
+        functions = [_Drawn(function, name).graph() for name, function in graph.functions.items()]
+        model = {"graphs": [_Drawn(graph, graph.name).graph(), *functions], **empty, **source}
+        return Drawing.of(json.dumps(model, indent=2), suffix)
 
 
 class ViewerFiles:
@@ -37,25 +41,21 @@ class ViewerFiles:
 netron = ViewerFiles()
 
 
-class _Model:
+class _Drawn:
     """Writes one graph."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, name: str) -> None:
         self._graph = graph
+        self._name = name
         self._facts = Facts(graph)
         self._names = _safe_names(_all_names(graph))
         self._constants = {*graph.constants}
 
-    def model(self) -> dict[str, Any]:
-        source = {"description": "\n".join(map(one_line, self._graph.remarks)), "source": "Filch", "format": "netron"}
-        empty = dict.fromkeys(("author", "company", "license", "domain"), "")
-        return {"graphs": [self._drawn()], **empty, **source}
-
-    def _drawn(self) -> dict[str, Any]:
+    def graph(self) -> dict[str, Any]:
         graph = self._graph
         groups = self._groups()
         return {
-            "name": one_line(graph.name),
+            "name": one_line(self._name),
             "groups": any(groups),
             "inputs": [self._parameter(name, name) for name in graph.inputs],
             "outputs": [self._parameter(f"output:{place}", name) for place, name in enumerate(graph.outputs)],

@@ -5,6 +5,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import onnx_ir as ir
+from onnx_ir.passes.common import NameFixPass
+
 from .._errors import ViewError
 from .._finding import Finding
 from .._graph import Graph
@@ -63,26 +66,27 @@ def _data(graph: Graph, suffix: str, head: Mapping[str, Any], result: Callable[[
 def _keyed(graph: Graph) -> Iterator[tuple[str, Finding]]:
     """The worst finding of each node by the id that Model Explorer gives it.
 
-    For ONNX these are the ids of its adapter (the package `model-explorer-onnx` 0.3): a node without a name is called
-    by its place, inputs and constants are nodes, too. For torch's programs they are the names of the nodes.
+    For ONNX these are the ids of its adapter, the package `model-explorer-onnx` 0.4: inputs and constants are nodes,
+    too. For torch's programs they are the names of the nodes.
     """
     facts = Facts(graph)
     for name in (*graph.inputs, *graph.constants):
         found = worst(graph.findings.get(name, ()))
         if found is not None:
             yield (f"[value] {name}" if graph.onnx is not None else name), found
-    unnamed = _unnamed(graph)
+    ids = {} if graph.onnx is None else _ids(graph, graph.onnx)
     for node in graph.nodes:
         found = facts.worst(node)
         if found is not None:
-            yield unnamed.get(node.name, node.name), found
+            yield ids.get(node.name, node.name), found
 
 
-def _unnamed(graph: Graph) -> dict[str, str]:
-    if graph.onnx is None:
-        return {}
-    made = {out.name: i for i, node in enumerate(graph.onnx.graph) if not node.name for out in node.outputs}
-    return {graph.producer[name].name: f"<node_{i}>" for name, i in made.items() if name and name in graph.producer}
+def _ids(graph: Graph, model: ir.Model) -> dict[str, str]:
+    """The adapter names nodes with onnx-ir's own pass, where they have no name or one twice."""
+    copy = model.clone()
+    NameFixPass()(copy)
+    made = {out.name: fixed.name for node, fixed in zip(model.graph, copy.graph, strict=True) for out in node.outputs}
+    return {graph.producer[name].name: key for name, key in made.items() if name in graph.producer and name and key}
 
 
 def _error(finding: Finding) -> Result:

@@ -49,8 +49,8 @@ def test_what_was_found_is_written_upon_the_boxes_and_colours_them():
 
     boxes = _statements(text)
     assert boxes[0][0] == ["MatMul", "error 3.1e-02"]
-    assert {"error: 0.03125", "call 0 of h: same, error 1.25e-07", f"measure max_abs: {0.1 / 3!r}"} <= {*boxes[0][1]}
-    assert {"error: nan", "measure max_rel: inf", "measure count: 3"} <= {*boxes[1][1]}
+    assert {"error: 0.03125", "call 0 of h: same, error 1.25e-07", f"max_abs: {0.1 / 3!r}"} <= {*boxes[0][1]}
+    assert {"error: nan", "max_rel: inf", "count: 3"} <= {*boxes[1][1]}
     assert boxes[2][0] == ["Relu", "no value"] and boxes[2][2] == UNJUDGED
     assert boxes[5][1][1:3] == ["error: 7.0", "status: different"]
     assert any(label[:2] == ["w", "error 0.0e+00"] for label, _, _ in boxes.values())
@@ -222,3 +222,19 @@ def test_names_that_look_alike_stay_apart():
         ("1", "2"),
         ("2", "5"),
     ]
+
+
+def test_functions_are_drawn_in_frames_of_their_own():
+    """Behind the graph that calls them; their numbers go on where its own end."""
+    inner = fused_graph().before
+    called = Graph("", ("x",), ("y",), (), (Node("call", "own::f", ("x",), ("y",)),), {}, functions={"own::f": inner})
+
+    text = plot_dot(called)
+
+    boxes = _statements(text)
+    assert [label[0] for label, _, _ in boxes.values()][:4] == ["own::f", "x", "y", "Reshape"]
+    assert (
+        '  subgraph cluster_function_3 { label="Function own::f"; '
+        'subgraph cluster_3 { label="head (Linear)"; 3; 4; 5; 7; } 6; 8; }'
+    ) in text.splitlines()
+    assert re.findall(r"^  (\d+) -> (\d+) ", text, re.MULTILINE)[:3] == [("1", "0"), ("0", "2"), ("6", "3")]

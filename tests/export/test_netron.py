@@ -34,8 +34,7 @@ def _check_numbers(graph, told):
     for name, findings in graph.findings.items():
         facts = told(name)
         worst = max(findings, key=lambda finding: finding.weight)
-        numbers = {"error": worst.error, "seconds": worst.seconds}
-        numbers |= {f"measure_{measure}": number for measure, number in worst.measures.items()}
+        numbers = {"error": worst.error, "seconds": worst.seconds, **worst.measures}
         for key, number in numbers.items():
             assert (f"filch.{key}" in facts) == (number is not None), (name, key)
             assert number is None or _same(facts[f"filch.{key}"], number)
@@ -137,12 +136,15 @@ def test_hostile_names_arrive_as_they_are(tmp_path, netron):
     )
 
     message = netron(save(graph, "netron", tmp_path / "h.netron")[0])
-    annotated = netron(save(model, "netron", tmp_path / "h.onnx")[0], save(model, "netron", tmp_path / "h.json")[0])
+    annotated = netron(save(model, "netron", tmp_path / "h.onnx")[0])
+    ir.save(model.onnx, tmp_path / "plain.onnx")
+    attached = netron(tmp_path / "plain.onnx", save(model, "netron", tmp_path / "h.json")[0])
 
     assert [node["name"] for node in message["nodes"]] == list(TEXTS.values())
     assert [node["name"] for node in annotated["nodes"]] == [text for key, text in TEXTS.items() if key != "surrogate"]
     assert dict(annotated["nodes"][0]["metadata"])["filch.finding"] == TEXTS["script"]
-    assert annotated["attached"] is True
+    for node, named in zip(attached["nodes"], model.nodes, strict=True):
+        assert dict(node["metadata"])["filch.finding"] == model.findings[named.outputs[0]][0].text
 
 
 def test_a_graph_that_is_not_onnx_is_no_onnx_file():

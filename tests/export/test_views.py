@@ -195,6 +195,27 @@ def test_hidets_viewer_is_given_no_html():
     assert not any(set("<>&") & {*text} for text in names | types)
 
 
+def test_hidets_viewer_joins_no_two_values_that_look_alike_to_it():
+    """It draws an edge wherever two names are equal."""
+    nodes = (Node("n", "Relu", ("a<b",), ("a\u2039b",)), Node("m", "Relu", ("a\u2039b",), ("a\u2039b_",)))
+
+    drawn = _hidet(Graph("", ("a<b",), ("a\u2039b_",), (), nodes, {}))["graphs"][0]["nodes"]
+
+    ends = [(node["inputs"][0]["arguments"][0]["name"], node["outputs"][0]["arguments"][0]["name"]) for node in drawn]
+    assert ends[0][1] == ends[1][0]
+    assert len({ends[0][0], ends[0][1], ends[1][1]}) == 3
+
+
+def test_hidets_viewer_gets_functions_as_further_graphs():
+    """Under the names of the operators that call them."""
+    called = Graph("", ("x",), ("y",), (), (), {}, functions={"own::f": fused_graph()})
+
+    graphs = _hidet(called)["graphs"]
+
+    assert [graph["name"] for graph in graphs] == ["", "own::f"]
+    assert graphs[1]["nodes"][0]["type"]["name"] == "FusedMatmul"
+
+
 def test_netron_dump_is_called_as_in_hidet():
     """`from filch.export.views import netron`, and a file that is open for text."""
     file = io.StringIO()
@@ -240,7 +261,7 @@ def _node_data(graph, name="model-explorer"):
 
 
 def test_model_explorer_gets_the_error_of_each_node_and_its_colour():
-    """By the ids that its adapter for ONNX gives: names, places, and `[value] w` for a weight."""
+    """By the ids that its adapter for ONNX gives: names, its own where there is none, and `[value] w` for a weight."""
     graph = judged_graph()
 
     data = _node_data(graph)
@@ -249,7 +270,7 @@ def test_model_explorer_gets_the_error_of_each_node_and_its_colour():
         "[value] w": 0.0,
         "multiply": 0.03125,
         "split": "nan",
-        "<node_2>": "no value",
+        "node": "no value",  # what onnx-ir calls the first that has no name
         "choose": "not mapped",
         "last": 7.0,
     }
