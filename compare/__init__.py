@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ._golden import Golden
     from ._gradients import compare_gradients
     from ._metrics import Difference, compare_tensors
+    from ._pass_errors import CompareInstrument
+    from ._pass_row import PassRow
     from ._precision import PrecisionReport, keep_precise
     from ._report import ModuleRow, Operator, Report, Row
     from ._sensitivity import Sensitivity
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Checks",
     "CompareError",
+    "CompareInstrument",
     "DiffRow",
     "Difference",
     "DumpDiff",
@@ -32,6 +35,7 @@ __all__ = [
     "ModuleRow",
     "Operator",
     "Outcome",
+    "PassRow",
     "PrecisionReport",
     "Report",
     "Row",
@@ -49,6 +53,7 @@ __all__ = [
 _PLACES = {
     "Checks": "_checks",
     "CompareError": "_errors",
+    "CompareInstrument": "_pass_errors",
     "DiffRow": "_diff",
     "Difference": "_metrics",
     "DumpDiff": "_diff",
@@ -57,6 +62,7 @@ _PLACES = {
     "ModuleRow": "_report",
     "Operator": "_report",
     "Outcome": "_trial",
+    "PassRow": "_pass_row",
     "PrecisionReport": "_precision",
     "Report": "_report",
     "Row": "_report",
