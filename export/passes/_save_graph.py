@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .._errors import PassError
+from .._errors import PassError, ViewError
 from .._graph import Graph
 from .._program import Program
 from ..views import get_view, save
@@ -76,9 +76,12 @@ def _with_suffixes(views: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for given in views:
         name, dot, wanted = given.partition(".")
-        suffix = dot + wanted or get_view(name).suffixes[0]
+        known = get_view(name).suffixes
+        suffix = dot + wanted or known[0]
+        if suffix not in known:
+            raise ViewError(f"view {name!r} writes {' and '.join(known)}, not {suffix}")
         if other := next((view for view, taken in found.items() if taken == suffix), None):
-            raise PassError(f"views {other!r} and {name!r} both write {suffix}, and one would overwrite the other's")
+            raise ViewError(f"views {other!r} and {name!r} both write {suffix}, and one would overwrite the other's")
         found[name] = suffix
     return found
 
