@@ -3,7 +3,6 @@
 import re
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import EntryPoint
 from types import ModuleType
@@ -502,7 +501,7 @@ def test_a_drawn_graph_knows_what_it_was_made_of(program, tmp_path, kept):
 
     origin, folded, rewritten = kept.graphs
     assert origin.before is None and folded.before == program.graph
-    assert rewritten.before == replace(folded, before=None, nodes=rewritten.before.nodes)
+    assert [node.name for node in rewritten.before.nodes] == [node.name for node in folded.nodes]
     conv = next(node for node in rewritten.nodes if node.op == "Conv")
     operators = {node.name: node.op for node in rewritten.before.nodes}
     assert [operators[name] for name in conv.origins] == ["Conv", "BatchNormalization"]
