@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._checks import Checks
     from ._compare import compare
+    from ._compiled_graph import compiled_graph
     from ._demo import tiny_llm
     from ._diff import DiffRow, DumpDiff, diff
     from ._errors import CompareError
     from ._golden import Golden
     from ._gradients import compare_gradients
+    from ._load_report import load_report
     from ._metrics import Difference, compare_tensors
     from ._pass_errors import CompareInstrument
     from ._pass_row import PassRow
@@ -44,9 +46,11 @@ __all__ = [
     "compare",
     "compare_gradients",
     "compare_tensors",
+    "compiled_graph",
     "default_tolerance",
     "diff",
     "keep_precise",
+    "load_report",
     "tiny_llm",
 ]
 
@@ -71,9 +75,11 @@ _PLACES = {
     "compare": "_compare",
     "compare_gradients": "_gradients",
     "compare_tensors": "_metrics",
+    "compiled_graph": "_compiled_graph",
     "default_tolerance": "_tolerance",
     "diff": "_diff",
     "keep_precise": "_precision",
+    "load_report": "_load_report",
     "tiny_llm": "_demo",
 }
 

@@ -18,11 +18,12 @@ from ._diff import DumpDiff
 from ._errors import CompareError
 from ._golden import Golden
 from ._place import Place
-from ._rendering import excerpt, verdict
+from ._rendering import excerpt
 from ._report import Report
 from ._repro import write_repro
 from ._subject import Subject
 from ._tolerance import Tolerance
+from ._verdict import verdict
 
 _DEFAULT = "onnxruntime-cpu"
 _AGAIN = "if that is meant, pytest --filch-update stores it anew"

@@ -5,6 +5,7 @@ import os
 import sys
 import textwrap
 import traceback
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,15 +19,18 @@ from filch.export.backends import get_backend
 from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
 
 from ._cli_options import FACTORY, Json, LowerPrecision, OptionList, Quiet, ToleranceOption, Wide, told_options
+from ._cli_output import Output, StatisticsOption, check_output, with_statistics, write_reports
 from ._cli_passes import passes_command
 from ._cli_tables import matrix_command, precision_command, sweep_command
+from ._cli_view import view_command
 from ._compare import compare
 from ._demo import tiny_llm
 from ._diff import diff
 from ._factory import make_subject
 from ._progress import progress
-from ._rendering import render, render_diff, verdict
+from ._rendering import render, render_diff
 from ._report import Report
+from ._verdict import verdict
 
 app = typer.Typer(
     help=(
@@ -175,6 +179,8 @@ def compare_command(
     lower_precision: LowerPrecision = False,
     option: OptionList = None,
     profile: Profile = False,
+    statistics: StatisticsOption = False,
+    output: Output = None,
     view: View = "nodes",
     wide: Wide = False,
     as_json: Json = False,
@@ -182,6 +188,7 @@ def compare_command(
 ) -> None:
     """Compare what an ONNX file computes with what the model did."""
     _known_view(view)
+    check_output(output)
     with progress("compare", quiet=quiet or as_json):
         report = compare(
             reference,
@@ -191,9 +198,11 @@ def compare_command(
             tolerance=tolerance,
             profile=profile,
             lower_precision=lower_precision,
+            statistics=with_statistics(output, asked=statistics),
         )
     if not quiet:
         typer.echo(report.to_json() if as_json else render(report, view, wide=wide))
+    _write([report], output, quiet=quiet or as_json)
     raise typer.Exit(not report.close)
 
 
@@ -226,6 +235,8 @@ def check(
     optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
     option: OptionList = None,
     profile: Profile = False,
+    statistics: StatisticsOption = False,
+    output: Output = None,
     view: View = "nodes",
     wide: Wide = False,
     as_json: Json = False,
@@ -233,6 +244,7 @@ def check(
 ) -> None:
     """Steal, export and compare a model, on one backend or several."""
     _known_view(view)
+    check_output(output)
     reports: list[Report] = []
     # What the user's own code prints must not stand among ours.
     with progress("check", quiet=quiet or as_json), redirect_stdout(sys.stderr):
@@ -249,6 +261,7 @@ def check(
                 tolerance=tolerance,
                 lower_precision=lower_precision,
                 profile=profile,
+                statistics=with_statistics(output, asked=statistics),
             )
             for engine in engines
         ]
@@ -258,6 +271,7 @@ def check(
         typer.echo("\n\n".join(render(report, view, wide=wide) for report in reports))
         for report in reports if len(reports) > 1 else ():
             _say(quiet, "\n" + textwrap.fill(f"{report.backend}: {report.headline()}; {' '.join(verdict(report))}", 80))
+    _write(reports, output, quiet=quiet or as_json)
     raise typer.Exit(not all(report.close for report in reports))
 
 
@@ -265,11 +279,18 @@ app.command("matrix")(matrix_command)
 app.command("sweep")(sweep_command)
 app.command("precision")(precision_command)
 app.command("passes")(passes_command)
+app.command("view")(view_command)
 
 
 def _known_view(view: str) -> None:
     if view not in ("nodes", "operators", "modules", "fates", "precision"):
         raise FilchError(f"there is no view {view!r}; there are nodes, operators, modules, fates and precision")
+
+
+def _write(reports: Sequence[Report], output: Path | None, *, quiet: bool) -> None:
+    if output is not None:
+        written = write_reports(reports, output)
+        _say(quiet, f"\nwritten: {', '.join(map(str, written))}")
 
 
 def _say(quiet: bool, text: str) -> None:

@@ -32,6 +32,7 @@ def compare(
     lower_precision: bool = False,
     stages: Collection[Stage] | None = None,
     profile: bool = False,
+    statistics: bool = False,
     buffer: int = BUFFER,
 ) -> Report:
     """Run `program` on what the stolen model was given, and hold every value against what the model had.
@@ -51,6 +52,8 @@ def compare(
         stages: which graphs are run: `exported` (the program as it stands), `compiled` (what the backend made of it);
             None is all that the backend has.
         profile: measure how long each node takes, too, in an undisturbed run.
+        statistics: say what each value and its reference are like, too: least, largest, mean, deviation, a histogram of
+            both. It takes about as long again as to compare them.
         buffer: bytes of values that may be held on either side, where the backend can show them in parts; a node's own
             are held however large.
 
@@ -66,9 +69,9 @@ def compare(
         raise CompareError(f"the reference comes first: a capture, a dump or its path, not a {kind}")
     held = reference if isinstance(reference, Records) else restore(reference)
     given = as_program(program)
-    engine = _engine(backend, options)
+    engine = make_engine(backend, options)
     stolen = stolen_calls(held, given)
-    how = How(_stages(engine, stages), tolerance, lower_precision, profile, _bytes(buffer))
+    how = How(_stages(engine, stages), tolerance, lower_precision, profile, statistics, _bytes(buffer))
     comparison = Comparison(held, given, engine, how)
     found = []
     for number, call in enumerate(stolen.calls):
@@ -86,10 +89,12 @@ def compare(
         failed=tuple(dict.fromkeys(comparison.failed)),
         operators=tuple(one.operators for one in found),
         fates=comparison.fates,
+        graphs=comparison.graphs,
     )
 
 
-def _engine(backend: str | Backend, options: Mapping[str, Any] | None) -> Backend:
+def make_engine(backend: str | Backend, options: Mapping[str, Any] | None) -> Backend:
+    """A backend by its name and options, or as it was given."""
     if isinstance(backend, str):
         return get_backend(backend, **(options or {}))
     if options:
@@ -112,6 +117,7 @@ def _bytes(buffer: int) -> int:
 
 
 def as_program(given: Path | Program | ir.Model) -> Program:
+    """A program, whichever way it was given."""
     if isinstance(given, Program):
         return given
     if isinstance(given, ir.Model):

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from filch.export import BackendError, Program
+from filch.export import BackendError, Graph, Program
 from filch.export.backends import Backend, Compiled, Observes, Profiles, Refers, Stage
 from filch.steal import Records
 
@@ -38,6 +38,7 @@ class How:
     tolerance: float | Tolerance | None
     lower_precision: bool
     profile: bool
+    statistics: bool
     buffer: int
 
 
@@ -96,6 +97,12 @@ class Comparison:
         ]
 
     @cached_property
+    def graphs(self) -> dict[Stage, Graph]:
+        """The graphs that ran, by stage."""
+        made = {stage: compiled.graph for stage, compiled in self._made.items()}
+        return made if self._origins is None else {**made, "compiled": self._origins.drawn()}
+
+    @cached_property
     def fates(self) -> tuple[Fate, ...]:
         """What became of the exported nodes in the compiled graph."""
         return () if self._origins is None else fates_of(self._origins)
@@ -133,7 +140,8 @@ class Comparison:
         made = self._made[stage]
         inputs = self._fed(made, call)
         outputs = {name: in_pairs(tensor) for name, tensor in self._engine.run(made, inputs).items()}
-        return Run(call.index, stage, made, inputs, outputs, self._seconds(made, inputs), self._lowered[stage])
+        seconds = self._seconds(made, inputs)
+        return Run(call.index, stage, made, inputs, outputs, seconds, self._lowered[stage], self._how.statistics)
 
     def _fed(self, made: Compiled, call: StolenCall) -> Mapping[str, torch.Tensor]:
         if not self._how.lower_precision:

@@ -5,30 +5,21 @@ import io
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from filch.export import graph_to_json
+
 from ._diff import DumpDiff
 from ._markdown import table
+from ._metrics import MEASURES
 from ._precision import PrecisionReport
-from ._report import Report, Row
+from ._report import Operator, Report, Row
 from ._sensitivity import Sensitivity
 
 VERSION = 1
-_MEASURES = (
-    "error_max",
-    "error_mean",
-    "absolute",
-    "relative",
-    "scale",
-    "snr",
-    "mismatched",
-    "nonfinite",
-    "overflowed",
-    "clipped",
-    "count",
-)
 _COLUMNS = (
     *("call", "stage", "index", "kind", "node", "op", "operators", "origins"),
     *("value", "module", "source", "dtype", "shape", "status", "reason", "evidence", "behind", "code", "seconds"),
@@ -38,6 +29,7 @@ _COLUMNS = (
 def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
     """A report as JSON; what JSON has no number for (inf, NaN) is a string."""
     first = report.first_divergence
+    places = {id(row): place for place, row in enumerate(report.rows)}
     contents = {
         "filch_report": VERSION,
         "backend": report.backend,
@@ -48,11 +40,26 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
         "headline": report.headline(),
         "notes": report.notes,
         "first_divergence": None if first is None else record(first),
-        "rows": [record(row) for row in report.rows],
+        "rows": [_whole(row) for row in report.rows],
         "modules": [asdict(row) for row in report.modules],
         "fates": [asdict(fate) for fate in report.fates],
+        "effect": None if report.effect is None else asdict(report.effect),
+        "calls": report.calls,
+        "failed": report.failed,
+        "operators": [[_operation(item, places) for item in call] for call in report.operators],
+        "graphs": {stage: graph_to_json(graph) for stage, graph in report.graphs.items()},
     }
     return _written(json.dumps(_plain(contents), indent=1), path)
+
+
+def _whole(row: Row) -> dict[str, Any]:
+    """A row with all that is known of it."""
+    spread = None if row.spread is None else asdict(row.spread)
+    return record(row) | {"difference": None if row.difference is None else asdict(row.difference), "spread": spread}
+
+
+def _operation(item: Operator, places: Mapping[int, int]) -> list[Any]:
+    return [item.kind, item.text, None if item.row is None else places.get(id(item.row)), item.dtype]
 
 
 def diff_to_json(found: DumpDiff, path: str | os.PathLike[str] | None = None) -> str:
@@ -103,7 +110,7 @@ def to_csv(report: Report, path: str | os.PathLike[str] | None = None) -> str:
     """The rows of a report as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_COLUMNS, *_MEASURES])
+    writer.writerow([*_COLUMNS, *MEASURES])
     for row in report.rows:
         writer.writerow([_text(value) for value in record(row).values()])
     return _written(text.getvalue(), path)
@@ -119,10 +126,8 @@ def to_markdown(report: Report, path: str | os.PathLike[str] | None = None) -> s
 
 def record(row: Row) -> dict[str, Any]:
     """A row as a flat dictionary: its attributes, then the measures of its difference."""
-    measured = row.difference if row.error is not None else None
-    return {name: getattr(row, name) for name in _COLUMNS} | {
-        name: None if measured is None else getattr(measured, name) for name in _MEASURES
-    }
+    measured = row.difference.measures if row.difference is not None and row.error is not None else {}
+    return {name: getattr(row, name) for name in _COLUMNS} | {name: measured.get(name) for name in MEASURES}
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,10 +15,11 @@ from filch.export.backends import Compiled
 
 from ._dynamo import filch
 from ._errors import CompareError
+from ._joined import joined
 from ._judge import Run, judge
 from ._limits import Limits
 from ._references import Reference
-from ._report import Report, Row
+from ._report import Report
 from ._tolerance import Tolerance
 
 Loss = Callable[[Any], torch.Tensor]
@@ -62,15 +64,16 @@ def compare_gradients(
     with _left_alone(model):
         compiled = torch.compile(model, backend=partial(filch, options=options))
         actual = _gradients(model, compiled, args, kwargs or {}, scalar)
-    rows = [row for report in reports for row in report.rows]
+    rows, graphs = joined([*reports, _judged(expected, actual, arriving, tolerance)])
     return Report(
         backend=reports[0].backend if reports else str(inner),
         reference="eager PyTorch",
         program=f"{type(model).__name__}, forward and backward",
-        rows=(*rows, *_judged(expected, actual, arriving, tolerance)),
+        rows=tuple(rows),
         effect=next((report.effect for report in reports if report.effect is not None), None),
         notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         calls=(len(reports), len(reports)),
+        graphs=graphs,
     )
 
 
@@ -79,7 +82,7 @@ def _judged(
     actual: Mapping[str, torch.Tensor],
     arriving: Mapping[str, torch.Tensor],
     tolerance: float | Tolerance | None,
-) -> list[Row]:
+) -> Report:
     """A row for each parameter; gradients flow back, so the last parameter comes first.
 
     A parameter's gradient is added up from what arrives at its module, and is rounded like that: a bias in front of a
@@ -93,7 +96,8 @@ def _judged(
     references = {f"{name}.grad": Reference(tensor, "eager") for name, tensor in expected.items()}
     run = Run(0, "compiled", Compiled(graph, None), arriving, {})
     rows, _ = judge(run, found, references, None, Limits(graph, tolerance))
-    return rows
+    drawn = replace(graph, inputs=(), nodes=tuple(replace(node, inputs=()) for node in nodes))  # paths are no values
+    return Report("", "", "parameters", tuple(rows), graphs={"compiled": drawn})
 
 
 def _gradients(

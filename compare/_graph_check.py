@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from filch.export import Graph, graph_from_fx
+from filch.export import graph_from_fx
 from filch.export.backends import Backend, BackwardRun, Compiled, Refers
 
 from ._computed import in_pairs
@@ -60,7 +60,8 @@ class GraphCheck:
         limits = Limits(graph, self.tolerance)
         run = Run(0, "exported", Compiled(graph, None), _of_tensors(given), outputs)
         judged = [judge(run, self._exposed(inputs), references, None, limits)]
-        judged += self._kernels(graph, given, outputs, references, limits)
+        origins = None if self.compiled is None else Origins(graph, self.compiled)
+        judged += self._kernels(given, outputs, references, limits, origins)
         rows = [row for found, _ in judged for row in found]
         return Report(
             backend=self.backend,
@@ -70,6 +71,7 @@ class GraphCheck:
             effect=worst_effect(effect for _, effect in judged),
             notes=(*_notes(self.module), *(self.compiled.notes if self.compiled is not None else ())),
             operators=(tuple(fx_operators(self.module.graph, rows)),),
+            graphs={"exported": graph} if origins is None else {"exported": graph, "compiled": origins.drawn()},
         )
 
     def _exposed(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
@@ -82,11 +84,11 @@ class GraphCheck:
 
     def _kernels(
         self,
-        graph: Graph,
         given: Mapping[str, Any],
         outputs: Mapping[str, torch.Tensor],
         known: Mapping[str, Reference],
         limits: Limits,
+        origins: Origins | None,
     ) -> Iterator[tuple[list[Row], Difference | None]]:
         """What the compiled graph's own kernels store."""
         if self.engine is None or self.compiled is None:
@@ -98,7 +100,7 @@ class GraphCheck:
         held = {name: Reference(tensor, "given") for name, tensor in _of_tensors(given).items()}
         own = {name: Reference(tensor, "derived") for name, tensor in said.items()}
         run = Run(0, "compiled", made, _of_tensors(given), outputs)
-        yield judge(run, values, {**held, **own, **known}, Origins(graph, made), limits)
+        yield judge(run, values, {**held, **own, **known}, origins, limits)
 
 
 def backward_report(run: BackwardRun, name: str, backend: str, tolerance: float | Tolerance | None) -> Report:
@@ -107,9 +109,15 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: float 
     given = {name: value for name, value in run.values.items() if name not in made.graph.producer}
     references = {name: Reference(tensor, "eager") for name, tensor in run.expected.items()}
     ran = Run(0, "compiled", made, given, run.outputs)
-    rows, effect = judge(ran, run.values, references, Origins(run.graph, made), Limits(run.graph, tolerance))
+    origins = Origins(run.graph, made)
+    rows, effect = judge(ran, run.values, references, origins, Limits(run.graph, tolerance))
     return Report(
-        backend=backend, reference="eager PyTorch", program=f"{name}, backward", rows=tuple(rows), effect=effect
+        backend=backend,
+        reference="eager PyTorch",
+        program=f"{name}, backward",
+        rows=tuple(rows),
+        effect=effect,
+        graphs={"exported": run.graph, "compiled": origins.drawn()},
     )
 
 

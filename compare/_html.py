@@ -8,8 +8,9 @@ from pathlib import Path
 from jinja2 import Environment
 
 from ._diff import DiffRow, DumpDiff
-from ._rendering import cells, verdict
+from ._rendering import cells
 from ._report import Report, Row
+from ._verdict import verdict
 
 _STAGES = {"exported": "Exported graph, node by node", "compiled": "Compiled graph, as the backend optimised it"}
 _TEMPLATE = "report.html.jinja"

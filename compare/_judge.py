@@ -18,6 +18,7 @@ from ._metrics import Difference, compare_tensors, typical_magnitude
 from ._origins import Origins
 from ._references import Known, Reference
 from ._report import Row, Status
+from ._spread import spread_of
 from ._tolerance import Tolerance
 
 
@@ -33,6 +34,7 @@ class Run:
         outputs: the outputs of the undisturbed run, by name.
         seconds: how long each node takes, by its name, where that was asked for.
         lowered: what has the model's values in another precision, where that is allowed.
+        statistics: whether to say what each value and its reference are like.
     """
 
     call: int
@@ -42,6 +44,7 @@ class Run:
     outputs: Mapping[str, torch.Tensor]
     seconds: Mapping[str, float] = field(default_factory=dict)
     lowered: Lowered | None = None
+    statistics: bool = False
 
     @property
     def graph(self) -> Graph:
@@ -174,7 +177,10 @@ class Judge:
         measure = partial(compare_tensors, tolerance=limit, lower_precision=lowered is not None)
         magnitude = partial(_magnitude, self._live, node)
         row = _judged(row, reference, tensor, measure=measure, magnitude=magnitude, inside=inside)
-        return row if lowered is None else lowered.with_clipped(row, node, self._live, reference)
+        row = row if lowered is None else lowered.with_clipped(row, node, self._live, reference)
+        if self._run.statistics and reference is not None and tensor is not None:
+            row = replace(row, spread=spread_of(reference.tensor, tensor))
+        return row
 
     def _limit(self, name: str, tensor: torch.Tensor | None) -> float | Tolerance | None:
         """The tolerance of a value; a stand-in has its own, if it is in the exported graph."""
@@ -185,7 +191,7 @@ class Judge:
     def _row(self, name: str) -> Row:
         index, node = self._places[name]
         computes = self._origins.of(node) if self._origins else ()
-        named = next((item for item in reversed(computes) if item.module is not None), node)
+        named = self._origins.named(node) if self._origins else node
         return Row(
             call=self._run.call,
             stage=self._run.stage,

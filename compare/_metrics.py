@@ -19,6 +19,12 @@ _ON_DEVICE = 2**26  # elements at a time on a GPU: few launches, and sums of the
 _CHUNK = 2**18  # elements at a time: they stay in the processor's cache, and are enough for all of its threads
 
 
+MEASURES = (
+    *("error_max", "error_mean", "absolute", "relative", "scale", "snr"),
+    *("mismatched", "nonfinite", "overflowed", "clipped", "count"),
+)
+
+
 @dataclass(frozen=True)
 class Difference:
     """How far `actual` is from `expected`.
@@ -60,6 +66,11 @@ class Difference:
     count: int = 0
     index: tuple[int, ...] = ()
     tolerance: Tolerance = Tolerance(0.0, 0.0)
+
+    @property
+    def measures(self) -> dict[str, float | int]:
+        """All that was measured, by name."""
+        return {name: getattr(self, name) for name in MEASURES}
 
     def __str__(self) -> str:
         if self.problem:

@@ -1,12 +1,20 @@
 """Which exported nodes a compiled node computes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
+from itertools import takewhile
 
-from filch.export import Graph, Node
+from filch.export import Frame, Graph, Node
 from filch.export.backends import Compiled
 
 from ._redundant import Redundant
+
+
+def _common(stacks: Sequence[tuple[Frame, ...]]) -> tuple[Frame, ...]:
+    """The calls that some nodes have in common."""
+    levels = takewhile(lambda level: len({frame.path for frame in level}) == 1, zip(*stacks, strict=False))
+    return tuple(level[0] for level in levels)
 
 
 class Origins:
@@ -43,6 +51,25 @@ class Origins:
             return False
         known = self.known_as(node.outputs[0])
         return known in self.exported.known and known == self.known_as(node.inputs[0])
+
+    def drawn(self) -> Graph:
+        """The compiled graph, each node with its origins and with the calls and the line of code that these had."""
+        return replace(self.compiled, nodes=tuple(map(self._told, self.compiled.nodes)))
+
+    def _told(self, node: Node) -> Node:
+        computes = self.of(node)
+        named = self.named(node)
+        return replace(
+            node,
+            origins=tuple(item.name for item in computes),
+            stack=node.stack or _common([item.stack for item in computes if item.stack]),
+            module=node.module if node.module is not None else named.module,
+            source=node.source or named.source,
+        )
+
+    def named(self, node: Node) -> Node:
+        """The last of the nodes that a compiled node computes whose module is known; itself if there is none."""
+        return next((item for item in reversed(self.of(node)) if item.module is not None), node)
 
     def of(self, node: Node) -> tuple[Node, ...]:
         """The exported nodes that a compiled node computes, alone or with its neighbours.

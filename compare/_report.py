@@ -2,15 +2,17 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from filch.export import Graph
 from filch.export.backends import Stage
 
 from ._metrics import Difference
+from ._spread import Spread
 
 Fated = Literal["survives", "fused", "folded", "removed"]
 Status = Literal["same", "different", "shape or dtype differs", "no value", "not mapped"]
@@ -50,6 +52,7 @@ class Row:
             fault may be theirs.
         code: the line of generated code that computes it, `file:line`; None where there is none.
         seconds: how long the node takes, where that was asked for (`profile`); the same for each of its values.
+        spread: what the value and its reference are like, where that was asked for (`statistics`).
     """
 
     call: int
@@ -72,6 +75,7 @@ class Row:
     behind: tuple[str, ...] = ()
     code: str | None = None
     seconds: float | None = None
+    spread: Spread | None = field(default=None, repr=False)
 
     @property
     def judged(self) -> bool:
@@ -190,6 +194,8 @@ class Report:
             results of the model that the graph does not have.
         operators: the model's own operations, for each call; empty if the program does not know them.
         fates: what became of each exported node in the compiled graph; empty if there is none.
+        graphs: the graphs that were compared, by stage; the nodes of the compiled one have their origins. Empty if the
+            rows are of several graphs.
     """
 
     backend: str
@@ -203,6 +209,7 @@ class Report:
     failed: tuple[str, ...] = ()
     operators: tuple[tuple[Operator, ...], ...] = field(default=(), repr=False)
     fates: tuple[Fate, ...] = field(default=(), repr=False)
+    graphs: Mapping[Stage, Graph] = field(default_factory=dict, repr=False)
 
     @property
     def undisturbed(self) -> bool:
@@ -232,6 +239,20 @@ class Report:
     def worst(self) -> Row | None:
         """The row with the largest error."""
         return max((row for row in self.rows if row.error is not None), key=lambda row: row.error or 0.0, default=None)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """What was compared, with what was found: what views draw.
+
+        The compiled graph, if there is one, with the exported one as the graph that it was made of.
+        """
+        from ._picture import picture  # noqa: PLC0415  data does not need what is drawn from it
+
+        return picture(self)
+
+    def view(self, name: str, path: str | os.PathLike[str]) -> Path:
+        """Draw `graph` into a file (see `Graph.view`)."""
+        return self.graph.view(name, path)
 
     def headline(self) -> str:
         """What was judged, what was not and why, and whether observing changed anything, in one line."""

@@ -6,6 +6,7 @@ from ._export import export
 from ._finding import Finding, Histogram
 from ._from_fx import graph_from_fx
 from ._graph import Frame, Graph, Node, Value
+from ._graph_json import graph_from_json, graph_to_json
 from ._lower import Lowering, Precision, lower
 from ._optimize import optimize
 from ._original import Original
@@ -32,6 +33,8 @@ __all__ = [
     "ViewError",
     "export",
     "graph_from_fx",
+    "graph_from_json",
+    "graph_to_json",
     "load_program",
     "lower",
     "optimize",

@@ -14,7 +14,7 @@ from ._errors import DumpError, FilchError, NonFiniteError
 from ._key import Key
 from ._records import Call, ModuleInfo, Origin, Record, Records, Totals
 from ._recover import recover
-from ._statistics import Statistics
+from ._statistics import Statistics, statistics
 from ._steal import Capture, is_stealing, steal_append, steal_forward
 from ._structure import Foreign, Skipped, left_out, structure, tensors
 from ._watch import NonFinite
@@ -43,6 +43,7 @@ __all__ = [
     "named_arguments",
     "recover",
     "restore",
+    "statistics",
     "steal_append",
     "steal_forward",
     "structure",

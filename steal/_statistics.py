@@ -46,7 +46,11 @@ _Numbers = tuple[float | None, float | None, float | None, float | None, int, in
 
 
 def statistics(tensor: torch.Tensor) -> Statistics:
-    """The statistics of a tensor for which `not_storable` is None."""
+    """What a tensor's numbers are like.
+
+    Args:
+        tensor: of any shape and dtype, on any device; one that a dump could store.
+    """
     raw = plain(tensor)
     content = hashlib.blake2b(bytes_of(raw) if raw.nbytes else b"", digest_size=16).hexdigest()
     with untouched():

@@ -89,3 +89,22 @@ def test_a_model_without_gradients_is_refused(model):
     """There is nothing to compare, and that is no pass."""
     with pytest.raises(CompareError, match="no gradient reaches a parameter of the model"):
         compare_gradients(model.requires_grad_(requires_grad=False), (torch.randn(5, 8),))
+
+
+def test_the_report_draws_forward_and_backward_as_one_graph() -> None:
+    """Every row is at its node, and what both passes call alike is told apart."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
+
+    report = compare_gradients(model, (torch.randn(3, 4),))
+
+    for stage, graph in report.graphs.items():
+        rows = {(row.node, row.value) for row in report.rows if row.stage == stage}
+        made = {(node.name, value) for node in graph.nodes for value in node.outputs}
+        assert rows == made if stage == "compiled" else rows < made  # nothing of the backward pass runs node by node
+        nodes = [node.name for node in graph.nodes]
+        assert len(set(nodes)) == len(nodes)
+    assert report.graph.before is not None
+    exported = {node.name for node in report.graph.before.nodes}
+    assert {name for node in report.graph.nodes for name in node.origins} <= exported
+    assert any("backward" in node.name for node in report.graph.nodes)

@@ -1,0 +1,120 @@
+"""`filch view`: pictures of models and of reports."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from filch.export import Graph, ViewError, graph_from_fx, load_program, optimize
+from filch.export.views import draw, get_view, save, view_names
+
+from ._cli_options import OptionList, Quiet, told_options
+from ._compiled_graph import compiled_graph
+from ._errors import CompareError
+from ._factory import make_subject
+from ._load_report import load_report
+from ._progress import progress
+
+_BESIDE_A_FILE = ("netron", "model-explorer")  # they tell of a file that the reader has: the exported one
+
+
+def view_command(
+    source: Annotated[
+        str, typer.Argument(help="A model (path.py:factory, an ONNX file, torch.export's .pt2) or a report's JSON.")
+    ],
+    view: Annotated[
+        str | None, typer.Option("--as", help=f"How: {', '.join(view_names())}; by the output's suffix if not given.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write; text is printed if there is none.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option("--backend", "-b", help="The graph that this backend makes of the model.")
+    ] = None,
+    option: OptionList = None,
+    optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
+    stage: Annotated[
+        str | None, typer.Option(help="Of a report or a backend: the exported graph or the compiled one.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The ONNX file that a report is about, if it is not where it was.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Draw a model's graph, or what a comparison found on it."""
+    name = _chosen(view, output)
+    get_view(name)  # what is misspelt is said at once
+    printed = name == "text" and output is None
+    with progress("view", quiet=quiet or printed):
+        graph = _graph(source, backend, told_options(option), optimized=optimized, model=model)
+        graph = _staged(graph, stage or ("exported" if name in _BESIDE_A_FILE else None))
+        text = draw(graph, name).content.decode("utf-8") if printed else ""
+        written, note = ("", "") if printed else save(graph, name, output or Path(_stem(source)))
+    if printed:
+        typer.echo(text.rstrip("\n"))
+    elif not quiet:
+        typer.echo(f"written: {written}" + (f"\nnote: {note}" if note else ""))
+
+
+def _chosen(view: str | None, output: Path | None) -> str:
+    if view is not None:
+        return view
+    suffix = output.suffix if output is not None else ".html"
+    fitting = [name for name in view_names() if suffix in get_view(name).suffixes]
+    if len(fitting) == 1:
+        return fitting[0]
+    if suffix in get_view("html").suffixes:
+        return "html"
+    told = f"{' and '.join(fitting)} write" if fitting else "no view writes"
+    raise ViewError(
+        f"{told} {suffix or 'files without suffix'}: say which view, with --as; there are {', '.join(view_names())}"
+    )
+
+
+def _graph(source: str, backend: str | None, options: dict[str, str], *, optimized: bool, model: Path | None) -> Graph:
+    path = Path(source)
+    if path.suffix in (".json", ".pt2"):
+        if backend is not None or optimized:
+            raise CompareError(f"{source!r} is drawn as it is: --backend and --optimize are for a model that runs")
+        return _report_graph(path, model) if path.suffix == ".json" else _torch_graph(path)
+    program = load_program(path) if path.suffix == ".onnx" else make_subject(source).export()
+    program = optimize(program) if optimized else program
+    if backend is not None:
+        return compiled_graph(program, backend=backend, options=options)
+    if options:
+        raise CompareError("--option is for a backend: name it with --backend")
+    return replace(program.graph, name=_stem(source))
+
+
+def _report_graph(path: Path, model: Path | None) -> Graph:
+    """What a report found, on the exported graph of the ONNX file that it is about, if that is there."""
+    report = load_report(path)
+    file = model or Path(report.program)
+    if model is None and not file.is_file():
+        return report.graph
+    onnx = load_program(file).model
+    before = report.graph.before
+    return (
+        replace(report.graph, onnx=onnx) if before is None else replace(report.graph, before=replace(before, onnx=onnx))
+    )
+
+
+def _torch_graph(path: Path) -> Graph:
+    try:
+        return graph_from_fx(torch.export.load(path).graph, path.stem)
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise CompareError(f"{str(path)!r} is no program that torch.export saved: {error}") from error
+
+
+def _staged(graph: Graph, stage: str | None) -> Graph:
+    if stage not in (None, "exported", "compiled"):
+        raise CompareError(f"there is no stage {stage!r}; there are exported and compiled")
+    if stage == "exported" and graph.before is not None:
+        return replace(graph.before, name=graph.name, remarks=graph.remarks)
+    return graph
+
+
+def _stem(source: str) -> str:
+    return source.rpartition(":")[2] if ":" in source else Path(source).stem

@@ -1,0 +1,42 @@
+"""The graph that a backend makes of a program, without running it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import onnx_ir as ir
+
+from filch.export import Graph, Program
+from filch.export.backends import Backend
+
+from ._compare import Path, as_program, make_engine
+from ._errors import CompareError
+from ._origins import Origins
+
+
+def compiled_graph(
+    program: Path | Program | ir.Model,
+    *,
+    backend: str | Backend = "onnxruntime-cpu",
+    options: Mapping[str, Any] | None = None,
+) -> Graph:
+    """Compile a program, and say which of its nodes each compiled node computes.
+
+    Args:
+        program: what `export` returned, or any ONNX file.
+        backend: see `compare`.
+        options: see `compare`.
+
+    Returns:
+        the compiled graph; its nodes' `origins` are nodes of the exported one, which is its `before`.
+
+    Raises:
+        FilchError: the file, the backend, or the two do not fit; in one sentence.
+    """
+    given, engine = as_program(program), make_engine(backend, options)
+    if "compiled" not in engine.stages:
+        raise CompareError(f"backend {engine.name!r} runs the program as it stands: it makes no graph of its own")
+    exported = given.graph
+    made = Origins(exported, engine.compile(given, optimize=True)).drawn()
+    name = given.path.name if given.path else given.model_type.rpartition(":")[2] or "the program"
+    return replace(made, name=f"{name} on {engine.name}", before=exported)

@@ -1,0 +1,33 @@
+"""What a report says in the end."""
+
+from ._report import Report
+
+
+def verdict(report: Report) -> list[str]:
+    """What the report says in the end."""
+    if report.first_divergence is not None:
+        count = len(report.diverged)
+        said = "1 row differs; it is" if count == 1 else f"{count} rows differ; the first is"
+        return [said, f"  {report.first_divergence}"]
+    if report.failed:
+        return [f"what was judged is close, but the comparison is not complete: {report.failed[0]}"]
+    unjudged = [row for row in report.rows if row.kind == "output" and not row.judged]
+    if unjudged or not report.close:
+        return [
+            f"nothing was found to differ, but output {row.value!r} could not be judged: {row.reason}"
+            for row in unjudged
+        ] or ["nothing could be judged"]
+    worst = report.worst
+    largest = f"; the largest error is {worst.error:.1e}, at {worst.value} ({worst.op})" if worst else ""
+    return [_all_close(report) + largest]
+
+
+def _all_close(report: Report) -> str:
+    """Not more than was found: what had no reference is not among what is close."""
+    rows = [row for row in report.rows if row.stage == "exported" and row.kind != "output"]
+    without = sum(row.status == "not mapped" for row in rows)
+    return (
+        f"all that could be judged is close, {without} of {len(rows)} exported values could not"
+        if without
+        else "all close"
+    )

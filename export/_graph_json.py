@@ -1,0 +1,97 @@
+"""Graphs as JSON, and back."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ._graph import Frame, Graph, Node, Value
+
+
+def graph_to_json(graph: Graph) -> dict[str, Any]:
+    """A graph as what JSON can hold.
+
+    What a comparison found, the graph that it was made of and the ONNX model that it was read from are not in it.
+    """
+    return {
+        "name": graph.name,
+        "inputs": graph.inputs,
+        "outputs": graph.outputs,
+        "constants": graph.constants,
+        "nodes": [_packed(node) for node in graph.nodes],
+        "values": [[value.name, value.dtype, value.shape] for value in graph.values.values()],
+        "functions": {name: graph_to_json(function) for name, function in graph.functions.items()},
+    }
+
+
+def graph_from_json(found: Mapping[str, Any]) -> Graph:
+    """The inverse of `graph_to_json`.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    values = [Value(_text(name), dtype, _dims(shape)) for name, dtype, shape in found["values"]]
+    return Graph(
+        name=_text(found["name"]),
+        inputs=_texts(found["inputs"]),
+        outputs=_texts(found["outputs"]),
+        constants=_texts(found["constants"]),
+        nodes=tuple(_node(item) for item in found["nodes"]),
+        values={value.name: value for value in values},
+        functions={name: graph_from_json(function) for name, function in found["functions"].items()},
+    )
+
+
+def _packed(node: Node) -> dict[str, Any]:
+    """A node without what is not known of it, which is most of it in most graphs."""
+    told = {name: item for name, item in asdict(node).items() if item not in (None, (), {})}
+    if node.attributes:
+        told["attributes"] = {name: _plain(item) for name, item in node.attributes.items()}
+    if node.stack:
+        told["stack"] = [[frame.path, frame.type, frame.source] for frame in node.stack]
+    return told
+
+
+def _node(found: Mapping[str, Any]) -> Node:
+    told: dict[str, Any] = {name: _texts(found.get(name, ())) for name in ("inputs", "outputs", "captured", "origins")}
+    for name in ("module", "source", "target", "code", "gradient_of"):
+        told[name] = None if found.get(name) is None else _text(found[name])
+    stack = tuple(Frame(_text(path), _text(kind), source) for path, kind, source in found.get("stack", ()))
+    return Node(
+        name=_text(found["name"]),
+        op=_text(found["op"]),
+        attributes={name: _attribute(item) for name, item in found.get("attributes", {}).items()},
+        stack=stack,
+        **told,
+    )
+
+
+_FLOAT = "float"  # JSON has no number for inf and NaN
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, list | tuple):
+        return [_plain(one) for one in item]
+    if isinstance(item, float) and not math.isfinite(item):
+        return {_FLOAT: str(item)}
+    return item if item is None or isinstance(item, str | int | float) else str(item)
+
+
+def _attribute(item: Any) -> Any:
+    if isinstance(item, list):
+        return [_attribute(one) for one in item]
+    return float(item[_FLOAT]) if isinstance(item, dict) else item
+
+
+def _dims(shape: Any) -> tuple[Any, ...] | None:
+    return None if shape is None else tuple(shape)
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    return tuple(map(_text, found))
+
+
+def _text(item: Any) -> str:
+    if not isinstance(item, str):
+        raise TypeError(f"{item!r} is no text")
+    return item
