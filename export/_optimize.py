@@ -26,8 +26,9 @@ def optimize(
     Args:
         program: as `export` returns it; it stays as it is.
         passes: names of `filch.export.passes.pass_names()`, passes of onnx-ir's, or functions that take a `Program`
-            whose model is a copy for them to change, and return it, or the model alone. They keep the graph's inputs
-            and outputs, and the names of the values that they keep. None is what `torch.onnx.export` does by default:
+            whose model is a copy for them to change, and return it, or the model alone. The copy shares the weights:
+            they put others in their places, and write into none. They keep the graph's inputs and outputs, and the
+            names of the values that they keep. None is what `torch.onnx.export` does by default:
             constants folded, patterns rewritten.
 
     Returns:

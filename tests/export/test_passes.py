@@ -268,9 +268,14 @@ def test_what_is_misspelt_is_said_before_anything_runs(program, context):
     assert told.notes == []
 
 
-def test_float16_pass_is_lower(program):
-    """The same graph as that of `lower`."""
-    assert optimize(program, ["Float16Pass"]).graph == lower(program, "float16").graph
+@pytest.mark.parametrize(
+    ("name", "precision"), [("Float16Pass", "float16"), ("BFloat16Pass", "bfloat16"), ("Int4Pass", "int4")]
+)
+def test_passes_to_lower_precision_are_lower(name, precision):
+    """The same graphs as those of `lower`."""
+    program = optimize(export(nn.Linear(64, 32).eval(), (torch.randn(2, 3, 64),)))
+    lowered = optimize(program, [name]).graph
+    assert lowered == lower(program, precision).graph != program.graph
 
 
 def test_onnxruntime_levels_are_passes(program):
