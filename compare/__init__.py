@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ._gradients import compare_gradients
     from ._load_report import load_report
     from ._metrics import Difference, compare_tensors
+    from ._pass_errors import CompareInstrument
+    from ._pass_row import PassRow
     from ._precision import PrecisionReport, keep_precise
     from ._report import ModuleRow, Operator, Report, Row
     from ._sensitivity import Sensitivity
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Checks",
     "CompareError",
+    "CompareInstrument",
     "DiffRow",
     "Difference",
     "DumpDiff",
@@ -34,6 +37,7 @@ __all__ = [
     "ModuleRow",
     "Operator",
     "Outcome",
+    "PassRow",
     "PrecisionReport",
     "Report",
     "Row",
@@ -53,6 +57,7 @@ __all__ = [
 _PLACES = {
     "Checks": "_checks",
     "CompareError": "_errors",
+    "CompareInstrument": "_pass_errors",
     "DiffRow": "_diff",
     "Difference": "_metrics",
     "DumpDiff": "_diff",
@@ -61,6 +66,7 @@ _PLACES = {
     "ModuleRow": "_report",
     "Operator": "_report",
     "Outcome": "_trial",
+    "PassRow": "_pass_row",
     "PrecisionReport": "_precision",
     "Report": "_report",
     "Row": "_report",

@@ -20,6 +20,7 @@ from filch.steal import DumpError, FilchError, describe, recover, restore, steal
 
 from ._cli_options import FACTORY, Json, LowerPrecision, OptionList, Quiet, ToleranceOption, Wide, told_options
 from ._cli_output import Output, StatisticsOption, check_output, with_statistics, write_reports
+from ._cli_passes import passes_command
 from ._cli_tables import matrix_command, precision_command, sweep_command
 from ._cli_view import view_command
 from ._compare import compare
@@ -277,6 +278,7 @@ def check(
 app.command("matrix")(matrix_command)
 app.command("sweep")(sweep_command)
 app.command("precision")(precision_command)
+app.command("passes")(passes_command)
 app.command("view")(view_command)
 
 

@@ -8,7 +8,7 @@ import torch
 import typer
 
 from filch.export import Graph, ViewError, graph_from_fx, load_program, optimize
-from filch.export.views import draw, get_view, save, view_names
+from filch.export.views import draw, get_view, save, serve, view_names
 
 from ._cli_options import OptionList, Quiet, told_options
 from ._compiled_graph import compiled_graph
@@ -17,7 +17,7 @@ from ._factory import make_subject
 from ._load_report import load_report
 from ._progress import progress
 
-_BESIDE_A_FILE = ("netron", "model-explorer")  # they tell of a file that the reader has: the exported one
+_BESIDE_A_FILE = ("netron", "model-explorer")  # what these begin with tells of a file that the reader has
 
 
 def view_command(
@@ -41,21 +41,35 @@ def view_command(
     model: Annotated[
         Path | None, typer.Option(help="The ONNX file that a report is about, if it is not where it was.")
     ] = None,
+    served: Annotated[
+        bool, typer.Option("--serve", help="Open what was written in the netron package, until Ctrl-C.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Draw a model's graph, or what a comparison found on it."""
-    name = _chosen(view, output)
-    get_view(name)  # what is misspelt is said at once
-    printed = name == "text" and output is None
+    name = _chosen("netron" if served and view is None else view, output)
+    target = output or _default(source, name)
+    if target.absolute() == Path(source).absolute():
+        raise CompareError(f"{source!r} is what is drawn: give --output another name")
+    printed = name == "text" and output is None and not served
     with progress("view", quiet=quiet or printed):
         graph = _graph(source, backend, told_options(option), optimized=optimized, model=model)
-        graph = _staged(graph, stage or ("exported" if name in _BESIDE_A_FILE else None))
+        graph = _staged(graph, stage or ("exported" if name.startswith(_BESIDE_A_FILE) else None))
         text = draw(graph, name).content.decode("utf-8") if printed else ""
-        written, note = ("", "") if printed else save(graph, name, output or Path(_stem(source)))
+        written, note = ("", "") if printed else save(graph, name, target)
     if printed:
         typer.echo(text.rstrip("\n"))
     elif not quiet:
         typer.echo(f"written: {written}" + (f"\nnote: {note}" if note else ""))
+    if served:
+        _serve(Path(written), quiet=quiet)
+
+
+def _serve(path: Path, *, quiet: bool) -> None:
+    with serve(path) as running:
+        if not quiet:
+            typer.echo(f"netron shows it at {running.url}; Ctrl-C ends it")
+        running.wait()
 
 
 def _chosen(view: str | None, output: Path | None) -> str:
@@ -114,6 +128,12 @@ def _staged(graph: Graph, stage: str | None) -> Graph:
     if stage == "exported" and graph.before is not None:
         return replace(graph.before, name=graph.name, remarks=graph.remarks)
     return graph
+
+
+def _default(source: str, name: str) -> Path:
+    """A file of this folder that says what it is of, and how it is drawn where that is not plain."""
+    suffix = get_view(name).suffixes[0]
+    return Path(f"{_stem(source)}{'' if suffix == '.html' else f'-{name}'}{suffix}")
 
 
 def _stem(source: str) -> str:

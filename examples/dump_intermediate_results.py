@@ -3,8 +3,11 @@
 import tempfile
 from pathlib import Path
 
+import onnx
+
 from filch.compare import compare, tiny_llm
 from filch.export import export
+from filch.export.views import plot_dot
 from filch.steal import describe, restore, steal_forward
 
 
@@ -37,8 +40,12 @@ def main(folder: Path) -> None:
     for key, value in restore(folder / "dump.onnx").items():
         print(f"{key} -- {describe(value)}")
 
-    print("\nAnd held against the exported graph, run by ONNX Runtime:")
+    print("\nThe exported graph, in Graphviz's language:")
     export(model, inputs, dynamic_shapes=dynamic_shapes).save(folder / "model.onnx")
+    text = plot_dot(onnx.load(folder / "model.onnx"), folder / "model.dot")
+    print(f"{text.count('->')} edges; `dot -Tpng` draws them, and so does the path model.png where it is installed")
+
+    print("\nAnd held against what was stolen, run by ONNX Runtime:")
     report = compare(folder / "dump.onnx", folder / "model.onnx")
     print(report.table("modules", width=80))
     report.assert_close()

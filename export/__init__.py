@@ -1,7 +1,7 @@
 """What the graph of an exported model says: its nodes and values, and which of them each module call took and gave."""
 
 from ._calls import ModuleCall, Port
-from ._errors import BackendError, ExportError, ProgramError, ViewError
+from ._errors import BackendError, ExportError, PassError, ProgramError, ViewError
 from ._export import export
 from ._finding import Finding, Histogram
 from ._from_fx import graph_from_fx
@@ -24,6 +24,7 @@ __all__ = [
     "ModuleCall",
     "Node",
     "Original",
+    "PassError",
     "Port",
     "Precision",
     "Program",

@@ -15,6 +15,10 @@ class BackendError(FilchError):
     """A backend that is not there, lacks a device, or can't run a program."""
 
 
+class PassError(FilchError):
+    """A pass that fails, or that is not there, or something that can't look on; the message names it."""
+
+
 class ViewError(FilchError):
     """A graph that can't be drawn, or a view that is not there."""
 

@@ -22,6 +22,7 @@ class Extensions:
         own: by name, `module:attribute`, relative to `package`.
         extras: by name, what to install where a library that it imports is missing.
         error: what is raised.
+        plural: of `kind`; `""` is with an s.
     """
 
     kind: str
@@ -29,11 +30,12 @@ class Extensions:
     own: Mapping[str, str]
     error: type[FilchError]
     extras: Mapping[str, str]
+    plural: str = ""
 
     @property
     def group(self) -> str:
         """The group of the entry points."""
-        return f"filch.{self.kind}s"
+        return f"filch.{self.plural or self.kind + 's'}"
 
     def names(self) -> list[str]:
         """All that `find` knows, sorted."""

@@ -190,14 +190,19 @@ def _sort(graph: ir.Graph) -> None:
         made.add(node)
 
 
-def follow_changes(program: Program) -> Program:
-    """Resolve the module calls again, in case passes have changed the graph since it was exported."""
+def follow_changes(program: Program, before: Graph | None = None) -> Program:
+    """Resolve the module calls again, in case passes have changed the graph.
+
+    Args:
+        program: its module calls are those of `before`.
+        before: the graph that passes have changed; None is the one that was exported.
+    """
     now = program.graph
     ports = (port for call in program.module_calls.values() for port in (*call.inputs, *call.outputs))
     if all(port.value is None or port.value in now.known for port in ports):
         return program
     try:
-        before = program.original.graph if program.original else None
+        before = program.original.graph if before is None and program.original else before
     except ExportError:
         before = None  # the comparison, which needs it more, says why it can't be loaded
     return replace(

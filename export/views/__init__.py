@@ -1,15 +1,23 @@
 """Pictures of graphs. A view is one file here, or an entry point `filch.views` of another package."""
 
+from ._hidet import ViewerFiles, netron
 from ._plot import plot_graph
+from ._plot_dot import plot_dot
 from ._registry import draw, get_view, save, view_names
+from ._serve import Served, serve
 from ._view import Drawing, View
 
 __all__ = [
     "Drawing",
+    "Served",
     "View",
+    "ViewerFiles",
     "draw",
     "get_view",
+    "netron",
+    "plot_dot",
     "plot_graph",
     "save",
+    "serve",
     "view_names",
 ]

@@ -9,7 +9,15 @@ from .._graph import Graph
 from ._view import Drawing, View
 
 _OWN = {
+    "dot": "._dot:DotView",
+    "hidet": "._hidet:HidetView",
     "html": "._html:HtmlView",
+    "model-explorer": "._model_explorer:ModelExplorerView",
+    "model-explorer-status": "._model_explorer:StatusView",
+    "model-explorer-time": "._model_explorer:TimeView",
+    "netron": "._netron:NetronView",
+    "png": "._graphviz:PngView",
+    "svg": "._graphviz:SvgView",
     "text": "._text:TextView",
 }
 _VIEWS = Extensions("view", __package__, _OWN, ViewError, extras={})

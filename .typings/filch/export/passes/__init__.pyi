@@ -1,0 +1,1 @@
+from export.passes import *

@@ -1,0 +1,53 @@
+"""What an ONNX model computes and of which numbers, in short: equal for two models that compute the same alike."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import onnx_ir as ir
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+_TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
+
+
+def fingerprint(model: ir.Model) -> tuple[object, ...]:
+    """Nodes, names and numbers; not what is noted of types, shapes and places in the code.
+
+    The numbers are hashed, not told by who holds them: a pass may change a weight where it stands.
+    """
+    return tuple(_graph(model.graph)), *(tuple(_function(made)) for made in model.functions.values())
+
+
+def _function(function: ir.Function) -> Iterator[object]:
+    yield function.identifier()
+    yield from (value.name for value in (*function.inputs, *function.outputs))
+    yield from map(_node, function)
+
+
+def _graph(graph: ir.Graph) -> Iterator[object]:
+    yield from (value.name for value in (*graph.inputs, *graph.outputs))
+    for name, value in graph.initializers.items():
+        yield name, None if value.const_value is None else _tensor(value.const_value)
+    yield from map(_node, graph)
+
+
+def _node(node: ir.Node) -> tuple[object, ...]:
+    names = tuple(None if value is None else value.name for value in (*node.inputs, *node.outputs))
+    said = tuple((attr.name, attr.type, _attribute(attr)) for attr in node.attributes.values())
+    return node.op_identifier(), node.name, len(node.inputs), names, said
+
+
+def _attribute(attr: ir.Attr) -> object:
+    value: Any = attr.value
+    if attr.is_ref():
+        return attr.ref_attr_name
+    if attr.type in _GRAPHS:
+        graphs = [value] if attr.type == ir.AttributeType.GRAPH else value
+        return tuple(tuple(_graph(graph)) for graph in graphs)
+    if attr.type in _TENSORS:
+        return tuple(map(_tensor, [value] if attr.type == ir.AttributeType.TENSOR else value))
+    return repr(value)
+
+
+def _tensor(tensor: ir.TensorProtocol) -> tuple[object, ...]:
+    held = tuple(tensor.numpy().flat) if tensor.dtype == ir.DataType.STRING else tensor.tobytes()
+    return tensor.dtype, tuple(tensor.shape), hash(held)

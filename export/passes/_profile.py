@@ -1,0 +1,49 @@
+"""Says when each pass begins, and how long it took."""
+
+import os
+from pathlib import Path
+
+from .._errors import PassError, reason
+from .._program import Program
+from ._instrument import Instrument
+
+
+class ProfileInstrument(Instrument):
+    """See `PassContext.profile_pass_instrument`. It prints, when it is asked to, as nothing else in the room does."""
+
+    def __init__(self, *, log_file: str | os.PathLike[str] | None = None, print_stdout: bool = False) -> None:
+        self._log_file = None if log_file is None else Path(log_file)
+        self._print = print_stdout
+
+    def before_all_passes(self, _: Program) -> None:
+        """Begin the file anew."""
+        if self._log_file is not None:
+            self._write("", "w")
+
+    def before_pass(self, name: str, _: Program) -> None:
+        """Say so."""
+        self._say(f"{name:>50} started...")
+
+    def pass_took(self, name: str, seconds: float) -> None:
+        """Say so."""
+        self._say(f"{name:>50} {seconds:.3f} seconds")
+
+    def pass_failed(self, name: str, _: Program, error: Exception) -> None:
+        """Say so."""
+        self._say(f"{name:>50} failed: {reason(error)}")
+
+    def _say(self, line: str) -> None:
+        if self._print:
+            print(line)
+        if self._log_file is not None:
+            self._write(f"{line}\n", "a")
+
+    def _write(self, text: str, mode: str) -> None:
+        """Opened for each line, so that what was said is there whatever comes next."""
+        where = self._log_file or Path()
+        try:
+            where.parent.mkdir(parents=True, exist_ok=True)
+            with where.open(mode, encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise PassError(f"can't write {str(where)!r}: {error.strerror or error}") from error

@@ -1,0 +1,31 @@
+"""The colour of what a comparison found, in hexadecimal."""
+
+import math
+
+from .._finding import Finding
+
+# Told apart by who sees no red or no green, and in grey: the worse, the darker.
+CLOSE = "#d6e6f4"
+UNJUDGED = "#dddddd"
+MISSHAPEN = "#b9a3d3"
+WORST = "#b02318"
+_DIVERGED = ("#fee3c0", "#fdc58a", "#fa9b58", "#ea6a3a", "#d3402a", WORST)  # from 1e-5 to 1, a power of ten each
+
+
+def colour(finding: Finding) -> str:
+    """The background of what was found, upon which black can be read but for the worst errors."""
+    if not finding.judged:
+        return UNJUDGED
+    if not finding.diverged:
+        return CLOSE
+    if finding.error is None:
+        return MISSHAPEN
+    if not finding.error < 1:  # NaN and infinity, too
+        return WORST
+    power = math.log10(finding.error) if finding.error > 0 else -math.inf
+    return _DIVERGED[int(min(max(power + 5, 0), len(_DIVERGED) - 1))]
+
+
+def is_dark(shade: str) -> bool:
+    """Whether text upon it has to be white."""
+    return shade in _DIVERGED[-2:]

@@ -1,0 +1,126 @@
+"""Graphs as hidet's own JSON, for the viewer that hidet made of Netron 5."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, TextIO
+
+from .._folding import fold
+from .._graph import Graph, Node, Value
+from ._categories import category
+from ._facts import Facts, one_line
+from ._view import Drawing
+
+# The viewer writes the names of values into its page as they are: to be safe they look like HTML, and are none.
+_ESCAPED = str.maketrans({"<": "\u2039", ">": "\u203a", "&": "\uff06"})
+# hidet's viewer is older than Netron's other categories, and draws what has one of these without a colour.
+_OLDER = {"Quantization": "Transform", "Attention": "Layer", "Control": "Custom"}
+
+
+class HidetView:
+    """See `View`."""
+
+    suffixes: tuple[str, ...] = (".json",)
+
+    def draw(self, graph: Graph, suffix: str) -> Drawing:
+        """See `View.draw`."""
+        source = {"description": "\n".join(map(one_line, graph.remarks)), "source": "Filch", "format": "netron"}
+        empty = dict.fromkeys(("author", "company", "license", "domain"), "")
+        functions = [_Drawn(function, name).graph() for name, function in graph.functions.items()]
+        model = {"graphs": [_Drawn(graph, graph.name).graph(), *functions], **empty, **source}
+        return Drawing.of(json.dumps(model, indent=2), suffix)
+
+
+class ViewerFiles:
+    """What hidet calls `hidet.utils.netron`: writes the files of its viewer."""
+
+    def dump(self, graph: Graph, fp: TextIO) -> None:
+        """Write a graph into a file that is open for text, as hidet's `netron.dump` does."""
+        fp.write(HidetView().draw(graph, ".json").content.decode())
+
+
+netron = ViewerFiles()
+
+
+class _Drawn:
+    """Writes one graph."""
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        self._graph = graph
+        self._name = name
+        self._facts = Facts(graph)
+        self._names = _safe_names(_all_names(graph))
+        self._constants = {*graph.constants}
+
+    def graph(self) -> dict[str, Any]:
+        graph = self._graph
+        groups = self._groups()
+        return {
+            "name": one_line(self._name),
+            "groups": any(groups),
+            "inputs": [self._parameter(name, name) for name in graph.inputs],
+            "outputs": [self._parameter(f"output:{place}", name) for place, name in enumerate(graph.outputs)],
+            "nodes": [
+                self._node(place, node, group)
+                for place, (node, group) in enumerate(zip(graph.nodes, groups, strict=True))
+            ],
+        }
+
+    def _groups(self) -> list[str]:
+        """For each node, the path of its box; a path begins with `/`, as the viewer calls its nodes `0`, `1`, …."""
+        folding = fold(self._graph)
+        paths: list[str] = []
+        for group in folding.groups:
+            around = "" if group.parent is None else paths[group.parent]
+            paths.append(f"{around}/{one_line(str(group)).replace('/', '∕') or '_'}")  # noqa: RUF001  no separator
+        return ["" if place is None else paths[place] for place in folding.places]
+
+    def _node(self, place: int, node: Node, group: str) -> dict[str, Any]:
+        kind = category(node.op)
+        facts = self._facts.of_node(node)
+        return {
+            "name": one_line(f"{place}_{node.name}"),
+            "type": {"name": one_line(node.op), "category": _OLDER.get(kind, kind).lower() or None},
+            "inputs": [self._parameter(str(i), name) for i, name in enumerate(node.reads)],
+            "outputs": [self._parameter(str(i), name) for i, name in enumerate(filter(None, node.outputs))],
+            "attributes": [_attribute(name, value) for name, value in node.attributes.items()],
+            "description": [one_line(f"{name}: {text}") for name, text in facts.items()],
+            "location": one_line(node.source or ""),
+            "group": group,
+        }
+
+    def _parameter(self, title: str, name: str) -> dict[str, Any]:
+        return {"name": one_line(title), "arguments": [self._argument(name)], "visible": True}
+
+    def _argument(self, name: str) -> dict[str, Any]:
+        made: dict[str, Any] = {"name": self._names[name], "type": _type(self._graph.values.get(name))}
+        return made | ({"initializer": {"kind": "Initializer", "value": "<>"}} if name in self._constants else {})
+
+
+def _type(value: Value | None) -> dict[str, Any]:
+    dtype = one_line((value and value.dtype) or "?")
+    shape = ("?",) if value is None or value.shape is None else value.shape
+    dims = ["?" if dim is None else one_line(str(dim)) for dim in shape]
+    return {"string": f"{dtype}{dims}", "shape": {"dimensions": dims}, "dataType": dtype}
+
+
+def _attribute(name: str, value: Any) -> dict[str, Any]:
+    kind = f"Sequence[{type(value[0]).__name__}]" if isinstance(value, list | tuple) and value else type(value).__name__
+    return {"name": one_line(name), "type": kind, "value": one_line(str(value)), "visible": True, "description": ""}
+
+
+def _all_names(graph: Graph) -> Iterable[str]:
+    read = (name for node in graph.nodes for name in (*node.reads, *node.outputs))
+    return dict.fromkeys([*graph.inputs, *graph.constants, *read, *graph.outputs])
+
+
+def _safe_names(names: Iterable[str]) -> Mapping[str, str]:
+    """For each name one that can't be taken for HTML, and is no other's: edges are drawn between equal names."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        safe = one_line(name).translate(_ESCAPED)
+        while safe in taken:
+            safe += "_"
+        taken.add(safe)
+        found[name] = safe
+    return found

@@ -1,0 +1,107 @@
+"""Graphs whose every text would like to be more than text: what views and pages have to show and never obey."""
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from filch.export import Finding, Frame, Graph, Histogram, Node, Value
+
+LONG = "long" * 2500
+TEXTS = {
+    "script": "</script><script>alert(1)</script>",
+    "image": "<img src=x onerror=alert(1)>",
+    "quotes": "it's \"quoted\" 'twice'",
+    "ticks": "`${alert(1)}` ${x} {{x}} {% x %}",
+    "backslashes": r"\N \n \l \G \\ C:\new\table",
+    "lines": "two\nlines\r\tand a tab",
+    "html": "<b>bold</b> &amp; <TABLE>",
+    "comment": "-->]]>*/ # // --",
+    "brackets": '{a|<b>}; [c="d"] -> e',
+    "rtl": "\u202eevil\u2066\u200f",
+    "emoji": "\U0001f525 \U0001f469\u200d\U0001f4bb",
+    "surrogate": "lone \ud800 surrogate",
+    "controls": "nul \x00 bell \x07 escape \x1b[31m",
+    "path": "../../../etc/passwd",
+    "formula": '=HYPERLINK("x")',
+    "prototype": "__proto__",
+    "empty": " ",
+    "long": LONG,
+}
+
+
+def hostile_graph() -> Graph:
+    """A chain of one node for each text, which is its name, operator, module, class, source, attribute and value.
+
+    What it reads first is an input, and each node a constant beside; each value has a finding that says the text, and
+    the graph that it was made of has the same names.
+    """
+    return _graph(TEXTS, before=_graph(TEXTS, before=None))
+
+
+def hostile_model() -> ir.Model:
+    """An ONNX model of such a chain of Relu, as far as a file can hold the texts: protobuf wants Unicode."""
+    texts = {key: text for key, text in TEXTS.items() if key != "surrogate"}
+    floats = ir.TensorType(ir.DataType.FLOAT)
+    value = ir.Value(name="input of " + texts["script"], shape=ir.Shape([2]), type=floats)
+    inputs, nodes = [value], []
+    for text in texts.values():
+        node = ir.Node("", "Relu", [value], name=text)
+        node.outputs[0].name = f"value of {text}"
+        node.metadata_props["pkg.torch.onnx.name_scopes"] = repr(["", text, "relu"])
+        node.metadata_props["pkg.torch.onnx.class_hierarchy"] = repr([text, text, "aten.relu"])
+        nodes.append(node)
+        value = node.outputs[0]
+    value.shape, value.type = ir.Shape([2]), floats
+    graph = ir.Graph(inputs, [value], nodes=nodes, name=texts["html"], opset_imports={"": 18})
+    return ir.Model(graph, ir_version=10, producer_name=texts["script"])
+
+
+def _graph(texts: Mapping[str, str], before: Graph | None) -> Graph:
+    nodes: list[Node] = []
+    last = "input of " + texts["script"]
+    inputs = (last,)
+    for number, text in enumerate(texts.values()):
+        nodes.append(_node(text, last, number))
+        last = nodes[-1].outputs[0]
+    values = [name for node in nodes for name in (*node.inputs, *node.outputs)]
+    return Graph(
+        name=texts["script"],
+        inputs=inputs,
+        outputs=(last, *inputs),
+        constants=tuple(node.inputs[1] for node in nodes),
+        nodes=tuple(nodes),
+        values={name: Value(name, name, (3, name, None)) for name in values},
+        before=before,
+        findings={node.outputs[0]: (_finding(node.name, number),) for number, node in enumerate(nodes)},
+        remarks=tuple(texts.values()),
+    )
+
+
+def _node(text: str, read: str, number: int) -> Node:
+    return Node(
+        name=text,
+        op=text,
+        inputs=(read, f"constant of {text}", ""),
+        outputs=(f"value of {text}",),
+        attributes={text: text, "list": [text, 1, 2.5], "number": number},
+        module=text,
+        source=f"{text}:{number}",
+        target=text,
+        code=f"{text}:{number}",
+        stack=(Frame("", text), Frame(text, text, f"{text}:1"), Frame(f"{text}.inner", text)),
+        origins=(text, "no such node"),
+        gradient_of=text,
+    )
+
+
+def _finding(text: str, number: int) -> Finding:
+    return Finding(
+        status=("same", "different", "shape or dtype differs", "no value", "not mapped")[number % 5],
+        error=(1.25e-7 * (number + 1), float("nan"), float("inf"), None)[number % 4],
+        first=number == 1,
+        text=text,
+        evidence=text,
+        measures={text: number / 7, "max_abs": float("nan")},
+        seconds=number * 1.1e-5,
+        histogram=Histogram(-1.5, 2.5, (1, 2, 3), (3, 2, 1)),
+    )
