@@ -10,6 +10,7 @@ from ._view import Drawing, View
 
 _OWN = {
     "text": "._text:TextView",
+    "trace": "._trace:TraceView",
 }
 _VIEWS = Extensions("view", __package__, _OWN, ViewError, extras={})
 

@@ -1,0 +1,285 @@
+"""The graph of a step as eager PyTorch runs it: a node for each ATen call, of the backward pass and the optimiser too."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from os.path import basename
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ._arguments import tensors_of, told
+from ._call_sites import is_machinery, line_of, lines_within, module_call, outside
+from ._errors import TraceError
+from ._from_fx import GRADIENT, operator_name
+from ._graph import Frame, Graph, Node
+from ._recording import Recording
+from ._step import Function, Step, run
+
+# What these write to, their schemas don't say.
+_STATISTICS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
+_PASSED_OVER = ("profiler", "prim")  # marks in time, and questions to a tensor
+_LINES = 3  # that stand for the calls an operation runs in where no module does, as in Jittor
+
+
+def dispatched(step: Step) -> Graph:
+    """Run a step, and record each ATen call.
+
+    Raises:
+        TraceError: see `run`; or this version of torch does not tell which operation a derivative is of.
+    """
+    tracer = Dispatched(step)
+    with tracer.watching():
+        run(step, tracer)
+    return tracer.graph()
+
+
+class Dispatched:
+    """Records what torch dispatches; see `Tracer`.
+
+    Attributes:
+        recording: the graph so far.
+        paused: whether calls are not to be recorded.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.recording = Recording()
+        self.paused = True
+        self._calls = Calls(step.model)
+        self._root = type(step.model).__name__
+        self._nodes: dict[str, Node] = {}
+        self._numbers: dict[int, str] = {}
+        self._seed: Node | None = None
+        self._held: dict[int, str] = {}
+        self._results: tuple[str, ...] = ()
+        self._number, self._running = _private()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Record inside of the block."""
+        with self._calls.heard(), _Mode(self):
+            yield
+
+    def begin(self, held: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+        """See `Tracer.begin`."""
+        self._held = {id(tensor): name for name, tensor in held.items()}
+        for name, tensor in held.items():
+            self.recording.hold(tensor, name)
+        for name, tensor in given.items():
+            self.recording.give(tensor, name)
+        self.paused = False
+
+    def ready(self, function: Function) -> Function:
+        """See `Tracer.ready`: it is run as it is."""
+        return function
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """See `Tracer.backward`."""
+        self._seed = self.recording.maker(self.recording.read(loss)[0])
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._seed = None
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """See `Tracer.update`."""
+        with self._calls.inside(Frame("optimizer", _class(optimizer), outside(sys._getframe()))):  # noqa: SLF001  documented
+            optimizer.step()
+
+    def end(self, results: Sequence[torch.Tensor]) -> None:
+        """See `Tracer.end`."""
+        self.paused = True
+        self._results = tuple(dict.fromkeys(self.recording.read(tensor)[0] for tensor in results))
+
+    def graph(self) -> Graph:
+        """What was recorded."""
+        return self.recording.graph(self._root, self._results)
+
+    def call(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Make a call, and record it."""
+        if self.paused or getattr(operator, "namespace", "") in _PASSED_OVER:
+            return operator(*args, **kwargs)
+        given = list(tensors_of(args, kwargs))
+        reads = [name for tensor in given for name in self.recording.read(tensor)]
+        output = operator(*args, **kwargs)
+        written = list(_written(operator, args, kwargs))
+        self._record(operator, told(operator, args, kwargs), reads, output, written)
+        return output
+
+    def claim(self, name: str) -> None:
+        """The derivative of what torch numbered last is that of a node, unless an earlier one has the number."""
+        self._numbers.setdefault(self._number() - 1, name)
+
+    def keep(self, node: Node) -> None:
+        """Add a node to the recording."""
+        self.recording.add(node)
+        self._nodes[node.name] = node
+
+    def _record(
+        self, operator: Any, settings: dict[str, Any], reads: list[str], output: Any, written: list[torch.Tensor]
+    ) -> None:
+        name = self.recording.unique(operator_name(operator))
+        made = [item for item in pytree.tree_leaves(output) if isinstance(item, torch.Tensor)]
+        changed = {id(tensor) for tensor in written}
+        everything = [*made, *(tensor for tensor in written if not any(tensor is item for item in made))]
+        names = [name if len(everything) == 1 else f"{name}:{index}" for index in range(len(everything))]
+        outputs = tuple(
+            (self.recording.write if id(tensor) in changed else self.recording.make)(tensor, value)
+            for tensor, value in zip(everything, names, strict=True)
+        )
+        made_by = Node(name, operator_name(operator), tuple(dict.fromkeys(reads)), outputs, settings)
+        self.keep(self._placed(made_by))
+        self.claim(name)
+
+    def _placed(self, node: Node) -> Node:
+        """The node that has just run, with the calls that it ran in."""
+        running = self._running()
+        if running is None and self._seed is not None:  # the derivative of the loss by itself, which is 1
+            return derivative(node, self._seed)
+        if running is None:
+            source = next(lines_within(sys._getframe(1), run.__code__), None)  # noqa: SLF001  documented
+            return replace(node, stack=self._calls.running or _lines(), module=self._calls.label, source=source)
+        if running.name().endswith("AccumulateGrad"):  # no operation made the parameter
+            owner = self._held.get(id(running.variable), "").rpartition(".")[0]
+            return replace(node, stack=(GRADIENT, *self._calls.seen.get(owner, ())), module=owner)
+        return derivative(node, self._nodes.get(self._numbers.get(running._sequence_nr(), "")))  # noqa: SLF001  nothing public tells
+
+
+def derivative(node: Node, of: Node | None) -> Node:
+    """A node that is part of the derivative of another one, or of one that nobody knows."""
+    if of is None:
+        return replace(node, stack=(GRADIENT,))
+    return replace(node, stack=(GRADIENT, *of.stack), module=of.module, gradient_of=of.name)
+
+
+class Calls:
+    """Which modules' calls are running.
+
+    Attributes:
+        seen: by a module's path, the calls that its first one ran in, and itself.
+        label: path of the innermost module that runs, with `@1` for its second call; None if none does.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._running: list[tuple[nn.Module | None, Frame, str | None]] = []
+        self._counts: Counter[str] = Counter()
+        self.seen: dict[str, tuple[Frame, ...]] = {}
+        self.sites: dict[str, Frame] = {}
+
+    @property
+    def running(self) -> tuple[Frame, ...]:
+        """The calls, outermost first."""
+        return tuple(frame for _, frame, _ in self._running)
+
+    @property
+    def label(self) -> str | None:
+        """The innermost one's module, with `@1` for its second call; None if there is none."""
+        return self._running[-1][2] if self._running else None
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Hear of the calls of the model's modules inside of the block."""
+        with ExitStack() as stack:
+            for module in self._model.modules():
+                if not isinstance(module, torch.jit.ScriptModule):  # torch gives these no hooks
+                    before = module.register_forward_pre_hook(self._enter, prepend=True)
+                    after = module.register_forward_hook(self._leave, always_call=True)
+                    stack.callback(before.remove)
+                    stack.callback(after.remove)
+            yield
+
+    @contextmanager
+    def inside(self, frame: Frame) -> Iterator[None]:
+        """Inside of the block, what runs is called by something that is no module."""
+        self._running.append((None, frame, None))
+        try:
+            yield
+        finally:
+            self._running.pop()
+
+    def _enter(self, module: nn.Module, _args: Any) -> None:
+        path = self._path(module)
+        frame = Frame(path, _class(module), _site(sys._getframe()))  # noqa: SLF001  documented
+        label = f"{path}@{self._counts[path]}" if self._counts[path] else path
+        self._counts[path] += 1
+        self._running.append((module, frame, label))
+        self.sites[label] = frame
+        self.seen.setdefault(path, self.running)
+
+    def _leave(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+        self._running.pop()
+
+    def _path(self, module: nn.Module) -> str:
+        """By the name that the caller knows it by, as a module may have several."""
+        caller, frame, _ = self._running[-1] if self._running else (None, Frame(""), None)
+        for name, child in caller.named_children() if caller is not None else ():
+            if child is module:
+                return f"{frame.path}.{name}".lstrip(".")
+        return self._paths.get(id(module), "")
+
+
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    supports_higher_order_operators = True  # or `torch.cond` and flex attention would refuse to run
+
+    def __init__(self, tracer: Dispatched) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._tracer = tracer
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch compile what it would compile without us; it does not where another mode is on."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self._tracer.call(func, args, kwargs or {})
+
+
+def _written(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors that a call has changed in place."""
+    if not isinstance(operator, OpOverload):
+        return
+    arguments = operator._schema.arguments  # noqa: SLF001  nothing public tells
+    named = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
+    for argument in arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from tensors_of([named.get(argument.name)], {})
+    if operator_name(operator) in _STATISTICS and named.get("training"):
+        yield from tensors_of([named.get("running_mean"), named.get("running_var")], {})
+
+
+def _private() -> tuple[Any, Any]:
+    """What tells the number of the last operation that autograd has noted, and the derivative that is running."""
+    number = getattr(torch.autograd, "_get_sequence_nr", None)
+    running = getattr(torch._C, "_current_autograd_node", None)  # noqa: SLF001  nothing public tells
+    if number is None or running is None:
+        raise TraceError(
+            f"torch {torch.__version__} does not tell which operation a derivative is of: it has no "
+            "torch.autograd._get_sequence_nr or no torch._C._current_autograd_node; versions from 2.11 on have both"
+        )
+    return number, running
+
+
+def _site(hook: FrameType) -> str | None:
+    caller = module_call(hook)
+    by_us = caller is not None and is_machinery(caller.f_code.co_filename) and caller.f_code.co_filename.endswith("_step.py")
+    return outside(caller) if by_us or caller is None else line_of(caller)
+
+
+def _lines() -> tuple[Frame, ...]:
+    """The lines of Python that lead to an operation, where no module runs: the run's own, or the caller's of all."""
+    here = sys._getframe(1)  # noqa: SLF001  documented
+    lines = list(lines_within(here, run.__code__))[:_LINES] or [line for line in [outside(here)] if line]
+    return tuple(Frame(basename(line), "", line) for line in reversed(lines))
+
+
+def _class(item: Any) -> str:
+    return f"{type(item).__module__}.{type(item).__qualname__}"
