@@ -9,20 +9,32 @@ from types import CodeType, FrameType
 import torch
 from torch import nn
 
+from ._graph import Frame
+
 _CALLS = nn.modules.module.__file__  # all calls of modules go through it
 _TORCH, _OURS = (os.path.dirname(file) + os.sep for file in (torch.__file__, __file__))  # noqa: PTH120  as frames write them
 _LOSS = str(Path(__file__).with_name("_loss.py"))  # its lines are the loss's, not what calls it
 
 
+def is_ours(file: str) -> bool:
+    """Whether a file traces, and is no part of what is traced."""
+    return file != _LOSS and file.startswith(_OURS)
+
+
 @cache
 def is_machinery(file: str) -> bool:
     """Whether a line of a file says how a call is made, and not where from."""
-    return file != _LOSS and file.startswith((_TORCH, _OURS, "<"))
+    return is_ours(file) or file.startswith((_TORCH, "<"))
 
 
 def line_of(frame: FrameType) -> str:
     """The line that a frame is at."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def line_frame(line: str) -> Frame:
+    """The call that a line of a file is."""
+    return Frame(Path(line).name, "", line)
 
 
 def module_call(hook: FrameType) -> FrameType | None:

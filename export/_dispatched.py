@@ -1,42 +1,41 @@
-"""The graph of a step as eager PyTorch runs it: a node for each ATen call, of the backward pass and the optimiser too."""
+"""The graph of a step as eager PyTorch runs it: a node for each ATen call, backward pass and optimiser included."""
 
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from os.path import basename
-from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._arguments import tensors_of, told
-from ._call_sites import is_machinery, line_of, lines_within, module_call, outside
+from ._call_sites import line_frame, lines_within, outside
 from ._errors import TraceError
 from ._from_fx import GRADIENT, operator_name
 from ._graph import Frame, Graph, Node
+from ._module_calls import Calls, class_of
 from ._recording import Recording
-from ._step import Function, Step, run
+from ._step import Function, Step, failing, run
 
 # What these write to, their schemas don't say.
 _STATISTICS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
 _PASSED_OVER = ("profiler", "prim")  # marks in time, and questions to a tensor
-_LINES = 3  # that stand for the calls an operation runs in where no module does, as in Jittor
+LINES = 3  # that stand for the calls an operation runs in where no module does, as in Jittor
 
 
 def dispatched(step: Step) -> Graph:
     """Run a step, and record each ATen call.
 
+    A derivative is known by the number of the autograd node that runs: where gradients of one value are added up, that
+    is the node whose gradient has just arrived.
+
     Raises:
         TraceError: see `run`; or this version of torch does not tell which operation a derivative is of.
     """
     tracer = Dispatched(step)
-    with tracer.watching():
+    with failing(f"{type(step.model).__name__} itself fails on these inputs"), tracer.calls.heard(), Watching(tracer):
         run(step, tracer)
     return tracer.graph()
 
@@ -46,13 +45,14 @@ class Dispatched:
 
     Attributes:
         recording: the graph so far.
+        calls: which modules' calls are running.
         paused: whether calls are not to be recorded.
     """
 
     def __init__(self, step: Step) -> None:
         self.recording = Recording()
         self.paused = True
-        self._calls = Calls(step.model)
+        self.calls = Calls(step.model)
         self._root = type(step.model).__name__
         self._nodes: dict[str, Node] = {}
         self._numbers: dict[int, str] = {}
@@ -60,12 +60,6 @@ class Dispatched:
         self._held: dict[int, str] = {}
         self._results: tuple[str, ...] = ()
         self._number, self._running = _private()
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Record inside of the block."""
-        with self._calls.heard(), _Mode(self):
-            yield
 
     def begin(self, held: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
         """See `Tracer.begin`."""
@@ -88,8 +82,12 @@ class Dispatched:
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """See `Tracer.update`."""
-        with self._calls.inside(Frame("optimizer", _class(optimizer), outside(sys._getframe()))):  # noqa: SLF001  documented
-            optimizer.step()
+        with self.calls.inside(Frame("optimizer", class_of(optimizer), outside(sys._getframe()))):  # noqa: SLF001  documented
+            self.step_optimizer(optimizer)
+
+    def step_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Run the optimiser."""
+        optimizer.step()
 
     def end(self, results: Sequence[torch.Tensor]) -> None:
         """See `Tracer.end`."""
@@ -143,10 +141,10 @@ class Dispatched:
             return derivative(node, self._seed)
         if running is None:
             source = next(lines_within(sys._getframe(1), run.__code__), None)  # noqa: SLF001  documented
-            return replace(node, stack=self._calls.running or _lines(), module=self._calls.label, source=source)
+            return replace(node, stack=self.calls.running or _lines(), module=self.calls.label, source=source)
         if running.name().endswith("AccumulateGrad"):  # no operation made the parameter
             owner = self._held.get(id(running.variable), "").rpartition(".")[0]
-            return replace(node, stack=(GRADIENT, *self._calls.seen.get(owner, ())), module=owner)
+            return replace(node, stack=(GRADIENT, *self.calls.seen.get(owner, ())), module=owner)
         return derivative(node, self._nodes.get(self._numbers.get(running._sequence_nr(), "")))  # noqa: SLF001  nothing public tells
 
 
@@ -157,75 +155,9 @@ def derivative(node: Node, of: Node | None) -> Node:
     return replace(node, stack=(GRADIENT, *of.stack), module=of.module, gradient_of=of.name)
 
 
-class Calls:
-    """Which modules' calls are running.
+class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside of the block, a tracer makes each ATen call of this thread, and of those that go back for it."""
 
-    Attributes:
-        seen: by a module's path, the calls that its first one ran in, and itself.
-        label: path of the innermost module that runs, with `@1` for its second call; None if none does.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._paths = {id(module): path for path, module in model.named_modules()}
-        self._running: list[tuple[nn.Module | None, Frame, str | None]] = []
-        self._counts: Counter[str] = Counter()
-        self.seen: dict[str, tuple[Frame, ...]] = {}
-        self.sites: dict[str, Frame] = {}
-
-    @property
-    def running(self) -> tuple[Frame, ...]:
-        """The calls, outermost first."""
-        return tuple(frame for _, frame, _ in self._running)
-
-    @property
-    def label(self) -> str | None:
-        """The innermost one's module, with `@1` for its second call; None if there is none."""
-        return self._running[-1][2] if self._running else None
-
-    @contextmanager
-    def heard(self) -> Iterator[None]:
-        """Hear of the calls of the model's modules inside of the block."""
-        with ExitStack() as stack:
-            for module in self._model.modules():
-                if not isinstance(module, torch.jit.ScriptModule):  # torch gives these no hooks
-                    before = module.register_forward_pre_hook(self._enter, prepend=True)
-                    after = module.register_forward_hook(self._leave, always_call=True)
-                    stack.callback(before.remove)
-                    stack.callback(after.remove)
-            yield
-
-    @contextmanager
-    def inside(self, frame: Frame) -> Iterator[None]:
-        """Inside of the block, what runs is called by something that is no module."""
-        self._running.append((None, frame, None))
-        try:
-            yield
-        finally:
-            self._running.pop()
-
-    def _enter(self, module: nn.Module, _args: Any) -> None:
-        path = self._path(module)
-        frame = Frame(path, _class(module), _site(sys._getframe()))  # noqa: SLF001  documented
-        label = f"{path}@{self._counts[path]}" if self._counts[path] else path
-        self._counts[path] += 1
-        self._running.append((module, frame, label))
-        self.sites[label] = frame
-        self.seen.setdefault(path, self.running)
-
-    def _leave(self, _module: nn.Module, _args: Any, _output: Any) -> None:
-        self._running.pop()
-
-    def _path(self, module: nn.Module) -> str:
-        """By the name that the caller knows it by, as a module may have several."""
-        caller, frame, _ = self._running[-1] if self._running else (None, Frame(""), None)
-        for name, child in caller.named_children() if caller is not None else ():
-            if child is module:
-                return f"{frame.path}.{name}".lstrip(".")
-        return self._paths.get(id(module), "")
-
-
-class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True  # or `torch.cond` and flex attention would refuse to run
 
     def __init__(self, tracer: Dispatched) -> None:
@@ -268,18 +200,8 @@ def _private() -> tuple[Any, Any]:
     return number, running
 
 
-def _site(hook: FrameType) -> str | None:
-    caller = module_call(hook)
-    by_us = caller is not None and is_machinery(caller.f_code.co_filename) and caller.f_code.co_filename.endswith("_step.py")
-    return outside(caller) if by_us or caller is None else line_of(caller)
-
-
 def _lines() -> tuple[Frame, ...]:
     """The lines of Python that lead to an operation, where no module runs: the run's own, or the caller's of all."""
     here = sys._getframe(1)  # noqa: SLF001  documented
-    lines = list(lines_within(here, run.__code__))[:_LINES] or [line for line in [outside(here)] if line]
-    return tuple(Frame(basename(line), "", line) for line in reversed(lines))
-
-
-def _class(item: Any) -> str:
-    return f"{type(item).__module__}.{type(item).__qualname__}"
+    lines = list(lines_within(here, run.__code__))[:LINES] or [line for line in [outside(here)] if line]
+    return tuple(line_frame(line) for line in reversed(lines))

@@ -14,6 +14,7 @@ from ._graph import Frame, Graph, Node, Value
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _ROOT = re.compile(r"^[LG]\[[^\]]*\]\.?")  # what Dynamo calls the module that is compiled
 _TORCH = "torch.nn.modules."  # Dynamo leaves the lines of these out of its stacks
+_NONE: Mapping[str, Frame] = {}
 GRADIENT = Frame("grad", "Grad")  # what the operations of a backward pass run in
 
 
@@ -25,7 +26,7 @@ def graph_from_fx(graph: fx.Graph, name: str = "") -> Graph:
     """
     nodes = [node for node in graph.nodes if node.op.startswith("call_")]
     given = [node.name for node in graph.find_nodes(op="placeholder")]
-    values = {node.name: _value(node) for node in graph.nodes if node.op != "output"}
+    values = {node.name: fx_value(node) for node in graph.nodes if node.op != "output"}
     forward = _numbered(nodes)
     return Graph(
         name=name,
@@ -49,21 +50,37 @@ def module_path(node: fx.Node) -> str | None:
     return next(reversed(_calls(node)), (None, ""))[0]
 
 
-def module_stack(node: fx.Node) -> tuple[Frame, ...]:
-    """The module calls that a node runs in, outermost first, each with its call site if the node's stack tells it.
+def module_stack(node: fx.Node, seen: Mapping[str, Frame] = _NONE) -> tuple[Frame, ...]:
+    """The module calls that a node runs in, outermost first.
 
     Dynamo notes the lines of Python that lead to a node, but not which of them call modules: a line is taken for a call
     site if it stands in the `forward` of the caller, and each module's `forward` is there.
+
+    Args:
+        node: of any torch graph.
+        seen: calls whose sites are known, by the module's path, with `@1` for its second call.
     """
     calls = _calls(node)
-    lines = _FRAME.findall(node.meta.get("stack_trace") or "")
-    sites = _sites([kind for _, kind in calls], lines)
-    return tuple(Frame(path.partition("@")[0], kind, site) for (path, kind), site in zip(calls, sites, strict=True))
+    sites = _sites([kind for _, kind in calls], python_lines(node))
+    return tuple(
+        seen.get(path) or Frame(path.partition("@")[0], kind, site)
+        for (path, kind), site in zip(calls, sites, strict=True)
+    )
+
+
+def python_lines(node: fx.Node) -> list[tuple[str, str, str]]:
+    """File, number and function of the lines of Python that lead to a node, outermost first, as torch notes them."""
+    return _FRAME.findall(node.meta.get("stack_trace") or "")
 
 
 def is_gradient(node: fx.Node) -> bool:
     """Whether a node of a joint graph, or of a part of one, is part of a derivative: what is recomputed is not."""
     return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def adds_gradients(node: fx.Node) -> bool:
+    """Whether a node of a joint graph adds up the gradients of a value that is read more than once."""
+    return bool(node.meta.get("is_gradient_acc"))
 
 
 def operator_name(target: Any) -> str:
@@ -110,7 +127,7 @@ def _numbered(nodes: Sequence[fx.Node]) -> dict[int, fx.Node]:
 
 
 def _node(node: fx.Node, forward: Mapping[int, fx.Node]) -> Node:
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    frames = python_lines(node)
     made = Node(
         name=node.name,
         op=operator_name(node.target),
@@ -124,12 +141,13 @@ def _node(node: fx.Node, forward: Mapping[int, fx.Node]) -> Node:
     )
     if not is_gradient(node):
         return made
-    source = forward.get(node.meta.get("seq_nr", -1))
+    source = None if adds_gradients(node) else forward.get(node.meta.get("seq_nr", -1))
     stack = made.stack if source is None else module_stack(source)
     return replace(made, stack=(GRADIENT, *stack), gradient_of=source.name if source is not None else None)
 
 
-def _value(node: fx.Node) -> Value:
+def fx_value(node: fx.Node) -> Value:
+    """What is known of the value of a node."""
     value = node.meta.get("val", node.meta.get("example_value"))
     if not isinstance(value, torch.Tensor):
         return Value(node.name)

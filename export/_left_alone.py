@@ -57,7 +57,9 @@ def _parameters(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> li
 def _state(optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
     """What an optimiser remembers and how it is set; the parameters themselves are no part of it."""
     remembered = {parameter: copy.deepcopy(state) for parameter, state in optimizer.state.items()}
-    settings = [{name: copy.deepcopy(item) for name, item in group.items() if name != "params"} for group in _groups(optimizer)]
+    settings = [
+        {name: copy.deepcopy(item) for name, item in group.items() if name != "params"} for group in _groups(optimizer)
+    ]
     return remembered, settings
 
 

@@ -1,7 +1,7 @@
 """A graph that grows while a program runs: which value each tensor is, and what was written over it since."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ class Recording:
         self.inputs: list[str] = []
         self.constants: list[str] = []
         self._values: dict[str, Value] = {}
-        self._tensors: Any = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]  # of _Known
+        self._tensors: Any = WeakIdKeyDictionary()  # of _Known
         self._memories: dict[int, _Memory] = {}
         self._names: Counter[str] = Counter()
         self._makers: dict[str, Node] = {}
@@ -60,6 +60,11 @@ class Recording:
     def hold(self, tensor: torch.Tensor, name: str) -> str:
         """The run holds a tensor: a parameter, a buffer, or some constant."""
         self.constants.append(self._new(tensor, self.unique(name)))
+        return self.constants[-1]
+
+    def hold_unseen(self, value: Value) -> str:
+        """The run holds a value of which no tensor was seen."""
+        self.constants.append(self.state(replace(value, name=self.unique(value.name))))
         return self.constants[-1]
 
     def unique(self, name: str) -> str:
@@ -98,9 +103,10 @@ class Recording:
             memory.last = name
         return self._new(tensor, name)
 
-    def state(self, value: Value) -> None:
-        """A value that no tensor was seen of."""
+    def state(self, value: Value) -> str:
+        """A value that no tensor was seen of; returns its name."""
         self._values[value.name] = value
+        return value.name
 
     def add(self, node: Node) -> None:
         """A node has run."""

@@ -1,16 +1,17 @@
 """What is traced: one call of a model, or one step of its training."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from filch.steal import ModuleInfo, argument_tensors, tensors
+from filch.steal import FilchError, ModuleInfo, argument_tensors, tensors
 
-from ._errors import TraceError
+from ._errors import TraceError, reason
 from ._left_alone import left_alone
 from ._loss import sum_of_squares
 
@@ -57,6 +58,17 @@ class Step:
                 "or unfreeze what is to be trained"
             )
         return cls(model, args, kwargs, loss or sum_of_squares, optimizer or torch.optim.SGD(wanted, 0.1))
+
+
+@contextmanager
+def failing(text: str) -> Iterator[None]:
+    """What goes wrong inside of the block is a TraceError that begins with a text."""
+    try:
+        yield
+    except FilchError:
+        raise
+    except Exception as error:  # whatever a model, a loss, an optimiser or a compiler raises
+        raise TraceError(f"{text}: {reason(error)}") from error
 
 
 class Tracer(Protocol):
@@ -110,10 +122,35 @@ def loss_of(model: nn.Module, loss: Loss, args: Sequence[Any], kwargs: Mapping[s
 
 def _checked(loss: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-        told = f"{str(loss.dtype).removeprefix('torch.')}{list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        told = (
+            f"{str(loss.dtype).removeprefix('torch.')}{list(loss.shape)}"
+            if isinstance(loss, torch.Tensor)
+            else type(loss).__name__
+        )
         raise TraceError(
             f"the loss has to be one number that depends on a parameter, not {told}: "
             "give loss, a function from what the model returns to a scalar tensor"
         )
     return loss
 
+
+class Unwatched:
+    """A tracer that looks at nothing: the step runs as it is."""
+
+    def begin(self, held: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+        """See `Tracer.begin`."""
+
+    def ready(self, function: Function) -> Function:
+        """See `Tracer.ready`."""
+        return function
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """See `Tracer.backward`."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """See `Tracer.update`."""
+        optimizer.step()
+
+    def end(self, results: Sequence[torch.Tensor]) -> None:
+        """See `Tracer.end`."""

@@ -162,6 +162,25 @@ class KernelGraphs:
         return part.holding.labels(known, self._given.graph.outputs)
 
 
+def own_kernels(part: Part) -> Compiled:
+    """The kernels of one part, in the words of the graph that AOTAutograd handed to Inductor.
+
+    Each node says in `wrapper` where it is called or defined; its `code` is a file of its own, if it has one. Origins
+    are all that it computes, constants and views, too.
+    """
+    given = part.lowered.given
+    holding = Holding(given, part.lowered)
+    made = _described(part, holding, graph_from_fx(given), {}, None)
+    kernels = {kernel.name: kernel for kernel in part.lowered.kernels}
+    nodes = tuple(_with_files(node, kernels[node.name]) for node in made.graph.nodes)
+    return replace(made, graph=replace(made.graph, nodes=nodes), origins=holding.all_computed)
+
+
+def _with_files(node: Node, kernel: Kernel) -> Node:
+    code = f"{kernel.own}:1" if kernel.own else node.code
+    return replace(node, code=code, attributes={**node.attributes, "wrapper": kernel.code})
+
+
 def _described(part: Part, holding: Holding, reader: Graph, known_as: Mapping[str, str], handle: Any) -> Compiled:
     """The kernels of one part as a graph, in the words of the graph that its reader knows."""
     labels = _labels(holding, reader, known_as)

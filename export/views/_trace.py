@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from ._view import Drawing
 
 Trace = dict[str, dict[int, dict[str, Any]]]
 _ROOT = "model"  # the model itself has no path; Jittor takes the name of the caller's variable
+_BITS = re.compile(r"\d+")
 _PROTOCOL = 4  # of Python 3.4 and later
 
 
@@ -63,7 +65,7 @@ class _Numbered:
         self.ids: dict[str, int] = {}
         for name in (*graph.inputs, *graph.constants):
             reader = next(iter(graph.consumers.get(name, ())), None) if name in graph.constants else None
-            self._variables[name] = self._variable(name, _stacks(reader) if reader else [], {})
+            self._variables[name] = self._variable(name, _stacks(reader) if reader else [])
         for node in graph.nodes:
             self._operator(node)
         for node in graph.nodes:
@@ -74,10 +76,10 @@ class _Numbered:
         number = self.ids[node.name] = self._new(is_var="0", name=node.op, stacks=_stacks(node))
         for name in dict.fromkeys(node.reads):
             if name not in self._variables:  # a subgraph's reads may be made nowhere here
-                self._variables[name] = self._variable(name, [], {})
+                self._variables[name] = self._variable(name, [])
             self._join(self._variables[name], number)
         for name in filter(None, node.outputs):
-            self._variables[name] = self._variable(name, _stacks(node), {})
+            self._variables[name] = self._variable(name, _stacks(node))
             self._join(number, self._variables[name])
 
     def _derivative(self, node: Node, source: int) -> None:
@@ -85,9 +87,9 @@ class _Numbered:
         for number in (self.ids[node.name], *self.data[self.ids[node.name]]["outputs"]):
             self.data[number]["attrs"]["grad_op_id"] = str(source)
 
-    def _variable(self, name: str, stacks: list[dict[str, Any]], attrs: Mapping[str, str]) -> int:
+    def _variable(self, name: str, stacks: list[dict[str, Any]]) -> int:
         value = self._graph.values.get(name, Value(name))
-        # Jittor has no scalars: theirs is one number in one dimension. Not even that is known of a value without a shape.
+        # Jittor has no scalars: theirs is one number in one dimension. `[]` is a shape that is not known.
         dims = [] if value.shape is None else [str(dim) for dim in value.shape] or ["1"]
         constant = name.partition("@")[0]  # `weight@1` is the weight after a step
         return self._new(
@@ -98,7 +100,6 @@ class _Numbered:
             ndim=str(len(dims)),
             dtype=value.dtype or "",
             dsize=str(_size(value.dtype)),
-            **attrs,
         )
 
     def _new(self, *, stacks: list[dict[str, Any]], **attrs: str) -> int:
@@ -154,10 +155,6 @@ def _split(source: str | None) -> tuple[str, int]:
 
 
 def _size(dtype: str | None) -> int:
-    """The bytes of one number; 0 if not known."""
-    if dtype is None:
-        return 0
-    if dtype == "bool":
-        return 1
-    bits = "".join(letter if letter.isdecimal() else " " for letter in dtype.replace("float8_e", "float8 ")).split()
-    return max(int(bits[0]) // 8, 1) if bits else 0
+    """The bytes of one number, of which `bool` says nothing; 0 if not known."""
+    bits = _BITS.search(dtype or "")
+    return max(int(bits[0]) // 8, 1) if bits else int(dtype == "bool")

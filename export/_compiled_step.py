@@ -1,0 +1,166 @@
+"""The graphs of a step as torch.compile runs it: Inductor's kernels, and the operations that they come from."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import fx
+
+from ._dispatched import Dispatched, Watching
+from ._errors import TraceError
+from ._graph import Graph, Node, Value
+from ._module_calls import Calls
+from ._quiet import quiet
+from ._recorded_part import Joint, Operations, Reader
+from ._step import Function, Step, Unwatched, failing, run
+from .backends._compiled_fx import CompiledGraph, Part
+from .backends._kernel_graph import own_kernels
+
+
+def compiled_step(step: Step) -> Graph:
+    """Run a step compiled by Inductor, and record what it ran.
+
+    The optimiser is compiled too, if that works; if not, its ATen calls are recorded one by one.
+
+    Args:
+        step: what to run; first in eager PyTorch, without gradients, which tells where its modules are called.
+
+    Returns:
+        the graph of what was executed: Inductor's kernels, and the ATen calls that nobody compiled (autograd hands
+        gradients over by some); its `before` is the graph of operations, forward and backward, as AOTAutograd made
+        them.
+
+    Raises:
+        TraceError: see `run`; or nothing was compiled.
+        BackendError: Inductor can't compile it, or this version of torch does not tell what its kernels compute.
+    """
+    name = type(step.model).__name__
+    calls = Calls(step.model)
+    with failing(f"{name} itself fails on these inputs"), calls.heard():
+        run(replace(step, loss=None, optimizer=None), Unwatched())
+    tracer = CompiledStep(step, calls, whole=True)
+    with failing(f"backend 'inductor' can't trace {name}"):
+        try:
+            tracer.run(step)
+        except Exception:
+            if not tracer.updating:
+                raise
+            tracer = CompiledStep(step, calls, whole=False)
+            tracer.run(step)
+    if not tracer.compiled:
+        raise TraceError(
+            f"torch.compile compiled nothing of {name}: it is switched off, or there is nothing to compute; "
+            "backend='eager' traces what runs"
+        )
+    return tracer.graph()
+
+
+class CompiledStep(Dispatched):
+    """Records the kernels of what is compiled, and what torch dispatches besides; see `Tracer`.
+
+    Args:
+        step: what runs.
+        calls: where its modules were called in eager PyTorch.
+        whole: whether the optimiser is compiled, too.
+
+    Attributes:
+        updating: whether the optimiser runs.
+        compiled: whether anything that was compiled has run.
+    """
+
+    def __init__(self, step: Step, calls: Calls, *, whole: bool) -> None:
+        super().__init__(step)
+        self.calls = calls
+        self.updating = False
+        self.compiled = False
+        self._whole = whole
+        self._executed: list[Node] = []
+        self._buffers: dict[str, Value] = {}
+        self._stored: set[str] = set()
+
+    def run(self, step: Step) -> None:
+        """Run a step."""
+        with Watching(self):  # no hooks: Dynamo would compile them
+            run(step, self)
+
+    def ready(self, function: Function) -> Function:
+        """See `Tracer.ready`: it is compiled."""
+        # Dynamo keeps what it compiled with the code, and stops compiling after some versions of it.
+        fresh = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+        return torch.compile(fresh, backend=self._backend, dynamic=False)
+
+    def step_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """See `Dispatched.step_optimizer`."""
+        self.updating = True
+        with quiet():  # Dynamo says that it leaves the profiler's marks out
+            (self.ready(_step_of) if self._whole else _step_of)(optimizer)
+        self.updating = False
+
+    def keep(self, node: Node) -> None:
+        """See `Dispatched.keep`: what is dispatched is executed by itself."""
+        super().keep(node)
+        self._executed.append(replace(node, origins=(node.name,)))
+
+    def graph(self) -> Graph:
+        """See `Dispatched.graph`."""
+        before = super().graph()
+        values = {**before.values, **self._buffers}
+        return replace(before, nodes=tuple(self._executed), values=values, before=before)
+
+    def _backend(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Function:
+        made = CompiledGraph(module, inputs, {})
+        made.observer = partial(self._run, Joint(self.calls.sites))
+        return made
+
+    def _run(self, joint: Joint, part: Part, inputs: list[Any]) -> Any:
+        reader = Reader(part, list(inputs), self.recording, joint, self.calls.running)  # what runs empties the list
+        before, self.paused = self.paused, True
+        try:
+            outputs = part.plain(inputs)
+        finally:
+            self.paused = before
+        self.compiled = True
+        operations = reader.read(outputs)
+        for node in operations.nodes:
+            super().keep(node)
+        if operations.nodes:
+            self.claim(operations.nodes[-1].name)
+        self._executed += self._kernels(part, operations)
+        return outputs
+
+    def _kernels(self, part: Part, operations: Operations) -> Iterator[Node]:
+        """What a part executed, in the words of the recording."""
+        made = own_kernels(part)
+        names = {name: values[0] for name, values in operations.values.items()}
+        for name in (name for node in made.graph.nodes for name in node.outputs if name not in names):
+            names[name] = self.recording.unique(name)
+            self._buffers[names[name]] = Value(names[name])
+        for node in made.graph.nodes:
+            origins = (operations.by_name.get(name) for name in made.origins[node.name])
+            computed = {origin.name: origin for origin in origins if origin is not None}
+            yield self._kernel(node, names, [*computed.values()])
+
+    def _kernel(self, node: Node, names: Mapping[str, str], computed: Sequence[Node]) -> Node:
+        # Inductor counts what is written back to what it was given as no buffer of its own.
+        back = [name for item in computed for name in item.outputs if "@" in name]
+        outputs = [name for name in (*(names[name] for name in node.outputs), *back) if name not in self._stored]
+        self._stored.update(outputs)
+        derivatives = [item.gradient_of for item in computed if item.gradient_of is not None]
+        last = computed[-1] if computed else node
+        return replace(
+            node,
+            name=self.recording.unique(node.name),
+            inputs=tuple(dict.fromkeys(names.get(name, name) for name in node.inputs)),
+            outputs=tuple(dict.fromkeys(outputs)),
+            module=last.module,
+            stack=last.stack,
+            origins=tuple(item.name for item in computed),
+            gradient_of=derivatives[-1] if derivatives and len(derivatives) == len(computed) else None,
+        )
+
+
+def _step_of(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step()
