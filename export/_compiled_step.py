@@ -1,5 +1,6 @@
 """The graphs of a step as torch.compile runs it: Inductor's kernels, and the operations that they come from."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -82,8 +83,9 @@ class CompiledStep(Dispatched):
         self._stored: set[str] = set()
 
     def run(self, step: Step) -> None:
-        """Run a step."""
-        with Watching(self):  # no hooks: Dynamo would compile them
+        """Run a step; the model's own warnings were heard in eager PyTorch, and Dynamo's are for those who compile."""
+        with warnings.catch_warnings(), Watching(self):  # no hooks: Dynamo would compile them
+            warnings.simplefilter("ignore")
             run(step, self)
 
     def ready(self, function: Function) -> Function:

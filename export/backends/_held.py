@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from ._kernels import Kernel, Lowered
 
@@ -54,7 +55,21 @@ class Holding:
         return name if _is_same(self._before.get(name or ""), self._inner.get(name or "")) else None
 
     def _kept(self, node: fx.Node) -> set[str]:
-        return {node.name} if _is_same(self._before.get(node.name), node) else set()
+        return {node.name} if _is_same(self._before.get(node.name), node) else self._replaced(node)
+
+    def _replaced(self, node: fx.Node) -> set[str]:
+        """The operation that stood where a pattern has put a node: those that read it are still there, and read that.
+
+        Patterns name what they put in, and say of a backward graph's nodes not what these were made from.
+        """
+        for user in node.users:
+            before = self._before.get(user.name)
+            if before is not None and _is_same(before, user):
+                read, was = (pytree.tree_leaves((item.args, item.kwargs)) for item in (user, before))
+                stood = [other for item, other in zip(read, was, strict=False) if item is node]
+                if len(read) == len(was) and stood and _type(stood[0]) == _type(node) is not None:
+                    return {stood[0].name}
+        return set()
 
     def values(self, buffer: str) -> Iterator[tuple[str, View]]:
         """The names of the given graph's values that a buffer holds, and how each of them is had from it."""
@@ -143,8 +158,8 @@ def _carrier(given: fx.Node, made: list[fx.Node]) -> fx.Node | None:
     return used[-1] if used and _type(used[-1]) == _type(given) is not None else None
 
 
-def _type(node: fx.Node) -> tuple[torch.dtype, str] | None:
-    value = node.meta.get("val", node.meta.get("example_value"))
+def _type(node: Any) -> tuple[torch.dtype, str] | None:
+    value = None if not isinstance(node, fx.Node) else node.meta.get("val", node.meta.get("example_value"))
     if not isinstance(value, torch.Tensor):
         return None
     return value.dtype, str([_number(size) for size in value.shape])
