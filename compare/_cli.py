@@ -19,6 +19,7 @@ from filch.steal import DumpError, FilchError, describe, recover, restore, steal
 
 from ._cli_options import FACTORY, Json, LowerPrecision, OptionList, Quiet, ToleranceOption, Wide, told_options
 from ._cli_tables import matrix_command, precision_command, sweep_command
+from ._cli_trace import trace_command
 from ._compare import compare
 from ._demo import tiny_llm
 from ._diff import diff
@@ -263,6 +264,7 @@ def check(
 app.command("matrix")(matrix_command)
 app.command("sweep")(sweep_command)
 app.command("precision")(precision_command)
+app.command("trace")(trace_command)
 
 
 def _known_view(view: str) -> None:

@@ -1,7 +1,7 @@
 """The graphs of a step as torch.compile runs it: Inductor's kernels, and the operations that they come from."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
@@ -81,6 +81,7 @@ class CompiledStep(Dispatched):
         self._executed: list[Node] = []
         self._buffers: dict[str, Value] = {}
         self._stored: set[str] = set()
+        self._views: dict[str, str] = {}
 
     def run(self, step: Step) -> None:
         """Run a step; the model's own warnings were heard in eager PyTorch, and Dynamo's are for those who compile."""
@@ -110,7 +111,21 @@ class CompiledStep(Dispatched):
         """See `Dispatched.graph`."""
         before = super().graph()
         values = {**before.values, **self._buffers}
-        return replace(before, nodes=tuple(self._executed), values=values, before=before)
+        known = {*before.inputs, *before.constants, *(name for node in self._executed for name in node.outputs)}
+        nodes = tuple(replace(node, inputs=self._stored_as(node.inputs, known)) for node in self._executed)
+        outputs = self._stored_as(before.outputs, known)
+        return replace(before, nodes=nodes, outputs=outputs, values=values, before=before)
+
+    def _stored_as(self, names: Iterable[str], known: Container[str]) -> tuple[str, ...]:
+        """What memory holds of these values: something that each is a view of, if it is not there itself."""
+        return tuple(dict.fromkeys(self._base(name, known) for name in names))
+
+    def _base(self, name: str, known: Container[str]) -> str:
+        for _ in self._views:
+            if name in known or name not in self._views:
+                break
+            name = self._views[name]
+        return name
 
     def _backend(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Function:
         made = CompiledGraph(module, inputs, {})
@@ -129,7 +144,7 @@ class CompiledStep(Dispatched):
         for node in operations.nodes:
             super().keep(node)
         if operations.nodes:
-            self.claim(operations.nodes[-1].name)
+            self.claim(operations.nodes[-1])
         self._executed += self._kernels(part, operations)
         return outputs
 
@@ -140,8 +155,11 @@ class CompiledStep(Dispatched):
         for name in (name for node in made.graph.nodes for name in node.outputs if name not in names):
             names[name] = self.recording.unique(name)
             self._buffers[names[name]] = Value(names[name])
+        self._views |= operations.views
+        held = ((operations.values[name][0], names[label]) for name, label in made.held.items())
+        self._views |= {name: label for name, label in held if name != label}
         for node in made.graph.nodes:
-            origins = (operations.by_name.get(name) for name in made.origins[node.name])
+            origins = (operations.by_name.get(name) for name in made.computed[node.name])
             computed = {origin.name: origin for origin in origins if origin is not None}
             yield self._kernel(node, names, [*computed.values()])
 

@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._arguments import tensors_of, told
+from ._autograd_numbers import AutogradNumbers
 from ._call_sites import line_frame, lines_within, outside
-from ._errors import TraceError
 from ._from_fx import GRADIENT, operator_name
 from ._graph import Frame, Graph, Node
 from ._module_calls import Calls, class_of
@@ -55,11 +55,10 @@ class Dispatched:
         self.calls = Calls(step.model)
         self._root = type(step.model).__name__
         self._nodes: dict[str, Node] = {}
-        self._numbers: dict[int, str] = {}
+        self._numbers = AutogradNumbers()
         self._seed: Node | None = None
         self._held: dict[int, str] = {}
         self._results: tuple[str, ...] = ()
-        self._number, self._running = _private()
 
     def begin(self, held: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
         """See `Tracer.begin`."""
@@ -109,9 +108,9 @@ class Dispatched:
         self._record(operator, told(operator, args, kwargs), reads, output, written)
         return output
 
-    def claim(self, name: str) -> None:
-        """The derivative of what torch numbered last is that of a node, unless an earlier one has the number."""
-        self._numbers.setdefault(self._number() - 1, name)
+    def claim(self, node: Node) -> None:
+        """A node has just run: see `AutogradNumbers.claim`."""
+        self._numbers.claim(node.name, node.op)
 
     def keep(self, node: Node) -> None:
         """Add a node to the recording."""
@@ -132,11 +131,11 @@ class Dispatched:
         )
         made_by = Node(name, operator_name(operator), tuple(dict.fromkeys(reads)), outputs, settings)
         self.keep(self._placed(made_by))
-        self.claim(name)
+        self.claim(made_by)
 
     def _placed(self, node: Node) -> Node:
         """The node that has just run, with the calls that it ran in."""
-        running = self._running()
+        running = self._numbers.running()
         if running is None and self._seed is not None:  # the derivative of the loss by itself, which is 1
             return derivative(node, self._seed)
         if running is None:
@@ -145,7 +144,7 @@ class Dispatched:
         if running.name().endswith("AccumulateGrad"):  # no operation made the parameter
             owner = self._held.get(id(running.variable), "").rpartition(".")[0]
             return replace(node, stack=(GRADIENT, *self.calls.seen.get(owner, ())), module=owner)
-        return derivative(node, self._nodes.get(self._numbers.get(running._sequence_nr(), "")))  # noqa: SLF001  nothing public tells
+        return derivative(node, self._nodes.get(self._numbers.owner(running) or ""))
 
 
 def derivative(node: Node, of: Node | None) -> Node:
@@ -186,18 +185,6 @@ def _written(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> I
             yield from tensors_of([named.get(argument.name)], {})
     if operator_name(operator) in _STATISTICS and named.get("training"):
         yield from tensors_of([named.get("running_mean"), named.get("running_var")], {})
-
-
-def _private() -> tuple[Any, Any]:
-    """What tells the number of the last operation that autograd has noted, and the derivative that is running."""
-    number = getattr(torch.autograd, "_get_sequence_nr", None)
-    running = getattr(torch._C, "_current_autograd_node", None)  # noqa: SLF001  nothing public tells
-    if number is None or running is None:
-        raise TraceError(
-            f"torch {torch.__version__} does not tell which operation a derivative is of: it has no "
-            "torch.autograd._get_sequence_nr or no torch._C._current_autograd_node; versions from 2.11 on have both"
-        )
-    return number, running
 
 
 def _lines() -> tuple[Frame, ...]:

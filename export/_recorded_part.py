@@ -15,6 +15,7 @@ from ._from_fx import adds_gradients, fx_value, is_gradient, module_path, module
 from ._graph import Frame, Node
 from ._recording import Recording
 from .backends._compiled_fx import Part
+from .backends._held import views_of
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,13 @@ class Operations:
         nodes: the operations, in order.
         by_name: by the name of a node of the torch graph, the operation that it is, or is an item of.
         values: by the same names, the names of the values that it is: one, or what was written over it, too.
+        views: by the name of a value that is a view of another one, the other's.
     """
 
     nodes: list[Node] = field(default_factory=list)
     by_name: dict[str, Node] = field(default_factory=dict)
     values: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    views: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,33 @@ class Joint:
     """Forward and backward graph of what was compiled at once.
 
     Attributes:
-        forward: by the number that autograd gave to an operation, the first node that it became.
         seen: calls of modules whose sites are known; see `module_stack`.
+        forward: by the number that autograd gave to an operation, the first node that it became, and the lines of
+            Python that lead to it.
     """
 
     seen: Mapping[str, Frame]
-    forward: dict[int, Node] = field(default_factory=dict)
+    forward: dict[int, tuple[Node, str]] = field(default_factory=dict)
+
+    def claim(self, node: fx.Node, operation: Node) -> None:
+        """An operation is what its number stands for, unless an earlier one is."""
+        self.forward.setdefault(_number(node), (operation, _trace(node)))
+
+    def repeated(self, node: fx.Node) -> Node | None:
+        """The operation that has the number of a node."""
+        return self.forward.get(_number(node), (None, ""))[0]
+
+    def owner(self, node: fx.Node) -> Node | None:
+        """The operation whose derivative a node is part of.
+
+        AOTAutograd merges equal operations, and autograd notes some twice that change something in place. What is gone
+        is taken for the nearest operation of the same lines.
+        """
+        known = self.repeated(node)
+        if known is not None or adds_gradients(node):
+            return None if adds_gradients(node) else known
+        near = [number for number, (_, lines) in self.forward.items() if lines and lines == _trace(node)]
+        return self.forward[min(near, key=lambda number: abs(number - _number(node)))][0] if near else None
 
 
 class Reader:
@@ -90,6 +114,9 @@ class Reader:
         operation = self._operation(node)
         self._made.nodes.append(operation)
         self._made.by_name[node.name] = operation
+        base = views_of(node)
+        if base is not None:
+            self._made.views[operation.outputs[0]] = self._made.values[base.name][0]
 
     def _operation(self, node: fx.Node) -> Node:
         name = self._recording.unique(node.name)
@@ -121,16 +148,24 @@ class Reader:
 
     def _placed(self, node: fx.Node, operation: Node) -> Node:
         """An operation with what it is a derivative of, or the place of the one that it repeats."""
-        number = node.meta.get("seq_nr", -1)
         if is_gradient(node):
-            return derivative(operation, None if adds_gradients(node) else self._joint.forward.get(number))
-        known = self._joint.forward.get(number) if self._again else None  # made once more: cheaper than to keep it
+            return derivative(operation, self._joint.owner(node))
+        known = self._joint.repeated(node) if self._again else None  # made once more: cheaper than to keep it
         if known is None and not operation.stack and len(node.all_input_nodes) > 1:  # `copy_`, which nobody wrote
             known = self._made.by_name.get(node.all_input_nodes[-1].name)
         if known is not None:
             return replace(operation, stack=known.stack, module=known.module)
-        self._joint.forward.setdefault(number, operation)
+        self._joint.claim(node, operation)
         return operation
+
+
+def _number(node: fx.Node) -> int:
+    number: int = node.meta.get("seq_nr", -1)
+    return number
+
+
+def _trace(node: fx.Node) -> str:
+    return node.meta.get("stack_trace") or ""
 
 
 def _lines(node: fx.Node) -> list[str]:

@@ -79,7 +79,7 @@ class Holding:
             node, view = pending.pop(0)
             for name in self._carried.get(node, ()):
                 yield name, view
-            pending += [(user, _then(view, user)) for user in node.users if _views(user) is node]
+            pending += [(user, _then(view, user)) for user in node.users if views_of(user) is node]
 
     def labels(self, known_as: Mapping[str, str], first: Container[str] = ()) -> dict[str, Label]:
         """What each stored buffer is called, by its own name.
@@ -108,7 +108,7 @@ class Holding:
             for name in other.origins
         }
         nodes = [self._inner[name] for name in kernel.origins if name in self._inner and name not in others]
-        working = [node for node in nodes if not _views(node)]
+        working = [node for node in nodes if not views_of(node)]
         return {name for node in working or nodes for name in self._sources[node]}
 
     @cached_property
@@ -186,14 +186,14 @@ def _is_same(before: fx.Node | None, after: fx.Node | None) -> bool:
     """Whether two nodes of one name are the same operation; Inductor makes a `reshape` of each `view`."""
     if before is None or after is None:
         return False
-    return before.target == after.target or (_views(before) is not None and _views(after) is not None)
+    return before.target == after.target or (views_of(before) is not None and views_of(after) is not None)
 
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _views(node: fx.Node) -> fx.Node | None:
+def views_of(node: fx.Node) -> fx.Node | None:
     """What a node is a view of; None if it is none."""
     schema = getattr(node.target, "_schema", None) if node.op == "call_function" else None
     alias = schema.returns[0].alias_info if schema is not None and len(schema.returns) == 1 else None

@@ -162,18 +162,32 @@ class KernelGraphs:
         return part.holding.labels(known, self._given.graph.outputs)
 
 
-def own_kernels(part: Part) -> Compiled:
+@dataclass(frozen=True)
+class OwnKernels:
     """The kernels of one part, in the words of the graph that AOTAutograd handed to Inductor.
 
-    Each node says in `wrapper` where it is called or defined; its `code` is a file of its own, if it has one. Origins
-    are all that it computes, constants and views, too.
+    Attributes:
+        graph: each node says in `wrapper` where it is called or defined; its `code` is its own file, if there is one.
+        computed: by a kernel's name, the names of all operations that it computes, constants and views, too.
+        held: by the name of a value, what the buffer is called that holds it, or something of which it is a view.
     """
+
+    graph: Graph
+    computed: Mapping[str, Sequence[str]]
+    held: Mapping[str, str]
+
+
+def own_kernels(part: Part) -> OwnKernels:
+    """The kernels of one part, for itself."""
     given = part.lowered.given
-    holding = Holding(given, part.lowered)
-    made = _described(part, holding, graph_from_fx(given), {}, None)
+    holding, reader = Holding(given, part.lowered), graph_from_fx(given)
+    made = _described(part, holding, reader, {}, None)
     kernels = {kernel.name: kernel for kernel in part.lowered.kernels}
     nodes = tuple(_with_files(node, kernels[node.name]) for node in made.graph.nodes)
-    return replace(made, graph=replace(made.graph, nodes=nodes), origins=holding.all_computed)
+    held = {
+        name: label.name for buffer, label in _labels(holding, reader, {}).items() for name, _ in holding.values(buffer)
+    }
+    return OwnKernels(replace(made.graph, nodes=nodes), holding.all_computed, held)
 
 
 def _with_files(node: Node, kernel: Kernel) -> Node:

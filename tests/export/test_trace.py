@@ -287,7 +287,7 @@ def test_a_module_that_is_called_twice_has_two_call_sites(eager):
 
 
 def test_each_operation_of_a_backward_pass_says_whose_derivative_it_is(eager):
-    """Only those that hand a gradient over to its parameter have none; their stack is that of the parameter's module."""
+    """Only those that hand a gradient over to its parameter have none; their stack is the parameter's module's."""
     backward = [node for node in eager.nodes if node.stack[0].path == "grad"]
     alone = [node for node in backward if node.gradient_of is None]
     assert {node.op for node in alone} == {"detach"}
@@ -366,6 +366,30 @@ def test_a_derivative_of_a_derivative_leads_back_to_both():
     assert check_trace(trace_of(graph)) == []
 
 
+class Overwriting(nn.Module):
+    """Divides in place by what it is divided by, and writes to a part of what it made."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.linear(x).sigmoid() + 1
+        x /= x.sum(-1, keepdim=True)
+        y = x.clone()
+        y[0] *= 3
+        return y
+
+
+def test_what_changes_in_place_has_its_derivatives():
+    """Autograd notes some of it before a copy, and some behind the change."""
+    graph = trace_graph(Overwriting(), X, train=True, backend="eager")
+    backward = [node for node in graph.nodes if node.stack[0].path == "grad" and node.module != "linear"]
+    assert all(node.gradient_of for node in backward if node.op != "detach")
+    assert "div_" in {node.gradient_of for node in backward if node.op == "div"}
+    assert "copy_" in {node.gradient_of for node in backward}
+
+
 def test_what_a_checkpoint_computes_again_is_recorded_again():
     """The recomputation is part of the backward pass."""
 
@@ -391,7 +415,7 @@ def untraced(model, loss, run):
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=needs_compiler)])
 def test_tracing_changes_no_bit_and_leaves_no_trace(backend):
-    """Loss and gradients are those of an untraced step; parameters, buffers, gradients, random numbers what they were."""
+    """Loss and gradients are those of an untraced step; what the model holds, and random numbers, what they were."""
     model, loss = seeded(Net), Kept()
     optimizer = Keeping(model.parameters())
     marker = torch.ones_like(model.shared.bias)
@@ -405,7 +429,7 @@ def test_tracing_changes_no_bit_and_leaves_no_trace(backend):
     assert [name for name, held in model.named_parameters() if held.grad is not None] == ["shared.bias"]
     assert model.shared.bias.grad is marker
     assert torch.equal(torch.get_rng_state(), drawn)
-    assert not optimizer.state and not any(module._forward_hooks for module in model.modules())
+    assert not optimizer.state and not any(module._forward_hooks for module in model.modules())  # noqa: SLF001
     fresh = Kept()
     expected, gradients = untraced(seeded(Net), fresh, torch.compile if backend == "inductor" else lambda run: run)
     assert torch.equal(loss.seen[-1], expected)
@@ -508,7 +532,7 @@ class Broken(nn.Module):
 
     def forward(self, x):
         x = self.linear(x)
-        torch._dynamo.graph_break()
+        torch._dynamo.graph_break()  # noqa: SLF001  torch documents it
         return x.tanh()
 
 
