@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from filch.export import save_trace, trace
+from filch.export.views import get_view
 
 from ._cli_options import FACTORY, Json, Quiet
+from ._errors import CompareError
 from ._factory import make_subject
 from ._progress import progress
 
@@ -28,6 +30,8 @@ def trace_command(
     quiet: Quiet = False,
 ) -> None:
     """Trace a model: every operation of a call or of a step of training, and the generated code that ran it."""
+    if output.suffix not in get_view("trace").suffixes:  # before minutes of compiling
+        raise CompareError(f"a trace is written to a .pkl or a .json, not to {str(output)!r}")
     # What the user's own code prints must not stand among ours.
     with progress("trace", quiet=quiet or as_json), redirect_stdout(sys.stderr):
         subject = make_subject(factory)

@@ -1,7 +1,7 @@
 """The graphs of a step as torch.compile runs it: Inductor's kernels, and the operations that they come from."""
 
 import warnings
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
@@ -111,16 +111,29 @@ class CompiledStep(Dispatched):
         """See `Dispatched.graph`."""
         before = super().graph()
         values = {**before.values, **self._buffers}
-        known = {*before.inputs, *before.constants, *(name for node in self._executed for name in node.outputs)}
-        nodes = tuple(replace(node, inputs=self._stored_as(node.inputs, known)) for node in self._executed)
-        outputs = self._stored_as(before.outputs, known)
+        nodes = self._joined(before)
+        known = {*before.inputs, *before.constants, *(name for node in nodes for name in node.outputs)}
+        outputs = tuple(self._base(name, known) for name in before.outputs)
         return replace(before, nodes=nodes, outputs=outputs, values=values, before=before)
 
-    def _stored_as(self, names: Iterable[str], known: Container[str]) -> tuple[str, ...]:
-        """What memory holds of these values: something that each is a view of, if it is not there itself."""
-        return tuple(dict.fromkeys(self._base(name, known) for name in names))
+    def _joined(self, before: Graph) -> tuple[Node, ...]:
+        """What was executed, each reading what another one has written."""
+        known = {*before.inputs, *before.constants, *(name for node in self._executed for name in node.outputs)}
+        joined: list[Node] = []
+        computed: dict[str, int] = {}  # by operation, the place of what has computed it last
+        for node in self._executed:
+            inputs = tuple(dict.fromkeys(self._base(name, known) for name in node.inputs))
+            for name in (name for name in inputs if name not in known and name in before.producer):
+                place = computed.get(before.producer[name].name)
+                if place is not None:  # Inductor does not say which of its buffers has it
+                    joined[place] = replace(joined[place], outputs=(*joined[place].outputs, name))
+                    known.add(name)
+            computed.update(dict.fromkeys(node.origins, len(joined)))
+            joined.append(replace(node, inputs=inputs))
+        return tuple(joined)
 
     def _base(self, name: str, known: Container[str]) -> str:
+        """What memory holds of a value: something that it is a view of, if it is not there itself."""
         for _ in self._views:
             if name in known or name not in self._views:
                 break

@@ -101,8 +101,11 @@ class Reader:
             elif node.op == "get_attr":
                 self._made.values[node.name] = (self._recording.hold_unseen(fx_value(node)),)
         outputs: Any = self._graph.output_node().args[0]
-        for node, tensor in zip(outputs, returned, strict=True):
-            if isinstance(tensor, torch.Tensor) and isinstance(node, fx.Node) and node.op == "call_function":
+        pairs = zip(outputs, returned, strict=True)
+        tensors = [(node, item) for node, item in pairs if isinstance(item, torch.Tensor) and isinstance(node, fx.Node)]
+        for node, tensor in tensors:
+            # What was given may be handed on as it is, or as a copy in another layout.
+            if node.op == "call_function" or not self._recording.knows(tensor):
                 self._recording.make(tensor, self._made.values[node.name][0])
         return self._made
 
@@ -116,7 +119,7 @@ class Reader:
         self._made.by_name[node.name] = operation
         base = views_of(node)
         if base is not None:
-            self._made.views[operation.outputs[0]] = self._made.values[base.name][0]
+            self._made.views.update(dict.fromkeys(operation.outputs, self._made.values[base.name][0]))
 
     def _operation(self, node: fx.Node) -> Node:
         name = self._recording.unique(node.name)

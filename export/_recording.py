@@ -86,6 +86,10 @@ class Recording:
         later = memory is not None and memory.writes > writes and memory.last != name
         return (name, memory.last) if later and memory is not None else (name,)
 
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is some value."""
+        return self._known(tensor) is not None
+
     def make(self, tensor: torch.Tensor, name: str) -> str:
         """A node made a tensor; returns the value's name, which is `name`."""
         return self._new(tensor, name)
