@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from types import FunctionType
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import fx
@@ -40,7 +41,8 @@ def compiled_step(step: Step) -> Graph:
     """
     name = type(step.model).__name__
     calls = Calls(step.model)
-    with failing(f"{name} itself fails on these inputs"), calls.heard():
+    as_written = torch.compiler.set_stance("force_eager")
+    with failing(f"{name} itself fails on these inputs"), as_written, calls.heard():
         run(replace(step, loss=None, optimizer=None), Unwatched())
     tracer = CompiledStep(step, calls, whole=True)
     with failing(f"backend 'inductor' can't trace {name}"):
@@ -91,9 +93,9 @@ class CompiledStep(Dispatched):
 
     def ready(self, function: Function) -> Function:
         """See `Tracer.ready`: it is compiled."""
-        # Dynamo keeps what it compiled with the code, and stops compiling after some versions of it.
-        fresh = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-        return torch.compile(fresh, backend=self._backend, dynamic=False)
+        # Dynamo keeps what it compiled with the code, and among the globals; it stops compiling after some versions.
+        fresh = FunctionType(function.__code__.replace(), {**function.__globals__}, function.__name__)
+        return torch.compile(fresh, backend=partial(_compiled_for, ref(self)), dynamic=False)
 
     def step_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """See `Dispatched.step_optimizer`."""
@@ -140,12 +142,14 @@ class CompiledStep(Dispatched):
             name = self._views[name]
         return name
 
-    def _backend(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Function:
+    def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
+        """What Dynamo asks for with each graph that it has found."""
         made = CompiledGraph(module, inputs, {})
-        made.observer = partial(self._run, Joint(self.calls.sites))
+        made.observer = partial(_run_for, ref(self), Joint(self.calls.sites))
         return made
 
-    def _run(self, joint: Joint, part: Part, inputs: list[Any]) -> Any:
+    def run_part(self, joint: Joint, part: Part, inputs: list[Any]) -> Any:
+        """Run generated code, and record what it ran."""
         reader = Reader(part, list(inputs), self.recording, joint, self.calls.running)  # what runs empties the list
         before, self.paused = self.paused, True
         try:
@@ -193,6 +197,17 @@ class CompiledStep(Dispatched):
             origins=tuple(item.name for item in computed),
             gradient_of=derivatives[-1] if derivatives and len(derivatives) == len(computed) else None,
         )
+
+
+# Dynamo keeps backends, and what they made, for good; they must not keep the tracer, and with it the model.
+def _compiled_for(tracer: "ref[CompiledStep]", module: fx.GraphModule, inputs: Sequence[Any]) -> Function:
+    alive = tracer()
+    return module.forward if alive is None else alive.compile(module, inputs)
+
+
+def _run_for(tracer: "ref[CompiledStep]", joint: Joint, part: Part, inputs: list[Any]) -> Any:
+    alive = tracer()
+    return part.plain(inputs) if alive is None else alive.run_part(joint, part, inputs)
 
 
 def _step_of(optimizer: torch.optim.Optimizer) -> None:

@@ -1,8 +1,10 @@
 """Traces: what ran, in which module's call, of what it is a derivative, and in which generated code."""
 
 import copy
+import gc
 import json
 import pickle
+import weakref
 from pathlib import Path
 
 import pytest
@@ -388,6 +390,34 @@ def test_what_changes_in_place_has_its_derivatives():
     assert all(node.gradient_of for node in backward if node.op != "detach")
     assert "div_" in {node.gradient_of for node in backward if node.op == "div"}
     assert "copy_" in {node.gradient_of for node in backward}
+
+
+def test_what_the_user_has_compiled_is_traced_as_it_is_written():
+    """In eager PyTorch: the kernels of a compiled part would not be dispatched, and its operations be missing."""
+    model = nn.Sequential(torch.compile(seeded(Model)), nn.Tanh())
+    graph = trace_graph(model, torch.rand(10, 1), backend="eager")
+    assert [node.op for node in graph.nodes].count("add") == 2
+
+
+def test_a_traced_model_is_let_go():
+    """Nothing that traced it holds it, nor what it computed."""
+    model = seeded(Model)
+    graph = trace_graph(model, torch.rand(10, 1), train=True, backend="eager")
+    held = weakref.ref(model)
+    del model
+    gc.collect()
+    assert graph.nodes and held() is None
+
+
+@needs_compiler
+def test_a_compiled_model_is_let_go():
+    """Neither does Dynamo keep it, nor what was compiled."""
+    model = seeded(Model)
+    trace(model, torch.rand(10, 1))
+    held = weakref.ref(model)
+    del model
+    gc.collect()
+    assert held() is None
 
 
 def test_what_a_checkpoint_computes_again_is_recorded_again():
