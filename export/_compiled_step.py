@@ -10,6 +10,7 @@ from weakref import ref
 
 import torch
 from torch import fx
+from torch._dynamo import config as dynamo
 
 from ._dispatched import Dispatched, Watching
 from ._errors import TraceError
@@ -61,6 +62,9 @@ def compiled_step(step: Step) -> Graph:
     return tracer.graph()
 
 
+_OFTEN = 10_000
+
+
 class CompiledStep(Dispatched):
     """Records the kernels of what is compiled, and what torch dispatches besides; see `Tracer`.
 
@@ -87,7 +91,9 @@ class CompiledStep(Dispatched):
 
     def run(self, step: Step) -> None:
         """Run a step; the model's own warnings were heard in eager PyTorch, and Dynamo's are for those who compile."""
-        with warnings.catch_warnings(), Watching(self):  # no hooks: Dynamo would compile them
+        # Where it breaks the graph, Dynamo counts versions of the model's own code, and those of earlier traces, too.
+        often = dynamo.patch(recompile_limit=_OFTEN, accumulated_recompile_limit=_OFTEN)
+        with warnings.catch_warnings(), often, Watching(self):  # no hooks: Dynamo would compile them
             warnings.simplefilter("ignore")
             run(step, self)
 

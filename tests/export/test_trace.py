@@ -576,6 +576,14 @@ def test_where_dynamo_breaks_the_graph_the_parts_are_joined():
 
 
 @needs_compiler
+def test_a_model_can_be_traced_as_often_as_one_likes():
+    """Dynamo's limit is for one program that compiles again and again; there, it gives up compiling without a word."""
+    with torch._dynamo.config.patch(recompile_limit=1):  # noqa: SLF001  torch documents it
+        graphs = [trace_graph(seeded(Broken), X) for _ in range(3)]
+    assert [[node.code is not None for node in graph.nodes] for graph in graphs] == [[True, True]] * 3
+
+
+@needs_compiler
 def test_an_optimiser_that_cant_be_compiled_is_recorded_as_it_is(monkeypatch):
     """One execution for each of its operations, and no file; what was recorded until then is not there twice."""
     from torch._inductor.graph import GraphLowering
