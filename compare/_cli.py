@@ -22,6 +22,7 @@ from ._cli_options import FACTORY, Json, LowerPrecision, OptionList, Quiet, Tole
 from ._cli_output import Output, StatisticsOption, check_output, with_statistics, write_reports
 from ._cli_passes import passes_command
 from ._cli_tables import matrix_command, precision_command, sweep_command
+from ._cli_trace import trace_command
 from ._cli_view import view_command
 from ._compare import compare
 from ._demo import tiny_llm
@@ -280,6 +281,7 @@ app.command("sweep")(sweep_command)
 app.command("precision")(precision_command)
 app.command("passes")(passes_command)
 app.command("view")(view_command)
+app.command("trace")(trace_command)
 
 
 def _known_view(view: str) -> None:

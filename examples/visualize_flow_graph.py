@@ -65,7 +65,7 @@ def main(folder: Path) -> None:
         ctx.profile_pass_instrument(print_stdout=True)
         ctx.save_graph_instrument(out_dir=folder / "outs")
         optimized = optimize(program)
-    saved = sorted(path.name for path in (folder / "outs").iterdir())
+    saved = sorted(path.name for path in (folder / "outs").glob("[0-9]*"))
     print(", ".join(saved))
     assert {"0_Origin.json", "0_Origin.txt"} <= {*saved}
     print(optimized.graph)

@@ -1,7 +1,7 @@
 """What the graph of an exported model says: its nodes and values, and which of them each module call took and gave."""
 
 from ._calls import ModuleCall, Port
-from ._errors import BackendError, ExportError, PassError, ProgramError, ViewError
+from ._errors import BackendError, ExportError, PassError, ProgramError, TraceError, ViewError
 from ._export import export
 from ._finding import Finding, Histogram
 from ._from_fx import graph_from_fx
@@ -12,6 +12,9 @@ from ._optimize import optimize
 from ._original import Original
 from ._program import Program, load_program
 from ._sizes import value_sizes
+from ._trace_check import check_trace
+from ._trace_file import load_trace, save_trace
+from ._tracing import trace, trace_graph
 
 __all__ = [
     "BackendError",
@@ -29,14 +32,20 @@ __all__ = [
     "Precision",
     "Program",
     "ProgramError",
+    "TraceError",
     "Value",
     "ViewError",
+    "check_trace",
     "export",
     "graph_from_fx",
     "graph_from_json",
     "graph_to_json",
     "load_program",
+    "load_trace",
     "lower",
     "optimize",
+    "save_trace",
+    "trace",
+    "trace_graph",
     "value_sizes",
 ]

@@ -23,6 +23,10 @@ class ViewError(FilchError):
     """A graph that can't be drawn, or a view that is not there."""
 
 
+class TraceError(FilchError):
+    """A model that can't be traced, or a file that holds no trace."""
+
+
 def reason(error: BaseException) -> str:
     """The first line of the error at the root of a chain, without the banners that torch puts around it."""
     root = error

@@ -52,8 +52,9 @@ class Frame:
 
     @property
     def name(self) -> str:
-        """The last part of the path: what the caller knows it by."""
-        return self.path.rpartition(".")[2]
+        """The last part of the path: what the caller knows it by; a line of a file is known by all of it."""
+        last = self.path.rpartition(".")[2]
+        return self.path if ":" in last else last
 
 
 @dataclass(frozen=True)

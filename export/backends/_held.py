@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from ._kernels import Kernel, Lowered
 
@@ -54,7 +55,21 @@ class Holding:
         return name if _is_same(self._before.get(name or ""), self._inner.get(name or "")) else None
 
     def _kept(self, node: fx.Node) -> set[str]:
-        return {node.name} if _is_same(self._before.get(node.name), node) else set()
+        return {node.name} if _is_same(self._before.get(node.name), node) else self._replaced(node)
+
+    def _replaced(self, node: fx.Node) -> set[str]:
+        """The operation that stood where a pattern has put a node: those that read it are still there, and read that.
+
+        Patterns name what they put in, and say of a backward graph's nodes not what these were made from.
+        """
+        for user in node.users:
+            before = self._before.get(user.name)
+            if before is not None and _is_same(before, user):
+                read, was = (pytree.tree_leaves((item.args, item.kwargs)) for item in (user, before))
+                stood = [other for item, other in zip(read, was, strict=False) if item is node]
+                if len(read) == len(was) and stood and _type(stood[0]) == _type(node) is not None:
+                    return {stood[0].name}
+        return set()
 
     def values(self, buffer: str) -> Iterator[tuple[str, View]]:
         """The names of the given graph's values that a buffer holds, and how each of them is had from it."""
@@ -64,7 +79,7 @@ class Holding:
             node, view = pending.pop(0)
             for name in self._carried.get(node, ()):
                 yield name, view
-            pending += [(user, _then(view, user)) for user in node.users if _views(user) is node]
+            pending += [(user, _then(view, user)) for user in node.users if views_of(user) is node]
 
     def labels(self, known_as: Mapping[str, str], first: Container[str] = ()) -> dict[str, Label]:
         """What each stored buffer is called, by its own name.
@@ -93,7 +108,7 @@ class Holding:
             for name in other.origins
         }
         nodes = [self._inner[name] for name in kernel.origins if name in self._inner and name not in others]
-        working = [node for node in nodes if not _views(node)]
+        working = [node for node in nodes if not views_of(node)]
         return {name for node in working or nodes for name in self._sources[node]}
 
     @cached_property
@@ -143,8 +158,8 @@ def _carrier(given: fx.Node, made: list[fx.Node]) -> fx.Node | None:
     return used[-1] if used and _type(used[-1]) == _type(given) is not None else None
 
 
-def _type(node: fx.Node) -> tuple[torch.dtype, str] | None:
-    value = node.meta.get("val", node.meta.get("example_value"))
+def _type(node: Any) -> tuple[torch.dtype, str] | None:
+    value = None if not isinstance(node, fx.Node) else node.meta.get("val", node.meta.get("example_value"))
     if not isinstance(value, torch.Tensor):
         return None
     return value.dtype, str([_number(size) for size in value.shape])
@@ -171,14 +186,14 @@ def _is_same(before: fx.Node | None, after: fx.Node | None) -> bool:
     """Whether two nodes of one name are the same operation; Inductor makes a `reshape` of each `view`."""
     if before is None or after is None:
         return False
-    return before.target == after.target or (_views(before) is not None and _views(after) is not None)
+    return before.target == after.target or (views_of(before) is not None and views_of(after) is not None)
 
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _views(node: fx.Node) -> fx.Node | None:
+def views_of(node: fx.Node) -> fx.Node | None:
     """What a node is a view of; None if it is none."""
     schema = getattr(node.target, "_schema", None) if node.op == "call_function" else None
     alias = schema.returns[0].alias_info if schema is not None and len(schema.returns) == 1 else None

@@ -162,6 +162,39 @@ class KernelGraphs:
         return part.holding.labels(known, self._given.graph.outputs)
 
 
+@dataclass(frozen=True)
+class OwnKernels:
+    """The kernels of one part, in the words of the graph that AOTAutograd handed to Inductor.
+
+    Attributes:
+        graph: each node says in `wrapper` where it is called or defined; its `code` is its own file, if there is one.
+        computed: by a kernel's name, the names of all operations that it computes, constants and views, too.
+        held: by the name of a value, what the buffer is called that holds it, or something of which it is a view.
+    """
+
+    graph: Graph
+    computed: Mapping[str, Sequence[str]]
+    held: Mapping[str, str]
+
+
+def own_kernels(part: Part) -> OwnKernels:
+    """The kernels of one part, for itself."""
+    given = part.lowered.given
+    holding, reader = Holding(given, part.lowered), graph_from_fx(given)
+    made = _described(part, holding, reader, {}, None)
+    kernels = {kernel.name: kernel for kernel in part.lowered.kernels}
+    nodes = tuple(_with_files(node, kernels[node.name]) for node in made.graph.nodes)
+    held = {
+        name: label.name for buffer, label in _labels(holding, reader, {}).items() for name, _ in holding.values(buffer)
+    }
+    return OwnKernels(replace(made.graph, nodes=nodes), holding.all_computed, held)
+
+
+def _with_files(node: Node, kernel: Kernel) -> Node:
+    code = f"{kernel.own}:1" if kernel.own else node.code
+    return replace(node, code=code, attributes={**node.attributes, "wrapper": kernel.code})
+
+
 def _described(part: Part, holding: Holding, reader: Graph, known_as: Mapping[str, str], handle: Any) -> Compiled:
     """The kernels of one part as a graph, in the words of the graph that its reader knows."""
     labels = _labels(holding, reader, known_as)

@@ -26,6 +26,7 @@ _TELLS = "set_kernel_post_grad_provenance_tracing"
 _TOLD = ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
 _HANDLE = re.compile(r"\[Provenance debug handles\] (\S+):(\d+)$", re.MULTILINE)
 _SOURCE = re.compile(r"^(\w+) = async_compile\.", re.MULTILINE)
+_TRITON = re.compile(r"^# kernel path: (\S+)\n(?:#.*\n|\n)*(\w+) = async_compile\.", re.MULTILINE)
 _ONE_AT_A_TIME = threading.RLock()  # what is patched is the whole process's
 
 Call = Callable[[list[Any]], Any]  # flat inputs to flat outputs; empties the list, so that inputs can be freed
@@ -43,6 +44,7 @@ class Kernel:
         origins: the names of the operations of Inductor's own graph that it computes.
         line: of the comment before its call.
         code: `file:line` of its source in the generated code; of its call, if it is not generated.
+        own: the file that its source was written to by itself; "" if it is not generated, or there is none.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Kernel:
     origins: tuple[str, ...]
     line: int = 0
     code: str = ""
+    own: str = ""
 
 
 @dataclass(frozen=True)
@@ -161,8 +164,14 @@ def _lowered(given: fx.Graph, graph: Any, module: ModuleType, told: dict[int, Ke
     code = _code(module)
     lines = {int(found[2]): _line(code, found) for found in _HANDLE.finditer(code)}
     sources = {found[1]: _line(code, found) for found in _SOURCE.finditer(code)}
+    written = {found[2]: found[1] for found in _TRITON.finditer(code)}
     kernels = [
-        replace(kernel, line=lines[handle], code=f"{module.__file__}:{sources.get(kernel.op, lines[handle] + 1)}")
+        replace(
+            kernel,
+            line=lines[handle],
+            code=f"{module.__file__}:{sources.get(kernel.op, lines[handle] + 1)}",
+            own=written.get(kernel.op, "") or _compiled_from(getattr(module, kernel.op, None)),
+        )
         for handle, kernel in sorted(told.items())
         if handle in lines
     ]
@@ -173,6 +182,13 @@ def _lowered(given: fx.Graph, graph: Any, module: ModuleType, told: dict[int, Ke
     apart = {name for name, buffer in held.items() if type(getattr(buffer, "layout", None)).__name__ == _SEVERAL}
     whole = tuple(_living(kernel, code, apart) for kernel in _with_parts(kernels, held))
     return Lowered(given, graph.module.graph, whole, exact, module, backward)
+
+
+def _compiled_from(function: Any) -> str:
+    """The C++ file beside the library that a kernel was loaded from."""
+    library = getattr(getattr(function, "__self__", None), "__file__", None)
+    source = Path(library).with_suffix(".cpp") if library else None
+    return str(source) if source is not None and source.is_file() else ""
 
 
 def _laid_out(operations: Sequence[Any]) -> dict[str, str]:

@@ -19,6 +19,7 @@ _OWN = {
     "png": "._graphviz:PngView",
     "svg": "._graphviz:SvgView",
     "text": "._text:TextView",
+    "trace": "._trace:TraceView",
 }
 _VIEWS = Extensions("view", __package__, _OWN, ViewError, extras={})
 

@@ -288,3 +288,36 @@ def test_long_paths_keep_their_end() -> None:
     assert abbreviated("model.layers.3.self_attn.q_proj", 20) == "m.l.3.s.q_proj"
     assert abbreviated("short.path", 20) == "short.path"
     assert len(abbreviated("x" * 100, 20)) == 20
+
+
+def test_a_trace_is_written_as_pickle_and_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step of training; what is printed counts what is in the files."""
+    assert run("trace", "export.py:good", "-o", "out/step.pkl", "--train", "--backend", "eager") == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"written: {Path('out/step.pkl')}, {Path('out/step.json')}: ")
+    assert "gradients, " in out and out.endswith("0 generated\n")
+    assert run("trace", "export.py:good", "-o", "call.json", "--backend", "eager", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["written"] == ["call.json"]
+    assert (found["operators"], found["gradients"], found["executions"]) == (3, 0, 3)
+    assert run("trace", "export.py:good", "-o", "call.pkl", "--backend", "eager", "--quiet") == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("export.py:good", "-o", "trace.txt"), "a trace is written to a .pkl or a .json, not to 'trace.txt'"),
+        (("export.py:good", "-o", "t.pkl", "-b", "ort"), "there is no backend 'ort' that traces"),
+        (("export.py:fails", "-o", "t.pkl"), "Linear itself fails on these inputs: "),
+        (("export.py:refused", "-o", "t.pkl", "--train"), "Branches has no parameter that takes a gradient"),
+    ],
+)
+def test_a_trace_that_cant_be_made_is_one_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    """And exit code 2."""
+    assert run("trace", *arguments) == 2
+    told = capsys.readouterr().err
+    assert message in told and "Traceback" not in told
+    assert not list(folder.glob("t*.*k*"))

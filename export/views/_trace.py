@@ -1,0 +1,160 @@
+"""Graphs as the dictionary that Jittor writes of a run: operators and variables, and what was executed."""
+
+import json
+import pickle
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from .._graph import Frame, Graph, Node, Value
+from ._view import Drawing
+
+Trace = dict[str, dict[int, dict[str, Any]]]
+_ROOT = "model"  # the model itself has no path; Jittor takes the name of the caller's variable
+_BITS = re.compile(r"\d+")
+_PROTOCOL = 4  # of Python 3.4 and later
+
+
+class TraceView:
+    """See `View`. The pickle holds dictionaries, lists, text and integers alone; the JSON is the same."""
+
+    suffixes: tuple[str, ...] = (".pkl", ".json")
+
+    def draw(self, graph: Graph, suffix: str) -> Drawing:
+        """See `View.draw`."""
+        return Drawing(written(trace_of(graph), suffix), suffix)
+
+
+def written(trace: Trace, suffix: str) -> bytes:
+    """A trace as the bytes of a `.pkl` or of a `.json`, whose keys are text, as JSON's are."""
+    if suffix == ".json":
+        return json.dumps(trace, indent=1).encode("utf-8", "backslashreplace")
+    return pickle.dumps(trace, _PROTOCOL)
+
+
+def trace_of(graph: Graph) -> Trace:
+    """The dictionary of a graph.
+
+    Args:
+        graph: of operations; then each is executed by itself. Or of what a compiler made of them, with the graph of
+            operations in `before`, and theirs as `origins`: then each of its nodes is one execution.
+
+    Returns:
+        `node_data` and `execute_op_info`, as Jittor 1.3's `dump_trace_data()` has them (its document
+        "Computational graph visualization" names the keys; `check_trace` has the rules).
+    """
+    compiled = graph.before is not None and any(node.origins for node in graph.nodes)
+    operations = graph.before if compiled and graph.before is not None else graph
+    made = _Numbered(operations)
+    executions = (_execution(graph, node, made.ids, compiled=compiled) for node in graph.nodes)
+    return {"node_data": made.data, "execute_op_info": dict(enumerate(executions))}
+
+
+class _Numbered:
+    """The operators and variables of a graph, by number.
+
+    Attributes:
+        data: what `node_data` is.
+        ids: the operators' numbers, by their nodes' names.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._variables: dict[str, int] = {}
+        self.data: dict[int, dict[str, Any]] = {}
+        self.ids: dict[str, int] = {}
+        for name in (*graph.inputs, *graph.constants):
+            reader = next(iter(graph.consumers.get(name, ())), None) if name in graph.constants else None
+            self._variables[name] = self._variable(name, _stacks(reader) if reader else [])
+        for node in graph.nodes:
+            self._operator(node)
+        for node in graph.nodes:
+            if node.gradient_of in self.ids:
+                self._derivative(node, self.ids[node.gradient_of])
+
+    def _operator(self, node: Node) -> None:
+        number = self.ids[node.name] = self._new(is_var="0", name=node.op, stacks=_stacks(node))
+        for name in dict.fromkeys(node.reads):
+            if name not in self._variables:  # a subgraph's reads may be made nowhere here
+                self._variables[name] = self._variable(name, [])
+            self._join(self._variables[name], number)
+        for name in filter(None, node.outputs):
+            self._variables[name] = self._variable(name, _stacks(node))
+            self._join(number, self._variables[name])
+
+    def _derivative(self, node: Node, source: int) -> None:
+        """Say of which operator it is the derivative: of the operator and of what it makes, as Jittor does."""
+        for number in (self.ids[node.name], *self.data[self.ids[node.name]]["outputs"]):
+            self.data[number]["attrs"]["grad_op_id"] = str(source)
+
+    def _variable(self, name: str, stacks: list[dict[str, Any]]) -> int:
+        value = self._graph.values.get(name, Value(name))
+        # Jittor has no scalars: theirs is one number in one dimension. `[]` is a shape that is not known.
+        dims = [] if value.shape is None else [str(dim) for dim in value.shape] or ["1"]
+        constant = name.partition("@")[0]  # `weight@1` is the weight after a step
+        return self._new(
+            is_var="1",
+            name=constant if constant in self._graph.constants else "",
+            stacks=stacks,
+            shape="[" + "".join(f"{dim}," for dim in dims) + "]",
+            ndim=str(len(dims)),
+            dtype=value.dtype or "",
+            dsize=str(_size(value.dtype)),
+        )
+
+    def _new(self, *, stacks: list[dict[str, Any]], **attrs: str) -> int:
+        number = len(self.data)
+        kept = {**attrs, "__id": str(number)}
+        self.data[number] = {"id": number, "inputs": [], "outputs": [], "stacks": stacks, "attrs": kept}
+        return number
+
+    def _join(self, source: int, target: int) -> None:
+        self.data[source]["outputs"].append(target)
+        self.data[target]["inputs"].append(source)
+
+
+def _execution(graph: Graph, node: Node, ids: Mapping[str, int], *, compiled: bool) -> dict[str, Any]:
+    names = node.origins if compiled else (node.name,)
+    wrapper = str(node.attributes.get("wrapper", "")) if compiled else ""
+    return {
+        "fused_ops": [ids[name] for name in dict.fromkeys(names) if name in ids],
+        "jit_key": _key(graph, node, wrapper),
+        "file_path": _split(node.code)[0],
+        "attrs": {"wrapper": wrapper} if wrapper else {},
+    }
+
+
+def _key(graph: Graph, node: Node, wrapper: str) -> str:
+    """What tells the code that ran from other code: a generated function's name and file, or types and shapes."""
+    if node.code is not None:
+        return f"{node.op}/{_split(wrapper or node.code)[0].replace(chr(92), '/').rpartition('/')[2]}"
+    return node.op + "".join(f"«{graph.values.get(name, Value(name))}" for name in node.reads)
+
+
+def _stacks(node: Node) -> list[dict[str, Any]]:
+    return [_stack(frame) for frame in node.stack or _guessed(node)]
+
+
+def _stack(frame: Frame) -> dict[str, Any]:
+    file, line = _split(frame.source)
+    name = frame.name if frame.path else _ROOT
+    return {"name": name, "type": frame.type.rpartition(".")[2], "file_path": file, "lineno": line}
+
+
+def _guessed(node: Node) -> tuple[Frame, ...]:
+    """The frames of a node of which only its module is known, or only its line."""
+    if node.module is None:
+        return (Frame(node.source, "", node.source),) if node.source else ()
+    parts = node.module.partition("@")[0].split(".") if node.module else []
+    return (Frame(""), *(Frame(".".join(parts[: index + 1])) for index in range(len(parts))))
+
+
+def _split(source: str | None) -> tuple[str, int]:
+    file, _, line = (source or "").rpartition(":")
+    return (file, int(line)) if line.isdecimal() else (source or "", 0)
+
+
+def _size(dtype: str | None) -> int:
+    """The bytes of one number, of which `bool` says nothing; 0 if not known."""
+    bits = _BITS.search(dtype or "")
+    return max(int(bits[0]) // 8, 1) if bits else int(dtype == "bool")
