@@ -23,14 +23,22 @@ def plot_graph(graph: Graph, path: str | os.PathLike[str]) -> Path:
         ViewError: there is no suffix, no view or more than one writes such files, or the disk refuses.
     """
     suffix = Path(path).suffix
-    views = {name: get_view(name).suffixes for name in view_names()}
-    fitting = [name for name, suffixes in views.items() if suffix in suffixes]
+    views = {name: suffixes for name in view_names() if (suffixes := _suffixes(name))}
+    fitting = ["html"] if suffix in views["html"] else [name for name, suffixes in views.items() if suffix in suffixes]
     if len(fitting) > 1:
         raise ViewError(
-            f"several views write {suffix} files, which {os.fspath(path)!r} may be: "
-            f"say which, as in graph.view({fitting[0]!r}, path), one of {', '.join(fitting)}"
+            f"several views write {suffix} files, and {os.fspath(path)!r} does not say which: "
+            f"write graph.view({fitting[0]!r}, path), or one of {', '.join(fitting[1:])}"
         )
     if not fitting:
         known = ", ".join(sorted({suffix for suffixes in views.values() for suffix in suffixes}))
         raise ViewError(f"the suffix of {os.fspath(path)!r} says nothing of how to draw a graph: use one of {known}")
     return graph.view(fitting[0], path)
+
+
+def _suffixes(name: str) -> tuple[str, ...]:
+    """Those of a view; none of one that can't be loaded, which is no reason not to use another."""
+    try:
+        return get_view(name).suffixes
+    except ViewError:
+        return ()
