@@ -1,15 +1,8 @@
-"""Drives a headless Chromium over its DevTools protocol, through a pair of pipes: no package, no port, no network.
-
-The protocol: https://chromedevtools.github.io/devtools-protocol/; messages are JSON, each ended by a zero byte.
-"""
+"""A headless Chromium, driven by Selenium: what is pressed, clicked and typed in a page, and what it complains of."""
 
 import base64
-import fcntl
 import json
-import os
-import select
 import shutil
-import signal
 import tempfile
 import time
 from pathlib import Path
@@ -22,113 +15,72 @@ SWITCHES = (
     "--no-sandbox",  # containers, in which tests run, allow none
     "--disable-dev-shm-usage",  # theirs is small
     "--no-first-run",
-    "--disable-extensions",
     "--disable-component-update",
     "--disable-background-networking",
-    "--disable-renderer-backgrounding",
     "--host-resolver-rules=MAP * ~NOTFOUND",  # no name leads anywhere: the network is off
     "--force-prefers-reduced-motion",  # nothing to wait for
     "--hide-scrollbars",
-    "--remote-debugging-pipe",
 )
 KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 
 
-def browser():
-    """The path of a Chromium; None if there is none."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
+def missing():
+    """Why there is no browser to be driven; None if there is one."""
+    try:
+        import selenium  # noqa: F401
+    except ImportError:
+        return "needs selenium: pip install selenium"
+    if not any(map(shutil.which, NAMES)):
+        return "needs Chromium: apt install chromium chromium-driver"
+    return None if shutil.which("chromedriver") else "needs chromedriver: apt install chromium-driver"
 
 
 class Chromium:
-    """One browser with one page; `log` has what the page complained of, `requests` what it asked for."""
+    """One browser with one page."""
 
     def __init__(self, width: int = 1280, height: int = 800) -> None:
+        from selenium import webdriver
+
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        here, there = os.pipe(), os.pipe()
-        # It reads from its descriptor 3 and writes to 4; ours are moved out of the way first.
-        given = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 20) for end in (here[0], there[1])]
-        command = [browser(), *SWITCHES, f"--user-data-dir={self._profile.name}", "about:blank"]
-        null = os.open(os.devnull, os.O_RDWR)
-        actions = [
-            (os.POSIX_SPAWN_DUP2, null, 2),
-            *((os.POSIX_SPAWN_DUP2, end, 3 + at) for at, end in enumerate(given)),
-        ]
-        self._process = os.posix_spawn(command[0], command, dict(os.environ), file_actions=actions, setpgroup=0)
-        for end in (*given, here[0], there[1], null):
-            os.close(end)
-        self._out, self._in = here[1], there[0]
-        self._pending, self._sent, self._session = b"", 0, None
+        options = webdriver.ChromeOptions()
+        options.binary_location = next(filter(None, map(shutil.which, NAMES)))
+        options.unhandled_prompt_behavior = "ignore"
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        for switch in (*SWITCHES, f"--user-data-dir={self._profile.name}"):
+            options.add_argument(switch)
+        self._driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
         self.log: list[str] = []
         self.requests: list[str] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
         self.resize(width, height)
+        self._driver.get("about:blank")  # a browser begins with a page of its own
+        self.heard()
+        self.requests.clear()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._out)
-        os.close(self._in)
-        os.killpg(self._process, signal.SIGKILL)
-        os.waitpid(self._process, 0)
+        self._driver.quit()
         self._profile.cleanup()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """The answer to a command; what happens meanwhile goes to `log` and `requests`."""
-        self._sent += 1
-        message = {"id": self._sent, "method": method, "params": params}
-        if self._session:
-            message["sessionId"] = self._session
-        data = json.dumps(message).encode() + b"\0"
-        while data:
-            data = data[os.write(self._out, data) :]
-        while True:
-            answer = self._receive()
-            if answer.get("id") == self._sent:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']['message']}")
-                return answer["result"]
-            self._note(answer)
+        """The answer to a command of the DevTools protocol."""
+        return self._driver.execute_cdp_cmd(method, params)
 
-    def _receive(self, limit: float = 120) -> dict[str, Any]:
-        end = time.monotonic() + limit
-        while b"\0" not in self._pending:
-            if not select.select([self._in], [], [], max(0, end - time.monotonic()))[0]:
-                raise TimeoutError(f"Chromium says nothing for {limit} s")
-            part = os.read(self._in, 2**20)
-            if not part:
-                raise RuntimeError("Chromium is gone")
-            self._pending += part
-        message, _, self._pending = self._pending.partition(b"\0")
-        return json.loads(message)
-
-    def _note(self, event: dict[str, Any]) -> None:
-        method, params = event.get("method"), event.get("params", {})
-        if method == "Runtime.exceptionThrown":
-            details = params["exceptionDetails"]
-            self.log.append(details.get("exception", {}).get("description", details["text"]))
-        elif method == "Log.entryAdded":
-            self.log.append(params["entry"]["text"])
-        elif method == "Runtime.consoleAPICalled":
-            self.log.append(" ".join(str(each.get("value")) for each in params["args"]))
-        elif method == "Page.javascriptDialogOpening":
-            self.log.append(f"dialog: {params['message']}")
-            self._answer_dialog()
-        elif method == "Network.requestWillBeSent":
-            self.requests.append(params["request"]["url"])
-
-    def _answer_dialog(self) -> None:
-        self._sent += 1
-        message = {"id": self._sent, "method": "Page.handleJavaScriptDialog", "params": {"accept": False}}
-        os.write(self._out, json.dumps(message | {"sessionId": self._session}).encode() + b"\0")
+    def heard(self) -> None:
+        """Add what happened since to `log` (errors, messages, dialogs) and `requests` (what the page asked for)."""
+        self.log += [entry["message"] for entry in self._driver.get_log("browser")]
+        for entry in self._driver.get_log("performance"):
+            event = json.loads(entry["message"])["message"]
+            if event["method"] == "Network.requestWillBeSent":
+                self.requests.append(event["params"]["request"]["url"])
+            elif event["method"] == "Page.javascriptDialogOpening":
+                self.log.append(f"dialog: {event['params']['message']}")
 
     def open(self, path: Path) -> None:
-        """Opens a file, and waits until its graph is drawn."""
+        """Open a file, and wait until its graph is drawn."""
         url = path.resolve().as_uri()
-        self.call("Page.navigate", url=url)
+        self._driver.get(url)
         self.wait(f"location.href === {json.dumps(url)} && document.documentElement?.dataset.drawn")
 
     def run(self, script: str) -> Any:
@@ -201,7 +153,7 @@ class Chromium:
 
     def type(self, text: str) -> None:
         """Types a text, where the focus is."""
-        self.call("Input.insertText", text=text)
+        self.run(f"document.execCommand('insertText', false, {json.dumps(text)})")  # half a character, too
         self.settle()
 
     def text(self, selector: str) -> str:

@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chromium import Chromium, browser
+from chromium import Chromium, missing
 from pages import FORWARD, HOSTILE, compiled, finding, flat, judged, named
 from zoo import ZOO
 
 from filch.export import Graph, Node, Value, export
 from filch.export.views import plot_graph
 
-pytestmark = pytest.mark.skipif(
-    browser() is None, reason="needs Chromium, Debian's package `chromium`, and finds none on the PATH"
-)
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 SHOWN = "[...document.querySelectorAll('svg.graph .box:not(.far)')].map((box) => box.dataset)"
 OPENED = "document.querySelectorAll('.box.open').length"
 TITLE = ".panel h2"
@@ -32,9 +30,11 @@ def page() -> Iterator[Chromium]:
 @pytest.fixture(autouse=True)
 def complains_of_nothing(page: Chromium) -> Iterator[None]:
     """No error, no warning, no dialog, and nothing asked of a network, whatever a test does."""
+    page.heard()
     page.log.clear()
     page.requests.clear()
     yield
+    page.heard()
     assert page.log == []
     assert all(url.startswith("file://") for url in page.requests) and len(page.requests) == 1
     page.resize(1280, 800)
@@ -75,19 +75,18 @@ def names(page: Chromium) -> list[str]:
 
 def table(page: Chromium) -> list[list[str]]:
     """All rows, by scrolling: numbers as the page keeps them, other cells as they read."""
-    cells = (
-        "[...document.querySelectorAll('.rows tbody tr:not(.space)')].map((row) => [Number(row.ariaRowIndex), "
-        "...[...row.cells].map((cell) => cell.querySelector('data')?.dataset.value ?? cell.innerText)])"
-    )
-    scroller, rows, at = "document.querySelector('.scroller')", {}, 0
-    while True:
-        page.run(f"{scroller}.scrollTop = {at}")
-        page.settle()
-        rows |= {row[0]: row[1:] for row in page.run(cells)}
-        end = page.run(f"{scroller}.scrollHeight - {scroller}.clientHeight")
-        if at >= end:
-            return [rows[place] for place in sorted(rows)]
-        at = min(end, at + page.run(f"{scroller}.clientHeight") + 200)  # as many more are made above and below
+    rows = page.run("""(async () => {
+        const scroller = document.querySelector(".scroller"), found = new Map();
+        for (let at = 0; ; at += scroller.clientHeight + 200) {  // as many more are made above and below
+            scroller.scrollTop = at;
+            await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+            for (const row of document.querySelectorAll(".rows tbody tr:not(.space)"))
+                found.set(Number(row.ariaRowIndex),
+                    [...row.cells].map((cell) => cell.querySelector("data")?.dataset.value ?? cell.textContent));
+            if (at + scroller.clientHeight >= scroller.scrollHeight) return [...found];
+        }
+    })()""")
+    return [row for _, row in sorted(rows)]
 
 
 def headers(page: Chromium) -> list[str]:
@@ -296,7 +295,7 @@ def test_the_path_goes_on_from_the_first_divergence(page: Chromium, files: Path)
 
 def test_all_numbers_of_the_table_are_the_reports(page: Chromium, files: Path) -> None:
     """Each is read back from the page, by scrolling through all rows, and is the very number of its finding."""
-    page.resize(1280, 4000)
+    page.resize(1280, 2000)
     page.open(files / "large.html")
     graph = judged(flat(5000, layers=32))
 
