@@ -79,7 +79,8 @@ class Checks:
         with tempfile.TemporaryDirectory(prefix="filch-") as folder:
             dump = Path(folder) / "reference.onnx"
             subject.steal(dump)
-            given = _Given(dump, _program(subject, program), tolerance, options or {}, lower_precision)
+            told = self._place.reports is not None  # every page is kept
+            given = _Given(dump, _program(subject, program), tolerance, options or {}, lower_precision, told)
             found = [self._compared(given, backend) for backend in self._chosen(backends)]
         problems = [problem for _, problem in found if problem]
         if problems:
@@ -129,6 +130,8 @@ class Checks:
             self._place.say("result", "failed")
             self._place.say("first_divergence", str(error))
             return None, f"{name} could not be compared: {error}"
+        if not report.close and not given.statistics:  # its page is read
+            report = replace(given, statistics=True).compared(backend)
         self._told(report)
         label = self._place.numbered(_file_name(name))
         page = self._place.write(report, label)
@@ -175,11 +178,17 @@ class _Given:
     tolerance: float | Tolerance | None
     options: Mapping[str, Any]
     lower_precision: bool
+    statistics: bool
 
     def compared(self, backend: str | Backend) -> Report:
         engine = get_backend(backend, **self.options) if isinstance(backend, str) else backend
         report = compare(
-            self.dump, self.program, backend=engine, tolerance=self.tolerance, lower_precision=self.lower_precision
+            self.dump,
+            self.program,
+            backend=engine,
+            tolerance=self.tolerance,
+            lower_precision=self.lower_precision,
+            statistics=self.statistics,
         )
         return replace(report, reference="eager PyTorch")  # where the dump was matters to nobody
 

@@ -52,14 +52,15 @@ View = Annotated[str, typer.Option(help="nodes, operators, modules, fates or pre
 def demo(folder: Annotated[Path, typer.Option(help="Where the files go.")] = Path("demo")) -> None:
     """Steal, export and compare a tiny language model."""
     folder.mkdir(parents=True, exist_ok=True)
-    dump, onnx_file, report_file = folder / "tiny_llm.dump.onnx", folder / "tiny_llm.onnx", folder / "report.json"
+    dump, onnx_file = folder / "tiny_llm.dump.onnx", folder / "tiny_llm.onnx"
     model, args, shapes = tiny_llm(dynamic_shapes=True)
     with progress("demo"):
         with steal_forward(model, submodules=True, dump_file=dump):
             model(*args)
         export(model, args, dynamic_shapes=shapes).save(onnx_file)
-        report = compare(dump, onnx_file)
-        report.to_json(report_file)
+        report = compare(dump, onnx_file, statistics=True)
+        report.to_json(folder / "report.json")
+        report.to_html(folder / "report.html")
     typer.echo(render(report))
     typer.echo("\nwritten:")
     for path in sorted(folder.iterdir()):

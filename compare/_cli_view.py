@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 import typer
 
-from filch.export import Graph, ViewError, graph_from_fx, load_program, optimize
+from filch.export import Graph, ViewError, graph_from_fx, load_program, optimize, trace_graph
 from filch.export.views import draw, get_view, save, serve, view_names
 
 from ._cli_options import OptionList, Quiet, told_options
@@ -35,6 +35,9 @@ def view_command(
     ] = None,
     option: OptionList = None,
     optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="A step of training: forward, backward, optimiser; by inductor or eager.")
+    ] = False,
     stage: Annotated[
         str | None, typer.Option(help="Of a report or a backend: the exported graph or the compiled one.")
     ] = None,
@@ -53,7 +56,10 @@ def view_command(
         raise CompareError(f"{source!r} is what is drawn: give --output another name")
     printed = name == "text" and output is None and not served
     with progress("view", quiet=quiet or printed):
-        graph = _graph(source, backend, told_options(option), optimized=optimized, model=model)
+        if train:
+            graph = _trained(source, backend, told_options(option), optimized=optimized)
+        else:
+            graph = _graph(source, backend, told_options(option), optimized=optimized, model=model)
         graph = _staged(graph, stage or ("exported" if name.startswith(_BESIDE_A_FILE) else None))
         text = draw(graph, name).content.decode("utf-8") if printed else ""
         written, note = ("", "") if printed else save(graph, name, target)
@@ -100,6 +106,16 @@ def _graph(source: str, backend: str | None, options: dict[str, str], *, optimiz
     if options:
         raise CompareError("--option is for a backend: name it with --backend")
     return replace(program.graph, name=_stem(source))
+
+
+def _trained(source: str, backend: str | None, options: dict[str, str], *, optimized: bool) -> Graph:
+    """A step of training as the kernels that ran, made of the operations of the forward and the backward pass."""
+    if options or optimized:
+        raise CompareError("--option and --optimize are for a graph that is exported; --train draws what torch runs")
+    subject = make_subject(source)
+    subject.model.train()
+    graph = trace_graph(subject.model, subject.args, kwargs=subject.kwargs, train=True, backend=backend or "inductor")
+    return replace(graph, name=_stem(source))
 
 
 def _report_graph(path: Path, model: Path | None) -> Graph:

@@ -96,9 +96,9 @@ class DumpDiff:
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """The rows as a page of its own, also written to `path` if one is given."""
-        from ._html import to_html  # noqa: PLC0415  as above
+        from ._html import diff_to_html  # noqa: PLC0415  as above
 
-        return to_html(self, path)
+        return diff_to_html(self, path)
 
 
 def diff(

@@ -10,6 +10,7 @@ from typing import Literal
 
 from filch.export import Graph
 from filch.export.backends import Stage
+from filch.export.views import draw
 
 from ._metrics import Difference
 from ._spread import Spread
@@ -318,10 +319,14 @@ class Report:
         return to_markdown(self, path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The report as an HTML page that needs nothing else, also written to `path` if one is given."""
-        from ._html import to_html  # noqa: PLC0415  as above
+        """The report as an HTML page that needs nothing else, also written to `path` if one is given.
 
-        return to_html(self, path)
+        It is the view `html` of `graph`: see `filch.export.views`.
+        """
+        text = draw(self.graph, "html").content.decode("utf-8")
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:

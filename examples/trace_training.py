@@ -84,7 +84,7 @@ def resnet18() -> nn.Sequential:
 def summary(file: Path) -> str:
     """What a data set holds, from its JSON."""
     data = load_trace(file.with_suffix(".json"))
-    assert data == load_trace(file)  # noqa: S101  the pickle says the same
+    assert data == load_trace(file)
     operators = [node for node in data["node_data"].values() if node["attrs"]["is_var"] == "0"]
     gradients = sum("grad_op_id" in node["attrs"] for node in operators)
     executed = data["execute_op_info"].values()

@@ -29,6 +29,7 @@ _MODEL = "filch.model"
 _OPERATORS = "filch.operators"
 _ORIGINAL = "filch.original"
 _VERSION = 1
+_ANY = "main_graph"  # what torch's exporter calls every graph
 _LARGE = 64 * 2**20  # beyond, weights go to a file beside the model
 
 
@@ -61,8 +62,10 @@ class Program:
 
     @property
     def graph(self) -> Graph:
-        """The graph as it is now."""
-        return graph_from_onnx(self.model)
+        """The graph as it is now, under the name of the model's class if the exporter's is all that it has."""
+        graph = graph_from_onnx(self.model)
+        known = self.model_type.rpartition(":")[2].rpartition(".")[2]
+        return replace(graph, name=known) if known and graph.name == _ANY else graph
 
     @cached_property
     def is_foreign(self) -> bool:
@@ -79,7 +82,10 @@ class Program:
         if self.original is None:
             return False
         held, kept = self.model.graph.initializers, self.original.model.graph.initializers
-        return self.graph != self.original.graph or any(not _equal(held[name], kept[name]) for name in held)
+        graph = self.graph
+        return graph != replace(self.original.graph, name=graph.name) or any(
+            not _equal(held[name], kept[name]) for name in held
+        )
 
     def constant(self, name: str) -> torch.Tensor | None:
         """The numbers of a value that the graph holds; None if it does not hold one of this name."""

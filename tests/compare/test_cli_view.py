@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+from compilers import needs_compiler
 
 from filch.compare import load_report
 from filch.compare._cli import main
@@ -102,6 +103,15 @@ def test_a_backends_graph_names_what_it_fused(folder: Path, capsys: pytest.Captu
     assert 'fusion="Conv Relu"' in capsys.readouterr().out
 
 
+@needs_compiler
+def test_a_step_of_training_is_drawn_forward_and_backward(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernels, and the operations that they were made of."""
+    assert run("view", "net.py:net", "--train", "--as", "text") == 0
+    assert "convolution_backward" in capsys.readouterr().out
+    assert run("view", "net.py:net", "--train", "--stage", "exported", "-b", "eager", "--as", "text") == 0
+    assert "convolution_backward" in capsys.readouterr().out
+
+
 def test_a_program_of_torch_export_is_drawn(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As torch saved it."""
     model = torch.nn.Linear(2, 2).eval()
@@ -132,6 +142,14 @@ def test_a_stage_of_a_report_is_chosen(folder: Path, capsys: pytest.CaptureFixtu
 
 
 BAD = {
+    "a step of training that is optimised": (
+        ["view", "net.py:net", "--train", "--optimize"],
+        "--option and --optimize",
+    ),
+    "a step of training of no backend": (
+        ["view", "net.py:net", "--train", "-b", "tpu"],
+        "there is no backend 'tpu'",
+    ),
     "a view that there is not": (["view", "model.onnx", "--as", "htm"], "there is no view 'htm'; did you mean 'html'?"),
     "a report that is compiled": (["view", "report.json", "-b", "eager"], "'report.json' is drawn as it is: --backend"),
     "an option without a backend": (["view", "model.onnx", "--option", "a=b"], "--option is for a backend: name it"),
