@@ -138,12 +138,16 @@ def test_lines_go_around_boxes(page: Chromium, files: Path) -> None:
     through = """(() => {
       const { boxes, edges } = filch.active.arranged;
       const solid = boxes.filter((box) => box.kind !== "open");
-      const upright = ([x1, y1, bend, x2, end, y2]) => [[x1, y1, bend], [x2, end, y2]];
-      const inside = (box, x) => x > box.x + 1 && x < box.x + box.w - 1;
-      const hits = (box, [x, from, to]) =>
-        inside(box, x) && Math.max(from, box.y + 1) < Math.min(to, box.y + box.h - 1);
-      const hit = (part) => solid.filter((box) => hits(box, part)).map((box) => box.thing.name);
-      return edges.flatMap((edge) => edge.runs.flatMap(upright).flatMap(hit));
+      const steps = [...Array(41).keys()].map((step) => step / 40);
+      // Straight down, in a curve (a cubic whose ends are upright), and straight down again.
+      const points = ([x1, y1, bend, x2, end, y2]) => steps.flatMap((t) => [
+        [x1, y1 + t * (bend - y1)],
+        [x1 + (x2 - x1) * t * t * (3 - 2 * t), bend + (end - bend) * (1.5 * t * (1 - t) + t ** 3)],
+        [x2, end + t * (y2 - end)],
+      ]);
+      const inside = (box, [x, y]) => x > box.x + 1 && x < box.x + box.w - 1 && y > box.y + 1 && y < box.y + box.h - 1;
+      const hit = (point) => solid.filter((box) => inside(box, point)).map((box) => box.thing.name);
+      return edges.flatMap((edge) => edge.runs.flatMap(points).flatMap(hit));
     })()"""
 
     for key in ("c", "o", "o", "o", "v"):
