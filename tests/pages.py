@@ -173,3 +173,23 @@ def named(name: str) -> Graph:
     found = {name: (dataclasses.replace(finding("different", 0.5, first=True), text=name, evidence=name, kind=name),)}
     graph = Graph(name, (f"{name} in",), (name,), (f"{name} w",), (node,), values, findings=found, remarks=(name,))
     return dataclasses.replace(graph, before=graph, functions={name: graph})
+
+
+def table(page) -> list[list[str]]:
+    """All rows, by scrolling: numbers as the page keeps them, other cells as they read."""
+    rows = page.run("""(async () => {
+        const scroller = document.querySelector(".scroller"), found = new Map();
+        for (let at = 0; ; at += scroller.clientHeight + 200) {  // as many more are made above and below
+            scroller.scrollTop = at;
+            await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+            for (const row of document.querySelectorAll(".rows tbody tr:not(.space)"))
+                found.set(Number(row.ariaRowIndex),
+                    [...row.cells].map((cell) => cell.querySelector("data")?.dataset.value ?? cell.textContent));
+            if (at + scroller.clientHeight >= scroller.scrollHeight) return [...found];
+        }
+    })()""")
+    return [row for _, row in sorted(rows)]
+
+
+def headers(page) -> list[str]:
+    return page.run("[...document.querySelectorAll('.rows th')].map((cell) => cell.title)")

@@ -29,7 +29,7 @@ def test_whoever_listens_hears_what_a_page_complains_of(tmp_path: Path, script: 
         other.heard()
         assert other.log == [] and other.requests == [(tmp_path / "plain.html").as_uri()]
 
-        other.run(f"void {script}")
+        other.run(f"void ({script})")
         time.sleep(0.5)
         other.heard()
 

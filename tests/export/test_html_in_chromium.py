@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from chromium import Chromium, missing
-from pages import FORWARD, HOSTILE, compiled, finding, flat, judged, named
+from pages import FORWARD, HOSTILE, compiled, finding, flat, headers, judged, named, table
 from zoo import ZOO
 
 from filch.export import Graph, Node, Value, export
@@ -71,26 +71,6 @@ def graph_keys(page: Chromium, *keys: str) -> None:
 def names(page: Chromium) -> list[str]:
     """The lines of text of all boxes in sight."""
     return page.run("[...document.querySelectorAll('text.op')].map((text) => text.textContent)")
-
-
-def table(page: Chromium) -> list[list[str]]:
-    """All rows, by scrolling: numbers as the page keeps them, other cells as they read."""
-    rows = page.run("""(async () => {
-        const scroller = document.querySelector(".scroller"), found = new Map();
-        for (let at = 0; ; at += scroller.clientHeight + 200) {  // as many more are made above and below
-            scroller.scrollTop = at;
-            await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-            for (const row of document.querySelectorAll(".rows tbody tr:not(.space)"))
-                found.set(Number(row.ariaRowIndex),
-                    [...row.cells].map((cell) => cell.querySelector("data")?.dataset.value ?? cell.textContent));
-            if (at + scroller.clientHeight >= scroller.scrollHeight) return [...found];
-        }
-    })()""")
-    return [row for _, row in sorted(rows)]
-
-
-def headers(page: Chromium) -> list[str]:
-    return page.run("[...document.querySelectorAll('.rows th')].map((cell) => cell.title)")
 
 
 def sort_by(page: Chromium, title: str) -> None:
@@ -297,15 +277,15 @@ def test_the_path_goes_on_from_the_first_divergence(page: Chromium, files: Path)
     assert page.run("document.querySelectorAll('.dim').length") == 0
 
 
-def test_all_numbers_of_the_table_are_the_reports(page: Chromium, files: Path) -> None:
+def test_all_numbers_of_the_table_are_the_reports(page: Chromium, tmp_path: Path) -> None:
     """Each is read back from the page, by scrolling through all rows, and is the very number of its finding."""
+    graph = judged(flat(1500, layers=8))
     page.resize(1280, 2000)
-    page.open(files / "large.html")
-    graph = judged(flat(5000, layers=32))
+    page.open(plot_graph(graph, tmp_path / "numbers.html"))
 
     rows = [dict(zip(headers(page), row, strict=True)) for row in table(page)]
 
-    assert len(rows) == 5000
+    assert len(rows) == 1500
     for at, (row, (value, (found,))) in enumerate(zip(rows, graph.findings.items(), strict=True)):
         node = graph.nodes[at]
         assert (row["#"], row["value"], row["operator"], row["status"]) == (str(at), value, node.op, found.status)

@@ -200,7 +200,7 @@ def test_a_slow_disk_makes_the_model_wait_instead_of_taking_memory(tmp_path, mon
     write = os.pwrite
 
     def slowly(file, view, place):
-        time.sleep(0.01)
+        time.sleep(0.03)  # 0.6 s in all, which a busy machine does not need for the model
         return write(file, view, place)
 
     monkeypatch.setattr(os, "pwrite", slowly)
