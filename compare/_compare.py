@@ -53,7 +53,7 @@ def compare(
             None is all that the backend has.
         profile: measure how long each node takes, too, in an undisturbed run.
         statistics: say what each value and its reference are like, too: least, largest, mean, deviation, a histogram of
-            both. It takes about as long again as to compare them.
+            both. A comparison takes about a third longer with it.
         buffer: bytes of values that may be held on either side, where the backend can show them in parts; a node's own
             are held however large.
 

@@ -1,7 +1,6 @@
 """What two tensors are like, side by side: their statistics and a histogram of both."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,7 @@ from filch.export import Histogram
 from filch.steal import Statistics, statistics
 
 _BINS = 32
-_CHUNK = 2**20  # numbers at a time, so that the float64 copies stay small
+_CHUNK = 2**17  # numbers at a time, so that the float64 copies stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Spread:
 
 def spread_of(expected: torch.Tensor, actual: torch.Tensor) -> Spread:
     """What two tensors of any shapes and dtypes are like."""
-    told = statistics(expected), statistics(actual)
+    told = statistics(expected, content=False), statistics(actual, content=False)
     ends = [end for one in told for end in (one.minimum, one.maximum) if end is not None and math.isfinite(end)]
     histogram = None
     if ends and not (expected.is_complex() or actual.is_complex()):
@@ -41,19 +40,16 @@ def spread_of(expected: torch.Tensor, actual: torch.Tensor) -> Spread:
 
 def _counts(tensor: torch.Tensor, low: float, high: float) -> tuple[int, ...]:
     """How many finite numbers are in each of `_BINS` equally wide bins from `low` to `high`, the last one closed."""
-    # A float64's range may be wider than any float64: in quarters, the width of a bin never overflows.
-    width = (high / 4 - low / 4) / _BINS
+    # A float64's range may be wider than any float64 is; a quarter of it never is.
+    least, width = low / 4, (high / 4 - low / 4) / _BINS
     counts = torch.zeros(_BINS, dtype=torch.int64)
-    for chunk in _finite(tensor):
-        if width:
-            place = ((chunk / 4 - low / 4) / width).floor().clamp_(0, _BINS - 1).to(torch.int64)
-            counts += torch.bincount(place, minlength=_BINS)
-        else:
-            counts[0] += chunk.numel()
-    return tuple(counts.tolist())
-
-
-def _finite(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     for chunk in torch.split(tensor.detach().cpu().reshape(-1), _CHUNK):
-        wide = chunk.to(torch.float64)
-        yield wide[wide.isfinite()]
+        wide = chunk.to(torch.float64).div_(4) if chunk.dtype != torch.float64 else chunk / 4
+        if not math.isfinite(float(wide.sum())):
+            wide = wide[wide.isfinite()]
+        if width:
+            # torch.histc takes four times as long.
+            counts += torch.bincount(wide.sub_(least).div_(width).clamp_(0, _BINS - 1).to(torch.int32), minlength=_BINS)
+        else:
+            counts[0] += wide.numel()
+    return tuple(counts.tolist())

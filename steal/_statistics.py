@@ -10,7 +10,7 @@ import torch
 from ._dtypes import dtype_name, short
 from ._raw import bytes_of, plain, untouched
 
-_CHUNK = 2**20  # numbers at a time, so that the float64 copies stay small
+_CHUNK = 2**17  # numbers at a time, so that the float64 copies stay in the processor's cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,19 +45,20 @@ class Statistics:
 _Numbers = tuple[float | None, float | None, float | None, float | None, int, int]
 
 
-def statistics(tensor: torch.Tensor) -> Statistics:
+def statistics(tensor: torch.Tensor, *, content: bool = True) -> Statistics:
     """What a tensor's numbers are like.
 
     Args:
         tensor: of any shape and dtype, on any device; one that a dump could store.
+        content: hash its bytes, too, which takes longer than all the rest; else `Statistics.content` is `""`.
     """
     raw = plain(tensor)
-    content = hashlib.blake2b(bytes_of(raw) if raw.nbytes else b"", digest_size=16).hexdigest()
+    digest = hashlib.blake2b(bytes_of(raw) if raw.nbytes else b"", digest_size=16).hexdigest() if content else ""
     with untouched():
         numbers = _numbers(raw.detach())
     low, high, mean, std, nan, inf = numbers
     shape = tuple(tensor.shape)
-    return Statistics(short(tensor), dtype_name(tensor.dtype), shape, low, high, mean, std, nan, inf, content)
+    return Statistics(short(tensor), dtype_name(tensor.dtype), shape, low, high, mean, std, nan, inf, digest)
 
 
 def _numbers(tensor: torch.Tensor) -> _Numbers:
@@ -67,18 +68,20 @@ def _numbers(tensor: torch.Tensor) -> _Numbers:
     mean = spread = 0.0
     for chunk in torch.split(tensor.reshape(-1), _CHUNK):
         wide = chunk.to(torch.complex64) if chunk.dtype == torch.complex32 else chunk
-        wide = (wide.abs() if wide.is_complex() else wide).to(torch.float64)
-        finite = wide[wide.isfinite()]
-        nan += int(wide.isnan().sum())
-        inf += int(wide.isinf().sum())
+        finite = (wide.abs() if wide.is_complex() else wide).to(torch.float64)
+        if not math.isfinite(float(finite.sum())):  # a NaN, an infinity, or a sum that overflows: seldom any
+            nan += int(finite.isnan().sum())
+            inf += int(finite.isinf().sum())
+            finite = finite[finite.isfinite()]
         if size := finite.numel():
             # Chan, Golub and LeVeque (1979): mean and sum of squares of two parts, put together without cancellation
             here = float(finite.mean())
-            delta = here - mean
-            spread += float((finite - here).square().sum()) + delta**2 * count * size / (count + size)
+            delta, apart = here - mean, finite - here
+            spread += float(torch.dot(apart, apart)) + delta**2 * count * size / (count + size)
             mean += delta * size / (count + size)
             count += size
-            lowest, highest = min(lowest, float(finite.min())), max(highest, float(finite.max()))
+            low, high = finite.aminmax()
+            lowest, highest = min(lowest, float(low)), max(highest, float(high))
     if not count:
         return None, None, None, None, nan, inf
     return lowest, highest, mean, math.sqrt(spread / count), nan, inf

@@ -196,7 +196,7 @@ def test_a_spread_of_anything_is_taken(tensor: torch.Tensor, bars: int | None) -
 
 
 def test_statistics_are_taken_only_when_they_are_asked_for(program: Program) -> None:
-    """They cost about as much as the comparison itself."""
+    """They make a comparison a third longer."""
     model, args = tiny_llm()
     with torch.no_grad(), steal_forward(model) as capture:
         model(*args)
