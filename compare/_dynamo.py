@@ -8,11 +8,12 @@ import torch
 from torch import fx
 from torch._dynamo import list_backends, lookup_backend
 
-from filch.export.backends import CompilesTorch, backend_names, get_backend
+from filch.export.backends import BackwardRun, Compiled, CompilesTorch, backend_names, get_backend
 
 from ._dynamo_options import DynamoOptions
 from ._errors import CompareError
 from ._graph_check import GraphCheck, backward_report
+from ._graph_ir import GraphIr
 from ._rendering import render_operations, tell
 from ._report import Report
 from ._through_onnx import ThroughOnnx
@@ -46,24 +47,53 @@ def filch(
     if chosen.print_input_graph:
         tell(render_operations(map(_told, module.graph.nodes)))
     name = f"graph {next(_numbers)}"
+    drawn = None if chosen.dump_graph_ir is None else GraphIr(chosen.dump_graph_ir)
     own = _own_backend(chosen.inner, inputs)
     if own is not None:
-        engine = get_backend(own, **chosen.of_compiler())
-        if not isinstance(engine, CompilesTorch):
-            through = ThroughOnnx(module, engine, name)
-            return _checked(through, lambda given: through.report(given, chosen.tolerance), chosen)
-        made = engine.compile_graph(module, inputs)
-        tolerance = default_tolerance(torch.float16) if chosen.use_fp16 else None
-        limit = tolerance if chosen.tolerance is None else chosen.tolerance
-        if chosen.correctness_report is not False:
-            made.handle.watch_backward(lambda run: _collect(backward_report(run, name, own, limit), chosen))
-        check = GraphCheck(name, module, made.handle, _compile(engine), own, engine, made, limit)
-        return _checked(made.handle, check.report, chosen)
+        return _by_backend(own, module, inputs, name=name, chosen=chosen, drawn=drawn)
+    _draw(drawn, module, None)
     compiler = _compiler(chosen)
     run = compiler(module, inputs)
     said = chosen.inner if isinstance(chosen.inner, str) else getattr(chosen.inner, "__name__", repr(chosen.inner))
     check = GraphCheck(name, module, run, compiler, said, tolerance=chosen.tolerance)
     return _checked(run, check.report, chosen)
+
+
+def _by_backend(
+    own: str,
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    name: str,
+    chosen: DynamoOptions,
+    drawn: GraphIr | None,
+) -> Callable[..., Any]:
+    """Compile a graph with a backend of Filch's, which shows what it made."""
+    engine = get_backend(own, **chosen.of_compiler())
+    if not isinstance(engine, CompilesTorch):
+        _draw(drawn, module, None)
+        through = ThroughOnnx(module, engine, name)
+        return _checked(through, lambda given: through.report(given, chosen.tolerance), chosen)
+    made = engine.compile_graph(module, inputs)
+    _draw(drawn, module, made)
+    tolerance = default_tolerance(torch.float16) if chosen.use_fp16 else None
+    limit = tolerance if chosen.tolerance is None else chosen.tolerance
+
+    def see(run: BackwardRun) -> None:
+        if drawn is not None:
+            drawn.backward(run)
+        if chosen.correctness_report is not False:
+            _collect(backward_report(run, name, own, limit), chosen)
+
+    if chosen.correctness_report is not False or drawn is not None:
+        made.handle.watch_backward(see)
+    check = GraphCheck(name, module, made.handle, _compile(engine), own, engine, made, limit)
+    return _checked(made.handle, check.report, chosen)
+
+
+def _draw(drawn: GraphIr | None, module: fx.GraphModule, made: Compiled | None) -> None:
+    if drawn is not None:
+        drawn.forward(module, made)
 
 
 def _checked(

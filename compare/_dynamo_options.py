@@ -1,6 +1,7 @@
 """What `torch.compile(model, backend="filch", options=…)` may say, in hidet's words."""
 
 import difflib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -19,6 +20,8 @@ class DynamoOptions:
     Attributes:
         correctness_report: True prints a report for each graph, at its first call; a list or a function is given it.
         print_input_graph: print each graph as it is handed over.
+        dump_graph_ir: a folder; in `graph_0`, `graph_1` and so on there, each graph is drawn as it was handed over, and
+            as what the compiler made of it step by step: as hidet's JSON and as text.
         search_space: how far the compiler searches: 0, 1 or 2 (see the compiler's own backend).
         use_cuda_graph: whether kernels are recorded once and replayed.
         use_fp16: compute in float16.
@@ -32,6 +35,7 @@ class DynamoOptions:
 
     correctness_report: Collect = False
     print_input_graph: bool = False
+    dump_graph_ir: str | os.PathLike[str] | None = None
     search_space: int | None = None
     use_cuda_graph: bool | None = None
     use_fp16: bool = False

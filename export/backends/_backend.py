@@ -25,6 +25,7 @@ class Compiled:
             says so itself; the others' are found by the values around them.
         same: by the name of a value of `graph`, the exported value that has its numbers, where their names differ.
         notes: what a reader of the numbers has to know: a precision that the backend chose itself.
+        steps: the graphs that the backend made on its way from the program to `graph`, by name, where it shows them.
     """
 
     graph: Graph
@@ -32,6 +33,7 @@ class Compiled:
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     same: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    steps: Mapping[str, Graph] = field(default_factory=dict)
 
 
 class Backend(Protocol):

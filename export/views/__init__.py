@@ -4,11 +4,13 @@ from ._hidet import ViewerFiles, netron
 from ._plot import plot_graph
 from ._plot_dot import plot_dot
 from ._registry import draw, get_view, save, view_names
+from ._series import Series
 from ._serve import Served, serve
 from ._view import Drawing, View
 
 __all__ = [
     "Drawing",
+    "Series",
     "Served",
     "View",
     "ViewerFiles",

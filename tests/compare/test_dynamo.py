@@ -371,3 +371,34 @@ def test_a_report_is_a_report():
     assert isinstance(reports[0], Report)
     assert '"tanh"' in reports[0].to_json()
     assert "tanh" in reports[0].table("nodes")
+
+
+@needs_compiler
+def test_each_graph_is_drawn_step_by_step(tmp_path):
+    """As handed over, as AOTAutograd made it, before code is generated, as kernels; and so the backward pass."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8))
+    options = {"dump_graph_ir": tmp_path / "ir"}
+
+    torch.compile(model, backend="filch", options=options)(torch.randn(2, 4)).sum().backward()
+    torch.compile(nn.ReLU(), backend="filch", options=options)(torch.randn(2, 4))
+
+    forward = ["Dynamo", "AOTAutograd", "Inductor", "Kernels"]
+    backward = ["BackwardAOTAutograd", "BackwardInductor", "BackwardKernels"]
+    names = [f"{at}_{name}" for at, name in enumerate([*forward, *backward])]
+    drawn = {path.name for path in (tmp_path / "ir" / "graph_0").glob("[0-9]*")}
+    assert drawn == {f"{name}{suffix}" for name in names for suffix in (".json", ".txt")}
+    texts = [(tmp_path / "ir" / "graph_0" / f"{name}.txt").read_text() for name in names]
+    handed, functional, optimised, kernels = (text.count(" = ") for text in texts[:4])
+    assert handed < functional and kernels < optimised
+    assert "layer_norm(" in texts[0] and "addmm(" in texts[1] and 'fusion="' in texts[3]
+    assert "gelu" in (tmp_path / "ir" / "graph_0" / "0_Dynamo.json").read_text()
+    assert len(list((tmp_path / "ir" / "graph_1").glob("[0-9]*.txt"))) == 4
+
+
+def test_a_folder_that_no_graph_can_be_drawn_into_is_said(tmp_path):
+    """Before anything is compiled."""
+    (tmp_path / "ir").write_text("a file")
+
+    with pytest.raises(Exception, match=r"can't draw into .*ir.graph_0'"):
+        torch.compile(nn.ReLU(), backend="filch", options={"dump_graph_ir": tmp_path / "ir"})(torch.randn(2, 4))

@@ -595,5 +595,5 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(program, context, tmp_p
     """Here it is a file."""
     (tmp_path / "outs").write_text("mine")
     context.save_graph_instrument(tmp_path / "outs", views="text")
-    with pytest.raises(PassError, match=r"can't draw into .*outs'"):
+    with pytest.raises(ViewError, match=r"can't draw into .*outs'"):
         optimize(program, [])
