@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from architectures import MODELS
 from chromium import Chromium, missing
 from fakes import WrongBackend
 from pages import headers, table
@@ -19,26 +20,33 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, Report]:
-    """The tiny language model on ONNX Runtime, and with a fault in its first norm."""
+    """The tiny language model on ONNX Runtime, and with a fault in its first norm; ResNet-18 on ONNX Runtime."""
     model, args = tiny_llm()
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*args)
     program = export(model, args)
+    resnet, pixels, _ = MODELS["ResNet-18"]()
+    with torch.no_grad(), steal_forward(resnet, submodules=True) as seen:
+        resnet(*pixels)
     wrong = WrongBackend({"layer_norm": lambda t: t * 1.01})
     return {
         "clean": compare(capture, program, statistics=True),
         "wrong": compare(capture, program, backend=wrong, statistics=True),
+        "resnet": compare(seen, export(resnet, pixels), statistics=True),
     }
 
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Chromium]:
-    """A browser."""
+    """A browser, in which nothing goes wrong and nothing is asked of a network."""
     with Chromium() as made:
         yield made
+        made.heard()
+        assert made.log == []
+        assert all(url.startswith("file://") for url in made.requests)
 
 
-@pytest.mark.parametrize("name", ["clean", "wrong"])
+@pytest.mark.parametrize("name", ["clean", "wrong", "resnet"])
 def test_every_number_of_every_row_is_read_back(
     page: Chromium, reports: dict[str, Report], name: str, tmp_path
 ) -> None:
@@ -52,7 +60,7 @@ def test_every_number_of_every_row_is_read_back(
     assert len(shown) == len(report.rows)
     told = sorted(_told(row) for row in shown)
     expected = [
-        (row.stage if name == "clean" else "", row.value, row.status, *_measures(row.difference)) for row in report.rows
+        (row.stage if name != "wrong" else "", row.value, row.status, *_measures(row.difference)) for row in report.rows
     ]
     assert told == sorted(expected)
     assert page.text(".remarks").startswith(report.headline())
@@ -89,3 +97,30 @@ def test_it_opens_at_the_first_divergence(page: Chromium, reports: dict[str, Rep
     assert "reference" in panel and page.run("document.querySelectorAll('.panel svg').length") >= 1
     page.open(reports["clean"].view("html", tmp_path / "clean.html"))
     assert "first divergence" not in page.text(".panel")
+
+
+def test_layers_of_resnet_18_are_opened_searched_and_sorted(
+    page: Chromium, reports: dict[str, Report], tmp_path
+) -> None:
+    """What a reader does first."""
+    report = reports["resnet"]
+    page.open(report.view("html", tmp_path / "resnet.html"))
+    assert int(page.run("document.documentElement.dataset.drawn")) < 3000
+    page.run("document.querySelector('svg.graph').focus()")
+    page.press("c")
+    page.press("f")
+    closed = page.run("document.querySelectorAll('.box.open').length")
+
+    page.click(".box.group", times=2)
+    assert page.run("document.querySelectorAll('.box.open').length") > closed
+    page.press("/")
+    page.type("layer4.1.conv2")
+    page.press("ArrowDown")
+    page.press("Enter")
+    assert "layer4" in page.text(".panel") and "conv2" in page.text(".panel")
+    for _ in range(2):
+        page.run("[...document.querySelectorAll('.rows th')].find((cell) => cell.title === 'error').firstChild.click()")
+        page.settle()
+    assert report.worst is not None
+    errors = [row[headers(page).index("error")] for row in table(page)]
+    assert {float(errors[0]), float([text for text in errors if text][-1])} >= {report.worst.error}
