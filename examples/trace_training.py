@@ -72,13 +72,26 @@ class BasicBlock(nn.Module):
         return self.relu(self.bn2(self.conv2(x)) + shortcut)
 
 
-def resnet18() -> nn.Sequential:
+class ResNet18(nn.Module):
     """An image classifier of 18 layers."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
-    layers.append(nn.MaxPool2d(3, 2, 1))
-    for inputs, outputs, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)):
-        layers.append(nn.Sequential(BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1)))
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.Linear(512, 1000))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        self.layer1 = nn.Sequential(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1))
+        self.layer2 = nn.Sequential(BasicBlock(64, 128, 2), BasicBlock(128, 128, 1))
+        self.layer3 = nn.Sequential(BasicBlock(128, 256, 2), BasicBlock(256, 256, 1))
+        self.layer4 = nn.Sequential(BasicBlock(256, 512, 2), BasicBlock(512, 512, 1))
+        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
+        self.fc = nn.Linear(512, 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x).flatten(1))
 
 
 def summary(file: Path) -> str:
@@ -100,7 +113,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     models = {
         "simple_model": (Model(input_size=1), torch.rand(10, 1)),
-        "resnet": (resnet18(), torch.rand(2, 3, 64, 64)),
+        "resnet": (ResNet18(), torch.rand(2, 3, 64, 64)),
     }
     with tempfile.TemporaryDirectory() as folder:
         for name, (model, x) in models.items():
