@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,25 @@ def test_lines_go_around_boxes(page: Chromium, files: Path) -> None:
         assert page.run(through) == []
 
 
+def test_types_on_lines_do_not_run_into_each_other(page: Chromium, tmp_path: Path) -> None:
+    """Of operations side by side, each type ends before the next one begins."""
+    names = [f"y{at}" for at in range(6)]
+    values = {name: Value(name, "float32", (1, 64, 112, 112)) for name in ("x", "z", *names)}
+    nodes = [*(Node(name, "Neg", ("x",), (name,)) for name in names), Node("all", "Sum", (*names,), ("z",))]
+    page.open(plot_graph(Graph("wide", ("x",), ("z",), (), tuple(nodes), values), tmp_path / "wide.html"))
+    page.run("filch.active.center(filch.active.boxOf(filch.data.main.nodes[2]), false)")
+    page.run("filch.active.zoom(1 / filch.active.view.k, 0, 0, false)")
+
+    types = page.run(
+        "[...document.querySelectorAll('text.type')].map((text) => text.getBoundingClientRect())"
+        ".map(({ left, right, top }) => [Math.round(top), left, right]).sort((a, b) => a[0] - b[0] || a[1] - b[1])"
+    )
+
+    beside = [(one, two) for one, two in pairwise(types) if one[0] == two[0]]
+    assert len(beside) >= 3
+    assert all(one[2] <= two[1] for one, two in beside)
+
+
 def test_a_double_click_opens_a_layer_and_closes_it(page: Chromium, files: Path) -> None:
     """What is in it is drawn, and gone again; so with its sign."""
     page.open(files / "plain.html")
@@ -230,6 +250,20 @@ def test_searching_finds_and_opens(page: Chromium, files: Path) -> None:
     page.run("filch.search.input.value = ''")
     page.type("nothing is called so")
     assert "Nothing is called so." in page.text(".found")
+
+
+@pytest.mark.parametrize("width", [400, 700, 1000, 1280, 1920])
+def test_what_was_found_is_on_the_screen(page: Chromium, files: Path, width: int) -> None:
+    """The list is wider than what is typed into, and cut off at no side of it."""
+    page.open(files / "compiled.html")
+    page.resize(width, 800)
+    graph_keys(page, "/")
+
+    page.type("m")
+
+    left, _, wide, _ = page.box(".found")
+    assert left >= 0
+    assert left + wide <= width
 
 
 def test_colours_follow_the_choice(page: Chromium, files: Path) -> None:
@@ -372,7 +406,7 @@ def test_headings_stand_above_their_graphs(page: Chromium, files: Path) -> None:
         for key in ("c", "f"):
             page.run(f"filch.focus([...filch.panes.values()].at(-{place}))")
             page.press(key)
-            left, top, width, height = page.box(f".pane:nth-last-of-type({place}) h2")
+            _left, top, width, height = page.box(f".pane:nth-last-of-type({place}) h2")
             highest = page.run(
                 f"Math.min(...[...document.querySelectorAll('.pane:nth-last-of-type({place}) .box')]"
                 ".map((box) => box.getBoundingClientRect().y))"
