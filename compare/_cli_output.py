@@ -36,6 +36,9 @@ def write_reports(reports: Sequence[Report], output: Path) -> list[Path]:
     several = len(reports) > 1
     paths = [output.with_suffix(f".{one.backend}{output.suffix}") if several else output for one in reports]
     for report, path in zip(reports, paths, strict=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _WRITERS[output.suffix](report, path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _WRITERS[output.suffix](report, path)
+        except OSError as error:
+            raise CompareError(f"can't write {str(path)!r}: {error.strerror or error}") from error
     return paths

@@ -5,6 +5,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,9 +50,13 @@ def find_factory(name: str) -> Factory:
     place, colon, attribute = name.rpartition(":")
     if not colon or not place:
         raise CompareError(f"a model is named as package.module:factory or path.py:factory, not {name!r}")
-    function = getattr(_load(place), attribute, None)
+    module = _load(place)
+    function = getattr(module, attribute, None)
     if not callable(function):
-        raise CompareError(f"{place!r} has no function {attribute!r}")
+        own = [known for known, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        close = get_close_matches(attribute, own, n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise CompareError(f"{place!r} has no function {attribute!r}{meant}")
     return Factory(name, function)
 
 

@@ -56,8 +56,8 @@ def compiled_step(step: Step) -> Graph:
             tracer.run(step)
     if not tracer.compiled:
         raise TraceError(
-            f"torch.compile compiled nothing of {name}: it is switched off, or there is nothing to compute; "
-            "backend='eager' traces what runs"
+            f"torch.compile compiled nothing of {name}: it is switched off, can't follow the model (an nn.LSTM, say), "
+            "or there is nothing to compute; backend='eager' traces what runs"
         )
     return tracer.graph()
 

@@ -54,7 +54,8 @@ class Folding:
 def fold(graph: Graph) -> Folding:
     """Fold a graph along the calls that its nodes run in.
 
-    A node of which none is known stands where the nodes stand that it was made of, else with those that it serves.
+    A node that was made of others stands in the innermost call that is around all of these; one of which no call is
+    known stands with those that it serves.
     """
     return _Folder(graph).folding()
 
@@ -65,7 +66,8 @@ class _Folder:
         index = {name: place for place, node in enumerate(graph.nodes) for name in node.outputs if name}
         self._reads = [sorted({index[name] for name in node.reads if name in index}) for node in graph.nodes]
         made_of = _paths_before(graph)
-        paths = [made_of[node.name] if (path := _path(node)) is None else path for node in graph.nodes]
+        # A kernel that computes for several modules is of none of them, whichever it calls its own.
+        paths = [_path(node) if (path := made_of[node.name]) is None else path for node in graph.nodes]
         self._paths = self._with_the_served(paths)
         self._groups: list[Group] = []
         self._places: list[int | None] = [None] * len(graph.nodes)

@@ -266,7 +266,13 @@ def _kind(value: Any) -> Any:
 
 
 def _copy(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
-    return tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
+    """A copy with the strides of the original, which generated code insists on: a copy of a slice has others."""
+    held = tensor.detach()
+    copied = held.to(device, copy=True)
+    if held.layout is torch.strided and held.numel() and copied.stride() != held.stride():
+        span = 1 + sum((size - 1) * stride for size, stride in zip(held.shape, held.stride(), strict=True))
+        copied = held.as_strided((span,), (1,)).to(device, copy=True).as_strided(held.shape, held.stride(), 0)
+    return copied.requires_grad_(tensor.requires_grad)
 
 
 def _node(kernel: Kernel, names: Mapping[str, str], computed: Sequence[Node]) -> Node:

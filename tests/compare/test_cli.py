@@ -194,6 +194,11 @@ BAD = {
         "has to return (model, args[, kwargs[, dynamic_shapes]]), not Scaled",
     ),
     "no such factory": (["check", "export.py:bad"], "'export.py' has no function 'bad'"),
+    "a factory misspelt": (["check", "export.py:god"], "'export.py' has no function 'god'; did you mean 'good'?"),
+    "a report below a file": (
+        ["check", "export.py:good", "-o", "model.onnx/r.html"],
+        "can't write 'model.onnx/r.html': ",
+    ),
     "no such module": (["check", "no_such_package:bad"], "can't import 'no_such_package': ModuleNotFoundError"),
     "no colon": (["check", "export.py"], "a model is named as package.module:factory or path.py:factory"),
     "an export that torch refuses": (["check", "export.py:refused"], "torch can't export Branches: "),

@@ -78,6 +78,27 @@ def test_what_ends_in_a_norm_has_gradients_to_compare():
     assert all(row.difference.snr > 80 for row in report.rows if row.op == "gradient")
 
 
+@needs_compiler
+def test_what_the_backward_pass_is_given_keeps_its_strides():
+    """BERT's pooler reads the first token of each sequence: a slice, whose copy would have no gaps."""
+
+    class FirstToken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(8)
+            self.pool = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.pool(self.norm(x)[:, 0]).tanh()
+
+    torch._dynamo.reset()  # noqa: SLF001  torch documents it
+    torch.manual_seed(0)
+
+    report = compare_gradients(FirstToken(), (torch.randn(2, 5, 8),), loss=_squared)
+
+    assert report.close, report
+
+
 def test_other_compilers_gradients_are_compared_too(model):
     """Without kernels to look at, the operators of the forward pass and the gradients are held against eager's."""
     report = compare_gradients(model, (torch.randn(5, 8),), inner="aot_eager")

@@ -119,3 +119,24 @@ def test_a_node_of_no_known_module_stands_with_those_that_read_it() -> None:
         "block.sign",
         "block.sign",
     ]
+
+
+def test_a_kernel_of_several_modules_stands_in_the_one_around_them() -> None:
+    """It calls the last of them its own; one whose operations are all of one module stands there."""
+    kinds = {name: Value(name) for name in "xaby"}
+    before = (
+        Node("mm", "MatMul", ("x",), ("a",), module="block.linear"),
+        Node("gelu", "Gelu", ("a",), ("b",), module="block.act"),
+        Node("norm", "Norm", ("b",), ("y",), module="norm"),
+    )
+    made_of = Graph("", ("x",), ("y",), (), before, kinds)
+    nodes = (
+        Node("one", "fused", ("x",), ("b",), module="block.act", origins=("mm", "gelu")),
+        Node("two", "fused", ("b",), ("y",), module="norm", origins=("norm",)),
+        Node("all", "fused", ("x",), ("a",), module="norm", origins=("mm", "gelu", "norm")),
+    )
+
+    folding = fold(Graph("", ("x",), ("y",), (), nodes, kinds, before=made_of))
+
+    paths = [None if place is None else folding.groups[place].path for place in folding.places]
+    assert paths == ["block", "norm", None]

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,25 @@ def test_lines_go_around_boxes(page: Chromium, files: Path) -> None:
         assert page.run(through) == []
 
 
+def test_types_on_lines_do_not_run_into_each_other(page: Chromium, tmp_path: Path) -> None:
+    """Of operations side by side, each type ends before the next one begins."""
+    names = [f"y{at}" for at in range(6)]
+    values = {name: Value(name, "float32", (1, 64, 112, 112)) for name in ("x", "z", *names)}
+    nodes = [*(Node(name, "Neg", ("x",), (name,)) for name in names), Node("all", "Sum", (*names,), ("z",))]
+    page.open(plot_graph(Graph("wide", ("x",), ("z",), (), tuple(nodes), values), tmp_path / "wide.html"))
+    page.run("filch.active.center(filch.active.boxOf(filch.data.main.nodes[2]), false)")
+    page.run("filch.active.zoom(1 / filch.active.view.k, 0, 0, false)")
+
+    types = page.run(
+        "[...document.querySelectorAll('text.type')].map((text) => text.getBoundingClientRect())"
+        ".map(({ left, right, top }) => [Math.round(top), left, right]).sort((a, b) => a[0] - b[0] || a[1] - b[1])"
+    )
+
+    beside = [(one, two) for one, two in pairwise(types) if one[0] == two[0]]
+    assert len(beside) >= 3
+    assert all(one[2] <= two[1] for one, two in beside)
+
+
 def test_a_double_click_opens_a_layer_and_closes_it(page: Chromium, files: Path) -> None:
     """What is in it is drawn, and gone again; so with its sign."""
     page.open(files / "plain.html")
@@ -148,6 +168,25 @@ def test_a_double_click_opens_a_layer_and_closes_it(page: Chromium, files: Path)
     assert page.run(OPENED) == before
     page.click(".box.group .fold")
     assert page.run(OPENED) == before + 1
+
+
+def test_two_taps_open_a_layer(page: Chromium, files: Path) -> None:
+    """Where a browser does not count a finger's taps, too; two with a while between them only select."""
+    page.open(files / "plain.html")
+    graph_keys(page, "c", "f")
+    left, top, width, height = page.box(".box.group")
+    tap = (
+        "filch.active.svg.dispatchEvent(new PointerEvent('click', "
+        f"{{ detail: 1, clientX: {left + width / 2}, clientY: {top + height / 2} }}))"
+    )
+
+    page.run(tap)
+    page.run("new Promise((done) => setTimeout(done, 500))")
+    page.run(tap)
+    assert page.run(OPENED) == 0
+    page.run(tap)
+
+    assert page.run(OPENED) == 1
 
 
 def test_enter_opens_what_is_selected(page: Chromium, files: Path) -> None:
@@ -211,6 +250,20 @@ def test_searching_finds_and_opens(page: Chromium, files: Path) -> None:
     page.run("filch.search.input.value = ''")
     page.type("nothing is called so")
     assert "Nothing is called so." in page.text(".found")
+
+
+@pytest.mark.parametrize("width", [400, 700, 1000, 1280, 1920])
+def test_what_was_found_is_on_the_screen(page: Chromium, files: Path, width: int) -> None:
+    """The list is wider than what is typed into, and cut off at no side of it."""
+    page.open(files / "compiled.html")
+    page.resize(width, 800)
+    graph_keys(page, "/")
+
+    page.type("m")
+
+    left, _, wide, _ = page.box(".found")
+    assert left >= 0
+    assert left + wide <= width
 
 
 def test_colours_follow_the_choice(page: Chromium, files: Path) -> None:
@@ -343,6 +396,25 @@ def test_the_plot_of_errors_selects(page: Chromium, files: Path) -> None:
     assert page.run("filch.selected.id") == 50
 
 
+def test_headings_stand_above_their_graphs(page: Chromium, files: Path) -> None:
+    """Side by side, what a graph begins with is not under the name of its frame."""
+    page.open(files / "compiled.html")
+    page.press("Escape")
+    page.press("s")
+
+    for place in (1, 2):
+        for key in ("c", "f"):
+            page.run(f"filch.focus([...filch.panes.values()].at(-{place}))")
+            page.press(key)
+            _left, top, width, height = page.box(f".pane:nth-last-of-type({place}) h2")
+            highest = page.run(
+                f"Math.min(...[...document.querySelectorAll('.pane:nth-last-of-type({place}) .box')]"
+                ".map((box) => box.getBoundingClientRect().y))"
+            )
+            assert width > 0
+            assert top + height < highest
+
+
 def test_both_graphs_stand_side_by_side(page: Chromium, files: Path) -> None:
     """A fused node marks the two that it was made of, and each of these says what it became."""
     page.open(files / "compiled.html")
@@ -384,6 +456,22 @@ def test_values_and_weights_are_drawn_on_request(page: Chromium, tmp_path: Path)
         "[...document.querySelectorAll('.box.value .card')].map((card) => getComputedStyle(card).stroke)"
     )
     assert len({*colours}) == 4
+
+
+def test_what_one_looks_at_stays_when_values_come(page: Chromium, files: Path) -> None:
+    """The graph grows around the operation in the middle of the frame, and shrinks so."""
+    page.open(files / "plain.html")
+    graph_keys(page, "o", "o", "o")
+    page.run("filch.active.center(filch.active.boxOf(filch.data.main.nodes[40]), false)")
+    place = (
+        "(({ x, y }, view) => [x * view.k + view.x, y * view.k + view.y])"
+        "(filch.active.boxOf(filch.data.main.nodes[40]), filch.active.view)"
+    )
+    before = page.run(place)
+
+    for key in ("v", "w", "v", "w"):
+        graph_keys(page, key)
+        assert page.run(place) == pytest.approx(before)
 
 
 def test_wheel_drag_and_keys_move_the_graph(page: Chromium, files: Path) -> None:

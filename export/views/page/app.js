@@ -191,12 +191,8 @@ class App {
   toggleShown(what) {
     this.shown[what] = !this.shown[what];
     this.top.press(what, this.shown[what]);
-    for (const pane of this.panes.values()) {
-      pane.scene.show(this.shown);
-      pane.arrange();
-    }
+    for (const pane of this.panes.values()) pane.change(() => pane.scene.show(this.shown), pane.lookedAt);
     this.redraw();
-    if (this.selected && this.active.visible(this.selected)) this.active.center(this.active.visible(this.selected));
   }
 
   toggleDrawer() {

@@ -159,10 +159,10 @@ class Drawing {
     element.append(s("path", { class: "line", d: (edge.d ||= edge.runs.map(curve).join("")) }));
     if (edge.heads.length)
       element.append(s("path", { class: "head", d: edge.heads.map(([x, y]) => `M${x} ${y}l-3.5-6.5h7z`).join("") }));
-    if (this.level === 3 && edge.label && typed(value)) {
+    if (this.level === 3 && edge.label && edge.room > 24 && typed(value)) {
       const text = `${value.dtype || "?"} ${value.shape ? value.shape.join("×") || "scalar" : ""}`;
       element.append(
-        s("text", { class: "tiny type", x: edge.label[0] + 5, y: edge.label[1] + 12 }, clip(text, 130, FONTS.tiny)),
+        s("text", { class: "tiny type", x: edge.label[0] + 5, y: edge.label[1] + 12 }, clip(text, edge.room, FONTS.tiny)),
       );
     }
     return element;

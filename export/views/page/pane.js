@@ -20,13 +20,9 @@ class Pane {
       button("Zoom out (−)", "−", () => this.zoom(1 / 1.4)),
       button("Fit (f)", "⤢", () => this.fit()),
     );
-    this.element = h(
-      "section",
-      { class: "pane", "aria-label": this.title },
-      h("h2", {}, h("span", {}, this.title), " ", h("small", {}, count(graph.nodes.length, "operation"))),
-      this.svg,
-      this.tools,
-    );
+    const size = h("small", {}, count(graph.nodes.length, "operation"));
+    this.heading = h("h2", {}, h("span", {}, this.title), " ", size);
+    this.element = h("section", { class: "pane", "aria-label": this.title }, this.heading, this.svg, this.tools);
     this.drawing = new Drawing(this.svg);
     this.scene = new Scene(graph, app.shown);
     openWell(this.scene);
@@ -66,17 +62,10 @@ class Pane {
 
   /** What is seen first: all of it if it can be read, else its beginning, or what is selected. */
   start() {
-    const { width, height } = this.arranged;
-    const k = Math.max(
-      Math.min(1, (this.view.width - 24) / width, (this.view.height - 24) / height),
-      Math.min(0.8, Math.max(0.45, (this.view.width - 24) / width)),
-    );
-    Object.assign(this.view, {
-      k,
-      x: (this.view.width - width * k) / 2,
-      y: Math.max(8, (this.view.height - height * k) / 2),
-    });
-    if (height * k > this.view.height) this.view.y = 8;
+    const { width } = this.arranged;
+    const wide = (this.view.width - 24) / width;
+    const k = Math.max(Math.min(1, this.whole()), Math.min(0.8, Math.max(0.45, wide)));
+    Object.assign(this.view, this.inFrame(k));
     if (width * k > this.view.width && this.graph.inputs.length)
       this.center(this.boxOf(this.graph.inputs[0]), false, true);
     if (this.app.selected && this.app.selected.graph === this.graph) this.show(this.app.selected, false);
@@ -84,9 +73,26 @@ class Pane {
   }
 
   fit() {
+    this.go(this.inFrame(Math.min(1.25, this.whole())));
+  }
+
+  /** Where the graph begins: below the frame's own heading, where it has one. */
+  get top() {
+    const { offsetTop, offsetHeight } = this.heading;
+    return offsetHeight ? offsetTop + offsetHeight + 6 : 8;
+  }
+
+  /** The scale at which all of it is seen. */
+  whole() {
     const { width, height } = this.arranged;
-    const k = Math.min(1.25, (this.view.width - 24) / width, (this.view.height - 24) / height);
-    this.go({ k, x: (this.view.width - width * k) / 2, y: (this.view.height - height * k) / 2 });
+    return Math.min((this.view.width - 24) / width, (this.view.height - this.top - 12) / height);
+  }
+
+  /** The view at a scale: in the middle, or from its beginning on if it is too tall. */
+  inFrame(k) {
+    const { width, height } = this.arranged;
+    const middle = (this.view.height - height * k) / 2;
+    return { k, x: (this.view.width - width * k) / 2, y: Math.max(this.top, middle) };
   }
 
   zoom(by, x = this.view.width / 2, y = this.view.height / 2, animated = true) {
@@ -139,7 +145,7 @@ class Pane {
     if (!box) return;
     const k = Math.max(this.view.k, Math.min(1, this.view.width / (box.w + 40), 0.85));
     const x = this.view.width / 2 - (box.x + box.w / 2) * k;
-    const y = atTop ? 8 - box.y * k : this.view.height / 2 - (box.y + Math.min(box.h, this.view.height / k) / 2) * k;
+    const y = atTop ? this.top - box.y * k : this.view.height / 2 - (box.y + Math.min(box.h, this.view.height / k) / 2) * k;
     this.go({ k, x, y }, animated);
   }
 
@@ -160,14 +166,36 @@ class Pane {
 
   /** Opens or closes a group, which stays where it is on the screen. */
   toggle(group) {
-    const before = this.boxOf(group);
-    this.scene.toggle(group);
-    this.arrange();
-    const after = this.boxOf(group);
-    this.view.x += (before.x - after.x) * this.view.k;
-    this.view.y += (before.y - after.y) * this.view.k;
-    this.redraw();
+    this.change(() => this.scene.toggle(group), group);
     this.app.say(`${group.name} ${this.scene.open.has(group) ? "opened" : "closed"}`);
+  }
+
+  /** Changes the scene and lays it out anew; a thing stays where it is on the screen. */
+  change(scene, kept) {
+    const before = kept && this.visible(kept);
+    scene();
+    this.arrange();
+    const after = before && this.visible(kept);
+    if (after) {
+      this.view.x += (before.x - after.x) * this.view.k;
+      this.view.y += (before.y - after.y) * this.view.k;
+    }
+    this.redraw();
+  }
+
+  /** What is looked at: what is selected, if that is in sight, else what is nearest to the middle. */
+  get lookedAt() {
+    const { x, y, k, width, height } = this.view;
+    const aside = (box) => [box.x + box.w / 2 - (width / 2 - x) / k, box.y + box.h / 2 - (height / 2 - y) / k];
+    const chosen = this.app.selected && this.visible(this.app.selected);
+    if (chosen) {
+      const [right, down] = aside(chosen);
+      if (Math.abs(right) * k < width / 2 && Math.abs(down) * k < height / 2) return this.app.selected;
+    }
+    const far = (box) => Math.hypot(...aside(box));
+    // Values come and go; operations and groups stay.
+    const steady = this.arranged.boxes.filter((box) => box.kind !== "open" && box.kind !== "value");
+    return steady.length ? steady.reduce((a, b) => (far(b) < far(a) ? b : a)).thing : null;
   }
 
   /** Opens all groups that can be seen, or closes all. */
@@ -242,8 +270,12 @@ class Pane {
     if (this.moved) return;
     const hit = this.at(event);
     const folds = hit && hit.thing.kind === "group";
-    // Not `dblclick`: the first click draws the box anew, and browsers then see clicks on two things.
-    if (folds && (hit.onSign || event.detail === 2)) this.toggle(hit.thing);
+    // Not `dblclick`: the first click draws the box anew, and browsers then see clicks on two things. And not
+    // all count a finger's taps in `detail`, as they do a mouse's clicks.
+    const { tapped } = this;
+    const twice = tapped && hit && tapped.thing === hit.thing && event.timeStamp - tapped.time < 400;
+    this.tapped = hit && !twice ? { thing: hit.thing, time: event.timeStamp } : null;
+    if (folds && (hit.onSign || twice || event.detail === 2)) this.toggle(hit.thing);
     else this.app.select(hit ? hit.thing : null, { from: this });
   }
 }

@@ -88,7 +88,7 @@ class Panel {
         h(
           "button",
           { type: "button", onclick: () => (pane.toggle(group), this.show(group)) },
-          pane.scene.open.has(group) ? "Close" : "Open",
+          pane.scene.open.has(group) ? "Close this layer" : "Open this layer",
         ),
       ),
       group.seconds !== null ? this.facts("Time", [["all operations", milliseconds(group.seconds)]]) : null,

@@ -86,6 +86,7 @@ class Scene {
     const whole = this.container(null);
     const scene = { boxes: [], edges: [], width: whole.width, height: whole.height, boxOf: new Map() };
     this.flatten(whole, 0, 0, scene);
+    makeRoom(scene.edges);
     return scene;
   }
 
@@ -175,6 +176,20 @@ class Scene {
       if (runs.length) scene.edges.push(edge(link, runs, ends, left, top, container, y, lines.get(link.from) === 1));
     }
   }
+}
+
+/** How wide the type on a line may be, so that it ends before the next one beside it begins. */
+function makeRoom(edges) {
+  const labelled = edges.filter((edge) => edge.label);
+  labelled.sort((a, b) => a.label[1] - b.label[1] || a.label[0] - b.label[0]);
+  labelled.forEach((edge, at) => {
+    const [x, y] = edge.label;
+    edge.room = 130;
+    for (let next = at + 1; next < labelled.length && labelled[next].label[1] - y < 12; next++) {
+      const [left, right] = [edge, labelled[next]].sort((a, b) => a.label[0] - b.label[0]);
+      left.room = Math.min(left.room ?? 130, right.label[0] - left.label[0] - 4);
+    }
+  });
 }
 
 /** A line of one value in one container, where it is in the end. */

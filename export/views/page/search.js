@@ -50,7 +50,14 @@ class Search {
     this.list.replaceChildren(...[...this.found.map((thing, at) => this.entry(thing, at)), more, none].filter(Boolean));
     this.list.hidden = !wanted;
     this.input.setAttribute("aria-expanded", wanted ? "true" : "false");
+    this.intoSight();
     this.mark();
+  }
+
+  /** The list is wider than the box above it, which stands at the left, in the middle or at the right of the page. */
+  intoSight() {
+    const { right } = this.element.getBoundingClientRect();
+    this.list.style.right = `${Math.min(0, right - this.list.offsetWidth - 8)}px`;
   }
 
   entry(thing, at) {
