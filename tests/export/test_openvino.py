@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from zoo import ZOO
 
-from filch.compare import Report, compare
+from filch.compare import Report, compare, compiled_graph
 from filch.export import BackendError, Program, export
 from filch.export.backends import Compiled, Profiles, get_backend
 from filch.steal import Capture, steal_forward
@@ -79,6 +79,17 @@ def test_every_exported_node_is_explained() -> None:
 
     computed = [node for node in graph.nodes if not {*node.outputs} <= graph.fixed]
     assert [node.name for node in computed if node.name not in explained] == []
+
+
+def test_every_value_of_the_graph_has_its_name_and_its_type() -> None:
+    """Also what OpenVINO alone has, and names by nothing."""
+    _, program = block()
+
+    graph = compiled_graph(program, backend="openvino")
+
+    made = [name for node in graph.nodes for name in node.outputs]
+    assert {name: value.name for name, value in graph.values.items()} == {name: name for name in graph.values}
+    assert made and all(graph.values[name].dtype for name in made)
 
 
 def test_layers_say_what_was_fused_into_them_and_by_which_kernel_they_run() -> None:
