@@ -30,7 +30,7 @@ def graph_from_json(found: Mapping[str, Any]) -> Graph:
     Raises:
         KeyError, TypeError, ValueError: it is none.
     """
-    values = [Value(_text(name), dtype, _dims(shape)) for name, dtype, shape in found["values"]]
+    values = [Value(_text(name), _told(dtype), _dims(shape)) for name, dtype, shape in found["values"]]
     return Graph(
         name=_text(found["name"]),
         inputs=_texts(found["inputs"]),
@@ -55,8 +55,8 @@ def _packed(node: Node) -> dict[str, Any]:
 def _node(found: Mapping[str, Any]) -> Node:
     told: dict[str, Any] = {name: _texts(found.get(name, ())) for name in ("inputs", "outputs", "captured", "origins")}
     for name in ("module", "source", "target", "code", "gradient_of"):
-        told[name] = None if found.get(name) is None else _text(found[name])
-    stack = tuple(Frame(_text(path), _text(kind), source) for path, kind, source in found.get("stack", ()))
+        told[name] = _told(found.get(name))
+    stack = tuple(Frame(_text(path), _text(kind), _told(source)) for path, kind, source in found.get("stack", ()))
     return Node(
         name=_text(found["name"]),
         op=_text(found["op"]),
@@ -84,11 +84,23 @@ def _attribute(item: Any) -> Any:
 
 
 def _dims(shape: Any) -> tuple[Any, ...] | None:
-    return None if shape is None else tuple(shape)
+    return None if shape is None else tuple(map(_dim, shape))
+
+
+def _dim(size: Any) -> Any:
+    if size is not None and type(size) not in (int, str):
+        raise TypeError(f"{size!r} is no dimension")
+    return size
 
 
 def _texts(found: Any) -> tuple[str, ...]:
+    if isinstance(found, str):
+        raise TypeError(f"{found!r} is one text, and no list of them")
     return tuple(map(_text, found))
+
+
+def _told(item: Any) -> str | None:
+    return None if item is None else _text(item)
 
 
 def _text(item: Any) -> str:

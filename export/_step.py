@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from filch.steal import FilchError, ModuleInfo, argument_tensors, tensors
 
@@ -96,7 +97,7 @@ def run(step: Step, tracer: Tracer) -> None:
     Raises:
         TraceError: the model, its loss or its optimiser fail on these inputs.
     """
-    args, kwargs = copy.deepcopy((tuple(step.args), dict(step.kwargs)))  # a call may extend a cache that it is given
+    args, kwargs = _copied((tuple(step.args), dict(step.kwargs)))
     with left_alone(step.model, step.optimizer), torch.set_grad_enabled(step.loss is not None):
         held = {**dict(step.model.named_parameters()), **dict(step.model.named_buffers())}
         tracer.begin(held, argument_tensors(ModuleInfo.of(step.model).parameters, args, kwargs))
@@ -108,6 +109,12 @@ def run(step: Step, tracer: Tracer) -> None:
         tracer.backward(_checked(loss))
         tracer.update(step.optimizer)
         tracer.end([loss])
+
+
+def _copied(given: tuple[Any, Any]) -> tuple[Any, Any]:
+    """A call may extend a cache that it is given; what was computed with gradients is copied without its past."""
+    made = [item for item in pytree.tree_leaves(given) if isinstance(item, torch.Tensor) and not item.is_leaf]
+    return copy.deepcopy(given, {id(item): item.detach().clone().requires_grad_() for item in made})
 
 
 def call_of(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ for as an output: if that layer is there when nothing is asked for, too, it has 
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -221,18 +221,18 @@ class Executed:
         for value, port in [*self.results.items(), *known.items()]:
             names.setdefault(port, value)
         names |= {(name, 0): name for name, layer in self.layers.items() if not layer.is_node}
-        values = {
-            names.get((name, index), f"{name}:{index}"): value
+        values = [
+            replace(value, name=names.get((name, index), f"{name}:{index}"))
             for name, layer in self.layers.items()
             for index, value in enumerate(layer.values)
-        }
+        ]
         return Graph(
             name=exported.name,
             inputs=exported.inputs,
             outputs=exported.outputs,
             constants=tuple(name for name, layer in self.layers.items() if layer.kind == "Const"),
             nodes=tuple(_node(layers, names) for layers in self.together({name for name, _ in names}).values()),
-            values=values,
+            values={value.name: value for value in values},
         )
 
     def together(self, judged: Collection[str]) -> Mapping[str, tuple[Layer, ...]]:

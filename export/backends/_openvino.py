@@ -117,7 +117,8 @@ class OpenVinoBackend:
         moved = model.clone()
         if factors := move_scalars(moved, [name for name in asked if name not in found]):
             look(moved, factors)
-        return runs, found
+        # A result may be copied to another layout once it is there; its name is that of what is returned.
+        return runs, {name: port for name, port in found.items() if name not in plain.results}
 
     def _without_vain(
         self, model: ov.Model, names: Collection[str], run: "_Run", owners: Owners, plain: Executed

@@ -2,7 +2,11 @@
 
 import json
 import math
+import operator
+from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +16,7 @@ from torch import nn
 from filch.compare import CompareError, Report, compare, compiled_graph, load_report, tiny_llm
 from filch.compare._spread import spread_of
 from filch.export import Program, export
+from filch.export.views import draw
 from filch.steal import steal_forward
 
 
@@ -140,6 +145,18 @@ def test_numbers_that_json_has_not_come_back(tmp_path: Path) -> None:
         (lambda found: found.update(filch_report=99), "is a report of version 99; this reads 1"),
         (lambda found: found["rows"][0].pop("status"), "is damaged: KeyError: 'status'"),
         (lambda found: found["graphs"]["exported"]["nodes"][0].update(name=7), "is damaged: TypeError: 7 is no text"),
+        (lambda found: found["graphs"]["exported"]["nodes"][0].update(inputs="x"), "'x' is one text, and no list"),
+        (lambda found: found["graphs"]["exported"]["values"].append(["v", None, [{}]]), "{} is no dimension"),
+        (lambda found: found["graphs"].update(other={}), "graphs is 'other', not one of 'exported', 'compiled'"),
+        (lambda found: found["rows"][1].update(index=True), r"rows\[1\].index is True, not of type int"),
+        (lambda found: found["rows"][1].update(status="fine"), r"rows\[1\].status is 'fine', not one of 'same', 'diff"),
+        (lambda found: found["rows"][1]["difference"].update(snr="x" * 99), r"snr is 'x{59}…, not of type float"),
+        (lambda found: found["rows"][1]["difference"].update(snr=10**400), r"snr is 10+…, not of type float"),
+        (
+            lambda found: found["rows"][1]["difference"]["tolerance"].update(scale=-1.0),
+            "a tolerance is a number from 0",
+        ),
+        (lambda found: found.update(calls=[1]), "calls has 1 items, not 2"),
     ],
 )
 def test_what_is_no_report_is_said_in_a_sentence(wrong: Report, tmp_path: Path, change, message: str) -> None:
@@ -149,6 +166,49 @@ def test_what_is_no_report_is_said_in_a_sentence(wrong: Report, tmp_path: Path, 
     (tmp_path / "report.json").write_text(json.dumps(found))
 
     with pytest.raises(CompareError, match=message):
+        load_report(tmp_path / "report.json")
+
+
+def places(found: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all that a JSON file holds; of a list's, those of the first two items."""
+    items = found.items() if isinstance(found, dict) else list(enumerate(found))[:2] if isinstance(found, list) else ()
+    for key, item in items:
+        yield (*path, key)
+        yield from places(item, (*path, key))
+
+
+@pytest.mark.parametrize("planted", [None, -1, "x", [], {}, 10**400, [[]], {"a": 1}], ids=repr)
+def test_a_report_with_something_else_in_any_place_is_refused_or_can_be_drawn(
+    wrong: Report, tmp_path: Path, planted: Any
+) -> None:
+    """One sentence, and no traceback: neither where it is read nor, later, where it is shown."""
+    whole = json.loads(wrong.to_json())
+    found = whole | {name: whole[name][:3] for name in ("rows", "modules", "fates")} | {"operators": []}
+    path = tmp_path / "report.json"
+    refused: list[str] = []
+    for place in [*places(found)]:
+        *way, last = place
+        around = reduce(operator.getitem, way, found)
+        kept, around[last] = around[last], planted
+        path.write_text(json.dumps(found))
+        around[last] = kept
+        try:
+            read = load_report(path)
+        except CompareError as error:
+            refused.append(str(error))
+        else:
+            assert draw(read.graph, "html").content and draw(read.graph, "text").content, place
+            assert str(read)
+
+    assert len(refused) > 50
+    assert not [text for text in refused if "\n" in text]
+
+
+def test_json_that_is_nested_too_deeply_is_said_in_a_sentence(tmp_path: Path) -> None:
+    """Python's parser gives up; so may who reads what it gives."""
+    (tmp_path / "report.json").write_text("[" * 200_000)
+
+    with pytest.raises(CompareError, match=r"report.json' is no JSON: maximum recursion depth exceeded"):
         load_report(tmp_path / "report.json")
 
 

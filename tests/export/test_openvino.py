@@ -1,6 +1,7 @@
 """OpenVINO: its executed layers are judged, undisturbed, and a fault in one of them is found there."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from zoo import ZOO
 
-from filch.compare import Report, compare
+from filch.compare import Report, compare, compiled_graph
 from filch.export import BackendError, Program, export
 from filch.export.backends import Compiled, Profiles, get_backend
 from filch.steal import Capture, steal_forward
@@ -79,6 +80,30 @@ def test_every_exported_node_is_explained() -> None:
 
     computed = [node for node in graph.nodes if not {*node.outputs} <= graph.fixed]
     assert [node.name for node in computed if node.name not in explained] == []
+
+
+def test_every_value_of_the_graph_has_its_name_and_its_type() -> None:
+    """Also what OpenVINO alone has, and names by nothing."""
+    _, program = block()
+
+    graph = compiled_graph(program, backend="openvino")
+
+    made = [name for node in graph.nodes for name in node.outputs]
+    assert {name: value.name for name, value in graph.values.items()} == {name: name for name in graph.values}
+    assert made and all(graph.values[name].dtype for name in made)
+
+
+def test_a_result_that_is_copied_to_another_layout_is_made_once() -> None:
+    """The copy has its name: a value of two producers would be drawn as reading itself."""
+    model = nn.Sequential(nn.ConvTranspose2d(4, 8, 4), nn.ReLU(), nn.ConvTranspose2d(8, 3, 4, 2, 1), nn.Tanh()).eval()
+
+    capture, program = subject(model, torch.randn(2, 4, 1, 1))
+    report = compare(capture, program, backend="openvino")
+
+    made = Counter(name for node in report.graphs["compiled"].nodes for name in node.outputs)
+    assert made["tanh"] == 1 and made.total() == len(made)
+    assert not [node for node in report.graphs["compiled"].nodes if {*node.reads} & {*node.outputs}]
+    assert report.close and all(row.judged for row in report.rows)
 
 
 def test_layers_say_what_was_fused_into_them_and_by_which_kernel_they_run() -> None:

@@ -4,9 +4,11 @@ import copy
 import gc
 import json
 import pickle
+import random
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from compilers import needs_compiler
@@ -465,6 +467,63 @@ def test_tracing_changes_no_bit_and_leaves_no_trace(backend):
     assert torch.equal(loss.seen[-1], expected)
     assert len(optimizer.seen) == len(gradients)
     assert all(torch.equal(one, other) for one, other in zip(optimizer.seen, gradients, strict=True))
+
+
+class Worn(nn.Module):
+    """Holds a buffer that is expanded, makes one when it is called, and draws numbers from everywhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("places", torch.arange(4.0).expand(3, 4))
+
+    def forward(self, x):
+        self.register_buffer("cache", x.detach().clone())
+        return self.linear(x) + self.places * sum(drawn())
+
+
+def drawn():
+    """A number of each of the generators that are everybody's."""
+    return random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002, S311  libraries draw from these
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_backward_pass_that_is_still_to_run_is_the_users(train):
+    """Nothing that it needs counts as changed, no buffer is new, and all random numbers go on as they would have."""
+    model, x = seeded(Worn), torch.ones(3, 4)
+    pending = (model(x) ** 2).sum()
+    del model.cache
+    seeds = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    expected = drawn()
+    random.setstate(seeds[0])
+    np.random.set_state(seeds[1])  # noqa: NPY002
+    torch.set_rng_state(seeds[2])
+
+    trace(model, x, train=train, backend="eager")
+
+    assert drawn() == expected
+    assert [name for name, _ in model.named_buffers()] == ["places"]
+    pending.backward()
+    assert model.linear.weight.grad is not None
+
+
+def test_what_was_made_in_inference_mode_is_traced():
+    """Torch refuses to write to it elsewhere, if only what it holds."""
+    with torch.inference_mode():
+        model, x = nn.Linear(2, 2), torch.ones(1, 2)
+
+    assert check_trace(trace(model, x, backend="eager")) == []
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_what_was_computed_with_gradients_is_an_input_like_others(train):
+    """`copy.deepcopy` refuses it; its own past is not traced."""
+    x = torch.ones(1, 4, requires_grad=True) * 2
+
+    found = trace(seeded(lambda: nn.Linear(4, 4)), x, train=train, backend="eager")
+
+    assert check_trace(found) == []
+    assert x.grad_fn is not None
 
 
 def test_what_an_optimiser_remembers_is_left_as_it_was():
