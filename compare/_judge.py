@@ -291,8 +291,11 @@ def _magnitude(live: Mapping[str, torch.Tensor], node: Node, expected: torch.Ten
     """The magnitude of what a node computes its wrong elements with, weights aside.
 
     Only where expected and actual differ, as far as an input's elements can be told to go there: a mask of -3.4e38 is
-    the same in both, and would explain any difference beside it.
+    the same in both, and would explain any difference beside it. What chooses among its inputs rounds nothing: the
+    -3.4e38 that it did not choose explain nothing either.
     """
+    if node.op in _CHOOSES:
+        return 0.0
     differs = expected.to(actual.device) != actual.to(expected.dtype)
     found = 0.0
     for name in node.reads:
@@ -302,6 +305,11 @@ def _magnitude(live: Mapping[str, torch.Tensor], node: Node, expected: torch.Ten
             there = tensor.to(differs.device).expand(expected.shape)[differs] if goes_there else tensor
             found = max(found, typical_magnitude(there))
     return found
+
+
+_CHOOSES = frozenset(
+    {"Clip", "Max", "Min", "Where", "clamp", "clamp_max", "clamp_min", "masked_fill", "maximum", "minimum", "where"}
+)
 
 
 def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:

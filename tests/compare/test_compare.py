@@ -532,3 +532,34 @@ def test_a_compiled_node_that_differs_names_those_before_it_that_could_not_be_ju
     assert first.value == wrong
     assert first.behind == (program.graph.producer[hidden].name,)
     assert f"after {first.behind[0]}, which could not be judged" in str(first)
+
+
+LOWEST = torch.finfo(torch.float32).min
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda x: torch.where(x > 0, x, torch.tensor(LOWEST)),
+        lambda x: x.masked_fill(x < 0, LOWEST),
+        lambda x: torch.clamp(x, min=LOWEST),
+        lambda x: torch.maximum(x, torch.tensor(LOWEST)),
+    ],
+)
+def test_what_was_not_chosen_explains_no_difference(choose) -> None:
+    """A fill of -3.4e38 goes into no other element: half a unit there is no rounding."""
+
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return choose(x) * 1.0
+
+    torch.manual_seed(0)
+    model, x = Masked().eval(), torch.randn(4, 8)
+    capture = capture_of(model, (x,))
+    program = export(model, (x,))
+    chosen = next(node.inputs[0] for node in program.graph.nodes if node.op == "Mul")
+    wrong = WrongBackend({chosen: lambda t: torch.where(t > 0, t + 0.5, t)})
+
+    report = compare(capture, program, backend=wrong)
+
+    assert report.first_divergence is not None and report.first_divergence.value == chosen
