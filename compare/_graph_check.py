@@ -2,14 +2,14 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
-from filch.export import graph_from_fx
-from filch.export.backends import Backend, BackwardRun, Compiled, Refers
+from filch.export import Graph, graph_from_fx
+from filch.export.backends import Backend, BackwardRun, Compiled, Refers, Stage
 
 from ._computed import in_pairs
 from ._fx_operators import fx_operators
@@ -71,7 +71,7 @@ class GraphCheck:
             effect=worst_effect(effect for _, effect in judged),
             notes=(*_notes(self.module), *(self.compiled.notes if self.compiled is not None else ())),
             operators=(tuple(fx_operators(self.module.graph, rows)),),
-            graphs={"exported": graph} if origins is None else {"exported": graph, "compiled": origins.drawn()},
+            graphs={stage: _with_weights(drawn, given) for stage, drawn in _drawn(graph, origins).items()},
         )
 
     def _exposed(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
@@ -101,6 +101,17 @@ class GraphCheck:
         own = {name: Reference(tensor, "derived") for name, tensor in said.items()}
         run = Run(0, "compiled", made, _of_tensors(given), outputs)
         yield judge(run, values, {**held, **own, **known}, origins, limits)
+
+
+def _drawn(graph: Graph, origins: Origins | None) -> dict[Stage, Graph]:
+    return {"exported": graph} if origins is None else {"exported": graph, "compiled": origins.drawn()}
+
+
+def _with_weights(graph: Graph, given: Mapping[str, Any]) -> Graph:
+    """The graph with its weights as what it holds; Dynamo hands them over as inputs, hundreds of them."""
+    held = {name for name, item in given.items() if isinstance(item, nn.Parameter) or "_buffers_" in name}
+    inputs = tuple(name for name in graph.inputs if name not in held)
+    return replace(graph, inputs=inputs, constants=(*graph.constants, *sorted(held.intersection(graph.inputs))))
 
 
 def backward_report(run: BackwardRun, name: str, backend: str, tolerance: float | Tolerance | None) -> Report:

@@ -129,3 +129,5 @@ def test_the_report_draws_forward_and_backward_as_one_graph() -> None:
     exported = {node.name for node in report.graph.before.nodes}
     assert {name for node in report.graph.nodes for name in node.origins} <= exported
     assert any("backward" in node.name for node in report.graph.nodes)
+    assert len([name for name in report.graph.constants if "parameters" in name]) == 6, "weights are no inputs"
+    assert not any("parameters" in name for name in report.graph.inputs)
