@@ -54,6 +54,7 @@ def view_command(
     target = output or _default(source, name)
     if target.absolute() == Path(source).absolute():
         raise CompareError(f"{source!r} is what is drawn: give --output another name")
+    get_view(name, target.suffix or None)  # before minutes of exporting
     printed = name == "text" and output is None and not served
     with progress("view", quiet=quiet or printed):
         if train:

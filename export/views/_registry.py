@@ -29,14 +29,15 @@ def view_names() -> list[str]:
     return _VIEWS.names()
 
 
-def get_view(name: str) -> View:
+def get_view(name: str, suffix: str | None = None) -> View:
     """Make a view.
 
     Args:
         name: one of `view_names()`.
+        suffix: of files that it has to be able to write; None for any.
 
     Raises:
-        ViewError: there is none of this name, a library is missing, or it is no view.
+        ViewError: there is none of this name, a library is missing, it is no view, or it does not write such files.
     """
     made = _VIEWS.find(name)()
     suffixes = getattr(made, "suffixes", None)
@@ -45,6 +46,8 @@ def get_view(name: str) -> View:
             f"view {name!r} is a {type(made).__name__}, which has not both `suffixes`, a tuple of text, and `draw` "
             "(see filch.export.views.View)"
         )
+    if suffix is not None and suffix not in suffixes:
+        raise ViewError(f"view {name!r} writes {' and '.join(suffixes)}, not {suffix or 'a file without suffix'}")
     return made  # type: ignore[no-any-return]
 
 
@@ -59,9 +62,7 @@ def draw(graph: Graph, name: str, suffix: str | None = None) -> Drawing:
     Raises:
         ViewError: there is no such view, or it does not write such files.
     """
-    view = get_view(name)
-    if suffix is not None and suffix not in view.suffixes:
-        raise ViewError(f"view {name!r} writes {' and '.join(view.suffixes)}, not {suffix or 'a file without suffix'}")
+    view = get_view(name, suffix)
     return view.draw(graph, suffix or view.suffixes[0])
 
 

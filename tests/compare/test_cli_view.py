@@ -142,6 +142,10 @@ def test_a_stage_of_a_report_is_chosen(folder: Path, capsys: pytest.CaptureFixtu
 
 
 BAD = {
+    "a suffix that the view has not": (
+        ["view", "none.py:net", "--as", "html", "-o", "a.svg"],
+        "view 'html' writes .html, not .svg",
+    ),
     "a step of training that is optimised": (
         ["view", "net.py:net", "--train", "--optimize"],
         "--option and --optimize",
