@@ -1,5 +1,6 @@
 """`filch view`: pictures of models and of reports."""
 
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -52,7 +53,7 @@ def view_command(
     """Draw a model's graph, or what a comparison found on it."""
     name = _chosen("netron" if served and view is None else view, output)
     target = output or _default(source, name)
-    if target.absolute() == Path(source).absolute():
+    if target.resolve() == Path(source).resolve():
         raise CompareError(f"{source!r} is what is drawn: give --output another name")
     get_view(name, target.suffix or None)  # before minutes of exporting
     printed = name == "text" and output is None and not served
@@ -133,10 +134,14 @@ def _report_graph(path: Path, model: Path | None) -> Graph:
 
 
 def _torch_graph(path: Path) -> Graph:
+    if not zipfile.is_zipfile(path):  # torch would log how it failed
+        told = "it is no zip file" if path.is_file() else "there is no such file"
+        raise CompareError(f"{str(path)!r} is no program that torch.export saved: {told}")
     try:
         return graph_from_fx(torch.export.load(path).graph, path.stem)
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
-        raise CompareError(f"{str(path)!r} is no program that torch.export saved: {error}") from error
+    except Exception as error:  # torch raises whatever a damaged file makes it do
+        told = next(iter(str(error).splitlines()), type(error).__name__)
+        raise CompareError(f"{str(path)!r} is no program that torch.export saved: {told}") from error
 
 
 def _staged(graph: Graph, stage: str | None) -> Graph:

@@ -30,8 +30,14 @@ class TraceError(FilchError):
 def reason(error: BaseException) -> str:
     """The first line of the error at the root of a chain, without the banners that torch puts around it."""
     root = error
-    while (deeper := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
+    while (deeper := _behind(root)) is not None:
         root = deeper
     lines = [line.strip() for line in str(root).splitlines()]
     text = next((line for line in lines if line), "")
     return f"{type(root).__name__}: {text}" if text else type(root).__name__
+
+
+def _behind(error: BaseException) -> BaseException | None:
+    # What Dynamo raises for a backend says in its first line only which one, and has as an attribute what that raised.
+    inner: BaseException | None = getattr(error, "inner_exception", None)
+    return inner or error.__cause__ or (None if error.__suppress_context__ else error.__context__)

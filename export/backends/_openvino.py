@@ -118,7 +118,7 @@ class OpenVinoBackend:
         if factors := move_scalars(moved, [name for name in asked if name not in found]):
             look(moved, factors)
         # A result may be copied to another layout once it is there; its name is that of what is returned.
-        return runs, {name: port for name, port in found.items() if name not in plain.results}
+        return runs, {name: plain.results.get(name, port) for name, port in found.items()}
 
     def _without_vain(
         self, model: ov.Model, names: Collection[str], run: "_Run", owners: Owners, plain: Executed

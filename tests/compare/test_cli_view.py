@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+import zipfile
 from pathlib import Path
 
 import onnx
@@ -161,10 +162,16 @@ BAD = {
         ["view", "report.json", "--as", "hidet", "-o", "report.json"],
         "'report.json' is what is drawn: give --output another name",
     ),
+    "the source by another name": (
+        ["view", "model.onnx", "--as", "netron", "-o", "link.onnx"],
+        "'model.onnx' is what is drawn: give --output another name",
+    ),
     "a stage that there is not": (["view", "report.json", "--stage", "fused"], "there is no stage 'fused'; there are"),
     "a dump": (["view", "ref.onnx"], "'ref.onnx' is a dump, not a program"),
     "no report": (["view", "none.json"], "can't read 'none.json': No such file"),
-    "no program of torch's": (["view", "none.pt2"], "'none.pt2' is no program that torch.export saved"),
+    "no program of torch's": (["view", "none.pt2"], "'none.pt2' is no program that torch.export saved: there is no"),
+    "no zip": (["view", "text.pt2"], "'text.pt2' is no program that torch.export saved: it is no zip file"),
+    "a zip of others": (["view", "other.pt2"], "'other.pt2' is no program that torch.export saved: "),
     "a backend without a graph of its own": (
         ["view", "model.onnx", "-b", "reference"],
         "backend 'reference' runs the program as it stands: it makes no graph of its own",
@@ -180,6 +187,10 @@ BAD = {
 def test_bad_input_gets_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     """On standard error, with exit code 2."""
     arguments, message = BAD[name]
+    Path("text.pt2").write_text("hi")
+    Path("link.onnx").symlink_to("model.onnx")
+    with zipfile.ZipFile("other.pt2", "w") as file:
+        file.writestr("other.txt", "hi")
 
     assert run(*arguments) == 2
 

@@ -753,6 +753,19 @@ def test_a_torch_that_does_not_tell_is_refused(monkeypatch):
 
 
 @needs_compiler
+@needs_compiler
+def test_a_branch_that_cant_be_followed_is_said_with_its_reason():
+    """Not with what Dynamo calls our backend."""
+
+    class Branching(nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+    with pytest.raises(TraceError, match=r"can't trace Branching: BackendError: .*kernel .* is not found") as caught:
+        trace(Branching(), torch.ones(3))
+    assert "functools" not in str(caught.value)
+
+
 def test_what_is_not_compiled_is_no_compiled_trace():
     """Where torch.compile is switched off, nothing is passed off as its work."""
     with (
