@@ -147,6 +147,8 @@ def _torch_graph(path: Path) -> Graph:
 def _staged(graph: Graph, stage: str | None) -> Graph:
     if stage not in (None, "exported", "compiled"):
         raise CompareError(f"there is no stage {stage!r}; there are exported and compiled")
+    if stage == "compiled" and graph.before is None:
+        raise CompareError("--stage compiled is of a report that has one, or of a model with --backend")
     if stage == "exported" and graph.before is not None:
         return replace(graph.before, name=graph.name, remarks=graph.remarks)
     return graph

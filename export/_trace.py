@@ -84,6 +84,8 @@ class _Watch:
         self._forms: dict[str, Any] = {}
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_dynamo_compiling():  # the branches of torch.cond, which may have no effects
+            return
         path = self._paths[id(module)]
         call = self._seen.calls[path, self._ran[path]] = SeenCall()
         self._ran[path] += 1
@@ -100,6 +102,8 @@ class _Watch:
         return bool(self._forms.setdefault(path, form) == form)
 
     def after(self, _module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if torch.compiler.is_dynamo_compiling():
+            return
         call, before = self._open.pop()
         call.outputs = leaf_paths(output, tensors(output))
         call.plain = call.plain and _is_plain(output) and _identities(args, kwargs) == before

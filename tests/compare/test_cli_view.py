@@ -143,6 +143,10 @@ def test_a_stage_of_a_report_is_chosen(folder: Path, capsys: pytest.CaptureFixtu
 
 
 BAD = {
+    "a compiled graph that there is not": (
+        ["view", "model.onnx", "--stage", "compiled"],
+        "--stage compiled is of a report that has one, or of a model with --backend",
+    ),
     "a suffix that the view has not": (
         ["view", "none.py:net", "--as", "html", "-o", "a.svg"],
         "view 'html' writes .html, not .svg",

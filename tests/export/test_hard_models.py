@@ -186,3 +186,19 @@ def test_a_saved_program_with_a_cache_is_compared_where_its_library_is_not_impor
 
     assert done.stdout.startswith("judged 460 of 460 exported values")
     assert done.stdout.strip().endswith("True ()")
+
+
+def test_branches_of_a_condition_may_call_modules() -> None:
+    """Dynamo traces them in eager PyTorch, too, and refuses what has effects: looking on has none there."""
+
+    class Either(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.yes, self.no = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, self.yes, self.no, (x,))
+
+    program = export(Either().eval(), (torch.ones(2, 4),))
+
+    assert [node.op for node in program.graph.nodes][-1] == "If"
