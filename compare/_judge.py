@@ -291,8 +291,8 @@ def _magnitude(live: Mapping[str, torch.Tensor], node: Node, expected: torch.Ten
     """The magnitude of what a node computes its wrong elements with, weights aside.
 
     Only where expected and actual differ, as far as an input's elements can be told to go there: a mask of -3.4e38 is
-    the same in both, and would explain any difference beside it. What chooses among its inputs rounds nothing: the
-    -3.4e38 that it did not choose explain nothing either.
+    the same in both, and would explain any difference beside it. What puts each element of its inputs somewhere, or
+    chooses among them, rounds nothing: the -3.4e38 that went elsewhere explain nothing either.
     """
     if node.op in _CHOOSES:
         return 0.0
@@ -308,7 +308,11 @@ def _magnitude(live: Mapping[str, torch.Tensor], node: Node, expected: torch.Ten
 
 
 _CHOOSES = frozenset(
-    {"Clip", "Max", "Min", "Where", "clamp", "clamp_max", "clamp_min", "masked_fill", "maximum", "minimum", "where"}
+    {
+        *("Clip", "Concat", "Max", "Min", "Pad", "ScatterElements", "ScatterND", "Where"),
+        *("cat", "clamp", "clamp_max", "clamp_min", "constant_pad_nd", "index_put", "masked_fill", "masked_scatter"),
+        *("maximum", "minimum", "pad", "scatter", "select_scatter", "slice_scatter", "where"),
+    }
 )
 
 

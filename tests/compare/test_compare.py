@@ -544,6 +544,9 @@ LOWEST = torch.finfo(torch.float32).min
         lambda x: x.masked_fill(x < 0, LOWEST),
         lambda x: torch.clamp(x, min=LOWEST),
         lambda x: torch.maximum(x, torch.tensor(LOWEST)),
+        lambda x: nn.functional.pad(x, (1, 1), value=LOWEST),
+        lambda x: torch.cat([x, torch.full((1, 8), LOWEST)]),
+        lambda x: x.scatter(0, torch.zeros(1, 8, dtype=torch.int64), torch.full((1, 8), LOWEST)),
     ],
 )
 def test_what_was_not_chosen_explains_no_difference(choose) -> None:
