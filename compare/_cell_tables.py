@@ -1,17 +1,14 @@
 """What several comparisons came to, as text, JSON and Markdown."""
 
-import io
 import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ._cell import Cell
+from ._console import as_text, plain_table
 from ._markdown import table
 
 _LONGEST = 24
@@ -20,8 +17,7 @@ _ABSENT = ("failed", "missing")
 
 def to_text(cells: Sequence[Cell], *, width: int = 80) -> str:
     """A line for each, none longer than `width`, and below them in full why some could not be compared."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
-    shown = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, padding=0, show_edge=False, expand=True)
+    shown = plain_table(expand=True)
     for title in (*_titles(cells), "error"):
         texts = [title, *(cell.labels.get(title, _error(cell)) for cell in cells)]
         shown.add_column(title, no_wrap=True, min_width=min(_LONGEST, max(map(len, texts))) + 1)
@@ -30,11 +26,8 @@ def to_text(cells: Sequence[Cell], *, width: int = 80) -> str:
         labels = [_shortened(text) for text in cell.labels.values()]
         told = f"{cell.status}: {cell.told}" if cell.status in _ABSENT else cell.told
         shown.add_row(*map(Text, (*labels, _error(cell), told or "all close")))
-    console.print(shown)
-    for reason in dict.fromkeys(cell.told for cell in cells if cell.status in _ABSENT):
-        console.print()
-        console.print(Text(reason))
-    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
+    reasons = dict.fromkeys(cell.told for cell in cells if cell.status in _ABSENT)
+    return as_text([shown, *(part for reason in reasons for part in ("", reason))], width=width)
 
 
 def to_json(cells: Sequence[Cell]) -> str:

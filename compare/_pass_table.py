@@ -1,15 +1,12 @@
 """The errors after each pass, as text for a terminal and as JSON."""
 
-import io
 import json
 import math
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from ._console import as_text, plain_table
 from ._pass_errors import CompareInstrument
 from ._pass_row import PassRow
 from ._rendering import ARROW
@@ -22,20 +19,14 @@ def render_passes(found: CompareInstrument, *, width: int | None = None) -> str:
         found: after a run.
         width: characters in a line; None is the terminal's.
     """
-    console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, padding=0, show_edge=False)
+    table = plain_table()
     table.add_column("pass")  # the one that may be cut
     for title in ("nodes", "error", "diverge", "judged", "seconds", ""):
         table.add_column(title, no_wrap=True, justify="right")
     for row in found.errors:
         name = Text(row.name, no_wrap=True, overflow="ellipsis")
         table.add_row(name, *map(Text, _cells(row, found.culprit)))
-    console.print(table)
-    console.print()
-    for line in verdict(found):
-        console.print(Text(line))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
+    return as_text([table, "", *verdict(found)], width=width)
 
 
 def verdict(found: CompareInstrument) -> list[str]:

@@ -1,12 +1,9 @@
 """What lower precision costs, as text for a terminal."""
 
-import io
-
-from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ._console import WIDE, as_text, plain_table
 from ._precision import PrecisionReport
 from ._rendering import abbreviated
 from ._sensitivity import Sensitivity
@@ -23,25 +20,19 @@ def render_precision(report: PrecisionReport, *, wide: bool = False, width: int 
         wide: all nodes, nothing cut; else the ten that cost most.
         width: characters in a line; None is the terminal's.
     """
-    console = Console(file=io.StringIO(), width=10_000 if wide else width, color_system=None, highlight=False)
-    console.print(
-        Text(f"{len(report.order)} nodes in {report.to} on {report.backend}; {report.runs} programs were run")
-    )
-    for note in report.notes:
-        console.print(Text(f"note: {note}"))
-    console.print()
-    console.print(_table(report.order if wide else report.order[:_SHOWN], wide=wide))
+    parts: list[Table | str] = [
+        f"{len(report.order)} nodes in {report.to} on {report.backend}; {report.runs} programs were run",
+        *(f"note: {note}" for note in report.notes),
+        "",
+        _table(report.order if wide else report.order[:_SHOWN], wide=wide),
+    ]
     if not wide and len(report.order) > _SHOWN:
-        console.print(Text(f"and {len(report.order) - _SHOWN} that cost less"))
-    console.print()
-    for line in _verdict(report):
-        console.print(Text(line))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
+        parts.append(f"and {len(report.order) - _SHOWN} that cost less")
+    return as_text([*parts, "", *_verdict(report)], width=WIDE if wide else width)
 
 
 def _table(rows: tuple[Sensitivity, ...], *, wide: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, padding=0, show_edge=False)
+    table = plain_table()
     for title in ("node", "operator", "module", "own SNR", "overflow", "outputs' error", "SNR"):
         table.add_column(title, overflow="fold", no_wrap=title in ("own SNR", "overflow", "SNR"))
     for row in rows:

@@ -1,17 +1,15 @@
 """Reports as tables for a terminal."""
 
-import io
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 from typing import Protocol, TypeVar
 
-from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ._console import WIDE, as_text, plain_table
 from ._diff import DiffRow, DumpDiff
 from ._fates import tally
 from ._report import ModuleRow, Operator, Report, Row
@@ -19,37 +17,24 @@ from ._verdict import verdict
 
 T = TypeVar("T")
 ARROW = "<------"
-_WIDE = 10_000  # no line of a table is as long
 
 
 def render(report: Report, view: str = "nodes", *, wide: bool = False, width: int | None = None) -> str:
     """The report as text (see `Report.table`)."""
     if view not in _VIEWS:
         raise ValueError(f"there is no view {view!r}; there are {', '.join(_VIEWS)}")
-    console = Console(file=io.StringIO(), width=_WIDE if wide else width, color_system=None, highlight=False)
-    console.print(Text(report.headline()))
-    console.print(Text(f"{report.program} on {report.backend}, against {report.reference}"))
-    for note in report.notes:
-        console.print(Text(f"note: {note}"))
+    parts: list[Table | Text | str] = [
+        report.headline(),
+        f"{report.program} on {report.backend}, against {report.reference}",
+        *(f"note: {note}" for note in report.notes),
+    ]
     for table in _VIEWS[view](report, wide=wide):
-        console.print()
-        console.print(table)
-    console.print()
-    for line in verdict(report):
-        console.print(Text(line))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
+        parts += ["", table]
+    return as_text([*parts, "", *verdict(report)], width=WIDE if wide else width)
 
 
 def render_diff(found: DumpDiff, *, wide: bool = False, width: int | None = None) -> str:
     """Two dumps side by side, as text."""
-    console = Console(file=io.StringIO(), width=_WIDE if wide else width, color_system=None, highlight=False)
-    console.print(Text(f"{found.headline()}: {found.actual} against {found.expected}"))
-    console.print()
-    console.print(
-        _table(_DIFF_COLUMNS, found.rows if wide else [row for row in found.rows if row.diverged] or found.rows)
-    )
-    console.print()
     first = found.first_divergence
     unjudged = next((row for row in found.rows if not row.judged), None)
     last = "all close" if found.close else "nothing could be judged"
@@ -57,18 +42,17 @@ def render_diff(found: DumpDiff, *, wide: bool = False, width: int | None = None
         last = f"the first that differs is {first}"
     elif unjudged is not None and found.close:
         last = f"what was judged is close; the first that was not is {unjudged}"
-    console.print(Text(last))
-    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
+    shown = found.rows if wide else [row for row in found.rows if row.diverged] or found.rows
+    title = f"{found.headline()}: {found.actual} against {found.expected}"
+    return as_text([title, "", _table(_DIFF_COLUMNS, shown), "", last], width=WIDE if wide else width)
 
 
 def excerpt(found: Report | DumpDiff, *, around: int = 3, width: int = 80) -> str:
     """The first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
     if found.first_divergence is None:
         return ""
-    console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
-    for part in _diff_excerpt(found, around) if isinstance(found, DumpDiff) else _node_excerpt(found, around):
-        console.print(part)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
+    parts = _diff_excerpt(found, around) if isinstance(found, DumpDiff) else _node_excerpt(found, around)
+    return as_text(parts, width=width)
 
 
 def _node_excerpt(report: Report, around: int) -> Iterable[Table | Text]:
@@ -87,10 +71,9 @@ def _around(rows: Sequence[T], first: T | None, around: int) -> Sequence[T]:
     return rows[max(0, index - around) : index + around + 1]
 
 
-def cells(row: Row | DiffRow) -> dict[str, str]:
+def cells(row: DiffRow) -> dict[str, str]:
     """All columns of a row, by their titles, as text."""
-    columns = _WIDE_COLUMNS if isinstance(row, Row) else _DIFF_COLUMNS
-    return {name: _cell(get(row)) for name, get in columns.items()}
+    return {name: _cell(get(row)) for name, get in _DIFF_COLUMNS.items()}
 
 
 def tell(text: str) -> None:
@@ -100,14 +83,12 @@ def tell(text: str) -> None:
 
 def render_operations(rows: Iterable[Sequence[str]]) -> str:
     """The operations of a torch graph as a table: opcode, name, target, args, kwargs."""
-    table = _plain_table()
+    table = plain_table()
     for title in ("opcode", "name", "target", "args", "kwargs"):
         table.add_column(title, no_wrap=True)
     for row in rows:
         table.add_row(*map(Text, row))
-    console = Console(file=io.StringIO(), width=_WIDE, color_system=None, highlight=False)
-    console.print(table)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())  # type: ignore[attr-defined]
+    return as_text([table], width=WIDE)
 
 
 def _nodes(report: Report, *, wide: bool) -> Iterable[Table | Text]:
@@ -156,7 +137,7 @@ def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
     shared = {"operator", "module"}
     others = [max(map(len, (title, *map(get, rows)))) for title, get in columns.items() if title not in shared]
     width = min(_WIDTH, max(_LEAST, (_NARROW - sum(others) - len(columns) + 1) // 2))
-    table = _plain_table()
+    table = plain_table()
     for title in columns:
         least = width if title in shared else None
         table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=least, max_width=least)
@@ -194,7 +175,7 @@ def _operators(report: Report, *, wide: bool) -> Iterable[Table | Text]:
     for call, operators in enumerate(report.operators):
         if len(report.operators) > 1:
             yield Text(f"call {call}")
-        table = _plain_table()
+        table = plain_table()
         for title in ("", "kind", "operator"):
             table.add_column(title, no_wrap=wide, overflow="fold")
         for title in ("dtype", "error", "attention"):
@@ -260,12 +241,8 @@ def _place(row: ModuleRow) -> str:
     return abbreviated(row.path or "(model)", max(12, 36 - len(port))) + abbreviated(port, 24)
 
 
-def _plain_table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, padding=0, show_edge=False)
-
-
 def _table(columns: dict[str, Callable[..., object]], rows: Iterable[object]) -> Table:
-    table = _plain_table()
+    table = plain_table()
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:
