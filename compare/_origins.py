@@ -1,20 +1,13 @@
 """Which exported nodes a compiled node computes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, cached_property
-from itertools import takewhile
 
-from filch.export import Frame, Graph, Node
+from filch.export import Graph, Node, shared_calls
 from filch.export.backends import Compiled
 
 from ._redundant import Redundant
-
-
-def _common(stacks: Sequence[tuple[Frame, ...]]) -> tuple[Frame, ...]:
-    """The calls that some nodes have in common."""
-    levels = takewhile(lambda level: len({frame.path for frame in level}) == 1, zip(*stacks, strict=False))
-    return tuple(level[0] for level in levels)
 
 
 class Origins:
@@ -62,7 +55,7 @@ class Origins:
         return replace(
             node,
             origins=tuple(item.name for item in computes),
-            stack=node.stack or _common([item.stack for item in computes if item.stack]),
+            stack=node.stack or shared_calls([item.stack for item in computes if item.stack]),
             module=node.module if node.module is not None else named.module,
             source=node.source or named.source,
         )

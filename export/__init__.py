@@ -5,7 +5,7 @@ from ._errors import BackendError, ExportError, PassError, ProgramError, TraceEr
 from ._export import export
 from ._finding import Finding, Histogram
 from ._from_fx import graph_from_fx
-from ._graph import Frame, Graph, Node, Value
+from ._graph import Frame, Graph, Node, Value, shared_calls
 from ._graph_json import graph_from_json, graph_to_json
 from ._lower import Lowering, Precision, lower
 from ._optimize import optimize
@@ -45,6 +45,7 @@ __all__ = [
     "lower",
     "optimize",
     "save_trace",
+    "shared_calls",
     "trace",
     "trace_graph",
     "value_sizes",

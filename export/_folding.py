@@ -1,13 +1,13 @@
 """Folds a graph along the model's modules, so that a layer is one box until somebody opens it."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 import networkx as nx
 
-from ._graph import Frame, Graph, Node
+from ._graph import Frame, Graph, Node, shared_calls
 
 Path = tuple[Frame, ...]
 Key = int | tuple[str, int]  # a node by its place, or a group by its path and call
@@ -193,9 +193,4 @@ def _paths_before(graph: Graph) -> dict[str, Path | None]:
 def _common(paths: Sequence[Path | None]) -> Path | None:
     """The calls that some nodes have in common; None where none has any that are known."""
     known = [path for path in paths if path is not None]
-    return tuple(_same(known)) if known else None
-
-
-def _same(paths: Sequence[Path]) -> Iterator[Frame]:
-    shared = takewhile(lambda level: len({frame.path for frame in level}) == 1, zip(*paths, strict=False))
-    return (level[0] for level in shared)
+    return shared_calls(known) if known else None

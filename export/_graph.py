@@ -2,9 +2,10 @@
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,12 @@ class Frame:
         """The last part of the path: what the caller knows it by; a line of a file is known by all of it."""
         last = self.path.rpartition(".")[2]
         return self.path if ":" in last else last
+
+
+def shared_calls(stacks: Sequence[tuple[Frame, ...]]) -> tuple[Frame, ...]:
+    """The calls, outermost first, that are around all of some operations, of which there is one at least."""
+    levels = takewhile(lambda level: len({frame.path for frame in level}) == 1, zip(*stacks, strict=False))
+    return tuple(level[0] for level in levels)
 
 
 @dataclass(frozen=True)
