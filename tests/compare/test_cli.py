@@ -8,8 +8,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
+from commands import run
 
-from filch.compare._cli import main
 from filch.compare._rendering import abbreviated
 
 FACTORIES = """
@@ -59,18 +59,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "export.py").write_text(FACTORIES)
     return tmp_path
-
-
-def run(*arguments: str) -> int:
-    """The exit code of a command."""
-    before, sys.argv = sys.argv, ["filch", *arguments]
-    try:
-        main()
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    finally:
-        sys.argv = before
-    return 0
 
 
 def test_the_demo_ends_with_its_tables_and_names_what_it_wrote(

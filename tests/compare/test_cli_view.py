@@ -12,9 +12,9 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+from commands import run
 
 from filch.compare import load_report
-from filch.compare._cli import main
 from filch.export import trace_graph
 from filch.export.views import view_names
 
@@ -52,18 +52,6 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (tmp_path / file.name).write_bytes(file.read_bytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(*arguments: str) -> int:
-    """The exit code of a command."""
-    before, sys.argv = sys.argv, ["filch", *arguments]
-    try:
-        main()
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    finally:
-        sys.argv = before
-    return 0
 
 
 @pytest.mark.parametrize("source", ["net.py:net", "model.onnx", "report.json"])
