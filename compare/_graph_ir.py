@@ -34,12 +34,12 @@ class GraphIr:
         graph = graph_from_fx(module.graph)
         self._series.draw("Dynamo", graph)
         if made is not None:
-            for name, step in made.steps.items():
+            for name, step in made.steps().items():
                 self._series.draw(name, step)
             self._series.draw("Kernels", replace(Origins(graph, made).drawn(), before=graph))
 
     def backward(self, run: BackwardRun) -> None:
         """Draw what became of the backward pass."""
-        for name, step in run.compiled.steps.items():
+        for name, step in run.compiled.steps().items():
             self._series.draw(f"Backward{name}", step)
         self._series.draw("BackwardKernels", replace(Origins(run.graph, run.compiled).drawn(), before=run.graph))

@@ -1,6 +1,6 @@
 """What a backend has to be able to do, and what it may be able to do besides."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -25,7 +25,8 @@ class Compiled:
             says so itself; the others' are found by the values around them.
         same: by the name of a value of `graph`, the exported value that has its numbers, where their names differ.
         notes: what a reader of the numbers has to know: a precision that the backend chose itself.
-        steps: the graphs that the backend made on its way from the program to `graph`, by name, where it shows them.
+        steps: gives the graphs that the backend made on its way from the program to `graph`, by name, where it shows
+            them; read when somebody asks.
     """
 
     graph: Graph
@@ -33,7 +34,7 @@ class Compiled:
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     same: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    steps: Mapping[str, Graph] = field(default_factory=dict)
+    steps: Callable[[], Mapping[str, Graph]] = dict
 
 
 class Backend(Protocol):

@@ -210,7 +210,7 @@ def _described(part: Part, holding: Holding, reader: Graph, known_as: Mapping[st
         handle,
         {kernel: tuple(node.name for node in nodes) for kernel, nodes in computed.items()},
         {label.name: label.value for label in labels.values() if label.value not in (None, label.name)},
-        steps={
+        steps=lambda: {
             "AOTAutograd": graph_from_fx(part.lowered.given, reader.name),
             "Inductor": graph_from_fx(part.lowered.graph, reader.name),
         },
