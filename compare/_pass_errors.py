@@ -14,7 +14,8 @@ from filch.steal import FilchError, Records, restore
 from ._compare import compare
 from ._errors import CompareError
 from ._fingerprint import fingerprint
-from ._pass_row import PassRow, row_after
+from ._pass_row import PassErrors, PassRow, row_after
+from ._pass_table import render_passes, to_json
 from ._report import Report
 from ._tolerance import Tolerance
 
@@ -69,12 +70,12 @@ class CompareInstrument:
     @property
     def culprit(self) -> PassRow | None:
         """The first pass after which a value is wrong that was not before, or nothing can be judged; None if none."""
-        return next((row for row in self._rows[1:] if row.introduced is not None or row.failure), None)
+        return self._found.culprit
 
     @property
     def close(self) -> bool:
         """Whether after each pass all is as it should be, as far as it could be judged, the results always."""
-        return bool(self._rows) and all(row.report is not None and row.report.close for row in self._rows)
+        return self._found.close
 
     def before_all_passes(self, program: Program) -> None:
         """Judge the program as it is given.
@@ -108,14 +109,14 @@ class CompareInstrument:
 
     def to_json(self) -> str:
         """The rows as JSON."""
-        from ._pass_table import to_json  # noqa: PLC0415  data does not need what writes it
-
-        return to_json(self)
+        return to_json(self._found)
 
     def __str__(self) -> str:
-        from ._pass_table import render_passes  # noqa: PLC0415  as above
+        return render_passes(self._found, width=80)
 
-        return render_passes(self, width=80)
+    @property
+    def _found(self) -> PassErrors:
+        return PassErrors(self.errors)
 
     def _add(self, name: str, program: Program) -> None:
         graph, seen = program.graph, fingerprint(program.model)

@@ -1,4 +1,4 @@
-"""`PassRow`: a program after one pass, held against what the model did."""
+"""`PassRow`: a program after one pass, held against what the model did; `PassErrors`: all passes of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -39,6 +39,27 @@ class PassRow:
     failure: str = ""
     lower_precision: bool = False
     report: Report | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class PassErrors:
+    """A program before all passes and after each.
+
+    Attributes:
+        rows: in the order of the run; empty if there was none.
+    """
+
+    rows: tuple[PassRow, ...]
+
+    @property
+    def culprit(self) -> PassRow | None:
+        """The first pass after which a value is wrong that was not before, or nothing can be judged; None if none."""
+        return next((row for row in self.rows[1:] if row.introduced is not None or row.failure), None)
+
+    @property
+    def close(self) -> bool:
+        """Whether after each pass all is as it should be, as far as it could be judged, the results always."""
+        return bool(self.rows) and all(row.report is not None and row.report.close for row in self.rows)
 
 
 def row_after(rows: Sequence[PassRow], row: PassRow, report: Report | None, graph: Graph) -> PassRow:

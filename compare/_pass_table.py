@@ -7,31 +7,30 @@ from typing import Any
 from rich.text import Text
 
 from ._console import as_text, plain_table
-from ._pass_errors import CompareInstrument
-from ._pass_row import PassRow
+from ._pass_row import PassErrors, PassRow
 from ._rendering import ARROW
 
 
-def render_passes(found: CompareInstrument, *, width: int | None = None) -> str:
+def render_passes(found: PassErrors, *, width: int | None = None) -> str:
     """A line for each pass, and below them which one does harm.
 
     Args:
-        found: after a run.
+        found: what there is to say of a run.
         width: characters in a line; None is the terminal's.
     """
     table = plain_table()
     table.add_column("pass")  # the one that may be cut
     for title in ("nodes", "error", "diverge", "judged", "seconds", ""):
         table.add_column(title, no_wrap=True, justify="right")
-    for row in found.errors:
+    for row in found.rows:
         name = Text(row.name, no_wrap=True, overflow="ellipsis")
         table.add_row(name, *map(Text, _cells(row, found.culprit)))
     return as_text([table, "", *verdict(found)], width=width)
 
 
-def verdict(found: CompareInstrument) -> list[str]:
+def verdict(found: PassErrors) -> list[str]:
     """Which pass does harm, and what else a reader has to know, a sentence each."""
-    rows = found.errors
+    rows = found.rows
     if not rows:
         return ["no pass ran"]
     lines = [_told(found)]
@@ -44,15 +43,15 @@ def verdict(found: CompareInstrument) -> list[str]:
     return lines
 
 
-def to_json(found: CompareInstrument) -> str:
+def to_json(found: PassErrors) -> str:
     """An object for each pass, and the name of the one that does harm; what JSON has no number for is a string."""
     culprit = None if found.culprit is None else found.culprit.name
-    record = {"passes": [_record(row) for row in found.errors], "culprit": culprit, "close": found.close}
+    record = {"passes": [_record(row) for row in found.rows], "culprit": culprit, "close": found.close}
     return json.dumps(record, indent=1)
 
 
-def _told(found: CompareInstrument) -> str:
-    culprit, origin = found.culprit, found.errors[0]
+def _told(found: PassErrors) -> str:
+    culprit, origin = found.culprit, found.rows[0]
     if culprit is not None and culprit.introduced is not None:
         return f"{culprit.name}, pass {culprit.index}, introduces the error: {culprit.introduced}"
     if culprit is not None:
