@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.request
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -223,7 +224,9 @@ def test_what_is_written_is_served_until_it_is_interrupted(folder: Path) -> None
     """By the netron package, on this machine alone."""
     pytest.importorskip("netron")
     command = [sys.executable, "-m", "filch.compare", "view", "model.onnx", "-o", "seen.onnx", "--serve"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as running:
+    # What a shell runs in the background, pytest too, ignores Ctrl-C, and so would what it starts.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, preexec_fn=heard) as running:  # noqa: PLW1509  no thread holds a lock here
         assert running.stdout is not None
         try:
             assert running.stdout.readline() == "written: seen.onnx\n"
