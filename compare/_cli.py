@@ -18,7 +18,18 @@ from filch.export import export, load_program, optimize
 from filch.export.backends import get_backend
 from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
 
-from ._cli_options import FACTORY, Json, LowerPrecision, OptionList, Quiet, ToleranceOption, Wide, told_options
+from ._cli_options import (
+    FACTORY,
+    Json,
+    LowerPrecision,
+    OptionList,
+    Quiet,
+    Repeats,
+    ToleranceOption,
+    TruthOption,
+    Wide,
+    told_options,
+)
 from ._cli_output import Output, StatisticsOption, check_output, with_statistics, write_reports
 from ._cli_passes import passes_command
 from ._cli_tables import matrix_command, precision_command, sweep_command
@@ -181,6 +192,8 @@ def compare_command(
     lower_precision: LowerPrecision = False,
     option: OptionList = None,
     profile: Profile = False,
+    truth: TruthOption = False,
+    repeats: Repeats = 1,
     statistics: StatisticsOption = False,
     output: Output = None,
     view: View = "nodes",
@@ -199,6 +212,8 @@ def compare_command(
             options=told_options(option),
             tolerance=tolerance,
             profile=profile,
+            truth="float64" if truth else None,
+            repeats=repeats,
             lower_precision=lower_precision,
             statistics=with_statistics(output, asked=statistics),
         )
@@ -237,6 +252,8 @@ def check(
     optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
     option: OptionList = None,
     profile: Profile = False,
+    truth: TruthOption = False,
+    repeats: Repeats = 1,
     statistics: StatisticsOption = False,
     output: Output = None,
     view: View = "nodes",
@@ -263,6 +280,8 @@ def check(
                 tolerance=tolerance,
                 lower_precision=lower_precision,
                 profile=profile,
+                truth="float64" if truth else None,
+                repeats=repeats,
                 statistics=with_statistics(output, asked=statistics),
             )
             for engine in engines

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 
@@ -33,6 +33,8 @@ def compare(
     stages: Collection[Stage] | None = None,
     profile: bool = False,
     statistics: bool = False,
+    truth: Literal["float64"] | None = None,
+    repeats: int = 1,
     buffer: int = BUFFER,
 ) -> Report:
     """Run `program` on what the stolen model was given, and hold every value against what the model had.
@@ -54,6 +56,10 @@ def compare(
         profile: measure how long each node takes, too, in an undisturbed run.
         statistics: say what each value and its reference are like, too: least, largest, mean, deviation, a histogram of
             both. A comparison takes about a third longer with it.
+        truth: `float64` runs the exported program in float64, too, and judges each value by how much further it is from
+            that than the model's own is: no tolerance has to be guessed (`Row.truth`). Each node is also run by itself
+            on what it should be given, so that an error is told from one that is inherited (`Row.local`).
+        repeats: how often everything is run: what changes from run to run is told from what is wrong.
         buffer: bytes of values that may be held on either side, where the backend can show them in parts; a node's own
             are held however large.
 
@@ -71,7 +77,16 @@ def compare(
     given = as_program(program)
     engine = make_engine(backend, options)
     stolen = stolen_calls(held, given)
-    how = How(_stages(engine, stages), tolerance, lower_precision, profile, statistics, _bytes(buffer))
+    how = How(
+        _stages(engine, stages),
+        tolerance,
+        lower_precision,
+        profile,
+        statistics,
+        _bytes(buffer),
+        truth=_is_asked(truth, tolerance, repeats),
+        repeats=repeats,
+    )
     comparison = Comparison(held, given, engine, how)
     found = []
     for number, call in enumerate(stolen.calls):
@@ -108,6 +123,19 @@ def _stages(engine: Backend, wanted: Collection[Stage] | None) -> tuple[Stage, .
         has = " and ".join(engine.stages)
         raise CompareError(f"backend {engine.name!r} has no {', '.join(missing) or 'such'} graph, it has {has}")
     return tuple(stage for stage in engine.stages if wanted is None or stage in wanted)
+
+
+def _is_asked(truth: str | None, tolerance: float | Tolerance | None, repeats: int) -> bool:
+    """Whether values are judged by float64."""
+    if truth not in (None, "float64"):
+        raise CompareError(f"truth is 'float64' or None, not {truth!r}")
+    if truth is not None and tolerance is not None:
+        raise CompareError("either truth judges or a tolerance: give one of them")
+    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
+        raise CompareError(f"repeats is a number of runs from 1 on, not {repeats!r}")
+    if repeats > 1 and truth is None:
+        raise CompareError("repeats tells what is unstable from what is wrong by float64: add truth='float64'")
+    return truth is not None
 
 
 def _bytes(buffer: int) -> int:

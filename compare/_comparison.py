@@ -1,14 +1,14 @@
 """A program on a backend, ready to be held against one call of the model after the other."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
 
-from filch.export import BackendError, Graph, Program
-from filch.export.backends import Backend, Compiled, Observes, Profiles, Refers, Stage
+from filch.export import BackendError, Graph, Node, Program, value_sizes
+from filch.export.backends import Backend, Compiled, Observes, Profiles, Refers, Stage, isolate
 from filch.steal import Records
 
 from ._computed import in_pairs
@@ -17,16 +17,20 @@ from ._fates import fates_of
 from ._inputs import StolenCall, cast_inputs, cast_notes
 from ._judge import Judge, Run, in_order
 from ._limits import Limits
+from ._local import Fed, Local
 from ._lowered import Lowered
-from ._metrics import Difference
+from ._metrics import Difference, compare_tensors
 from ._modules import Modules, result_references
 from ._operators import operators_of
 from ._origins import Origins
 from ._references import Reference, References, Sources, stolen_tensors
 from ._report import Fate, ModuleRow, Operator, Row
+from ._rounding import Rounding
 from ._tolerance import Tolerance
+from .truth import CallTruth, Truths, reduction_length
 
 T = TypeVar("T")
+_COPIES = 4  # float64 takes twice the room, and each value is had with noise, too
 Observed = Iterable[tuple[str, torch.Tensor]]
 
 
@@ -40,6 +44,8 @@ class How:
     profile: bool
     statistics: bool
     buffer: int
+    truth: bool = False
+    repeats: int = 1
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ class Comparison:
         self._limits = Limits(self._graph, how.tolerance, lower_precision=how.lower_precision)
         self.failed: list[str] = []
         self._cast: dict[str, None] = {}
+        self._noted: dict[str, None] = {}
         self._made: dict[Stage, Compiled] = {}
         for stage in how.stages:
             made = self._tried(partial(engine.compile, given, optimize=stage == "compiled"), needed=not self._made)
@@ -82,6 +89,7 @@ class Comparison:
         self._asked = {run.stage: _asked(run) for run in still}
         asked = frozenset().union(*self._asked.values())
         self._references = References(held, given, wanted=asked, buffer=how.buffer, lower_precision=how.lower_precision)
+        self._truths = Truths(given) if how.truth else None
         compiled = self._made.get("compiled")
         self._origins = None if compiled is None else Origins(self._graph, compiled)
 
@@ -91,6 +99,7 @@ class Comparison:
         allowed = ["values of a lower precision were allowed"] if self._how.lower_precision else []
         return [
             *allowed,
+            *self._noted,
             *self._references.notes,
             *self._cast,
             *(note for made in self._made.values() for note in made.notes),
@@ -114,9 +123,11 @@ class Comparison:
         rows: list[Row] = []
         effects: list[Difference | None] = []
         sources = self._sources(call, *self._made)
+        truth = self._truth(call, *self._made)
         for stage in self._made:
             sources = sources if sources.is_whole else self._sources(call, stage)
-            judged = self._tried(partial(self._judged, stage, call, sources, modules), needed=not rows)
+            truth = truth if truth is None or truth.is_whole else self._truth(call, stage)
+            judged = self._tried(partial(self._judged, stage, call, sources, modules, truth), needed=not rows)
             if judged is not None:
                 rows += judged[0]
                 effects.append(judged[1])
@@ -124,24 +135,83 @@ class Comparison:
         return Found(rows, modules.rows, operators_of(self._given, call, rows), effects[-1])
 
     def _judged(
-        self, stage: Stage, call: StolenCall, sources: Sources, modules: Modules
+        self, stage: Stage, call: StolenCall, sources: Sources, modules: Modules, truth: CallTruth | None
     ) -> tuple[list[Row], Difference | None]:
-        run = self._run(stage, call)
-        observed = self._observed(run)
+        spreads: dict[str, torch.Tensor] = {}
+        run = self._run(stage, call, spreads)
+        observed = self._repeated(partial(self._observed, run), spreads)
         if not modules.is_resolved:  # which values are modules' has to be known before any is judged
             values = dict(observed)
             modules.infer({**call.inputs, **values})
             observed = values.items()
         sources.prefer(modules.references())
-        judge = Judge(run, sources, self._origins if stage == "compiled" else None, self._limits, modules)
-        return judge.rows(observed), judge.effect
+        rounding = None if truth is None else self._rounding(run, truth)
+        judge = Judge(run, sources, self._origins_of(stage), self._limits, modules, rounding)
+        rows = judge.rows(observed)
+        if self._truths is not None:
+            again = sources if sources.is_whole else self._sources(call, stage)
+            rows = self._with_local(run, rows, Fed(run, rows, again), self._truths)
+        return rows, judge.effect
 
-    def _run(self, stage: Stage, call: StolenCall) -> Run:
+    def _with_local(self, run: Run, rows: list[Row], fed: Fed, truths: Truths) -> list[Row]:
+        """The rows, with what each node makes of what it should be given."""
+        truth = truths.alone(run.inputs, fed.known)
+        local = Local(run, rows, fed, self._rounding(run, truth, fed.cut), self._measure)
+        given = partial(
+            isolate,
+            self._engine,
+            self._given,
+            run.made,
+            run.inputs,
+            fed.given,
+            optimize=run.stage == "compiled",
+            buffer=self._how.buffer,
+        )
+        try:
+            return local.rows(self._repeated(given, run.spreads))
+        except BackendError as error:
+            self._noted[f"{run.stage} nodes were not run by themselves: {error}"] = None
+            return rows
+
+    def _measure(self, row: Row, expected: torch.Tensor, actual: torch.Tensor) -> Difference:
+        tolerance = None if row.difference is None else row.difference.tolerance
+        return compare_tensors(expected, actual, tolerance=tolerance)
+
+    def _rounding(self, run: Run, truth: CallTruth, cut: Collection[str] = frozenset()) -> Rounding:
+        return Rounding(
+            truth,
+            run.graph,
+            partial(self._length, run.stage),
+            products=run.made.products,
+            cut=cut,
+            inputs=run.inputs,
+        )
+
+    def _length(self, stage: Stage, node: Node) -> int:
+        """How many numbers a node sums up at the most."""
+        origins = self._origins_of(stage)
+        computes = (node,) if origins is None else origins.of(node)
+        return max((reduction_length(item, self._graph) for item in computes), default=1)
+
+    def _origins_of(self, stage: Stage) -> Origins | None:
+        return self._origins if stage == "compiled" else None
+
+    def _repeated(self, observe: Callable[[], Observed], spreads: dict[str, torch.Tensor]) -> Observed:
+        """The values of a run; while each is looked at, `spreads` has how far it is from itself in further runs."""
+        first, *others = (observe() for _ in range(self._how.repeats))
+        for (name, tensor), *again in zip(first, *others, strict=True):
+            if again:
+                spreads[name] = _spread(tensor, [other for _, other in again])
+            yield name, tensor
+            spreads.pop(name, None)
+
+    def _run(self, stage: Stage, call: StolenCall, spreads: Mapping[str, torch.Tensor]) -> Run:
         made = self._made[stage]
         inputs = self._fed(made, call)
         outputs = {name: in_pairs(tensor) for name, tensor in self._engine.run(made, inputs).items()}
         seconds = self._seconds(made, inputs)
-        return Run(call.index, stage, made, inputs, outputs, seconds, self._lowered[stage], self._how.statistics)
+        lowered, statistics = self._lowered[stage], self._how.statistics
+        return Run(call.index, stage, made, inputs, outputs, seconds, lowered, statistics, spreads)
 
     def _fed(self, made: Compiled, call: StolenCall) -> Mapping[str, torch.Tensor]:
         if not self._how.lower_precision:
@@ -163,6 +233,13 @@ class Comparison:
         sources = self._references.of(call, frozenset().union(*(self._asked[stage] for stage in stages)))
         sources.fall_back_on({**self._said(call), **result_references(self._held, self._graph, call)})
         return sources
+
+    def _truth(self, call: StolenCall, *stages: Stage) -> CallTruth | None:
+        if self._truths is None:
+            return None
+        size = _COPIES * sum(value_sizes(self._graph, call.inputs).values())
+        asked = frozenset().union(*(self._asked[stage] for stage in stages))
+        return self._truths.of(call.inputs, asked, keep=len(stages) > 1 and size <= self._how.buffer)
 
     def _said(self, call: StolenCall) -> dict[str, Reference]:
         """What a backend itself says of the values that only its compiled graph has."""
@@ -188,6 +265,15 @@ class Comparison:
                 raise
             self.failed.append(str(error))
             return None
+
+
+def _spread(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:
+    """How far each element is from itself in other runs, at the most, in float64."""
+    first = in_pairs(tensor).double()
+    found = torch.zeros_like(first)
+    for other in others:
+        found = torch.maximum(found, (in_pairs(other).double() - first).abs().nan_to_num(nan=0.0))
+    return found
 
 
 def _asked(run: Run) -> frozenset[str]:

@@ -13,6 +13,7 @@ from typing import Any
 from filch.export import graph_to_json
 
 from ._diff import DumpDiff
+from ._explained import explain
 from ._markdown import table
 from ._metrics import MEASURES
 from ._precision import PrecisionReport
@@ -47,6 +48,9 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
         "calls": report.calls,
         "failed": report.failed,
         "operators": [[_operation(item, places) for item in call] for call in report.operators],
+        "culprits": report.culprits,
+        "repro": report.repro,
+        "explanation": None if (explained := explain(report)) is None else explained.facts(),
         "graphs": {stage: graph_to_json(graph) for stage, graph in report.graphs.items()},
     }
     return _written(json.dumps(_plain(contents), indent=1), path)
@@ -55,7 +59,12 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
 def _whole(row: Row) -> dict[str, Any]:
     """A row with all that is known of it."""
     spread = None if row.spread is None else asdict(row.spread)
-    return record(row) | {"difference": None if row.difference is None else asdict(row.difference), "spread": spread}
+    judged = {"truth": row.truth, "local": row.local, "difference": row.difference}
+    return (
+        record(row)
+        | {name: None if item is None else asdict(item) for name, item in judged.items()}
+        | {"spread": spread}
+    )
 
 
 def _operation(item: Operator, places: Mapping[int, int]) -> list[Any]:

@@ -18,8 +18,9 @@ from ._metrics import Difference, compare_tensors, typical_magnitude
 from ._origins import Origins
 from ._references import Known, Reference
 from ._report import Row, Status
+from ._rounding import Rounding, with_truth
 from ._spread import spread_of
-from ._tolerance import Tolerance
+from ._tolerance import ANY_ERROR, Tolerance
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Run:
         seconds: how long each node takes, by its name, where that was asked for.
         lowered: what has the model's values in another precision, where that is allowed.
         statistics: whether to say what each value and its reference are like.
+        spreads: by name, how far the elements of a value were from themselves in further runs, while it is judged.
     """
 
     call: int
@@ -45,6 +47,7 @@ class Run:
     seconds: Mapping[str, float] = field(default_factory=dict)
     lowered: Lowered | None = None
     statistics: bool = False
+    spreads: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:
@@ -83,16 +86,24 @@ class Judge:
         origins: for a compiled graph, which exported nodes its nodes compute.
         limits: the tolerance of each value.
         listen: is told of each value.
+        rounding: what knows whether a value is off by more than rounding: it says which are wrong, not the limits.
     """
 
-    def __init__(
-        self, run: Run, sources: Source, origins: Origins | None, limits: Limits, listen: Listener | None = None
+    def __init__(  # noqa: PLR0917  made in two places
+        self,
+        run: Run,
+        sources: Source,
+        origins: Origins | None,
+        limits: Limits,
+        listen: Listener | None = None,
+        rounding: Rounding | None = None,
     ) -> None:
         self._run = run
         self._sources = sources
         self._origins = origins
         self._limits = limits
         self._listen = listen
+        self._rounding = rounding
         graph = run.graph
         self._live = dict(run.inputs)
         self._places = {name: (index, node) for index, node in enumerate(graph.nodes) for name in node.outputs if name}
@@ -152,6 +163,8 @@ class Judge:
         known, (_, node) = self._run.known_as(name), self._places[name]
         held = self._sources.get(known)
         reference = self._fitted(name, held, tensor)
+        if self._rounding is not None and tensor is not None:
+            self._rounding.saw(node, name, tensor.dtype)
         row = self._with_numbers(self._row(name), reference, tensor, node)
         if row.judged:
             self._judged.add(name)
@@ -162,6 +175,8 @@ class Judge:
         self._asked[known] -= 1
         if not self._asked[known]:
             self._sources.done(known)
+            if self._rounding is not None:
+                self._rounding.done(known)
         return row
 
     def _fitted(self, name: str, held: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
@@ -178,9 +193,13 @@ class Judge:
         magnitude = partial(_magnitude, self._live, node)
         row = _judged(row, reference, tensor, measure=measure, magnitude=magnitude, inside=inside)
         row = row if lowered is None else lowered.with_clipped(row, node, self._live, reference)
-        if self._run.statistics and reference is not None and tensor is not None:
-            row = replace(row, spread=spread_of(reference.tensor, tensor))
-        return row
+        if reference is None or tensor is None:
+            return row
+        if self._rounding is not None and not _is_quantized(limit):
+            spread = self._run.spreads.get(row.value)
+            known = self._run.known_as(row.value)
+            row = with_truth(row, self._rounding.judged(row.value, known, node, reference.tensor, tensor, spread))
+        return replace(row, spread=spread_of(reference.tensor, tensor)) if self._run.statistics else row
 
     def _limit(self, name: str, tensor: torch.Tensor | None) -> float | Tolerance | None:
         """The tolerance of a value; a stand-in has its own, if it is in the exported graph."""
@@ -285,6 +304,11 @@ def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:
         behind = (item.name for item in nodes if item is not node and not graph.fixed.issuperset(item.outputs))
         return replace(row, behind=tuple(behind))
     return replace(row, origins=tuple(item.name for item in nodes), operators=tuple(item.op for item in nodes))
+
+
+def _is_quantized(limit: float | Tolerance | None) -> bool:
+    """Whether a value is as coarse as the integers that it was: float64 says nothing of that."""
+    return isinstance(limit, Tolerance) and limit.harmonic == ANY_ERROR
 
 
 def _magnitude(live: Mapping[str, torch.Tensor], node: Node, expected: torch.Tensor, actual: torch.Tensor) -> float:

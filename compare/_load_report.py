@@ -65,6 +65,8 @@ _PLAIN: Mapping[str, Any] = {
     "calls": tuple[int, int],
     "failed": tuple[str, ...],
     "fates": tuple[Fate, ...],
+    "culprits": tuple[str, ...],
+    "repro": str,
 }
 
 

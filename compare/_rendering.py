@@ -14,6 +14,7 @@ from ._diff import DiffRow, DumpDiff
 from ._fates import tally
 from ._report import ModuleRow, Operator, Report, Row
 from ._verdict import verdict
+from .truth import Judgement
 
 T = TypeVar("T")
 ARROW = "<------"
@@ -106,7 +107,8 @@ def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
     timed = any(row.seconds is not None for row in rows)
     if wide:
-        columns = _WIDE_COLUMNS if timed else {name: get for name, get in _WIDE_COLUMNS.items() if name != "µs"}
+        left = {*([] if timed else ["µs"]), *([] if _has_truth(rows) else ["off", "own"])}
+        columns = {name: get for name, get in _WIDE_COLUMNS.items() if name not in left}
         yield _table(columns, shown)
     else:
         yield _short_table(shown, timed=timed)
@@ -120,6 +122,7 @@ _NARROW = 80
 _LEAST = 12
 _WIDTH = 21
 _LONGEST = 3  # lines of what is fused into one node
+_HUNDRED = 100
 
 
 def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
@@ -131,6 +134,7 @@ def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
         "module": lambda row: row.value if row.kind == "output" else row.module or "",
         "dtype": lambda row: row.dtype or "",
         "error": _error,
+        **({"off": _off, "own": _own} if _has_truth(rows) else {}),
         **({"µs": _microseconds} if timed else {}),
         "attention": _arrow,
     }
@@ -272,7 +276,31 @@ def _microseconds(row: Row) -> str:
 
 
 def _arrow(row: Row) -> str:
-    return ARROW if row.diverged else ""
+    """What needs attention; what is wrong because it is made of what is wrong needs less."""
+    if row.local is None:
+        return ARROW if row.diverged else ""
+    if row.introduced:
+        return ARROW
+    return "inherited" if row.diverged else "suspect" if row.local.verdict == "suspicious" else ""
+
+
+def _has_truth(rows: Iterable[Row]) -> bool:
+    return any(row.truth is not None or row.local is not None for row in rows)
+
+
+def _off(row: Row) -> str:
+    return _times(row.truth)
+
+
+def _own(row: Row) -> str:
+    return _times(row.local)
+
+
+def _times(judgement: Judgement | None) -> str:
+    """How many times its rounding a value is off."""
+    if judgement is None:
+        return ""
+    return f"{judgement.ratio:.1f}" if judgement.ratio < _HUNDRED else f"{judgement.ratio:.0e}".replace("e+0", "e")
 
 
 def abbreviated(path: str, size: int) -> str:
@@ -327,6 +355,8 @@ _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
     "shape": lambda row: None if row.shape is None else str(list(row.shape)),
     "status": lambda row: row.status,
     "error": _measure("error_max"),
+    "off": _off,
+    "own": _own,
     "mean error": _measure("error_mean"),
     "absolute": _measure("absolute"),
     "relative": _measure("relative"),

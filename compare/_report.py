@@ -14,6 +14,7 @@ from filch.export.views import draw
 
 from ._metrics import Difference
 from ._spread import Spread
+from .truth import Judgement
 
 Fated = Literal["survives", "fused", "folded", "removed"]
 Status = Literal["same", "different", "shape or dtype differs", "no value", "not mapped"]
@@ -54,6 +55,9 @@ class Row:
         code: the line of generated code that computes it, `file:line`; None where there is none.
         seconds: how long the node takes, where that was asked for (`profile`); the same for each of its values.
         spread: what the value and its reference are like, where that was asked for (`statistics`).
+        truth: how far it is from float64, held against rounding, where that was asked for and is known (`truth`).
+        local: likewise of what its node makes of what it should be given: what the node itself does wrong. Where
+            float64 does not say, by the tolerance.
     """
 
     call: int
@@ -77,6 +81,8 @@ class Row:
     code: str | None = None
     seconds: float | None = None
     spread: Spread | None = field(default=None, repr=False)
+    truth: Judgement | None = None
+    local: Judgement | None = None
 
     @property
     def judged(self) -> bool:
@@ -87,6 +93,23 @@ class Row:
     def diverged(self) -> bool:
         """Whether it is not what it should be."""
         return self.status in DIVERGED
+
+    @property
+    def introduced(self) -> bool:
+        """Whether its own node makes it wrong, or differently from run to run: whether the error is not inherited."""
+        return self.local is not None and self.local.verdict in ("wrong", "unstable")
+
+    @property
+    def unstable(self) -> bool:
+        """Whether its node makes it differently from run to run, by more than rounding."""
+        return self.local is not None and self.local.verdict == "unstable"
+
+    @property
+    def amplification(self) -> float | None:
+        """How many times larger its error is than what its own node adds to it; None if either is not known, or 0."""
+        if self.truth is None or self.local is None or not self.truth.error or not self.local.error:
+            return None
+        return self.truth.error / self.local.error
 
     @property
     def error(self) -> float | None:
@@ -197,6 +220,8 @@ class Report:
         fates: what became of each exported node in the compiled graph; empty if there is none.
         graphs: the graphs that were compared, by stage; the nodes of the compiled one have their origins. Empty if the
             rows are of several graphs.
+        culprits: what makes the error go when it is switched off, where that was looked for (see `bisect`).
+        repro: the folder in which the error is shown by itself, where that was written; `""` elsewhere.
     """
 
     backend: str
@@ -211,6 +236,8 @@ class Report:
     operators: tuple[tuple[Operator, ...], ...] = field(default=(), repr=False)
     fates: tuple[Fate, ...] = field(default=(), repr=False)
     graphs: Mapping[Stage, Graph] = field(default_factory=dict, repr=False)
+    culprits: tuple[str, ...] = ()
+    repro: str = ""
 
     @property
     def undisturbed(self) -> bool:
@@ -226,15 +253,24 @@ class Report:
     def first_divergence(self) -> Row | None:
         """The first row that is not what it should be: in the exported graph if there is one, in the compiled one else.
 
-        Every value that it depends on and that could be judged is what it should be.
+        Every value that it depends on and that could be judged is what it should be. Where each node was run by itself
+        (`truth`), it is the first whose own node makes it wrong, if there is one.
         """
+        if self.introduced:
+            return self.introduced[0]
         return next((row for row in self.diverged if row.kind != "output"), next(iter(self.diverged), None))
 
     @cached_property
+    def introduced(self) -> tuple[Row, ...]:
+        """The rows whose own node makes them wrong, or differently from run to run, in order: see `Row.local`."""
+        return tuple(row for row in self.rows if row.introduced)
+
+    @cached_property
     def close(self) -> bool:
-        """Whether no value differs, and every result of the model was judged."""
+        """Whether no value differs, no node makes one wrong, and every result of the model was judged."""
         outputs = [row for row in self.rows if row.kind == "output"]
-        return not self.failed and not self.diverged and bool(outputs) and all(row.judged for row in outputs)
+        sound = not (self.failed or self.diverged or self.introduced)
+        return sound and bool(outputs) and all(row.judged for row in outputs)
 
     @property
     def worst(self) -> Row | None:

@@ -1,10 +1,16 @@
 """What a report says in the end."""
 
+from ._explained import explain
 from ._report import Report
 
 
 def verdict(report: Report) -> list[str]:
     """What the report says in the end."""
+    explained = explain(report)
+    return [*_verdict(report), *(["", str(explained)] if explained is not None else [])]
+
+
+def _verdict(report: Report) -> list[str]:
     if report.first_divergence is not None:
         count = len(report.diverged)
         said = "1 row differs; it is" if count == 1 else f"{count} rows differ; the first is"

@@ -12,17 +12,22 @@ from torch.fx.node import Target
 from ._errors import ExportError
 
 Visit = Callable[[str, torch.Tensor], None]
+Replace = Callable[[str, torch.Tensor], torch.Tensor]
+Read = Callable[[str, Any], Any]
 
 
-def run_eager(program: ExportedProgram, inputs: Mapping[str, torch.Tensor], visit: Visit) -> None:
+def run_eager(
+    program: ExportedProgram, inputs: Mapping[str, torch.Tensor], visit: Visit, *, replace: Replace | None = None
+) -> None:
     """Run every node of `program` and show each tensor that one makes.
 
     Args:
         program: decomposed, so that its names are those of the ONNX graph.
         inputs: the tensors it takes, by the names of its placeholders.
         visit: called with the node's name and its value, which later nodes do not change: the program is functional.
+        replace: see `walk_eager`.
     """
-    for name, value in walk_eager(program, inputs):
+    for name, value in walk_eager(program, inputs, replace=replace):
         visit(name, value)
 
 
@@ -32,6 +37,8 @@ def walk_eager(
     *,
     known: Mapping[str, torch.Tensor] | None = None,
     wanted: Collection[str] | None = None,
+    replace: Replace | None = None,
+    read: Read | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Each tensor that a node of `program` makes, and the node's name, as soon as it is made; integers as tensors too.
 
@@ -43,9 +50,11 @@ def walk_eager(
         known: values that are had already, by node names: they are taken as they are, and what only they need is left
             out.
         wanted: the names of the nodes to show; None is all.
+        replace: what later nodes read in place of a tensor that was shown, by the node's name and the tensor.
+        read: what a node is given in place of a value that it reads: a weight, an input, what another one made.
     """
     known = known or {}
-    interpreter = _Interpreter(program.graph_module)
+    interpreter = Interpreter(program.graph_module, read)
     interpreter.args_iter = iter(bound(program, inputs))
     had = {node for node in interpreter.graph.nodes if node.name in known and _fits(node, known[node.name])}
     needed = _needed(interpreter.graph, had, wanted)
@@ -62,6 +71,8 @@ def walk_eager(
                 value = torch.tensor(value)
             if isinstance(value, torch.Tensor):
                 yield node.name, value
+            if replace is not None and node.users and isinstance(interpreter.env[node], torch.Tensor):
+                interpreter.env[node] = replace(node.name, value)
 
 
 def show_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
@@ -121,8 +132,23 @@ def _needed(graph: fx.Graph, had: Collection[fx.Node], wanted: Collection[str] |
     return found
 
 
-class _Interpreter(fx.Interpreter):
+class Interpreter(fx.Interpreter):
+    """Runs nodes on any layout, dtype and device; `read` says what they are given of each value (see `walk_eager`)."""
+
+    def __init__(self, module: fx.GraphModule, read: Read | None) -> None:
+        super().__init__(module)
+        self.read = read
+
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """See `fx.Interpreter`."""
+        read = self.read
+        if read is None:
+            return super().fetch_args_kwargs_from_env(n)
+        args, kwargs = fx.node.map_arg((n.args, n.kwargs), lambda item: read(item.name, self.env[item]))
+        return args, kwargs
+
     def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See `fx.Interpreter`."""
         # Which layouts can be viewed was found out at export; another attention, dtype or device gives others.
         viewed = target is torch.ops.aten.view.default
         return super().call_function(torch.ops.aten.reshape.default if viewed else target, args, kwargs)

@@ -18,11 +18,14 @@ from onnx_ir import serde, tensor_adapters
 from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
 from torch.utils import _pytree as pytree
 
+from ._arrays import array_to_torch
 from ._eager import held_names, walk_eager
 from ._errors import ExportError, reason
 from ._from_onnx import graph_from_onnx
 from ._graph import Graph
+from ._one_node import evaluate
 from ._quiet import quiet
+from ._raised import Raised
 
 _log = logging.getLogger("filch")
 _ENTRY = "filch.onnx"
@@ -90,6 +93,44 @@ class Original:
             wanted: the names of the values to give; None is all.
         """
         return walk_eager(self.program, inputs, known=known, wanted=wanted)
+
+    @cached_property
+    def raised(self) -> Raised:
+        """The program in float64.
+
+        Raises:
+            ExportError: the file that it is kept in can't be loaded here.
+        """
+        return Raised(self.program)
+
+    def evaluate(self, node: str, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What a node of `graph` makes in float64, by name, by the ONNX specification's own evaluator.
+
+        Args:
+            node: its name.
+            inputs: what it reads, by name: float64, and integers.
+
+        Returns:
+            its outputs; none of them if the evaluator does not know the operator, or the node has a graph inside.
+        """
+        return evaluate(self.model, self._nodes[node], inputs)
+
+    def constant(self, name: str) -> torch.Tensor | None:
+        """The numbers of a value that `graph` holds; None if it does not hold one of this name."""
+        value = self.model.graph.initializers.get(name)
+        return None if value is None or value.const_value is None else array_to_torch(value.const_value.numpy())
+
+    @cached_property
+    def types(self) -> Mapping[str, torch.dtype]:
+        """The types of the program's values, its inputs and its weights, by name."""
+        values = {node.name: node.meta.get("val") for node in self.program.graph.nodes}
+        found = {name: value.dtype for name, value in values.items() if isinstance(value, torch.Tensor)}
+        noted = {name: getattr(torch, value.dtype or "", None) for name, value in self.graph.values.items()}
+        return {**{name: dtype for name, dtype in noted.items() if isinstance(dtype, torch.dtype)}, **found}
+
+    @cached_property
+    def _nodes(self) -> Mapping[str, ir.Node]:
+        return dict(zip((node.name for node in self.graph.nodes), self.model.graph, strict=True))
 
     @classmethod
     def of(cls, program: ExportedProgram, model: ir.Model) -> "Original":

@@ -25,6 +25,8 @@ class Compiled:
             says so itself; the others' are found by the values around them.
         same: by the name of a value of `graph`, the exported value that has its numbers, where their names differ.
         notes: what a reader of the numbers has to know: a precision that the backend chose itself.
+        products: what the factors of matrix products and convolutions are rounded to, relative, where the backend
+            rounds them further than their type does (TF32: 2**-11); 0 where it does not.
         steps: gives the graphs that the backend made on its way from the program to `graph`, by name, where it shows
             them; read when somebody asks.
     """
@@ -34,6 +36,7 @@ class Compiled:
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     same: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    products: float = 0.0
     steps: Callable[[], Mapping[str, Graph]] = dict
 
 

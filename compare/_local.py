@@ -1,0 +1,142 @@
+"""What each node makes of what it should be given: which of them introduce an error, and which inherit it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import torch
+
+from ._computed import in_pairs
+from ._judge import Run, Source
+from ._metrics import Difference
+from ._report import Row
+from ._rounding import Rounding
+from .truth import Judgement, Verdict, largest_distance, same
+
+
+class Fed:
+    """What the nodes of one run are given: what the values that they read should be, for as long as one reads them.
+
+    Args:
+        run: the run that was judged.
+        rows: its rows.
+        sources: what the values should be.
+    """
+
+    def __init__(self, run: Run, rows: Iterable[Row], sources: Source) -> None:
+        self._run, self._sources = run, sources
+        self._rows = {row.value: row for row in rows if row.kind != "output" and _is_cut(row)}
+        self._uses = Counter(name for node in run.graph.nodes for name in {*node.reads} if name in self._rows)
+        self._uses.update(self._rows.keys())  # the last to ask is who judges it
+        self._held: dict[str, torch.Tensor] = {}
+        self._names = frozenset(map(run.known_as, self._rows))
+
+    @property
+    def cut(self) -> frozenset[str]:
+        """The names of the values that are given."""
+        return frozenset(self._rows)
+
+    def given(self, name: str) -> torch.Tensor | None:
+        """What a value of the graph should be, of the type that it has there; None lets it be."""
+        row = self._rows.get(name)
+        if row is None or name in self._held:
+            return self._held.get(name)
+        reference = self._sources.get(self._run.known_as(name))
+        if reference is None or tuple(reference.tensor.shape) != row.shape:
+            return None
+        dtype = getattr(torch, row.dtype or "", reference.tensor.dtype)
+        self._held[name] = reference.tensor.to(dtype)
+        return self._held[name]
+
+    def known(self, name: str) -> torch.Tensor | None:
+        """Likewise, by its name in the exported graph, in its own type."""
+        held = self._sources.get(name) if name in self._names else None
+        return None if held is None else held.tensor
+
+    def done(self, names: Iterable[str]) -> None:
+        """Say that nobody will ask for these once more than they have."""
+        for name in names:
+            self._uses[name] -= 1
+            if self._uses[name] <= 0 and self._held.pop(name, None) is not None:
+                self._sources.done(self._run.known_as(name))
+
+
+def _is_cut(row: Row) -> bool:
+    """Whether a value is given to those that read it: it has a reference of its own shape and type."""
+    return row.judged and row.status != "shape or dtype differs" and row.shape is not None
+
+
+class Local:
+    """Judges what each node makes of what it should be given.
+
+    Args:
+        run: the run that was judged.
+        rows: its rows.
+        fed: what the nodes are given.
+        rounding: what knows whether a value is off by more than rounding.
+        measure: how far a value is from its reference where float64 does not know it: (name, expected, actual).
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        rows: Sequence[Row],
+        fed: Fed,
+        rounding: Rounding,
+        measure: Callable[[Row, torch.Tensor, torch.Tensor], Difference],
+    ) -> None:
+        self._run, self._rows, self._fed, self._rounding, self._measure = run, rows, fed, rounding, measure
+
+    def rows(self, isolated: Iterable[tuple[str, torch.Tensor]]) -> list[Row]:
+        """The rows, with what was found.
+
+        Args:
+            isolated: what the nodes made, each value after those that it was made of.
+        """
+        by_value = {row.value: row for row in self._rows if row.kind != "output"}
+        found: dict[str, Judgement] = {}
+        passed: set[str] = set()
+        for name, tensor in isolated:
+            node = self._run.graph.producer.get(name)
+            if node is None or name not in by_value:
+                continue
+            plain = in_pairs(tensor)
+            self._rounding.saw(node, name, plain.dtype)
+            reference = self._fed.given(name)
+            if reference is not None:
+                found[name] = self._judged(by_value[name], reference, plain)
+            if node.name not in passed:
+                passed.add(node.name)
+                self._fed.done({*node.reads})
+            self._fed.done([name])
+            self._rounding.done(self._run.known_as(name))
+        return [
+            replace(row, local=found[row.value]) if row.kind != "output" and row.value in found else row
+            for row in self._rows
+        ]
+
+    def _judged(self, row: Row, reference: torch.Tensor, tensor: torch.Tensor) -> Judgement:
+        node = self._run.graph.producer[row.value]
+        spread = self._run.spreads.get(row.value)
+        if row.truth is not None:  # where it was none, the limits judged
+            known = self._run.known_as(row.value)
+            judgement = self._rounding.judged(row.value, known, node, reference, tensor, spread)
+            if judgement is not None:
+                return judgement
+        return by_limits(self._measure(row, reference, tensor), spread)
+
+
+def by_limits(difference: Difference, spread: torch.Tensor | None) -> Judgement:
+    """What there is to say where float64 does not know a value: whether the tolerance holds."""
+    distance = largest_distance(spread)
+    if difference.problem or difference.nonfinite:
+        return Judgement("wrong", float("inf"), float("inf"), spread=distance, note=difference.problem or "not finite")
+    if not difference.absolute:
+        return same(spread)
+    ratio = difference.scale / (difference.tolerance.scale or 1.0)
+    unstable = distance is not None and 0 < difference.absolute <= 2 * distance
+    verdict: Verdict = "rounding" if difference.close else "unstable" if unstable else "wrong"
+    return Judgement(verdict, ratio, difference.absolute, spread=distance, note=_BY_TOLERANCE)
+
+
+_BY_TOLERANCE = "by the tolerance: float64 does not know it"

@@ -1,0 +1,178 @@
+"""Whether a value is off by more than rounding."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Verdict = Literal["same", "rounding", "suspicious", "unstable", "wrong"]
+SUSPICIOUS = 2.0  # times the rounding level; clean runs of the zoo stay under it in all but 0.1 % of their nodes
+WRONG = 8.0
+_LARGEST, _TYPICAL = 4.0, 0.5  # units: what a correct function is off by at the worst (2 ulp), and on the average
+_SAMPLE = 2**18  # elements are enough to know how large they are
+_OUTLIER = 1000
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How far a value is from the truth, held against how far rounding takes it.
+
+    Attributes:
+        verdict: `same` (bit for bit what the model had), `rounding` (up to twice the rounding level), `suspicious` (up
+            to eight times), `wrong` (more, or NaN, or another integer), `unstable` (more, but no more than it changes
+            from run to run).
+        ratio: how many times the rounding level it is off: at the worst element, or on the average, whichever is more.
+        error: the largest absolute distance from the truth.
+        eager: likewise of what the model had.
+        rounding: the largest absolute distance that rounding explains, at the element where `error` is.
+        spread: the largest absolute distance between runs; None if it ran once.
+        note: what else there is to say: a near-tie.
+    """
+
+    verdict: Verdict
+    ratio: float = 0.0
+    error: float = 0.0
+    eager: float = 0.0
+    rounding: float = 0.0
+    spread: float | None = None
+    note: str = ""
+
+    @property
+    def sound(self) -> bool:
+        """Whether rounding explains it."""
+        return self.verdict in ("same", "rounding")
+
+    def __str__(self) -> str:
+        if self.verdict == "same":
+            return "same"
+        if math.isinf(self.ratio):
+            return f"{self.verdict}: {self.note}" if self.note else self.verdict
+        text = (
+            f"{self.verdict}: {self.ratio:.1f} times rounding ({self.error:.1e} from float64, eager {self.eager:.1e})"
+        )
+        return f"{text}; {self.note}" if self.note else text
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a value is in float64.
+
+    Attributes:
+        value: it.
+        noisy: it again, all that it was computed from being off by half a unit in the last place, up or down.
+        unit: half a unit in the last place, relative.
+    """
+
+    value: torch.Tensor
+    noisy: torch.Tensor
+    unit: float
+
+
+def judge(
+    actual: torch.Tensor,
+    reference: torch.Tensor,
+    truth: Truth,
+    *,
+    unit: float,
+    length: int = 1,
+    spread: torch.Tensor | None = None,
+) -> Judgement:
+    """Hold a value against the truth.
+
+    Its rounding level is the larger of how far the reference itself is off, and of a floor: by how much the truth moves
+    when all that goes into it is off by half a unit in the last place, times what a sum of `length` numbers adds to
+    that, and no less than some units of the value itself.
+
+    Args:
+        actual: what is judged; it is not what the model had.
+        reference: what the model had, of the same shape.
+        truth: what it is in float64.
+        unit: half a unit in the last place of the coarsest type on the way to `actual`, relative (float32: 2**-24).
+        length: how many numbers are summed up for an element.
+        spread: how far each element was from itself in further runs; None if there were none.
+    """
+    distance = largest_distance(spread)
+    if not (actual.is_floating_point() or actual.is_complex()):
+        return _of_integers(actual, reference, truth, distance)
+    a, r, t, n = (_flat(tensor) for tensor in (actual, reference, truth.value, truth.noisy))
+    alike = (a == r) | (a.isnan() & r.isnan())  # what eager has, too, is no fault: it may have overflowed as well
+    odd = ~alike & ~a.isfinite() & t.isfinite()
+    if bool(odd.any()):
+        return Judgement("wrong", math.inf, math.inf, spread=distance, note=f"{int(odd.sum())} elements are not finite")
+    counts = a.isfinite() & t.isfinite()
+    a, r, t, n = (tensor[counts] for tensor in (a, r, t, n))
+    if not a.numel():
+        return Judgement("rounding", spread=distance)
+    moved = _finite((n - t).abs()) * (unit / truth.unit)
+    scale = unit * t.abs() + torch.clamp(moved, min=_typical(moved)) + torch.finfo(torch.float64).tiny
+    growth = max(1.0, math.sqrt(length) / 4)
+    off, was = (a - t).abs(), torch.where(r.isfinite(), (r - t).abs(), 0.0)
+    levels = [
+        max(measure(was / scale), growth * measure(moved / scale), least)
+        for measure, least in ((_largest, _LARGEST), (_mean, _TYPICAL))
+    ]
+    found = [measure(off / scale) for measure in (_largest, _mean)]
+    ratio = max(amount / level for amount, level in zip(found, levels, strict=True))
+    place = int((off / scale).argmax())
+    verdict: Verdict = "rounding" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
+    if verdict != "rounding" and distance and float(off.max()) <= 2 * distance:
+        verdict = "unstable"
+    return Judgement(
+        verdict,
+        ratio,
+        error=float(off[place]),
+        eager=float(was.max()),
+        rounding=levels[0] * float(scale[place]),
+        spread=distance,
+    )
+
+
+def same(spread: torch.Tensor | None = None) -> Judgement:
+    """Of a value that is bit for bit what the model had."""
+    return Judgement("same", spread=largest_distance(spread))
+
+
+def largest_distance(spread: torch.Tensor | None) -> float | None:
+    """How far an element was from itself in further runs, at the most; None if there were none."""
+    return None if spread is None else float(spread.max()) if spread.numel() else 0.0
+
+
+def _of_integers(actual: torch.Tensor, reference: torch.Tensor, truth: Truth, distance: float | None) -> Judgement:
+    """Other integers are wrong, unless rounding decides which they are."""
+    differs = actual != reference
+    decided = (truth.noisy == truth.value) & (reference == truth.value)
+    count = int(differs.sum())
+    off = float((actual.double() - truth.value.double()).abs().max())
+    if not bool((differs & decided).any()):
+        return Judgement("rounding", 1.0, off, spread=distance, note=f"a near-tie: rounding decides {count} of them")
+    verdict: Verdict = "unstable" if distance else "wrong"
+    return Judgement(verdict, math.inf, off, spread=distance, note=f"{count} of {actual.numel()} are others")
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return plain.detach().reshape(-1).to(torch.float64)
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _typical(moved: torch.Tensor) -> float:
+    """The root mean square, without what is over 1000 times the lower quartile: masks are so far from scores."""
+    sample = moved[:: max(1, moved.numel() // _SAMPLE)]
+    sample = sample[sample > 0]
+    if not sample.numel():
+        return 0.0
+    usual = sample[sample <= _OUTLIER * sample.kthvalue(1 + sample.numel() // 4).values]
+    return _mean(usual)
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    return float(tensor.max())
+
+
+def _mean(tensor: torch.Tensor) -> float:
+    """The root of the mean square."""
+    return float(tensor.square().mean().sqrt())

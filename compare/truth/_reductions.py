@@ -1,0 +1,95 @@
+"""How many numbers an operator sums up for each element that it makes."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from filch.export import Graph, Node
+
+Shape = tuple[int, ...]
+Shapes = Sequence[Shape]
+
+
+def reduction_length(node: Node, graph: Graph) -> int:
+    """The length of the longest sum in a node's operator; 1 if it sums nothing, or if shapes are not known.
+
+    Args:
+        node: of an exported graph.
+        graph: that graph.
+    """
+    count = _LENGTHS.get(node.op)
+    if count is None:
+        return 1
+    taken, made = ([_shape(graph, name) for name in names] for names in (node.inputs, node.outputs[:1]))
+    try:
+        return max(1, int(count(node.attributes, [*taken, *made])))
+    except (IndexError, ZeroDivisionError, TypeError):  # a shape that is not known stands as (); what is left out, too
+        return 1
+
+
+def _shape(graph: Graph, name: str) -> Shape:
+    value = graph.values.get(name)
+    dims = () if value is None or value.shape is None else value.shape
+    return tuple(dim for dim in dims if isinstance(dim, int)) if all(isinstance(dim, int) for dim in dims) else ()
+
+
+Length = Callable[[Mapping[str, object], Shapes], float]
+
+
+def _last(_: Mapping[str, object], shapes: Shapes) -> float:
+    return shapes[0][-1]
+
+
+def _gemm(attributes: Mapping[str, object], shapes: Shapes) -> float:
+    return shapes[0][0 if attributes.get("transA") else -1]
+
+
+def _kernel(_: Mapping[str, object], shapes: Shapes) -> float:
+    return math.prod(shapes[1][1:])
+
+
+def _transposed_kernel(_: Mapping[str, object], shapes: Shapes) -> float:
+    return math.prod(shapes[1]) / shapes[1][1]
+
+
+def _reduced(_: Mapping[str, object], shapes: Shapes) -> float:
+    return math.prod(shapes[0]) / math.prod(shapes[-1])
+
+
+def _normalized(attributes: Mapping[str, object], shapes: Shapes) -> float:
+    axis = attributes.get("axis", -1)
+    return math.prod(shapes[0][axis:]) if isinstance(axis, int) else shapes[0][-1]
+
+
+def _of_channels(_: Mapping[str, object], shapes: Shapes) -> float:
+    return math.prod(shapes[0][1:])
+
+
+def _contracted(_: Mapping[str, object], shapes: Shapes) -> float:
+    """What two factors share and their product has not; a batch that they share as well makes it longer."""
+    return math.sqrt(math.prod(shapes[0]) * math.prod(shapes[1]) / math.prod(shapes[-1]))
+
+
+def _recurrent(_: Mapping[str, object], shapes: Shapes) -> float:
+    return shapes[0][0] * (shapes[1][-1] + shapes[2][-1])
+
+
+def _attended(_: Mapping[str, object], shapes: Shapes) -> float:
+    return max(shapes[0][-1], shapes[1][-2])
+
+
+_LENGTHS: Mapping[str, Length] = {
+    "MatMul": _last,
+    "Gemm": _gemm,
+    "Einsum": _contracted,
+    "Conv": _kernel,
+    "ConvTranspose": _transposed_kernel,
+    "Attention": _attended,
+    "CumSum": _last,
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _last),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalized),
+    **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), _of_channels),
+    **dict.fromkeys(("GlobalAveragePool", "AveragePool", "LpPool", "LpNormalization"), _reduced),
+    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceProd"), _reduced),
+    **dict.fromkeys(("ReduceLogSum", "ReduceLogSumExp"), _reduced),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+}

@@ -1,0 +1,116 @@
+"""Whether a difference is more than rounding, and which node it is of: judged by float64."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare.truth import SUSPICIOUS, Truth, judge
+
+UNIT = 2.0**-24
+
+
+def sums(*, terms: int = 64) -> tuple[torch.Tensor, Truth]:
+    """Sums of products in float32, and what they are in float64."""
+    made = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(256, terms, generator=made) for _ in range(2))
+    exact = x.double() @ w.double().T
+    signs = torch.randint(0, 2, x.shape, generator=made) * 2 - 1
+    noisy = (x.double() * (1 + UNIT * signs)) @ w.double().T
+    return x @ w.T, Truth(exact, noisy, UNIT)
+
+
+def test_sums_in_another_order_are_rounding() -> None:
+    """Neither is nearer to the truth than float32 can be."""
+    eager, truth = sums()
+    halves = (truth.value.float() + eager) / 2
+
+    for other in (halves, truth.value.float(), torch.nextafter(eager, torch.full_like(eager, math.inf))):
+        found = judge(other, eager, truth, unit=UNIT, length=64)
+
+        assert found.verdict == "rounding", found
+        assert found.ratio <= SUSPICIOUS
+
+
+@pytest.mark.parametrize("share", [1.0, 0.0])
+def test_three_times_the_rounding_is_found(share: float) -> None:
+    """Whether all elements are off, or one of 65,536."""
+    eager, truth = sums()
+    off = (eager.double() - truth.value).abs()
+    level = off.square().mean().sqrt() if share else off.max()
+    wrong = truth.value.clone().reshape(-1)
+    wrong[: max(1, int(share * wrong.numel()))] += 3.5 * level
+
+    found = judge(wrong.reshape(eager.shape).float(), eager, truth, unit=UNIT, length=16)
+
+    assert not found.sound, found
+
+
+def test_far_off_is_wrong_and_says_by_how_much() -> None:
+    """The number is an element's distance."""
+    eager, truth = sums()
+    wrong = eager.clone()
+    wrong[3, 5] += 0.125
+
+    found = judge(wrong, eager, truth, unit=UNIT)
+
+    assert (found.verdict, round(found.error, 3)) == ("wrong", 0.125)
+    assert found.ratio > 1000
+    assert found.eager < 1e-4
+
+
+def test_a_mask_does_not_hide_what_is_beside_it() -> None:
+    """-3.4e38 has a rounding of its own; scores of size 1 have another."""
+    eager, truth = sums()
+    masked = torch.rand(eager.shape, generator=torch.Generator().manual_seed(1)) < 0.5
+    low = torch.finfo(torch.float32).min
+    eager = eager.masked_fill(masked, low)
+    truth = Truth(truth.value.masked_fill(masked, low), truth.noisy.masked_fill(masked, low * (1 + UNIT)), UNIT)
+    wrong = eager.clone()
+    wrong[~masked] += 1e-3
+
+    assert judge(wrong, eager, truth, unit=UNIT).verdict == "wrong"
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_what_is_not_finite_is_wrong_unless_eager_has_it_too(odd: float) -> None:
+    """An overflow of the model itself is no fault of a backend, and one that the backend avoids neither."""
+    eager, truth = sums()
+    over = eager.clone()
+    over[0, 0] = odd
+
+    assert judge(over, eager, truth, unit=UNIT).verdict == "wrong"
+    assert judge(eager, over, truth, unit=UNIT).verdict == "rounding"
+    assert judge(over + 0, over, truth, unit=UNIT).sound
+
+
+def test_an_integer_is_wrong_unless_rounding_decides_it() -> None:
+    """The largest of two that are nearly equal may be either."""
+    eager, other = torch.tensor([1, 2, 3]), torch.tensor([1, 2, 4])
+    sure, tie = Truth(eager, eager, UNIT), Truth(eager, other, UNIT)
+
+    assert judge(other, eager, sure, unit=UNIT).verdict == "wrong"
+    assert judge(other, eager, tie, unit=UNIT).verdict == "rounding"
+    assert "near-tie" in judge(other, eager, tie, unit=UNIT).note
+
+
+def test_what_changes_from_run_to_run_is_unstable() -> None:
+    """It is as far from the truth as from itself; what is further is wrong as well."""
+    eager, truth = sums()
+    noise = torch.full(eager.shape, 1e-3, dtype=torch.float64)
+
+    assert judge(eager + 1e-3, eager, truth, unit=UNIT, spread=noise).verdict == "unstable"
+    assert judge(eager + 1e-1, eager, truth, unit=UNIT, spread=noise).verdict == "wrong"
+    assert judge(eager + 1e-3, eager, truth, unit=UNIT, spread=0 * noise).verdict == "wrong"
+
+
+class Net(nn.Module):
+    """Two linear layers and what stands between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.act, self.norm, self.down = nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.norm(self.act(self.up(x)))).softmax(-1)

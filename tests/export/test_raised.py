@@ -1,0 +1,84 @@
+"""An exported program in float64."""
+
+import torch
+from torch import nn
+
+from filch.export import export
+
+DOUBLE = torch.float64
+
+
+class Casts(nn.Module):
+    """Casts, constants of a type, what torch computes of integers, and a branch that casts, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("steps", torch.arange(8))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        third = self.steps / 3
+        y = self.linear(x.to(torch.float16).to(x.dtype) if x.dtype == torch.float16 else x) + third
+        y = y.to(torch.float32) * torch.full((8,), 0.5, dtype=torch.float32)
+        y = torch.where(mask, y, torch.zeros((), dtype=torch.float32))
+        return torch.cond(mask.any(), self.one, self.other, (y,))
+
+    @staticmethod
+    def one(y: torch.Tensor) -> torch.Tensor:
+        return y.float().exp().to(torch.float32)
+
+    @staticmethod
+    def other(y: torch.Tensor) -> torch.Tensor:
+        return y.sin()
+
+
+def test_every_floating_point_value_is_float64_and_no_integer_changes() -> None:
+    """The numbers are those of the formula in float64, with float32's weights."""
+    torch.manual_seed(0)
+    model, x, mask = Casts().eval(), torch.randn(4, 8), torch.rand(4, 8) < 0.8
+    program = export(model, (x, mask))
+    original = program.original
+    assert original is not None
+    inputs = dict(zip(program.graph.inputs, (x, mask), strict=True))
+
+    found = dict(original.raised.walk(inputs, wanted=original.names))
+
+    assert {value.dtype for value in found.values()} <= {DOUBLE, torch.int64, torch.bool}
+    linear = x.to(DOUBLE) @ model.linear.weight.to(DOUBLE).T + model.linear.bias.to(DOUBLE)
+    y = torch.where(mask, (linear + torch.arange(8).to(DOUBLE) / 3) * 0.5, 0.0)
+    last = found[program.graph.outputs[0]]
+    torch.testing.assert_close(last, y.exp(), rtol=1e-14, atol=1e-14)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_node_is_computed_of_what_is_given() -> None:
+    """Alone, or with those between it and what is given; what it reads can be changed on the way."""
+    program = export(nn.Sequential(nn.ReLU(), nn.Tanh(), nn.Sigmoid()), (torch.ones(2),))
+    assert program.original is not None
+    raised, (relu, tanh, sigmoid) = program.original.raised, program.original.names
+    inputs, two = {program.graph.inputs[0]: torch.ones(2)}, torch.tensor([2.0, 2.0])
+
+    alone = raised.node(tanh, inputs, {relu: two}.get)
+    further = raised.node(sigmoid, inputs, {relu: two}.get)
+    changed = raised.node(tanh, inputs, {}.get, lambda name, value: value * 3 if name == relu else value)
+
+    assert alone.tolist() == two.to(DOUBLE).tanh().tolist()
+    assert further.tolist() == two.to(DOUBLE).tanh().sigmoid().tolist()
+    assert changed.tolist() == torch.tensor([3.0, 3.0], dtype=DOUBLE).tanh().tolist()
+
+
+def test_one_node_of_the_graph_is_computed_in_float64() -> None:
+    """By the specification's own evaluator."""
+    program = export(nn.LayerNorm(4), (torch.ones(2, 4),))
+    assert program.original is not None
+    node = program.original.graph.nodes[-1]
+    x = torch.randn(2, 4, dtype=DOUBLE)
+    reads = {
+        name: x if name not in program.original.graph.constants else program.original.constant(name)
+        for name in node.reads
+    }
+
+    (made,) = program.original.evaluate(node.name, {name: value.to(DOUBLE) for name, value in reads.items()}).values()
+
+    assert made.dtype == DOUBLE
+    torch.testing.assert_close(made, nn.functional.layer_norm(x, (4,)), rtol=1e-12, atol=1e-12)
