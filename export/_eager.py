@@ -12,17 +12,21 @@ from torch.fx.node import Target
 from ._errors import ExportError
 
 Visit = Callable[[str, torch.Tensor], None]
+Replace = Callable[[str, torch.Tensor], torch.Tensor]
 
 
-def run_eager(program: ExportedProgram, inputs: Mapping[str, torch.Tensor], visit: Visit) -> None:
+def run_eager(
+    program: ExportedProgram, inputs: Mapping[str, torch.Tensor], visit: Visit, *, replace: Replace | None = None
+) -> None:
     """Run every node of `program` and show each tensor that one makes.
 
     Args:
         program: decomposed, so that its names are those of the ONNX graph.
         inputs: the tensors it takes, by the names of its placeholders.
         visit: called with the node's name and its value, which later nodes do not change: the program is functional.
+        replace: see `walk_eager`.
     """
-    for name, value in walk_eager(program, inputs):
+    for name, value in walk_eager(program, inputs, replace=replace):
         visit(name, value)
 
 
@@ -32,6 +36,7 @@ def walk_eager(
     *,
     known: Mapping[str, torch.Tensor] | None = None,
     wanted: Collection[str] | None = None,
+    replace: Replace | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Each tensor that a node of `program` makes, and the node's name, as soon as it is made; integers as tensors too.
 
@@ -43,6 +48,7 @@ def walk_eager(
         known: values that are had already, by node names: they are taken as they are, and what only they need is left
             out.
         wanted: the names of the nodes to show; None is all.
+        replace: what later nodes read in place of a tensor that was shown, by the node's name and the tensor.
     """
     known = known or {}
     interpreter = _Interpreter(program.graph_module)
@@ -62,6 +68,8 @@ def walk_eager(
                 value = torch.tensor(value)
             if isinstance(value, torch.Tensor):
                 yield node.name, value
+            if replace is not None and node.users and isinstance(interpreter.env[node], torch.Tensor):
+                interpreter.env[node] = replace(node.name, value)
 
 
 def show_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
