@@ -9,15 +9,12 @@ are run at once, as far as the buffer allows.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import onnx_ir as ir
 import torch
 
-from filch.export import BackendError, Graph, Node, Original, Program
+from filch.export import AGAIN, BackendError, Cutter, Graph, Node, Original, Program
 from filch.export.backends import Compiled, get_backend
 
 from ._metrics import compare_tensors
-
-AGAIN = "//again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,54 +30,6 @@ class Group:
     nodes: tuple[Node, ...]
     inside: frozenset[str]
     needs: frozenset[str]
-
-
-class Cutter:
-    """Cuts parts out of a model that is left as it is.
-
-    Args:
-        model: the whole.
-        graph: the same as `Graph`.
-    """
-
-    def __init__(self, model: ir.Model, graph: Graph) -> None:
-        self._model = model
-        whole = model.graph
-        self._nodes = dict(zip((node.name for node in graph.nodes), whole, strict=True))
-        self._values = {
-            value.name: value for value in (*whole.inputs, *(out for node in whole for out in node.outputs))
-        }
-
-    def cut(self, nodes: Sequence[Node], inside: Collection[str]) -> ir.Model:
-        """Some nodes alone: all that they make is an output, what they read an input, but for values inside.
-
-        Args:
-            nodes: which, in order.
-            inside: the names of values that one of the nodes makes and others read of it. A value that is made and read
-                and is none of these is both an input, and, with `AGAIN` behind its name, an output.
-        """
-        whole = self._model.graph
-        made = [name for node in nodes for name in node.outputs if name]
-        read = sorted({name for node in nodes for name in node.reads if name not in inside})
-        view = ir.GraphView(
-            [self._values[name] for name in read if name not in whole.initializers and name not in made],
-            [],
-            nodes=[self._nodes[node.name] for node in nodes],
-            initializers=[whole.initializers[name] for name in read if name in whole.initializers],
-            opset_imports=dict(whole.opset_imports),
-            name=whole.name,
-        )
-        part = view.clone()
-        outputs = [value for node in part for value in node.outputs if value.name]
-        for value in outputs:
-            if value.name in read:
-                fed = ir.Value(name=value.name, type=value.type, shape=value.shape)
-                value.replace_all_uses_with(fed)
-                value.name += AGAIN
-                part.inputs.append(fed)
-        part.outputs.extend(outputs)
-        functions = [function.clone() for function in self._model.functions.values()]
-        return ir.Model(part, ir_version=self._model.ir_version, functions=functions)
 
 
 class Derivation:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 import torch
 
-from filch.export import Graph, Lowering, Precision, Program
+from filch.export import AGAIN, Cutter, Graph, Lowering, Precision, Program
 from filch.export.backends import Backend
 
-from ._derived import AGAIN, Cutter
 from ._inputs import StolenCall
 from ._metrics import Difference, compare_tensors
 from ._progress import step

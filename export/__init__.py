@@ -1,6 +1,7 @@
 """What the graph of an exported model says: its nodes and values, and which of them each module call took and gave."""
 
 from ._calls import ModuleCall, Port
+from ._cutting import AGAIN, Cutter
 from ._errors import BackendError, ExportError, PassError, ProgramError, TraceError, ViewError
 from ._export import export
 from ._finding import Finding, Histogram
@@ -17,7 +18,9 @@ from ._trace_file import load_trace, save_trace
 from ._tracing import trace, trace_graph
 
 __all__ = [
+    "AGAIN",
     "BackendError",
+    "Cutter",
     "ExportError",
     "Finding",
     "Frame",

@@ -1,6 +1,7 @@
 """What runs a program. A backend is one file here, or an entry point `filch.backends` of another package."""
 
-from ._backend import Backend, BackwardRun, Compiled, CompilesTorch, Observes, Profiles, Refers, Stage
+from ._backend import Backend, BackwardRun, Compiled, CompilesTorch, Isolates, Observes, Profiles, Refers, Should, Stage
+from ._isolate import isolate
 from ._registry import backend_names, get_backend
 
 __all__ = [
@@ -8,10 +9,13 @@ __all__ = [
     "BackwardRun",
     "Compiled",
     "CompilesTorch",
+    "Isolates",
     "Observes",
     "Profiles",
     "Refers",
+    "Should",
     "Stage",
     "backend_names",
     "get_backend",
+    "isolate",
 ]

@@ -95,6 +95,36 @@ class Observes(Protocol):
         """
 
 
+Should = Callable[[str], torch.Tensor | None]
+
+
+@runtime_checkable
+class Isolates(Protocol):
+    """A backend that can run each node on what its inputs should be, not on what the nodes before it made."""
+
+    def isolate(
+        self, compiled: Compiled, inputs: Values, given: Should, *, buffer: int
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Run what was compiled, every node on given inputs; see `isolate` for the backends that can't.
+
+        Args:
+            compiled: what `compile` returned.
+            inputs: as `Backend.run` takes them.
+            given: what a value of `compiled.graph` should be, by its name there: in the form, shape and dtype that the
+                backend shows it in. None leaves what was computed, and so does what does not fit: the nodes before it
+                and those that read it are one group then. It is asked in the order in which the values are made.
+            buffer: bytes of values, given ones too, that may be held at a time, where the backend can keep to it; one
+                node's are held however large.
+
+        Returns:
+            each value's name and what its node made of the given inputs, in the form in which the backend shows it,
+            after those that the node needs.
+
+        Raises:
+            BackendError: running fails.
+        """
+
+
 @runtime_checkable
 class Profiles(Protocol):
     """A backend that knows how long each node takes."""

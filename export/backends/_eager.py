@@ -10,11 +10,12 @@ import torch
 from torch.export import ExportedProgram
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .._eager import run_eager
+from .._eager import Replace, run_eager
 from .._errors import BackendError, reason
 from .._hint import hint
 from .._program import Program
-from ._backend import Compiled, Stage, Values
+from ._backend import Compiled, Should, Stage, Values
+from ._forms import kind_of
 
 T = TypeVar("T")
 _ATTENTION = {
@@ -61,7 +62,29 @@ class EagerBackend:
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
-        wanted = {*compiled.graph.outputs, *watch}
+        return self._run(compiled, inputs, {*compiled.graph.outputs, *watch})
+
+    def isolate(
+        self,
+        compiled: Compiled,
+        inputs: Values,
+        given: Should,
+        *,
+        buffer: int,  # noqa: ARG002  settings that hold for the whole run must not hold for who looks at the values
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `Isolates.isolate`."""
+
+        def replace(name: str, value: torch.Tensor) -> torch.Tensor:
+            tensor = given(name)
+            if tensor is None or kind_of(tensor) != kind_of(value):
+                return value
+            return torch.empty_like(value).copy_(tensor)  # in the same layout: on that may depend which kernel runs
+
+        return iter(self._run(compiled, inputs, compiled.graph.producer, replace).items())
+
+    def _run(
+        self, compiled: Compiled, inputs: Values, wanted: Collection[str], replace: Replace | None = None
+    ) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = {}
         cast: set[torch.dtype] = set()
 
@@ -71,10 +94,10 @@ class EagerBackend:
                 found[name] = value.detach().cpu()
 
         try:
-            given = {name: self._move(value) for name, value in inputs.items()}
-            found |= {name: given[name].detach().cpu() for name in compiled.graph.outputs if name in given}
+            taken = {name: self._move(value) for name, value in inputs.items()}
+            found |= {name: taken[name].detach().cpu() for name in wanted if name in taken}
             with self._settings():
-                run_eager(compiled.handle, given, visit)
+                run_eager(compiled.handle, taken, visit, replace=replace)
         except Exception as error:
             hint = f"; where the program itself computes in float32 that stays: export model.to({self.dtype}) instead"
             raise BackendError(

@@ -8,13 +8,14 @@ looking at any number: the numbers are what is judged.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 import torch
 
 from .._graph import Dim, Graph, Node
 from ._nchwc import CHANNELS_LAST, DOMAIN, WIDENED, Unblocked, held_by
 
-Step = Callable[[torch.Tensor], torch.Tensor]
+Kind = tuple[torch.dtype, torch.Size]
 Perm = tuple[int, ...]
 _RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _COPIES = frozenset({"Identity", "MemcpyFromHost", "MemcpyToHost"})
@@ -22,6 +23,21 @@ _MIXES = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Reshap
 _COPIED = "/duplicated"  # how ONNX Runtime ends the name of a DequantizeLinear's copy
 _TO_UNSIGNED = "qdq_s8_to_u8_quant"  # how it begins the name of a value that it moved from int8 to uint8
 VIEWS = _RESHAPES | _COPIES | {"Transpose", "Cast", f"{DOMAIN}ReorderInput", f"{DOMAIN}ReorderOutput"}
+
+
+def kind_of(tensor: torch.Tensor) -> Kind:
+    """What a tensor is, whatever is in it."""
+    return tensor.dtype, tensor.shape
+
+
+class Step(Protocol):
+    """What turns one form of a tensor into another, and back."""
+
+    def __call__(self, tensor: torch.Tensor, /) -> torch.Tensor:
+        """Do it."""
+
+    def back(self, tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor | None:
+        """Undo it: what becomes `tensor`, in the shape and dtype of `before`; None if numbers were lost."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +50,10 @@ class Permuted:
         """Do it."""
         return tensor.permute(self.perm)
 
+    def back(self, tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor:  # noqa: ARG002  nothing is unknown
+        """See `Step.back`."""
+        return tensor.permute(_inverse(self.perm))
+
 
 @dataclass(frozen=True)
 class Reshaped:
@@ -44,6 +64,10 @@ class Reshaped:
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Do it."""
         return tensor.reshape([dim or tensor.shape[place] for place, dim in enumerate(self.shape)])
+
+    def back(self, tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """See `Step.back`."""
+        return tensor.reshape(before.shape)
 
 
 @dataclass(frozen=True)
@@ -56,6 +80,10 @@ class Typed:
         """Do it."""
         return tensor.to(self.dtype)
 
+    def back(self, tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor | None:
+        """See `Step.back`."""
+        return tensor.to(before.dtype) if torch.promote_types(tensor.dtype, before.dtype) == before.dtype else None
+
 
 @dataclass(frozen=True)
 class Signed:
@@ -64,6 +92,10 @@ class Signed:
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Do it."""
         return (tensor.to(torch.int16) - 128).to(torch.int8)
+
+    def back(self, tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """See `Step.back`."""
+        return (tensor.to(torch.int16) + 128).to(before.dtype)
 
 
 @dataclass(frozen=True)
@@ -86,6 +118,30 @@ class Form:
         except (RuntimeError, IndexError):
             return tensor
         return tensor.contiguous()
+
+    def redo(self, tensor: torch.Tensor, kind: Kind) -> torch.Tensor | None:
+        """The compiled form of `tensor`, which has the exported one.
+
+        Args:
+            tensor: what `undo` is to make of the result.
+            kind: what the compiled value is.
+
+        Returns:
+            None if `tensor` is not of the exported value's dtype and shape, or has no such form.
+        """
+        dtype, shape = kind
+        held = [torch.empty(shape, dtype=dtype, device="meta")]
+        try:
+            for step in self.steps:
+                held.append(step(held[-1]))
+            if kind_of(tensor) != kind_of(held[-1]):
+                return None
+            made: torch.Tensor | None = tensor
+            for step, before in zip(reversed(self.steps), held[-2::-1], strict=True):
+                made = None if made is None else step.back(made, before)
+        except (RuntimeError, IndexError):
+            return None
+        return made
 
 
 def forms(

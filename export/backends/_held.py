@@ -28,6 +28,34 @@ class Label:
     value: str | None
     view: View
 
+    def of(self, buffer: torch.Tensor) -> "Stored":
+        """The value in a buffer."""
+        return Stored(self.name, self.view(buffer).detach(), buffer)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a kernel has stored.
+
+    Attributes:
+        name: of its label.
+        tensor: the value; in the buffer's memory, unless it can't be had without a copy.
+        buffer: the buffer.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    buffer: torch.Tensor
+
+    def overwrite(self, tensor: torch.Tensor) -> None:
+        """Let later kernels read another value; what can't be written through the view stays as it is."""
+        inside = self.tensor.untyped_storage().data_ptr() == self.buffer.untyped_storage().data_ptr()
+        expanded = any(
+            size > 1 and not stride for size, stride in zip(self.tensor.shape, self.tensor.stride(), strict=True)
+        )
+        if inside and not expanded:
+            self.tensor.copy_(tensor)
+
 
 class Holding:
     """Follows the numbers of one compiled graph back to the graph that it was made of.

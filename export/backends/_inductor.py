@@ -1,7 +1,7 @@
 """Inductor, the compiler behind torch.compile, with its kernels observed as they are."""
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from .._eager import bound, held_names
 from .._errors import BackendError
 from .._from_fx import graph_from_fx
 from .._program import Program
-from ._backend import Compiled, Stage, Values
+from ._backend import Compiled, Should, Stage, Values
 from ._inductor_options import InductorOptions
 from ._kernel_graph import Given, KernelGraphs
 
@@ -77,6 +77,18 @@ class InductorBackend:
         """See `Backend.run`; for inputs of other shapes it compiles again, as torch.compile does."""
         graphs: KernelGraphs = compiled.handle
         return graphs.run(inputs, watch)
+
+    def isolate(
+        self,
+        compiled: Compiled,
+        inputs: Values,
+        given: Should,
+        *,
+        buffer: int,  # noqa: ARG002  what kernels store is shown while they run, not one by one
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `Isolates.isolate`: what a kernel stored is overwritten in its buffer, once it was seen."""
+        graphs: KernelGraphs = compiled.handle
+        return iter(graphs.isolate(inputs, given).items())
 
     def reference(self, compiled: Compiled, inputs: Values) -> Values:
         """See `Refers.reference`."""

@@ -1,6 +1,7 @@
 """The graph of the kernels that Inductor made of a torch graph, and what it computes."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,10 +12,11 @@ from .._eager import show_nodes
 from .._errors import BackendError
 from .._from_fx import graph_from_fx
 from .._graph import Graph, Node, Value
-from ._backend import BackwardRun, Compiled, Values
+from ._backend import BackwardRun, Compiled, Should, Values
 from ._compiled_fx import CompiledGraph, Part
+from ._forms import kind_of
 from ._half import in_half, widened
-from ._held import Holding, Label
+from ._held import Holding, Label, Stored
 from ._inductor_options import InductorOptions
 from ._kernels import Kernel
 
@@ -96,11 +98,12 @@ class KernelGraphs:
         arguments = self._copied(self._given.bind(inputs))
         made = self._ready(arguments, replayed=not watch)
         found: dict[str, torch.Tensor] = {}
-        with torch.set_grad_enabled(self._given.gradients), self._options.reductions():
-            try:
-                given = made(*arguments) if not watch else self._observed(made, arguments, watch, found)
-            except Exception as error:  # the compiled code raises whatever it meets
-                raise BackendError(f"backend 'inductor' can't run the program: {error}") from error
+
+        def look(stored: Sequence[Stored]) -> None:
+            found.update({item.name: self._shown(item) for item in stored if item.name in watch})
+
+        with self._running():
+            given = self._observed(made, arguments, look) if watch else made(*arguments)
         for name, index in zip(self._given.graph.outputs, self._given.outputs, strict=True):
             if isinstance(given[index], torch.Tensor):
                 found[name] = given[index].detach().cpu()
@@ -111,7 +114,7 @@ class KernelGraphs:
         arguments = self._copied(self._given.bind(inputs))
         part = _forward(self._ready(arguments))
         wanted: dict[str, list[str]] = {}
-        for buffer, label in _labels(part.holding, self._given.graph, self._given.known_as).items():
+        for buffer, label in self._labels(part).items():
             operation = part.holding.operation(buffer) if label.value is None else None
             if operation is not None:
                 wanted.setdefault(operation, []).append(label.name)
@@ -123,21 +126,49 @@ class KernelGraphs:
         show_nodes(part.lowered.given, arguments, visit)
         return found
 
-    def _observed(
-        self, made: CompiledGraph, arguments: Sequence[Any], watch: Collection[str], found: dict[str, torch.Tensor]
-    ) -> Any:
-        labels = {id(part): _labels(part.holding, self._given.graph, self._given.known_as) for part in made.parts}
+    def isolate(self, inputs: Values, given: Should) -> dict[str, torch.Tensor]:
+        """What each kernel stores if what those before it stored is overwritten with what is given, by name.
+
+        What is given is rounded to what the buffer holds: to float16, where the graph is in that.
+        """
+        arguments = self._copied(self._given.bind(inputs))
+        made = self._ready(arguments, replayed=False)
+        found: dict[str, torch.Tensor] = {}
+
+        def look(stored: Sequence[Stored]) -> None:
+            new = [item for item in stored if item.name not in found]  # what was overwritten may be shown once more
+            found.update({item.name: self._shown(item) for item in new})
+            for item in new:  # after all are copied: one may be part of another
+                tensor = given(item.name)
+                if tensor is not None and kind_of(tensor) == kind_of(found[item.name]):
+                    item.overwrite(tensor)
+
+        with self._running():
+            self._observed(made, arguments, look)
+        return found
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        with torch.set_grad_enabled(self._given.gradients), self._options.reductions():
+            try:
+                yield
+            except Exception as error:  # the compiled code raises whatever it meets
+                raise BackendError(f"backend 'inductor' can't run the program: {error}") from error
+
+    def _observed(self, made: CompiledGraph, arguments: Sequence[Any], look: Callable[[Sequence[Stored]], None]) -> Any:
+        """Run it, and show what each kernel has stored."""
+        labels = {id(part): self._labels(part) for part in made.parts}
 
         def observer(part: Part, inputs: list[Any]) -> Any:
-            def look(_: Kernel, buffer: str, tensor: torch.Tensor) -> None:
-                label = labels[id(part)][buffer]
-                if label.name in watch:
-                    found[label.name] = self._as_given(label.view(tensor).detach()).to("cpu", copy=True)
-
-            return part.watched(inputs, look)
+            own = labels[id(part)]
+            return part.watched(inputs, lambda _, held: look([own[name].of(tensor) for name, tensor in held.items()]))
 
         with made.observed_by(observer):
             return made(*arguments)
+
+    def _shown(self, stored: Stored) -> torch.Tensor:
+        """A copy of what is stored, as the reader's graph has it."""
+        return self._as_given(stored.tensor).to("cpu", copy=True)
 
     def _ready(self, arguments: Sequence[Any], *, replayed: bool = True) -> CompiledGraph:
         """The graph compiled for such inputs; its kernels called one by one if they are not to be replayed."""
@@ -158,8 +189,7 @@ class KernelGraphs:
         return widened(value) if self._options.use_fp16 else value
 
     def _labels(self, part: Part) -> Mapping[str, Label]:
-        known = {**{name: name for name in self._given.graph.known}, **self._given.known_as}
-        return part.holding.labels(known, self._given.graph.outputs)
+        return _labels(part.holding, self._given.graph, self._given.known_as)
 
 
 @dataclass(frozen=True)
@@ -298,9 +328,9 @@ def _backward(part: Part, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], Ba
     values: dict[str, torch.Tensor] = {}
     expected: dict[str, torch.Tensor] = {}
 
-    def look(_: Kernel, buffer: str, tensor: torch.Tensor) -> None:
-        label = labels[buffer]
-        values[label.name] = label.view(tensor.detach()).to("cpu", copy=True)
+    def look(_: Kernel, held: Mapping[str, torch.Tensor]) -> None:
+        stored = [labels[name].of(tensor) for name, tensor in held.items()]
+        values.update({item.name: item.tensor.to("cpu", copy=True) for item in stored})
 
     def named(results: Sequence[Any]) -> dict[str, torch.Tensor]:
         flat: Any = given.output_node().args[0]

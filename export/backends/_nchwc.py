@@ -34,6 +34,13 @@ class Unblocked:
         plain = blocks.movedim(-1, 2).reshape(batch, padded, *space)
         return plain[:, : self.channels]
 
+    def back(self, tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """Undo it, with zeros in the channels that fill the last block; `before` has the shape that it had."""
+        batch, padded, *space = before.shape
+        plain = tensor.new_zeros(batch, padded, *space)
+        plain[:, : self.channels] = tensor
+        return plain.reshape(batch, padded // self.block, self.block, *space).movedim(2, -1).reshape(before.shape)
+
 
 def held_by(node: Node, exported: Graph) -> str | None:
     """The exported value that a blocked node makes.

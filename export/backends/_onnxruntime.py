@@ -17,20 +17,21 @@ import onnxruntime as ort
 import torch
 from onnx_ir.passes.common import ShapeInferencePass
 
+from .._cutting import AGAIN
 from .._errors import BackendError
 from .._from_onnx import graph_from_onnx
 from .._graph import Graph
 from .._program import Program
 from .._sizes import value_sizes
-from ._backend import Compiled, Stage, Values
+from ._backend import Compiled, Should, Stage, Values
 from ._files import DATA, first_line, in_folder, write_model
-from ._forms import Form, forms
+from ._forms import Form, Kind, forms, kind_of
 from ._nchwc import DOMAIN
 from ._ort_options import CPU, TENSORRT, OrtOptions
 from ._ort_probe import block_size
 from ._ort_profile import seconds_of
-from ._ort_run import feeds_of, run
-from ._ort_values import is_plain, to_torch
+from ._ort_run import OrtValues, feeds_of, run
+from ._ort_values import is_plain, to_ort, to_torch
 from ._segments import cut, in_order_of, segments, type_proto
 
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -94,22 +95,63 @@ class OnnxRuntimeBackend:
 
     def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Observes.observe`: the graph that was saved runs part by part, with optimisations off."""
+        return self._walk(compiled, inputs, buffer, buffer)
+
+    def isolate(
+        self, compiled: Compiled, inputs: Values, given: Should, *, buffer: int
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `Isolates.isolate`: as `observe`, but for what the nodes of a part read."""
+        return self._walk(compiled, inputs, buffer, buffer // 2, given)  # the other half is for what is given
+
+    def _walk(
+        self, compiled: Compiled, inputs: Values, buffer: int, made: int, given: Should | None = None
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each value, part by part of `made` bytes; what nodes read is the given one, where there is one."""
         handle: _Handle = compiled.handle
         live = feeds_of(handle.inputs, inputs)
         handle.make_room(buffer)
-        parts = segments(compiled.graph, handle.order, value_sizes(compiled.graph, inputs), buffer)
+        parts = segments(compiled.graph, handle.order, value_sizes(compiled.graph, inputs), made)
         needed = _last_uses(compiled.graph, parts)
         for number, part in enumerate(parts):
             keep = handle.weights <= buffer
-            session = handle.part(tuple(part)) or self._part(handle, compiled.graph, part, live, keep=keep)
-            found = run(session, {entry.name: live[entry.name] for entry in session.get_inputs()}, self._device)
+            should = {} if given is None else _asked(compiled.graph, part, given)
+            found, fed = self._ran(handle, compiled.graph, part, live, should, keep=keep)
             for name in list(found):
                 value = found.pop(name)
                 if needed.get(name, -1) > number:
-                    live[name] = value
+                    live[name] = fed.get(name, value)
                 if is_plain(value):
                     yield name, handle.shown(name, to_torch(value))
             live = {name: value for name, value in live.items() if needed.get(name, -1) > number}
+
+    def _ran(
+        self,
+        handle: "_Handle",
+        graph: Graph,
+        part: Sequence[int],
+        live: OrtValues,
+        should: Values,
+        *,
+        keep: bool,
+    ) -> tuple[dict[str, ort.OrtValue], OrtValues]:
+        """What the nodes of a part make, and what is to be read in place of it.
+
+        In which form a value is made is known once it was seen; and it may be another one, once what its node reads is
+        given. So this runs again until that stays as it is; each time, it does so for one value more at least.
+        """
+        inside = {name for index in part for name in graph.nodes[index].reads}
+        fed, found = handle.held(should), {}
+        for _ in (*part, None):
+            forms = {name: handle.seen[name] for name in fed if name in inside}
+            feeds = {**live, **fed}
+            session = handle.part(part, forms) or self._part(handle, graph, part, feeds, forms, keep=keep)
+            made = run(session, {entry.name: feeds[entry.name] for entry in session.get_inputs()}, self._device)
+            found = {name.removesuffix(AGAIN): value for name, value in made.items()}
+            handle.see(found)
+            fed = handle.held(should)
+            if forms == {name: handle.seen[name] for name in fed if name in inside}:
+                break
+        return found, fed
 
     def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
         """See `Profiles.profile`: the graph that runs is run once more by itself, with nothing observed.
@@ -125,14 +167,22 @@ class OnnxRuntimeBackend:
         return {node.name: found[node.name] for node in compiled.graph.nodes if node.name in found}
 
     def _part(
-        self, handle: "_Handle", graph: Graph, part: Sequence[int], live: Mapping[str, ort.OrtValue], *, keep: bool
+        self,
+        handle: "_Handle",
+        graph: Graph,
+        part: Sequence[int],
+        feeds: OrtValues,
+        fed: Collection[str],
+        *,
+        keep: bool,
     ) -> ort.InferenceSession:
-        model = cut(handle.model, graph, part, {name: type_proto(value.data_type()) for name, value in live.items()})
+        types = {name: type_proto(value.data_type()) for name, value in feeds.items()}
+        model = cut(handle.model, graph, part, types, fed)
         path = handle.path.with_name(f"part-{handle.path.name}")
         onnx.save(model, path)
         session = self._session(path, _OFF)
         if keep:
-            handle.parts[tuple(part)] = session
+            handle.parts[tuple(part), frozenset(fed)] = session
         return session
 
     def _session(
@@ -186,15 +236,18 @@ class _Handle:
         path: the file of the graph that the session runs.
         order: the indices of its nodes in the order in which they are observed.
         forms: what the values are that the exported graph has in another form, by name.
-        parts: sessions that observe parts of it, by the indices of their nodes.
+        parts: sessions that observe parts of it, by the indices of their nodes and the values that these are given.
+        running: the session that runs it undisturbed, if there is one at the moment.
+        seen: the type and the shape in which values were last made, by name.
     """
 
     start: Callable[[], ort.InferenceSession]
     path: Path
     order: Sequence[int]
     forms: Mapping[str, Form] = field(default_factory=dict)
-    parts: dict[tuple[int, ...], ort.InferenceSession] = field(default_factory=dict)
+    parts: dict[tuple[tuple[int, ...], frozenset[str]], ort.InferenceSession] = field(default_factory=dict)
     running: ort.InferenceSession | None = None
+    seen: dict[str, Kind] = field(default_factory=dict)
 
     @property
     def session(self) -> ort.InferenceSession:
@@ -221,10 +274,27 @@ class _Handle:
 
     def shown(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """A value of the graph in the form that the exported graph has it in."""
-        return self.forms[name].undo(tensor) if name in self.forms else tensor
+        return self._form(name).undo(tensor)
 
-    def part(self, nodes: tuple[int, ...]) -> ort.InferenceSession | None:
-        return self.parts.get(nodes)
+    def _form(self, name: str) -> Form:
+        return self.forms.get(name, Form(name))
+
+    def held(self, values: Values) -> dict[str, ort.OrtValue]:
+        """What `shown` shows as `values`, for those whose form is known and that could be so shown, by name."""
+        found = {}
+        for name, tensor in values.items():
+            made = self._form(name).redo(tensor, self.seen[name]) if name in self.seen else None
+            if made is not None:
+                found[name] = to_ort(made)
+        return found
+
+    def see(self, values: OrtValues) -> None:
+        """Note in which form values are made."""
+        self.seen |= {name: kind_of(to_torch(value)) for name, value in values.items() if is_plain(value)}
+
+    def part(self, nodes: Sequence[int], fed: Collection[str]) -> ort.InferenceSession | None:
+        """The session of some nodes that are given some values, if it was kept."""
+        return self.parts.get((tuple(nodes), frozenset(fed)))
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -239,6 +309,13 @@ def _with_shapes(program: Program) -> Graph:
 def _numbers(model: ir.Model, name: str) -> list[int] | None:
     held = model.graph.initializers.get(name)
     return None if held is None or held.const_value is None else held.const_value.numpy().tolist()
+
+
+def _asked(graph: Graph, part: Sequence[int], given: Should) -> dict[str, torch.Tensor]:
+    """What the values should be that nodes of a part make and any node reads; constants are what they are."""
+    nodes = (graph.nodes[index] for index in part)
+    names = (name for node in nodes if node.op != "Constant" for name in node.outputs if name in graph.consumers)
+    return {name: tensor for name in names if (tensor := given(name)) is not None}
 
 
 def _last_uses(graph: Graph, parts: Sequence[Sequence[int]]) -> dict[str, int]:

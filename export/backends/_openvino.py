@@ -19,8 +19,9 @@ from .._errors import BackendError
 from .._graph import Graph
 from .._hint import hint
 from .._program import Program
-from ._backend import Compiled, Stage, Values
+from ._backend import Compiled, Should, Stage, Values
 from ._files import in_folder, write_model
+from ._isolate import CutProgram
 from ._layers import Border, Executed, Owners, Port, alike, owners_of, spread
 from ._scalars import move_scalars
 
@@ -51,7 +52,20 @@ class OpenVinoBackend:
         """See `Backend.compile`."""
         return in_folder(partial(self._compile, program))
 
-    def _compile(self, program: Program, folder: Path) -> Compiled:
+    def isolate(
+        self,
+        compiled: Compiled,
+        inputs: Values,
+        given: Should,
+        *,
+        buffer: int,  # noqa: ARG002  OpenVINO gives all outputs at once
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `Isolates.isolate`: the program is compiled once more, cut at the values that are given."""
+        cut = CutProgram.of(compiled.handle.program, compiled, inputs, given, optimize=True)
+        made = in_folder(partial(self._compile, cut.program, watched=False))
+        return cut.shown(self.run(made, cut.inputs))
+
+    def _compile(self, program: Program, folder: Path, *, watched: bool = True) -> Compiled:
         path = write_model(program.model, folder / "program.onnx")
         with _one_sentence("refuses the program"):
             model = ov.Core().read_model(path)
@@ -59,8 +73,8 @@ class OpenVinoBackend:
         owners = owners_of(model, exported)
         plain = self._watching(model, (), owners)
         layers = plain.layers
-        runs, found = self._search(model, owners, layers, layers.borders(exported))
-        handle = _Handle(plain.compiled, tuple(run.compiled for run in runs))
+        runs, found = self._search(model, owners, layers, layers.borders(exported)) if watched else ([], {})
+        handle = _Handle(program, plain.compiled, tuple(run.compiled for run in runs))
         graph = layers.graph(exported, found)
         notes = (*self._notes(plain.compiled), *_of_doubles(exported, self.device))
         return Compiled(graph, handle, layers.origins(exported, found), notes=notes)
@@ -172,6 +186,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Handle:
+    program: Program
     plain: ov.CompiledModel
     observing: tuple[ov.CompiledModel, ...]
 

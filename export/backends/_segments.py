@@ -2,10 +2,11 @@
 
 import heapq
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 
+from .._cutting import AGAIN
 from .._graph import Graph
 
 _TYPES = {"float": "FLOAT", "double": "DOUBLE"}
@@ -63,7 +64,11 @@ def segments(graph: Graph, order: Sequence[int], sizes: Mapping[str, int], buffe
 
 
 def cut(
-    model: onnx.ModelProto, graph: Graph, nodes: Sequence[int], types: Mapping[str, onnx.TypeProto]
+    model: onnx.ModelProto,
+    graph: Graph,
+    nodes: Sequence[int],
+    types: Mapping[str, onnx.TypeProto],
+    fed: Collection[str] = (),
 ) -> onnx.ModelProto:
     """The model of some nodes alone: what they read of others is an input, and all that they make is an output.
 
@@ -71,18 +76,23 @@ def cut(
         model: the whole; its weights may stand in a file beside it.
         graph: the same as `Graph`.
         nodes: the indices of the nodes that are wanted, in an order in which they can run.
-        types: of the values that they read and do not make, by name, weights aside.
+        types: of the values that they read and do not make, by name, weights aside; and of those that are fed.
+        fed: the names of values that one of the nodes makes and others read: they are inputs, too, and what is made is
+            an output with `AGAIN` behind its name.
     """
     made = [name for index in nodes for name in graph.nodes[index].outputs if name]
-    read = {name for index in nodes for name in graph.nodes[index].reads} - {*made}
+    read = {name for index in nodes for name in graph.nodes[index].reads} - ({*made} - {*fed})
     part = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     part.graph.name = model.graph.name
     part.graph.node.extend(model.graph.node[index] for index in nodes)
+    again = {name: name + AGAIN for name in fed}
+    for node in part.graph.node if again else ():
+        node.output[:] = [again.get(name, name) for name in node.output]
     part.graph.initializer.extend(held for held in model.graph.initializer if held.name in read)
     part.graph.sparse_initializer.extend(held for held in model.graph.sparse_initializer if held.values.name in read)
     part.graph.input.extend(onnx.ValueInfoProto(name=name, type=types[name]) for name in sorted(read & types.keys()))
     # A value without a type is typed by the runtime's own inference.
-    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    part.graph.output.extend(onnx.ValueInfoProto(name=again.get(name, name)) for name in made)
     return part
 
 

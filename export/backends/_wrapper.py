@@ -16,19 +16,19 @@ from .._errors import BackendError
 from ._kernels import Kernel
 
 _LOOK = "filch_look"
-Look = Callable[[Kernel, str, torch.Tensor], None]
+Look = Callable[[Kernel, Mapping[str, torch.Tensor]], None]
 
 
 def watched(module: ModuleType, kernels: Sequence[Kernel]) -> Callable[[list[Any], Look], Any]:
-    """A copy of the generated `module.call` that shows each buffer right after its kernel.
+    """A copy of the generated `module.call` that shows the buffers that a kernel wrote right after it.
 
     Args:
         module: the generated code.
         kernels: what it calls.
 
     Returns:
-        takes what `call` takes (a list, which it empties) and what to call with each kernel, buffer's name and buffer;
-        later kernels may write over the buffer.
+        takes what `call` takes (a list, which it empties) and what to call with each kernel and its buffers, by name:
+        more than once, where the code takes apart what a kernel returned. Later kernels may write over a buffer.
 
     Raises:
         BackendError: the code is not as Inductor wrote it up to now.
@@ -52,9 +52,7 @@ def watched(module: ModuleType, kernels: Sequence[Kernel]) -> Callable[[list[Any
 
 
 def _show(kernel: Kernel, held: Mapping[str, Any], look: Look) -> None:
-    for name in kernel.writes:
-        if isinstance(tensor := held.get(name), torch.Tensor):
-            look(kernel, name, tensor)
+    look(kernel, {name: tensor for name in kernel.writes if isinstance(tensor := held.get(name), torch.Tensor)})
 
 
 def _is_part(item: ast.stmt) -> bool:

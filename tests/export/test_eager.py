@@ -93,7 +93,7 @@ def test_deterministic_algorithms_are_on_in_the_run_alone(
     """Whatever the user had set is set again."""
     seen = []
 
-    def seeing(*args: Any) -> None:
+    def seeing(*args: Any, **how: Any) -> None:
         seen.append(torch.are_deterministic_algorithms_enabled())
 
     monkeypatch.setattr("filch.export.backends._eager.run_eager", seeing)
