@@ -1,7 +1,7 @@
 """Plants faults in a sound ONNX model, one node each, and keeps those that change what their node makes."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -60,11 +60,11 @@ class Draft:
         self.weights[name].CopyFrom(numpy_helper.from_array(array, name))
 
 
-def change_epsilon(draft: Draft) -> NodeProto:
+def change_epsilon(draft: Draft, choices: Sequence[float] = (1e-4, 1e-3, 1e-2, 1e-1)) -> NodeProto:
     """In a norm's attribute, or in the constant that an Add reads."""
     reads = lambda node: node.op_type == "Add" and draft.epsilons & set(node.input)  # noqa: E731
     node = draft.pick(lambda node: attribute(node, "epsilon") or reads(node))
-    new = draft.random.choice((1e-4, 1e-3, 1e-2, 1e-1))
+    new = draft.random.choice(choices)
     if reads(node):
         position = next(i for i, name in enumerate(node.input) if name in draft.epsilons)
         draft.give(node, position, np.full_like(draft.values[node.input[position]], new))
@@ -224,15 +224,27 @@ class Planter:
 
     def run_alone(self, draft: Draft, node: NodeProto) -> np.ndarray:
         weights = {name: numpy_helper.to_array(draft.weights[name]) for name in node.input if name in draft.weights}
-        values = {name: array for name, array in (self.values | weights).items() if name in node.input}
-        types = [(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in values.items()]
-        ends = (
-            [helper.make_tensor_value_info(*of) for of in types],
-            [helper.make_empty_tensor_value_info(node.output[0])],
-        )
-        graph = helper.make_graph([node], "alone", *ends)
-        model = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
-        return run(model, values, [])[node.output[0]]
+        return run_nodes([node], self.values | weights, self.model)[node.output[0]]
+
+
+def run_nodes(nodes: Sequence[NodeProto], values: Mapping[str, np.ndarray], like: ModelProto) -> dict[str, np.ndarray]:
+    """What the last of some nodes makes, by name, of what the others make and of `values`.
+
+    Args:
+        nodes: in order.
+        values: by name, more than they read if one likes.
+        like: has the versions of the operators.
+    """
+    reads, made = ({name for node in nodes for name in getattr(node, end)} for end in ("input", "output"))
+    given = {name: values[name] for name in sorted(reads - made - {""})}
+    types = [(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in given.items()]
+    ends = (
+        [helper.make_tensor_value_info(*of) for of in types],
+        [helper.make_empty_tensor_value_info(name) for name in nodes[-1].output],
+    )
+    graph = helper.make_graph(nodes, "alone", *ends)
+    model = helper.make_model(graph, opset_imports=like.opset_import, ir_version=like.ir_version)
+    return run(model, given, [])
 
 
 def run(model: ModelProto, inputs: Mapping[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
