@@ -11,11 +11,10 @@ from filch.export import BackendError, Graph, Node, Program, value_sizes
 from filch.export.backends import Backend, Compiled, Observes, Profiles, Refers, Stage, isolate
 from filch.steal import Records
 
-from ._computed import in_pairs
 from ._errors import CompareError
 from ._fates import fates_of
 from ._inputs import StolenCall, cast_inputs, cast_notes
-from ._judge import Judge, Run, in_order
+from ._judge import Judge, in_order
 from ._limits import Limits
 from ._local import Fed, Local
 from ._lowered import Lowered
@@ -23,9 +22,11 @@ from ._metrics import Difference, compare_tensors
 from ._modules import Modules, result_references
 from ._operators import operators_of
 from ._origins import Origins
+from ._pairs import in_pairs
 from ._references import Reference, References, Sources, stolen_tensors
 from ._report import Fate, ModuleRow, Operator, Row
 from ._rounding import Rounding
+from ._run import Run
 from ._tolerance import Tolerance
 from .truth import CallTruth, Truths, reduction_length
 
@@ -149,13 +150,14 @@ class Comparison:
         judge = Judge(run, sources, self._origins_of(stage), self._limits, modules, rounding)
         rows = judge.rows(observed)
         if self._truths is not None:
-            again = sources if sources.is_whole else self._sources(call, stage)
-            rows = self._with_local(run, rows, Fed(run, rows, again), self._truths)
+            fed = Fed(run, rows, sources if sources.is_whole else self._sources(call, stage))
+            rows = self._with_local(run, rows, fed, self._truths.alone(run.inputs, fed.known), spreads)
         return rows, judge.effect
 
-    def _with_local(self, run: Run, rows: list[Row], fed: Fed, truths: Truths) -> list[Row]:
+    def _with_local(
+        self, run: Run, rows: list[Row], fed: Fed, truth: CallTruth, spreads: dict[str, torch.Tensor]
+    ) -> list[Row]:
         """The rows, with what each node makes of what it should be given."""
-        truth = truths.alone(run.inputs, fed.known)
         local = Local(run, rows, fed, self._rounding(run, truth, fed.cut), self._measure)
         given = partial(
             isolate,
@@ -168,7 +170,7 @@ class Comparison:
             buffer=self._how.buffer,
         )
         try:
-            return local.rows(self._repeated(given, run.spreads))
+            return local.rows(self._repeated(given, spreads))
         except BackendError as error:
             self._noted[f"{run.stage} nodes were not run by themselves: {error}"] = None
             return rows
@@ -178,14 +180,8 @@ class Comparison:
         return compare_tensors(expected, actual, tolerance=tolerance)
 
     def _rounding(self, run: Run, truth: CallTruth, cut: Collection[str] = frozenset()) -> Rounding:
-        return Rounding(
-            truth,
-            run.graph,
-            partial(self._length, run.stage),
-            products=run.made.products,
-            cut=cut,
-            inputs=run.inputs,
-        )
+        length, lower = partial(self._length, run.stage), self._how.lower_precision
+        return Rounding(truth, run, length, lower_precision=lower, cut=cut)
 
     def _length(self, stage: Stage, node: Node) -> int:
         """How many numbers a node sums up at the most."""

@@ -8,6 +8,7 @@ import torch
 from filch.export import Original
 
 from ._derived import Derivation, Group
+from ._pairs import in_pairs
 
 Found = tuple[torch.Tensor, str]
 
@@ -99,8 +100,3 @@ class Computed:
         self._size += tensor.nbytes
         if was_whole:  # if it is no longer: all that was kept for a second graph
             self._let_go([*self._held])
-
-
-def in_pairs(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as ONNX graphs have them: pairs of real ones, in one dimension more."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

@@ -16,10 +16,11 @@ from filch.export.backends import Compiled
 from ._dynamo import filch
 from ._errors import CompareError
 from ._joined import joined
-from ._judge import Run, judge
+from ._judge import judge
 from ._limits import Limits
 from ._references import Reference
 from ._report import Report
+from ._run import Run
 from ._tolerance import Tolerance
 
 Loss = Callable[[Any], torch.Tensor]

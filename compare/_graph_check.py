@@ -11,14 +11,15 @@ from torch import fx, nn
 from filch.export import Graph, graph_from_fx
 from filch.export.backends import Backend, BackwardRun, Compiled, Refers, Stage
 
-from ._computed import in_pairs
 from ._fx_operators import fx_operators
-from ._judge import Run, judge, worst_effect
+from ._judge import judge, worst_effect
 from ._limits import Limits
 from ._metrics import Difference
 from ._origins import Origins
+from ._pairs import in_pairs
 from ._references import Reference
 from ._report import Report, Row
+from ._run import Run
 from ._tolerance import Tolerance
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]

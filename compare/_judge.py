@@ -2,62 +2,24 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import torch
 
 from filch.export import Graph, Node
-from filch.export.backends import Compiled, Stage
 
-from ._computed import in_pairs
 from ._limits import Limits
-from ._lowered import Lowered
 from ._metrics import Difference, compare_tensors, typical_magnitude
 from ._origins import Origins
+from ._pairs import in_pairs
 from ._references import Known, Reference
 from ._report import Row, Status
 from ._rounding import Rounding, with_truth
+from ._run import Run
 from ._spread import spread_of
 from ._tolerance import ANY_ERROR, Tolerance
-
-
-@dataclass(frozen=True)
-class Run:
-    """One observed run of a graph.
-
-    Attributes:
-        call: which call of the model.
-        stage: which of its graphs.
-        made: what ran.
-        inputs: what it was given, by name.
-        outputs: the outputs of the undisturbed run, by name.
-        seconds: how long each node takes, by its name, where that was asked for.
-        lowered: what has the model's values in another precision, where that is allowed.
-        statistics: whether to say what each value and its reference are like.
-        spreads: by name, how far the elements of a value were from themselves in further runs, while it is judged.
-    """
-
-    call: int
-    stage: Stage
-    made: Compiled
-    inputs: Mapping[str, torch.Tensor]
-    outputs: Mapping[str, torch.Tensor]
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    lowered: Lowered | None = None
-    statistics: bool = False
-    spreads: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-    @property
-    def graph(self) -> Graph:
-        """The graph."""
-        return self.made.graph
-
-    def known_as(self, name: str) -> str:
-        """The name that a value has in the exported graph."""
-        lowered = self.lowered.same if self.lowered is not None else {}
-        return self.made.same.get(name, lowered.get(name, name))
 
 
 class Listener(Protocol):

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from ._computed import in_pairs
-from ._judge import Run, Source
+from ._judge import Source
 from ._metrics import Difference
+from ._pairs import in_pairs
 from ._report import Row
 from ._rounding import Rounding
+from ._run import Run
 from .truth import Judgement, Verdict, largest_distance, same
 
 

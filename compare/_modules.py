@@ -8,11 +8,11 @@ import torch
 from filch.export import Graph, Port, Program
 from filch.steal import Records
 
-from ._computed import in_pairs
 from ._inferred import Inference
 from ._inputs import StolenCall
 from ._limits import Limits
 from ._metrics import compare_tensors
+from ._pairs import in_pairs
 from ._references import Reference, stolen_tensors
 from ._report import ModuleRow, Row
 

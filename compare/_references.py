@@ -9,9 +9,10 @@ import torch
 from filch.export import ExportError, Original, Program, value_sizes
 from filch.steal import Key, Records, argument_tensors, tensors
 
-from ._computed import Computed, in_pairs
+from ._computed import Computed
 from ._derived import Derivation
 from ._inputs import StolenCall, cast_notes
+from ._pairs import in_pairs
 
 
 @dataclass(frozen=True)

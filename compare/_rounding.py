@@ -1,53 +1,61 @@
 """Holds the values of one run against float64."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import torch
 
-from filch.export import Graph, Node
+from filch.export import Node
 
 from ._report import Row
+from ._run import Run
 from .truth import CallTruth, Judgement, judge, same, unit_of
 
 
 class Rounding:
     """Says of each value of a run, one after the other, whether it is off by more than rounding.
 
+    Values are rounded to the types that they have in the model, not to those of what is judged: a cast too many is a
+    fault. Where a lower precision is allowed, the coarsest type on the way to a value says how it is rounded.
+
     Args:
         truth: what the values are in float64.
-        graph: that ran.
-        length: how many numbers a node of it sums up at the most.
-        products: what products are rounded to, relative, where the backend rounds further than their types do.
+        run: what ran.
+        length: how many numbers a node sums up at the most.
+        lower_precision: whether a lower precision is allowed.
         cut: the names of values that the nodes that read them were given as they should be.
-        inputs: what the graph was given, by name.
     """
 
     def __init__(
         self,
         truth: CallTruth,
-        graph: Graph,
+        run: Run,
         length: Callable[[Node], int],
         *,
-        products: float = 0.0,
+        lower_precision: bool = False,
         cut: Collection[str] = frozenset(),
-        inputs: Mapping[str, torch.Tensor],
     ) -> None:
         self._truth = truth
+        self._run = run
         self._length = length
-        self._products = products
+        self._lower_precision = lower_precision
         self._cut = cut
+        graph = run.graph
         noted = {name: getattr(torch, graph.values[name].dtype or "", None) for name in graph.constants}
-        types = {**noted, **{name: tensor.dtype for name, tensor in inputs.items()}}
-        self._own = {name: unit_of(dtype) for name, dtype in types.items() if isinstance(dtype, torch.dtype)}
+        types = {**noted, **{name: tensor.dtype for name, tensor in run.inputs.items()}}
+        self._own = {name: self._unit(name, dtype) for name, dtype in types.items() if isinstance(dtype, torch.dtype)}
         self._units = dict(self._own)
 
+    def _unit(self, name: str, dtype: torch.dtype) -> float:
+        return unit_of(dtype) if self._lower_precision else self._truth.unit(self._run.known_as(name))
+
     def saw(self, node: Node, name: str, dtype: torch.dtype) -> None:
-        """Take note of what a node makes: the coarsest type on the way to a value says how it is rounded."""
-        self._own[name] = unit_of(dtype)
+        """Take note of what a node makes."""
+        self._own[name] = self._unit(name, dtype)
         read = [self._own.get(item, 0.0) if item in self._cut else self._units.get(item, 0.0) for item in node.reads]
-        rounded = self._products if self._products and self._length(node) > 1 else 0.0
-        self._units[name] = max(self._own[name], rounded, *read)
+        products = self._run.made.products
+        rounded = products if products and self._length(node) > 1 else 0.0
+        self._units[name] = max(self._own[name], rounded, *read, 0.0)
 
     def judged(  # noqa: PLR0917  made in one place
         self,

@@ -35,11 +35,12 @@ def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, torch.Tensor])
         if node.op_type == "Cast" and attribute.name == "to" and ir.DataType(attribute.i) in _FLOATS:
             attribute.i = onnx.TensorProto.DOUBLE
     outputs = [name for name in proto.output if name]
-    ends = [[helper.make_empty_tensor_value_info(name) for name in names] for names in (inputs, outputs)]
+    taken, made = ([helper.make_empty_tensor_value_info(name) for name in names] for names in (inputs, outputs))
     opsets = [helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
-    functions = [serde.serialize_function(function) for function in model.functions.values()]
+    called = node.op_identifier() in model.functions
+    functions = [serde.serialize_function(function) for function in model.functions.values()] if called else []
     whole = helper.make_model(
-        helper.make_graph([proto], "one", *ends), opset_imports=opsets, functions=functions, ir_version=10
+        helper.make_graph([proto], "one", taken, made), opset_imports=opsets, functions=functions, ir_version=10
     )
     try:
         with np.errstate(all="ignore"):  # an overflow is a result, which numpy would warn of

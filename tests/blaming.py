@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -103,18 +102,13 @@ def flipped(given):
 
 def compared(capture, program, **wanted):
     """Compare with the truth."""
-    wanted["truth"] = "float64"
-    known = inspect.signature(compare).parameters  # NEEDS THE INTERFACE: until `truth` and `repeats` are there
-    return compare(capture, program, **{name: value for name, value in wanted.items() if name in known})
+    return compare(capture, program, truth="float64", **wanted)
 
 
 def blamed(report):
-    """The rows whose own error is not rounding, and the first that changes from run to run; in order."""
+    """The rows whose own nodes make them wrong; were there none, the first that differs."""
     first = () if report.first_divergence is None else (report.first_divergence,)
-    introduced = getattr(report, "introduced", first)  # NEEDS THE INTERFACE
-    unstable = [row for row in report.rows if getattr(row, "unstable", False)][:1]  # NEEDS THE INTERFACE
-    rows = [*introduced, *(row for row in unstable if row not in introduced)]
-    return sorted(rows, key=lambda row: (row.call, row.index))
+    return [*(report.introduced or first)]
 
 
 def named_by(row, faults):
@@ -152,4 +146,4 @@ def judge(report, faults):
 def shows(report, row, fault):
     """Whether a row says what is wrong: in a call in which it is, and of noise, that it is unstable."""
     late = row.call - report.rows[0].call >= fault.since
-    return late and (fault.kind != NOISE or getattr(row, "unstable", True))  # NEEDS THE INTERFACE
+    return late and (fault.kind != NOISE or row.unstable)

@@ -9,7 +9,7 @@ import torch
 
 from filch.export import ExportError, Node, Original
 
-from .._computed import in_pairs
+from .._pairs import in_pairs
 
 Units = Mapping[str, float]
 Given = Callable[[str], torch.Tensor | None]

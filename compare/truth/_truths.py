@@ -69,6 +69,10 @@ class CallTruth:
             return None
         return Truth(value, noisy, self._units.get(name, unit_of(torch.float32)))
 
+    def unit(self, name: str) -> float:
+        """Half a unit in the last place of a value, relative, by its name in the exported graph; 0 if it has none."""
+        return self._units.get(name, 0.0)
+
     def done(self, name: str) -> None:
         """Say that a value will not be asked for again."""
         self._exact.done(name)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from filch.compare.truth import SUSPICIOUS, Truth, judge
+from filch.compare.truth import Truth, judge
+from filch.compare.truth._judgement import SUSPICIOUS
 
 UNIT = 2.0**-24
 
