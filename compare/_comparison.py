@@ -31,6 +31,7 @@ from ._tolerance import Tolerance
 from .truth import CallTruth, Truths, reduction_length
 
 T = TypeVar("T")
+_UNEXPLAINED = "run undisturbed, the {} graph gives other results (by up to {}): its rows do not explain these"
 _COPIES = 4  # float64 takes twice the room, and each value is had with noise, too
 Observed = Iterable[tuple[str, torch.Tensor]]
 
@@ -132,6 +133,8 @@ class Comparison:
             if judged is not None:
                 rows += judged[0]
                 effects.append(judged[1])
+                if judged[1] is not None and stage != [*self._made][-1]:
+                    self._noted[_UNEXPLAINED.format(stage, judged[1].problem or f"{judged[1].error_max:.1e}")] = None
         # What the observer does to the graph that really runs is what counts: where there is one, it comes last.
         return Found(rows, modules.rows, operators_of(self._given, call, rows), effects[-1])
 

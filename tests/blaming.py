@@ -106,9 +106,8 @@ def compared(capture, program, **wanted):
 
 
 def blamed(report):
-    """The rows whose own nodes make them wrong; were there none, the first that differs."""
-    first = () if report.first_divergence is None else (report.first_divergence,)
-    return [*(report.introduced or first)]
+    """The rows whose own nodes make them wrong."""
+    return list(report.introduced)
 
 
 def named_by(row, faults):

@@ -11,7 +11,7 @@ SUSPICIOUS = 2.0  # times the rounding level; clean runs of the zoo stay under i
 WRONG = 8.0
 _LARGEST, _TYPICAL = 4.0, 0.5  # units: what a correct function is off by at the worst (2 ulp), and on the average
 _SAMPLE = 2**18  # elements are enough to know how large they are
-_OUTLIER = 1000
+_GAP = 256  # times as large as the next smaller one: another kind of number
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,17 @@ def _finite(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _typical(moved: torch.Tensor) -> float:
-    """The root mean square, without what is over 1000 times the lower quartile: masks are so far from scores."""
+    """The root mean square, without masks.
+
+    Masks stand apart from scores by some powers of ten with nothing between, and would explain any difference in these.
+    """
     sample = moved[:: max(1, moved.numel() // _SAMPLE)]
-    sample = sample[sample > 0]
+    sample = sample[sample > 0].sort().values
     if not sample.numel():
         return 0.0
-    usual = sample[sample <= _OUTLIER * sample.kthvalue(1 + sample.numel() // 4).values]
-    return _mean(usual)
+    least = sample.numel() // 4  # what is below the gap has to be a fair part
+    gaps = (sample[least + 1 :] > _GAP * sample[least:-1]).nonzero()
+    return _mean(sample[: least + 1 + int(gaps[0])] if gaps.numel() else sample)
 
 
 def _largest(tensor: torch.Tensor) -> float:

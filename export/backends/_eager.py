@@ -16,6 +16,7 @@ from .._hint import hint
 from .._program import Program
 from ._backend import Compiled, Should, Stage, Values
 from ._forms import kind_of
+from ._tf32 import rounding_of_torch
 
 T = TypeVar("T")
 _ATTENTION = {
@@ -58,7 +59,7 @@ class EagerBackend:
                 "backend 'eager' runs the exported program, not its graph, and this graph was changed since"
             )
         self._refuse_what_has_no_effect(program.exported_program)
-        return Compiled(program.graph, self._moved(program.exported_program))
+        return Compiled(program.graph, self._moved(program.exported_program), products=rounding_of_torch(self.device))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""

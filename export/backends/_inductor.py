@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from .._program import Program
 from ._backend import Compiled, Should, Stage, Values
 from ._inductor_options import InductorOptions
 from ._kernel_graph import Given, KernelGraphs
+from ._tf32 import rounding_of_torch
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class InductorBackend:
         graphs = KernelGraphs(given, self.options)
         placeholders = {node.name: node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")}
         like = {name: _like(value) for name, value in placeholders.items() if isinstance(value, torch.Tensor)}
-        return graphs.compiled_for(bound(exported, like))
+        made = graphs.compiled_for(bound(exported, like))
+        return replace(made, products=rounding_of_torch(given.device))
 
     def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         """See `CompilesTorch.compile_graph`."""

@@ -33,6 +33,7 @@ from ._ort_profile import seconds_of
 from ._ort_run import OrtValues, feeds_of, run
 from ._ort_values import is_plain, to_ort, to_torch
 from ._segments import cut, in_order_of, segments, type_proto
+from ._tf32 import rounding_of_products
 
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 _UNBOUNDED = sys.maxsize
@@ -67,12 +68,19 @@ class OnnxRuntimeBackend:
         """Where values stay; None is the CPU."""
         return None if self.provider == CPU else "cuda"
 
+    @property
+    def _products(self) -> float:
+        """See `Compiled.products`: CUDA's provider takes TF32 unless it is told not to, and so does TensorRT."""
+        told = self.options.told(replay=False).get("use_tf32")
+        return 0.0 if self.provider == CPU or told == "0" else rounding_of_products()
+
     def _compile(self, program: Program, folder: Path, *, optimize: bool) -> Compiled:
         source = write_model(program.model, folder / _PROGRAM)
         before = program.graph
         if not optimize:
             start = partial(self._session, source, _OFF)
-            return Compiled(before, _Handle(start, source, range(len(before.nodes)), running=start()))
+            handle = _Handle(start, source, range(len(before.nodes)), running=start())
+            return Compiled(before, handle, products=self._products)
         runs = folder / "optimized.onnx"
         start = partial(self._session, source, self.options.graph_level, replay=True)
         session = start(save_to=runs)
@@ -81,7 +89,8 @@ class OnnxRuntimeBackend:
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
         known = forms(_with_shapes(program) if block else before, graph, partial(_numbers, model), block)
         handle = _Handle(start, runs, in_order_of(graph, list(before.producer)), known, running=session)
-        return Compiled(graph, handle, same={name: form.value for name, form in known.items()})
+        same = {name: form.value for name, form in known.items()}
+        return Compiled(graph, handle, same=same, products=self._products)
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
