@@ -11,6 +11,7 @@ from filch.export import ExportError, Node, Original
 
 from .._pairs import in_pairs
 
+_WIDE = 3.0**0.5  # a uniform distribution that wide has a root mean square of 1
 Units = Mapping[str, float]
 Given = Callable[[str], torch.Tensor | None]
 
@@ -41,7 +42,8 @@ class Whole:
         original: the program.
         inputs: what it is called with, by name.
         wanted: the names of the values that will be asked for.
-        units: if everything that is read is to be off by half a unit in the last place, up or down: that unit, by name.
+        units: if everything that is read is to be off by about half a unit in the last place, up or down: that unit,
+            by name.
         keep: whether all is held, to be asked for once more.
     """
 
@@ -175,7 +177,7 @@ def inputs_of(
 
 
 def reading(units: Units | None) -> Callable[[str, Any], Any]:
-    """What is read of a value in float64: it, or it with every number off by half a unit in the last place."""
+    """What is read of a value in float64: it, or it with every number off by about half a unit in the last place."""
 
     def exact(_: str, value: Any) -> Any:
         return value
@@ -184,9 +186,9 @@ def reading(units: Units | None) -> Callable[[str, Any], Any]:
         unit = None if units is None else units.get(name)
         if unit is None or not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
             return value
-        signs = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # whoever reads it reads the same
-        up = torch.empty(value.shape, dtype=torch.uint8).random_(0, 2, generator=signs).to(torch.float64)
-        return value * up.mul_(2.0 * unit).add_(1.0 - unit)
+        random = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # whoever reads it reads the same
+        amount = torch.rand(value.shape, generator=random, dtype=torch.float64).mul_(2).sub_(1).mul_(_WIDE * unit)
+        return value * amount.add_(1.0)
 
     return exact if units is None else off
 
