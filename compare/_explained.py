@@ -11,6 +11,7 @@ from .truth import Judgement
 
 _GROWTH = 10.0  # times as large as what a node is given is worth a word
 _MOST = 5
+_TEN = 10
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,12 @@ class Explanation:
         if self.starts is None:
             return f"{sound}No node is wrong by itself."
         row, local = self.starts, self.starts.local
-        given = "given what it should be" if row.kind != "constant" else "which does not depend on the inputs"
+        given = "given what it should be, its result is"
         changes = ""
         if row.unstable and local is not None and local.spread is not None:
             changes = f"; it changes from run to run, by up to {local.spread:.1e}"
         what = _amount(local, row.dtype) if local is not None else ""
-        return f"{sound}Divergence starts at {_named(row)}: {given}, {what}{changes}."
+        return f"{sound}Divergence starts at {_named(row)}: {given} {what}{changes}."
 
     def _several(self) -> str:
         if not self.others:
@@ -177,11 +178,9 @@ def _amount(judgement: Judgement, dtype: str | None) -> str:
     if not math.isfinite(judgement.ratio):
         return judgement.note
     if judgement.note:
-        return f"it is off by {judgement.error:.1e} ({judgement.note})"
-    return (
-        f"it is {judgement.error:.1e} from float64, {judgement.ratio:.3g} times {dtype or ''} rounding "
-        f"(eager is {judgement.eager:.1e} off)"
-    )
+        return f"off by {judgement.error:.1e} ({judgement.note})"
+    times = f"{judgement.ratio:.1f}" if judgement.ratio < _TEN else f"{judgement.ratio:,.0f}"
+    return f"{judgement.error:.1e} from float64, {times} times {dtype} rounding (eager: {judgement.eager:.1e})"
 
 
 def _named(row: Row) -> str:

@@ -32,15 +32,18 @@ def _findings(report: Report, stage: Stage) -> dict[str, tuple[Finding, ...]]:
 
 
 def _finding(row: Row, *, first: bool) -> Finding:
+    measured = row.difference.measures if row.difference is not None and row.error is not None else {}
+    judged = {"times rounding": row.truth, "own times rounding": row.local}
+    text = str(row.difference) if row.difference is not None else row.reason
     return Finding(
         status=row.status,
         call=row.call,
         kind=row.kind,
         error=row.error,
         first=first,
-        text=str(row.difference) if row.difference is not None else row.reason,
+        text=text if row.local is None else f"{text}; by itself {row.local}",
         evidence=row.evidence,
-        measures=row.difference.measures if row.difference is not None and row.error is not None else {},
+        measures=measured | {name: item.ratio for name, item in judged.items() if item is not None},
         seconds=row.seconds,
         expected=row.spread.expected if row.spread is not None else None,
         actual=row.spread.actual if row.spread is not None else None,

@@ -1,13 +1,22 @@
 """Whether a difference is more than rounding, and which node it is of: judged by float64."""
 
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
+from fakes import WrongBackend
 from torch import nn
 
+from filch.compare import compare, load_report
 from filch.compare.truth import Truth, judge
 from filch.compare.truth._judgement import SUSPICIOUS
+from filch.export import Program, export
+from filch.steal import Capture, FilchError, steal_forward
 
 UNIT = 2.0**-24
 
@@ -115,3 +124,94 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(self.norm(self.act(self.up(x)))).softmax(-1)
+
+
+@pytest.fixture(scope="module")
+def subject() -> tuple[Capture, Program]:
+    """What was stolen from the net, and its program."""
+    torch.manual_seed(0)
+    model, x = Net().eval(), torch.randn(8, 16)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+    return capture, export(model, (x,))
+
+
+def with_epsilon(program: Program, epsilon: float) -> Program:
+    """Another epsilon in the norm."""
+    model = program.model.clone()
+    (norm,) = (node for node in model.graph if node.op_type == "LayerNormalization")
+    norm.attributes["epsilon"] = ir.AttrFloat32("epsilon", epsilon)
+    return replace(program, model=model)
+
+
+def test_rounding_alone_is_close(subject: tuple[Capture, Program]) -> None:
+    """Every node of both graphs was run by itself, and nothing is blamed."""
+    report = compare(*subject, truth="float64")
+
+    assert report.close
+    assert not report.introduced
+    assert all(row.local is not None and row.local.sound for row in report.rows if row.kind != "output")
+    assert "Rounding explains all differences" in str(report).replace("\n", " ")
+
+
+def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) -> None:
+    """The norm is wrong by itself, what follows is not; the words say so, and so does the JSON."""
+    capture, program = subject
+
+    report = compare(capture, with_epsilon(program, 1e-3), truth="float64")
+
+    exported = [row for row in report.rows if row.stage == "exported" and row.kind != "output"]
+    assert {row.op for row in report.introduced} == {"LayerNormalization"}
+    assert [row.op for row in exported if row.diverged and not row.introduced] == ["Gemm", "Softmax"]
+    assert report.first_divergence is report.introduced[0]
+    assert not report.close
+    text = " ".join(str(report).split())
+    assert "Divergence starts at `node_layer_norm` in `norm` (LayerNormalization" in text
+    assert report.introduced[0].local is not None
+    assert f"{report.introduced[0].local.error:.1e} from float64" in text
+    assert "inherited" in text
+    told = json.loads(report.to_json())["explanation"]
+    assert told["text"] in text
+    assert (told["starts"]["node"], told["results"][0]["value"]) == ("node_layer_norm", program.graph.outputs[0])
+
+
+def test_a_report_is_read_back_with_what_was_judged(subject: tuple[Capture, Program], tmp_path: Path) -> None:
+    """The judgements are data."""
+    report = compare(subject[0], with_epsilon(subject[1], 1e-3), truth="float64")
+    report.to_json(tmp_path / "report.json")
+
+    assert load_report(tmp_path / "report.json").rows == report.rows
+
+
+def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Capture, Program]) -> None:
+    """It is one, and the report is not close."""
+    capture, program = subject
+    wrong = WrongBackend({"gelu": lambda tensor: tensor * 1.001}, observed_only=True)
+
+    report = compare(capture, program, backend=wrong, truth="float64")
+
+    assert [row.value for row in report.introduced] == ["gelu"]
+    assert "No result of the model is off by more than rounding for it." in " ".join(str(report).split())
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ({"truth": "float32"}, "truth is 'float64' or None"),
+        ({"truth": "float64", "tolerance": 1e-3}, "either truth judges or a tolerance"),
+        ({"repeats": 2}, "add truth='float64'"),
+        ({"truth": "float64", "repeats": 0}, "repeats is a number of runs"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    subject: tuple[Capture, Program], how: dict[str, Any], problem: str
+) -> None:
+    """In one sentence."""
+    with pytest.raises(FilchError, match=problem):
+        compare(*subject, **how)
+
+
+def test_truth_needs_the_exported_program(subject: tuple[Capture, Program]) -> None:
+    """A bare ONNX file does not say what the model computes."""
+    with pytest.raises(FilchError, match="truth needs the exported program"):
+        compare(subject[0], replace(subject[1], original=None), truth="float64")
