@@ -35,6 +35,9 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
         "backend": report.backend,
         "reference": report.reference,
         "program": report.program,
+        "options": report.options,
+        "tolerance": None if report.tolerance is None else asdict(report.tolerance),
+        "lower_precision": report.lower_precision,
         "close": report.close,
         "undisturbed": report.undisturbed,
         "headline": report.headline(),
@@ -49,7 +52,7 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
         "operators": [[_operation(item, places) for item in call] for call in report.operators],
         "graphs": {stage: graph_to_json(graph) for stage, graph in report.graphs.items()},
     }
-    return _written(json.dumps(_plain(contents), indent=1), path)
+    return _written(json.dumps(_plain(contents), indent=1, default=str), path)  # an option may be a dtype
 
 
 def _whole(row: Row) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What runs a program. A backend is one file here, or an entry point `filch.backends` of another package."""
 
-from ._backend import Backend, BackwardRun, Compiled, CompilesTorch, Observes, Profiles, Refers, Stage
+from ._backend import Backend, BackwardRun, Compiled, CompilesTorch, Observes, Profiles, Refers, Script, Scripted, Stage
 from ._registry import backend_names, get_backend
 
 __all__ = [
@@ -11,6 +11,8 @@ __all__ = [
     "Observes",
     "Profiles",
     "Refers",
+    "Script",
+    "Scripted",
     "Stage",
     "backend_names",
     "get_backend",

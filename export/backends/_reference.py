@@ -10,7 +10,11 @@ from onnx_ir import serde
 from .._arrays import array_to_torch, torch_to_array
 from .._errors import BackendError
 from .._program import Program
-from ._backend import Compiled, Stage, Values
+from ._backend import Compiled, Script, Stage, Values
+
+_CODE = """\
+def run(path, names, inputs):
+    return ReferenceEvaluator(str(path)).run(names, inputs)"""
 
 
 @dataclass(frozen=True)
@@ -39,3 +43,7 @@ class ReferenceBackend:
         wanted = {*compiled.graph.outputs, *watch}
         arrays = {name: value for name, value in found.items() if isinstance(value, np.ndarray | np.generic)}
         return {name: array_to_torch(array) for name, array in arrays.items() if name in wanted}
+
+    def script(self, *, optimize: bool) -> Script:  # noqa: ARG002  it never does
+        """See `Scripted.script`."""
+        return Script("onnx", ("from onnx.reference import ReferenceEvaluator",), _CODE, "onnx")
