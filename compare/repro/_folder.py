@@ -101,11 +101,9 @@ def write_folder(case: Case, error: float, told: Told, to: Path) -> None:
     Raises:
         CompareError: the script does not show it, or the disk refuses.
     """
-    limit = (
-        told.harmonic
-        if math.isinf(error)
-        else float(f"{max(_PART * error, told.harmonic if error > told.harmonic else 0.0):.1e}")
-    )
+    limit = told.harmonic
+    if not math.isinf(error):
+        limit = float(f"{max(_PART * error, limit if error > limit else 0.0):.1e}")
     title = f"{', '.join(dict.fromkeys(case.operators))} on {told.backend}: not {_TRUTHS[told.truth][0]}"
     with tempfile.TemporaryDirectory(prefix="filch-") as place:
         folder = Path(place)
@@ -137,7 +135,8 @@ def _summary(case: Case, told: Told) -> str:
     expected, why = _TRUTHS[told.truth]
     how = "optimised as repro.py says" if told.optimize else "with its optimisations off"
     return (
-        f"{told.backend} runs {case.size}, {how}, and gives something else than {expected}{f' ({why})' if why else ''}. "
+        f"{told.backend} runs {case.size}, {how}, and gives something else than {expected}"
+        f"{f' ({why})' if why else ''}. "
         f"{_CULPRITS[told.culprit].format(backend=told.backend)}"
         f"It was {told.before}; nodes, shapes and numbers were made less as long as the difference stayed."
     )

@@ -62,7 +62,7 @@ def giving(model: ir.Model, outputs: Collection[str]) -> ir.Model:
     graph.outputs.clear()
     graph.outputs.extend(kept)
     common.RemoveUnusedNodesPass()(model)
-    common.RemoveUnusedFunctionsPass()(model)
+    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     common.RemoveUnusedOpsetsPass()(model)
     read = [value for value in graph.inputs if value.uses()]
     graph.inputs.clear()

@@ -57,8 +57,8 @@ class Reduction:
 
     def fewer_nodes(self, cut: Cut) -> None:
         """Leave out nodes: what they made is then fed, as the model had it; then outputs."""
-        minimal(sorted(self._first.names), lambda names: self._takes(cut(names), trusted=True))
-        minimal(self.case.outputs, lambda names: self._takes(_with_outputs(self.case, names)))
+        minimal(sorted(self._first.names), lambda names: self._takes(cut(names), recorded=True))
+        minimal(self.case.outputs, lambda names: self._takes(_with_outputs(self.case, names), recorded=True))
 
     def smaller(self) -> None:
         """Make dimensions smaller and numbers simpler, where what the part should give then is known."""
@@ -80,19 +80,23 @@ class Reduction:
     def _first_of(self, cases: Iterable[Case | None]) -> None:
         next((case for case in cases if self._takes(case)), None)
 
-    def _takes(self, case: Case | None, *, trusted: bool = False) -> bool:
-        """Take a smaller part, if it is wrong as well; it is not tried once there were too many."""
+    def _takes(self, case: Case | None, *, recorded: bool = False) -> bool:
+        """Take a smaller part, if it is wrong as well; it is not tried once there were too many.
+
+        Args:
+            case: the part; None if there is no such.
+            recorded: whether it is fed with what the model had, so that what it should give is known twice.
+        """
         if case is None or self._left <= 0:
             return False
         self._left -= 1
         first, truth = self._first, self._first.truth
-        if trusted and truth != "model" and not self._runner.agrees(case, truth):
-            return False
-        error = self._runner.error(case, truth)
+        error = self._runner.wrong(case) if recorded else self._runner.error(case, truth)
         stays = error > 0 and error >= _STAYS * first.error and math.isfinite(error) == math.isfinite(first.error)
-        if stays:
-            self.case = case
-        return stays
+        if not stays or (recorded and truth != "model" and not self._runner.agrees(case, truth)):
+            return False
+        self.case = case
+        return True
 
 
 def _with_outputs(case: Case, names: Collection[str]) -> Case:
@@ -158,15 +162,15 @@ def _of_shape(function: fx.GraphModule, old: int, new: int) -> fx.GraphModule:
     made = copied(function)
     for node in made.graph.nodes:
         if node.op == "call_function":
-            node.args = tuple(
-                [_other(item, old, new) for item in arg] if isinstance(arg, list) else arg for arg in node.args
-            )
+            node.args = tuple(_other(arg, old, new) for arg in node.args)
     made.recompile()
     return made
 
 
-def _other(item: Any, old: int, new: int) -> Any:
-    return new if type(item) is int and item == old else item
+def _other(arg: Any, old: int, new: int) -> Any:
+    if not isinstance(arg, list):
+        return arg
+    return [new if type(item) is int and item == old else item for item in arg]
 
 
 def _simple(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

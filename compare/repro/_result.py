@@ -36,8 +36,8 @@ class Repro:
         truth: where the expected values are from: `model` (what the model itself had), `reference` (onnx's evaluator,
             which gives what the model had where that is known), `unoptimised` (the same runtime with its optimisations
             off, likewise) or `torch` (the operations of the exported program, run by the script itself).
-        culprit: what is to blame, as far as was seen: `translation` (PyTorch gives something else than the ONNX nodes,
-            which onnx's evaluator runs as the runtime does), `optimiser` (the same runtime is right with its optimisations
+        culprit: what is to blame, as far as was seen: `translation` (onnx's evaluator gives for the ONNX nodes what the
+            runtime gives, and PyTorch something else), `optimiser` (the same runtime is right with its optimisations
             off), `runtime` (it is not), `compiler` (of PyTorch), or `""`.
         before: the size of the part that was begun with.
         after: the size of what is left of it.

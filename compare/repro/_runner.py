@@ -31,11 +31,10 @@ class Runner:
         self._limits = limits
         self._optimize = optimize
         self._takes = takes
-        self.runs = 0
+        self._reference = get_backend("reference")
 
     def actual(self, case: Case) -> Tensors | None:
         """What the backend makes of it, by name; None if it can't be run."""
-        self.runs += 1
         if self._takes == "torch":
             return _tried(lambda: self._compiled(case))
         return _tried(lambda: _on(self._engine, case, optimize=self._optimize))
@@ -46,7 +45,7 @@ class Runner:
             return case.recorded or None
         if truth == "torch":
             return _tried(lambda: _in_eager(case))
-        engine = get_backend("reference") if truth == "reference" else self._engine
+        engine = self._reference if truth == "reference" else self._engine
         return _tried(lambda: _on(engine, case, optimize=False))
 
     def error(self, case: Case, truth: Truth) -> float:

@@ -18,6 +18,7 @@ from .._progress import step
 from .._tolerance import Tolerance, tolerance_for
 from ._find import find
 from ._folder import Told, write_folder
+from ._onnx_part import shaped
 from ._reduce import Reduction
 from ._result import Repro
 
@@ -79,6 +80,8 @@ def write_repro(
     case, truth = reduction.case, found.wrong.truth
     error = found.runner.error(case, truth)
     expected = found.runner.expected(case, truth) or {}
+    if case.model is not None:
+        case = replace(case, model=shaped(case.model.clone(), {**case.inputs, **expected}))
     if truth != "torch":  # whose script computes what is expected
         case = replace(case, function=None, weights={}, recorded=expected)
     dtype = expected[case.outputs[0]].dtype

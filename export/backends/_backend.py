@@ -120,8 +120,8 @@ class Script:
     Attributes:
         takes: what it runs: an ONNX file (`onnx`) or a Python function of tensors (`torch`).
         imports: the lines that import what `code` needs.
-        code: the function `run`. Of the path of an ONNX file, the names of outputs and the inputs by name, both as numpy
-            arrays, it returns the outputs in a list; of a function and its arguments by name, what the function returns.
+        code: the function `run`. Of the path of an ONNX file, the names of outputs and the inputs by name, which are
+            numpy arrays, it returns the outputs in a list; of a function and its arguments by name, what that returns.
         module: the library's import name; it has a `__version__`.
     """
 
