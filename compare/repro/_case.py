@@ -20,7 +20,7 @@ class Case:
     """A part of a program with what it is fed.
 
     Attributes:
-        inputs: what it is fed, by name.
+        inputs: what it is fed, by name; the ONNX model may do with less of it than the function.
         outputs: the names of what it gives.
         model: it as ONNX, its inputs called as in `inputs`; None if that is not what runs.
         function: it as operations of torch, where these are known and asked for: of the inputs and weights by name, it
@@ -44,6 +44,15 @@ class Case:
         program = Program(self.model)
         found = {name: program.constant(name) for name in self.model.graph.initializers}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    @property
+    def fed(self) -> Tensors:
+        """The inputs that the ONNX model takes."""
+        return (
+            {}
+            if self.model is None
+            else {item.name: self.inputs[item.name] for item in self.model.graph.inputs if item.name}
+        )
 
     @property
     def operators(self) -> tuple[str, ...]:

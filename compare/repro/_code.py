@@ -88,7 +88,7 @@ def script_of(case: Case, script: Script, what: str, limit: float) -> str:
         imports=_sorted(imports),
         functions="\n\n\n".join(functions),
         used=", ".join(used.values()),
-        compute=compute.format(outputs=outputs, fed=list(case.inputs)),
+        compute=compute.format(outputs=outputs, fed=list(case.fed)),
         outputs=outputs,
         limit=limit,
     )

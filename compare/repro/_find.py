@@ -59,7 +59,8 @@ def find(held: Records, program: Program, engine: Backend, call: StolenCall, *, 
         if wrong is not None:
             return Found(wrong, parts, runner, script, optimize)
     raise CompareError(
-        f"no repro: fed with what the model had, {node!r} alone and with its neighbours is right on {engine.name}"
+        f"no repro: fed with what the model had, {node!r} alone and with its neighbours is right on {engine.name}, "
+        "or can't be run"
     )
 
 
@@ -108,7 +109,9 @@ def _parts(
         around = grown(graph, around)
     near = [node for node in graph.nodes if node.name in around]
     values = dict.fromkeys(name for node in near for name in (*node.reads, *node.outputs) if name)
-    known = known_values(held, program, call, [name for name in values if name not in graph.fixed], limits)
+    asked = {name for node in near if node.name in begun for name in node.outputs}
+    wanted = [name for name in values if name in asked or name not in graph.fixed]
+    known = known_values(held, program, call, wanted, limits)
     if takes == "onnx" or original is None:
         return OnnxParts(program, known), begun
     return TorchParts(original, known), begun
@@ -117,15 +120,18 @@ def _parts(
 def _wrong(parts: OnnxParts | TorchParts, names: frozenset[str], runner: Runner) -> Wrong | None:
     """The smallest part around some nodes that is wrong, best where something says what parts of it should give."""
     first: Wrong | None = None
+    graph = parts.graph
+    fixed = any(graph.fixed.issuperset(node.outputs) for node in graph.nodes if node.name in names)
     for _ in range(_STEPS):
         case = parts.case(names)
         error = 0.0 if case is None else runner.wrong(case)
         if case is not None and error:
             truth = runner.truth(case)
+            found = Wrong(names, case, error, truth or "model", fixed=fixed)
             if truth is not None:
-                return Wrong(names, case, error, truth)
-            first = first or Wrong(names, case, error, "model")
-        more = grown(parts.graph, names)
+                return found
+            first = first or found
+        more = grown(graph, names)
         if more == names or len(more) > _NODES:
             break
         names = more

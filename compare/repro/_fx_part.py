@@ -36,7 +36,7 @@ class TorchParts:
         found = closed(self.graph, names, {*self._known, *self._weights})
         if found is None:
             return None
-        outputs = tuple(name for name in ends(self.graph, found) if name in self._known)
+        outputs = tuple(name for name in ends(self.graph, found, names) if name in self._known)
         return self.part([node.name for node in found], outputs)
 
     def part(self, names: Collection[str], outputs: Sequence[str]) -> Case | None:

@@ -27,18 +27,25 @@ def closed(graph: Graph, names: Collection[str], known: Collection[str]) -> list
     return [node for node in graph.nodes if node.name in wanted]
 
 
-def ends(graph: Graph, nodes: Collection[Node]) -> list[str]:
-    """The values that some nodes make for others, and those that nobody reads."""
+def ends(graph: Graph, nodes: Collection[Node], asked: Collection[str]) -> list[str]:
+    """The values that some nodes make for others, and those that nobody reads.
+
+    Not what does not depend on the inputs, but of the nodes that were asked for by name.
+    """
     inside = {node.name for node in nodes}
-    made = [name for node in nodes for name in node.outputs if name and name not in graph.fixed]
+    chosen = [node for node in nodes if node.name in asked or not graph.fixed.issuperset(node.outputs)]
+    made = [name for node in chosen for name in node.outputs if name]
     users = {name: {user.name for user in graph.consumers.get(name, ())} for name in made}
     return [name for name in made if name in graph.outputs or not users[name] or users[name] - inside]
 
 
 def grown(graph: Graph, names: Collection[str]) -> frozenset[str]:
-    """The nodes of these names, those just before and those just behind them."""
+    """The nodes of these names, those just before and behind them, and the rest of what they are translations of."""
     found = {*names}
+    targets = {node.target for node in graph.nodes if node.name in names and node.target}
     for node in graph.nodes:
+        if node.target in targets and not graph.fixed.issuperset(node.outputs):
+            found.add(node.name)
         if node.name in names:
             made = (graph.producer.get(name) for name in node.reads if name not in graph.fixed)
             found |= {before.name for before in made if before is not None}

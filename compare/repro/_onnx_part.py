@@ -38,7 +38,7 @@ class OnnxParts:
         nodes = closed(self.graph, names, self._known)
         if nodes is None:
             return None
-        outputs = tuple(name for name in ends(self.graph, nodes) if name in self._known)
+        outputs = tuple(name for name in ends(self.graph, nodes, names) if name in self._known)
         if not outputs:
             return None
         model = self._cutter.cut(nodes, {name for node in nodes for name in node.outputs if name})
@@ -48,11 +48,11 @@ class OnnxParts:
         return self._with_function(case, {node.target for node in nodes if node.target})
 
     def _with_function(self, case: Case, operations: Collection[str]) -> Case:
-        """The same with the operations of torch that it was translated from, if these begin and end where it does."""
+        """The same with the operations of torch that it was translated from, if these take and give the same values."""
         made = None if self._torch is None else self._torch.part(operations, case.outputs)
-        if made is None or not {*made.inputs} <= {*case.inputs}:
+        if made is None or not {*case.inputs} <= {*made.inputs}:
             return case
-        return replace(case, function=made.function, weights=made.weights)
+        return replace(case, inputs={**case.inputs, **made.inputs}, function=made.function, weights=made.weights)
 
 
 def giving(model: ir.Model, outputs: Collection[str]) -> ir.Model:

@@ -9,6 +9,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from onnx_ir import tensor_adapters
+from onnx_ir.passes import common
+from onnxscript import optimizer
 from torch import fx
 
 from .._minimal import minimal
@@ -32,12 +34,14 @@ class Wrong:
         case: it.
         error: the largest harmonic error.
         truth: what says so.
+        fixed: whether what is wrong may not depend on the inputs.
     """
 
     names: Collection[str]
     case: Case
     error: float
     truth: Truth
+    fixed: bool
 
 
 class Reduction:
@@ -56,9 +60,11 @@ class Reduction:
         self.case = wrong.case
 
     def fewer_nodes(self, cut: Cut) -> None:
-        """Leave out nodes: what they made is then fed, as the model had it; then outputs."""
+        """Leave out nodes: what they made is then fed, as the model had it; then outputs, and what does not change."""
         minimal(sorted(self._first.names), lambda names: self._takes(cut(names), recorded=True))
         minimal(self.case.outputs, lambda names: self._takes(_with_outputs(self.case, names), recorded=True))
+        if not self._first.fixed:
+            self._takes(_folded(self.case), recorded=True)
 
     def smaller(self) -> None:
         """Make dimensions smaller and numbers simpler, where what the part should give then is known."""
@@ -118,6 +124,16 @@ def _with_outputs(case: Case, names: Collection[str]) -> Case:
         function=function,
         recorded={name: tensor for name, tensor in case.recorded.items() if name in names},
     )
+
+
+def _folded(case: Case) -> Case | None:
+    """The same with what does not depend on the inputs computed beforehand; None if there is no such."""
+    if case.model is None:
+        return None
+    model = case.model.clone()
+    optimizer.fold_constants(model)
+    common.RemoveUnusedNodesPass()(model)
+    return replace(case, model=shaped(model, case.inputs)) if len(model.graph) < len(case.model.graph) else None
 
 
 def _sizes(case: Case, only_fed: bool) -> set[int]:  # noqa: FBT001  used above alone

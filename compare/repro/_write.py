@@ -83,7 +83,8 @@ def write_repro(
     if case.model is not None:
         case = replace(case, model=shaped(case.model.clone(), {**case.inputs, **expected}))
     if truth != "torch":  # whose script computes what is expected
-        case = replace(case, function=None, weights={}, recorded=expected)
+        inputs = case.inputs if case.model is None else case.fed
+        case = replace(case, inputs=inputs, function=None, weights={}, recorded=expected)
     dtype = expected[case.outputs[0]].dtype
     told = Told(
         backend=engine.name,
