@@ -24,6 +24,7 @@ from ._code import SHOWS, script_of, write_tensors
 from ._result import Culprit, Size, Truth
 
 _SECONDS = 600
+_SHOWN = 6  # operators in a title
 _PART = 0.1  # of the error is what a mended library may still show
 _TRUTHS: Mapping[Truth, tuple[str, str]] = {
     "model": ("what the PyTorch model had", ""),
@@ -104,7 +105,9 @@ def write_folder(case: Case, error: float, told: Told, to: Path) -> None:
     limit = told.harmonic
     if not math.isinf(error):
         limit = float(f"{max(_PART * error, limit if error > limit else 0.0):.1e}")
-    title = f"{', '.join(dict.fromkeys(case.operators))} on {told.backend}: not {_TRUTHS[told.truth][0]}"
+    operators = list(dict.fromkeys(case.operators))
+    what = ", ".join([*operators[:_SHOWN], *(["…"] if len(operators) > _SHOWN else [])])
+    title = f"{what} on {told.backend}: not {_TRUTHS[told.truth][0]}"
     with tempfile.TemporaryDirectory(prefix="filch-") as place:
         folder = Path(place)
         if case.model is not None:

@@ -88,8 +88,8 @@ def test_a_fusion_that_is_wrong_is_found_around_one_of_its_nodes_and_made_small(
     made = write_repro(given.dump, "model.onnx", erf, "grown", options=APPROXIMATE)
 
     assert (made.truth, made.culprit) == ("reference", "optimiser")
-    assert {"Erf", "Div", "Add"} < {*made.operators} < {"Erf", "Div", "Add", "Mul", "Cast", "Sub"}
-    assert made.before.nodes > made.after.nodes == 6
+    assert made.operators == ("Mul", "Div", "Erf", "Add", "Mul")
+    assert made.before.nodes > made.after.nodes
     assert made.before.elements > 2000 and made.after.elements < 10
     for folder in (tmp_path / "fused", tmp_path / "grown"):
         assert [*sorted(path.name for path in folder.iterdir())] == [
@@ -166,6 +166,31 @@ def coarse(module):
         node.target = lambda a, b: torch.ops.aten.add.Tensor(a.bfloat16(), b).float()
     made.recompile()
     return made
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("onnxruntime-cpu", {"session_options": "execution_mode=ORT_PARALLEL", "threads": 1, "level": "basic"}),
+        ("onnxruntime-cpu", {**APPROXIMATE, "disabled_optimizers": "MatMulAddFusion"}),
+        ("openvino", {"config": {"NUM_STREAMS": "1"}}),
+        ("reference", {}),
+    ],
+)
+def test_a_backend_without_filch_gives_the_same_numbers(given, tmp_path, name, options):
+    """What its script runs is what it runs, with the options that it was made with."""
+    backend = get_backend(name, **options)
+    script = backend.script(optimize=True)
+    (tmp_path / "script.py").write_text("\n".join([*script.imports, script.code]), "utf-8")
+    given.program.save(tmp_path / "model.onnx", original=False)
+    x = torch.randn(4, 8, 16)
+
+    (found,) = runpy.run_path(str(tmp_path / "script.py"))["run"](
+        tmp_path / "model.onnx", ["layer_norm"], {"x": x.numpy()}
+    )
+
+    expected = backend.run(backend.compile(given.program, optimize=True), {"x": x})["layer_norm"]
+    assert torch.equal(torch.from_numpy(found), expected)
 
 
 def test_what_a_compiler_of_torch_does_is_held_against_eager(given, tmp_path, monkeypatch):
