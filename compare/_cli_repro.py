@@ -38,6 +38,7 @@ def repro_command(
             options=found.options,
             tolerance=found.tolerance,
             call=row.call,
+            stage=row.stage,
         )
     if not quiet:
         typer.echo(f"written: {made}")

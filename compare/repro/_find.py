@@ -42,16 +42,36 @@ class Found:
     optimize: bool
 
 
-def find(held: Records, program: Program, engine: Backend, call: StolenCall, *, node: str, limits: Limits) -> Found:
+def find(
+    held: Records,
+    program: Program,
+    engine: Backend,
+    call: StolenCall,
+    *,
+    node: str,
+    limits: Limits,
+    stage: Stage | None = None,
+) -> Found:
     """The part around a node that is wrong when it runs alone, on what the model had.
+
+    Args:
+        held: the capture or dump.
+        program: the program.
+        engine: what runs it.
+        call: which call of the model.
+        node: a node of the exported graph or of the compiled one, or a value.
+        limits: the tolerance of each value.
+        stage: which of the graphs is wrong; None is the first one in which something is.
 
     Raises:
         CompareError: there is no such node, or nothing around it is wrong.
     """
     if not isinstance(engine, Scripted):
         raise CompareError(f"no repro: backend {engine.name!r} can't be run without Filch")
-    for stage, names in _places(program, engine, node):
-        optimize = stage == "compiled"
+    for place, names in _places(program, engine, node):
+        if stage not in (None, place):
+            continue
+        optimize = place == "compiled"
         script = engine.script(optimize=optimize)
         runner = Runner(engine, limits, optimize=optimize, takes=script.takes)
         parts, begun = _parts(held, program, call, names, limits, takes=script.takes)
@@ -98,8 +118,8 @@ def _parts(
 ) -> tuple[OnnxParts | TorchParts, frozenset[str]]:
     """What cuts parts out of the program, and the nodes to begin with, by the names that they have there."""
     graph = program.graph
-    original = program.exported_program
-    if takes == "onnx" or original is None:
+    original = program.exported_program if takes == "torch" else None
+    if original is None:
         begun = frozenset(names)
     else:
         begun = frozenset(node.target for node in graph.nodes if node.name in names and node.target)
@@ -112,9 +132,7 @@ def _parts(
     asked = {name for node in near if node.name in begun for name in node.outputs}
     wanted = [name for name in values if name in asked or name not in graph.fixed]
     known = known_values(held, program, call, wanted, limits)
-    if takes == "onnx" or original is None:
-        return OnnxParts(program, known), begun
-    return TorchParts(original, known), begun
+    return (OnnxParts(program, known) if original is None else TorchParts(original, known)), begun
 
 
 def _wrong(parts: OnnxParts | TorchParts, names: frozenset[str], runner: Runner) -> Wrong | None:

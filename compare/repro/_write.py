@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from filch.export import Program
-from filch.export.backends import Backend
+from filch.export.backends import Backend, Stage
 from filch.steal import Records, restore
 
 from .._compare import as_program, make_engine
@@ -35,6 +35,7 @@ def write_repro(
     options: Mapping[str, Any] | None = None,
     tolerance: float | Tolerance | None = None,
     call: int | None = None,
+    stage: Stage | None = None,
 ) -> Repro:
     """Write what a node computes as a folder small enough to send, which shows without Filch that the result is wrong.
 
@@ -53,6 +54,7 @@ def write_repro(
         options: what the backend, given by its name, is to be made with.
         tolerance: how far values may be apart; see `compare`.
         call: which call of the model; None is the first one.
+        stage: which graph is wrong, the `exported` or the `compiled` one; None is the first in which something is.
 
     Returns:
         what was written, and how small it is. The folder holds `repro.py`, which needs torch, onnx and the runtime
@@ -71,7 +73,7 @@ def write_repro(
     given, engine = as_program(program), make_engine(backend, options)
     limits = Limits(given.graph, tolerance)
     step("what is wrong alone", 0, 4)
-    found = find(held, given, engine, _call(held, given, call), node=node, limits=limits)
+    found = find(held, given, engine, _call(held, given, call), node=node, limits=limits, stage=stage)
     reduction = Reduction(found.runner, found.wrong, runs=_RUNS[found.script.takes])
     step("fewer nodes", 1, 4)
     reduction.fewer_nodes(found.parts.case)
