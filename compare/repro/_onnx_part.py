@@ -45,7 +45,7 @@ class OnnxParts:
         model = _bare(giving(model, outputs))
         inputs = {value.name: self._known[value.name] for value in model.graph.inputs if value.name}
         case = Case(inputs, outputs, shaped(model, inputs), recorded={name: self._known[name] for name in outputs})
-        return self._with_function(case, {node.target for node in nodes if node.target})
+        return self._with_function(case, {*outputs, *(node.target for node in nodes if node.target)})
 
     def _with_function(self, case: Case, operations: Collection[str]) -> Case:
         """The same with the operations of torch that it was translated from, if these take and give the same values."""
