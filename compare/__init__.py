@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ._sensitivity import Sensitivity
     from ._tolerance import Tolerance, default_tolerance
     from ._trial import Goal, Outcome
+    from .repro import Repro, write_repro
 
 __all__ = [
     "Checks",
@@ -40,6 +41,7 @@ __all__ = [
     "PassRow",
     "PrecisionReport",
     "Report",
+    "Repro",
     "Row",
     "Sensitivity",
     "Tolerance",
@@ -52,6 +54,7 @@ __all__ = [
     "keep_precise",
     "load_report",
     "tiny_llm",
+    "write_repro",
 ]
 
 _PLACES = {
@@ -69,6 +72,7 @@ _PLACES = {
     "PassRow": "_pass_row",
     "PrecisionReport": "_precision",
     "Report": "_report",
+    "Repro": "repro",
     "Row": "_report",
     "Sensitivity": "_sensitivity",
     "Tolerance": "_tolerance",
@@ -81,6 +85,7 @@ _PLACES = {
     "keep_precise": "_precision",
     "load_report": "_load_report",
     "tiny_llm": "_demo",
+    "write_repro": "repro",
 }
 
 

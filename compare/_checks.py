@@ -20,10 +20,10 @@ from ._golden import Golden
 from ._place import Place
 from ._rendering import excerpt
 from ._report import Report
-from ._repro import write_repro
 from ._subject import Subject
 from ._tolerance import Tolerance
 from ._verdict import verdict
+from .repro import write_comparison
 
 _DEFAULT = "onnxruntime-cpu"
 _AGAIN = "if that is meant, pytest --filch-update stores it anew"
@@ -193,7 +193,7 @@ class _Given:
         return replace(report, reference="eager PyTorch")  # where the dump was matters to nobody
 
     def repro(self, backend: str, folder: Path) -> Path:
-        return write_repro(
+        return write_comparison(
             self.dump,
             self.program,
             backend,

@@ -32,6 +32,7 @@ from ._cli_options import (
 )
 from ._cli_output import Output, StatisticsOption, check_output, with_statistics, write_reports
 from ._cli_passes import passes_command
+from ._cli_repro import repro_command
 from ._cli_tables import matrix_command, precision_command, sweep_command
 from ._cli_trace import trace_command
 from ._cli_view import view_command
@@ -267,7 +268,8 @@ def check(
     reports: list[Report] = []
     # What the user's own code prints must not stand among ours.
     with progress("check", quiet=quiet or as_json), redirect_stdout(sys.stderr):
-        engines = [get_backend(name, **told_options(option)) for name in backend]  # what is misspelt is said at once
+        for name in backend:
+            get_backend(name, **told_options(option))  # what is misspelt is said at once
         subject = make_subject(factory)
         program = subject.export()
         program = optimize(program) if optimized else program
@@ -276,7 +278,8 @@ def check(
             compare(
                 capture,
                 program,
-                backend=engine,
+                backend=name,
+                options=told_options(option),
                 tolerance=tolerance,
                 lower_precision=lower_precision,
                 profile=profile,
@@ -284,7 +287,7 @@ def check(
                 repeats=repeats,
                 statistics=with_statistics(output, asked=statistics),
             )
-            for engine in engines
+            for name in backend
         ]
     if as_json and not quiet:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
@@ -300,6 +303,7 @@ app.command("matrix")(matrix_command)
 app.command("sweep")(sweep_command)
 app.command("precision")(precision_command)
 app.command("passes")(passes_command)
+app.command("repro")(repro_command)
 app.command("view")(view_command)
 app.command("trace")(trace_command)
 

@@ -16,7 +16,7 @@ from ._inputs import stolen_calls
 from ._judge import worst_effect
 from ._progress import step
 from ._report import Report
-from ._tolerance import Tolerance
+from ._tolerance import Tolerance, as_pair
 
 BUFFER = 2**28
 Path = str | os.PathLike[str]
@@ -105,6 +105,9 @@ def compare(
         operators=tuple(one.operators for one in found),
         fates=comparison.fates,
         graphs=comparison.graphs,
+        options=options or {},
+        tolerance=None if tolerance is None else as_pair(tolerance),
+        lower_precision=lower_precision,
     )
 
 

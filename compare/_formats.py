@@ -20,7 +20,7 @@ from ._precision import PrecisionReport
 from ._report import Operator, Report, Row
 from ._sensitivity import Sensitivity
 
-VERSION = 1
+VERSION = 2  # of the JSON of a report
 _COLUMNS = (
     *("call", "stage", "index", "kind", "node", "op", "operators", "origins"),
     *("value", "module", "source", "dtype", "shape", "status", "reason", "evidence", "behind", "code", "seconds"),
@@ -36,6 +36,9 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
         "backend": report.backend,
         "reference": report.reference,
         "program": report.program,
+        "options": report.options,
+        "tolerance": None if report.tolerance is None else asdict(report.tolerance),
+        "lower_precision": report.lower_precision,
         "close": report.close,
         "undisturbed": report.undisturbed,
         "headline": report.headline(),
@@ -53,7 +56,7 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
         "explanation": None if (explained := explain(report)) is None else explained.facts(),
         "graphs": {stage: graph_to_json(graph) for stage, graph in report.graphs.items()},
     }
-    return _written(json.dumps(_plain(contents), indent=1), path)
+    return _written(json.dumps(_plain(contents), indent=1, default=str), path)  # an option may be a dtype
 
 
 def _whole(row: Row) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ._errors import CompareError
 from ._formats import VERSION
 from ._metrics import Difference
 from ._report import Fate, ModuleRow, Operator, Report, Row
+from ._tolerance import Tolerance
 from ._typed import typed
 
 
@@ -59,6 +60,9 @@ _PLAIN: Mapping[str, Any] = {
     "backend": str,
     "reference": str,
     "program": str,
+    "options": dict,
+    "tolerance": Tolerance | None,
+    "lower_precision": bool,
     "modules": tuple[ModuleRow, ...],
     "effect": Difference | None,
     "notes": tuple[str, ...],

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from filch.export import Graph
 from filch.export.backends import Stage
@@ -14,6 +14,7 @@ from filch.export.views import draw
 
 from ._metrics import Difference
 from ._spread import Spread
+from ._tolerance import Tolerance
 from .truth import Judgement
 
 Fated = Literal["survives", "fused", "folded", "removed"]
@@ -218,6 +219,9 @@ class Report:
             results of the model that the graph does not have.
         operators: the model's own operations, for each call; empty if the program does not know them.
         fates: what became of each exported node in the compiled graph; empty if there is none.
+        options: what the backend was made with, where it was given by its name.
+        tolerance: what was asked for; None is by dtype.
+        lower_precision: whether it was allowed.
         graphs: the graphs that were compared, by stage; the nodes of the compiled one have their origins. Empty if the
             rows are of several graphs.
         culprits: what makes the error go when it is switched off, where that was looked for (see `bisect`).
@@ -238,6 +242,9 @@ class Report:
     graphs: Mapping[Stage, Graph] = field(default_factory=dict, repr=False)
     culprits: tuple[str, ...] = ()
     repro: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tolerance: Tolerance | None = None
+    lower_precision: bool = False
 
     @property
     def undisturbed(self) -> bool:

@@ -68,8 +68,12 @@ def tolerance_for(dtype: torch.dtype, given: "float | Tolerance | None") -> Tole
     default = default_tolerance(dtype)
     if given is None:
         return default
-    asked = given if isinstance(given, Tolerance) else Tolerance(given, 100 * given)
-    return default if default == _EXACT else asked
+    return default if default == _EXACT else as_pair(given)
+
+
+def as_pair(given: float | Tolerance) -> Tolerance:
+    """What a number stands for."""
+    return given if isinstance(given, Tolerance) else Tolerance(given, 100 * given)
 
 
 def is_coarser(dtype: torch.dtype, than: torch.dtype) -> bool:

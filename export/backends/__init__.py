@@ -1,6 +1,19 @@
 """What runs a program. A backend is one file here, or an entry point `filch.backends` of another package."""
 
-from ._backend import Backend, BackwardRun, Compiled, CompilesTorch, Isolates, Observes, Profiles, Refers, Should, Stage
+from ._backend import (
+    Backend,
+    BackwardRun,
+    Compiled,
+    CompilesTorch,
+    Isolates,
+    Observes,
+    Profiles,
+    Refers,
+    Script,
+    Scripted,
+    Should,
+    Stage,
+)
 from ._isolate import isolate
 from ._registry import backend_names, get_backend
 
@@ -13,6 +26,8 @@ __all__ = [
     "Observes",
     "Profiles",
     "Refers",
+    "Script",
+    "Scripted",
     "Should",
     "Stage",
     "backend_names",

@@ -147,6 +147,39 @@ class Refers(Protocol):
 
 
 @dataclass(frozen=True)
+class Script:
+    """How a backend is run without Filch: code that needs its library alone.
+
+    Attributes:
+        takes: what it runs: an ONNX file (`onnx`) or a Python function of tensors (`torch`).
+        imports: the lines that import what `code` needs.
+        code: the function `run`. Of the path of an ONNX file, the names of outputs and the inputs by name, which are
+            numpy arrays, it returns the outputs in a list; of a function and its arguments by name, what that returns.
+        module: the library's import name; it has a `__version__`.
+    """
+
+    takes: Literal["onnx", "torch"]
+    imports: tuple[str, ...]
+    code: str
+    module: str
+
+
+@runtime_checkable
+class Scripted(Protocol):
+    """A backend that others can run as it is run here, without Filch."""
+
+    def script(self, *, optimize: bool) -> Script:
+        """The code that does it.
+
+        Args:
+            optimize: see `Backend.compile`.
+
+        Raises:
+            BackendError: an option of this backend can't be written down.
+        """
+
+
+@dataclass(frozen=True)
 class BackwardRun:
     """One backward pass of a compiled graph.
 

@@ -14,7 +14,7 @@ from .._eager import bound, held_names
 from .._errors import BackendError
 from .._from_fx import graph_from_fx
 from .._program import Program
-from ._backend import Compiled, Should, Stage, Values
+from ._backend import Compiled, Script, Should, Stage, Values
 from ._inductor_options import InductorOptions
 from ._kernel_graph import Given, KernelGraphs
 from ._tf32 import rounding_of_torch
@@ -96,6 +96,15 @@ class InductorBackend:
         """See `Refers.reference`."""
         graphs: KernelGraphs = compiled.handle
         return graphs.reference(inputs)
+
+    def script(self, *, optimize: bool) -> Script:  # noqa: ARG002  it always does
+        """See `Scripted.script`."""
+        if self.options.use_fp16 or self.device is not None:
+            raise BackendError("what use_fp16 and device do is Filch's own: no script without it shows that")
+        settings = self.options.settings()
+        told = f", options={settings!r}" if settings else ""
+        code = f"def run(function, inputs):\n    return torch.compile(function, dynamic=False{told})(**inputs)"
+        return Script("torch", ("import torch",), code, "torch")
 
 
 def inductor(*, device: str | None = None, **options: Any) -> InductorBackend:

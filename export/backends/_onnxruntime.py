@@ -23,7 +23,7 @@ from .._from_onnx import graph_from_onnx
 from .._graph import Graph
 from .._program import Program
 from .._sizes import value_sizes
-from ._backend import Compiled, Should, Stage, Values
+from ._backend import Compiled, Script, Should, Stage, Values
 from ._files import DATA, first_line, in_folder, write_model
 from ._forms import Form, Kind, forms, kind_of
 from ._nchwc import DOMAIN
@@ -31,6 +31,7 @@ from ._ort_options import CPU, TENSORRT, OrtOptions
 from ._ort_probe import block_size
 from ._ort_profile import seconds_of
 from ._ort_run import OrtValues, feeds_of, run
+from ._ort_script import session_code
 from ._ort_values import is_plain, to_ort, to_torch
 from ._segments import cut, in_order_of, segments, type_proto
 from ._tf32 import rounding_of_products
@@ -175,6 +176,19 @@ class OnnxRuntimeBackend:
             raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
         return {node.name: found[node.name] for node in compiled.graph.nodes if node.name in found}
 
+    def script(self, *, optimize: bool) -> Script:
+        """See `Scripted.script`."""
+        level = self.options.graph_level if optimize else _OFF
+        code = session_code(self.options, level.name, self._providers(replay=False))
+        return Script("onnx", ("import onnxruntime as ort",), code, "onnxruntime")
+
+    def _providers(self, *, replay: bool) -> list[str | tuple[str, dict[str, str]]]:
+        """The execution providers in order of preference, the first one with what it is told."""
+        first, *others = self.options.providers or (self.provider,)
+        behind = [name for name in self.behind if name not in (first, *others)]
+        told = self.options.told(replay=replay)
+        return [(first, told) if told else first, *others, *behind]
+
     def _part(
         self,
         handle: "_Handle",
@@ -217,20 +231,18 @@ class OnnxRuntimeBackend:
             options.optimized_model_filepath = str(save_to)
             if path.with_name(DATA).exists():
                 options.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
-        wanted = self.options.providers or (self.provider,)
-        behind = [name for name in self.behind if name not in wanted]
-        told = self.options.told(replay=replay)
         off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
         try:
             session = ort.InferenceSession(
                 path,
                 options,
-                providers=[(wanted[0], told), *wanted[1:], *behind],
+                providers=self._providers(replay=replay),
                 enable_fallback=0,  # else it prints that it falls back, also in the middle of a run
                 **off,
             )
         except Exception as error:
             raise BackendError(f"ONNX Runtime refuses the program: {first_line(error)}") from error
+        wanted = self.options.providers or (self.provider,)
         if missing := [name for name in wanted if name not in session.get_providers()]:
             raise BackendError(f"ONNX Runtime can't start {missing[0]} for this program")
         return session

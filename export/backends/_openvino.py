@@ -19,13 +19,14 @@ from .._errors import BackendError
 from .._graph import Graph
 from .._hint import hint
 from .._program import Program
-from ._backend import Compiled, Should, Stage, Values
+from ._backend import Compiled, Script, Should, Stage, Values
 from ._files import in_folder, write_model
 from ._isolate import CutProgram
 from ._layers import Border, Executed, Owners, Port, alike, owners_of, spread
 from ._scalars import move_scalars
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
+_TIMES = "PERF_COUNT"
 _ATTEMPTS = 4  # compilations in search of outputs that change no layer
 
 
@@ -103,6 +104,17 @@ class OpenVinoBackend:
             for node in compiled.graph.nodes
         }
 
+    def script(self, *, optimize: bool) -> Script:  # noqa: ARG002  it always does
+        """See `Scripted.script`."""
+        told = {name: value for name, value in self._properties().items() if name != _TIMES}
+        lines = (
+            "def run(path, names, inputs):",
+            f"compiled = ov.Core().compile_model(path, {self.device!r}, {told!r})",
+            "found = compiled(inputs)",
+            "return [found[name] for name in names]",
+        )
+        return Script("onnx", ("import openvino as ov",), "\n    ".join(lines), "openvino")
+
     def _search(
         self, model: ov.Model, owners: Owners, plain: Executed, borders: Mapping[str, Border]
     ) -> tuple[list["_Run"], dict[str, Port]]:
@@ -165,7 +177,7 @@ class OpenVinoBackend:
             if name not in known:
                 raise BackendError(f"OpenVINO's {self.device} has no property {name!r}; {hint(name, sorted(known))}")
         precision = {_PRECISION: self.precision} if self.precision is not None and _PRECISION in known else {}
-        return {"PERF_COUNT": True, **precision, **self.config}
+        return {_TIMES: True, **precision, **self.config}
 
     def _notes(self, compiled: ov.CompiledModel) -> tuple[str, ...]:
         """The precision, where it is not what OpenVINO would have taken by itself, or not float32."""

@@ -77,6 +77,12 @@ class OrtOptions:
         """`level` as ONNX Runtime has it."""
         return getattr(ort.GraphOptimizationLevel, _LEVELS[self.level])
 
+    @property
+    def entries(self) -> dict[str, str]:
+        """The entries of the session's configuration that were asked for."""
+        tuned = {_AUTO_TUNE: "1"} if self.search_space else {}
+        return {**tuned, **self.session_config}
+
     def session(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
         """Fresh options of a session that optimises to this level."""
         made = ort.SessionOptions()
@@ -86,8 +92,7 @@ class OrtOptions:
         if self.threads is not None:
             made.intra_op_num_threads = self.threads
         made.graph_optimization_level = level
-        tuned = {_AUTO_TUNE: "1"} if self.search_space else {}
-        for name, value in {**_CALM, **tuned, **self.session_config}.items():
+        for name, value in {**_CALM, **self.entries}.items():
             made.add_session_config_entry(name, value)
         return made
 

@@ -13,8 +13,12 @@ from onnx_ir import serde
 from .._arrays import array_to_torch, torch_to_array
 from .._errors import BackendError
 from .._program import Program
-from ._backend import Compiled, Should, Stage, Values
+from ._backend import Compiled, Script, Should, Stage, Values
 from ._forms import kind_of
+
+_CODE = """\
+def run(path, names, inputs):
+    return ReferenceEvaluator(str(path)).run(names, inputs)"""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,10 @@ class ReferenceBackend:
         except Exception as error:
             raise BackendError(f"onnx.reference can't run the program: {type(error).__name__}: {error}") from error
         return dict(found)
+
+    def script(self, *, optimize: bool) -> Script:  # noqa: ARG002  it never does
+        """See `Scripted.script`."""
+        return Script("onnx", ("from onnx.reference import ReferenceEvaluator",), _CODE, "onnx")
 
 
 class _HandingOn:

@@ -7,8 +7,8 @@ from typing import Any
 
 from filch.export import Program
 
-from ._errors import CompareError
-from ._tolerance import Tolerance
+from .._errors import CompareError
+from .._tolerance import Tolerance
 
 _SCRIPT = '''\
 """Shows where program.onnx leaves what the model did; needs filch alone, and exits with 1 if something differs."""
@@ -30,7 +30,7 @@ sys.exit(not report.close)
 '''
 
 
-def write_repro(
+def write_comparison(
     reference: Path,
     program: Program,
     backend: str,

@@ -1,0 +1,1 @@
+from compare.repro import *

@@ -1,0 +1,64 @@
+"""`filch repro`: what a report found, as a folder to send upstream."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ._cli_options import Quiet
+from ._errors import CompareError
+from ._load_report import load_report
+from ._progress import progress
+from ._report import Report, Row
+from .repro import write_repro
+
+
+def repro_command(
+    report: Annotated[Path, typer.Argument(help="A report as JSON: `filch compare … -o report.json` writes one.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to make.")],
+    node: Annotated[str | None, typer.Option(help="A node or value of it; by default, the first that differs.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="The dump, if it is not where the report was made from.")
+    ] = None,
+    program: Annotated[Path | None, typer.Option(help="The ONNX file, likewise.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write the smallest part of a program that shows a fault, with a script that needs no Filch."""
+    found = load_report(report)
+    if found.lower_precision:
+        raise CompareError(f"no repro: in {str(report)!r}, values of a lower precision were allowed to differ")
+    row = _row(found, node)
+    with progress("repro", quiet=quiet):
+        made = write_repro(
+            _file(reference, found.reference, "reference", "--reference DUMP"),
+            _file(program, found.program, "program", "--program FILE"),
+            row.node,
+            output,
+            backend=found.backend,
+            options=found.options,
+            tolerance=found.tolerance,
+            call=row.call,
+            stage=row.stage,
+        )
+    if not quiet:
+        typer.echo(f"written: {made}")
+
+
+def _row(report: Report, node: str | None) -> Row:
+    """What the repro is to show."""
+    if node is None:
+        if report.first_divergence is None:
+            raise CompareError("nothing differs in this report: say which node is meant, with --node")
+        return report.first_divergence
+    rows = [row for row in report.rows if node in (row.node, row.value)]
+    if not rows:
+        raise CompareError(f"there is no node or value {node!r} in this report")
+    return next((row for row in rows if row.diverged), rows[0])
+
+
+def _file(given: Path | None, noted: str, what: str, option: str) -> Path:
+    """A file that a report names, or the one that is given instead."""
+    path = Path(noted) if given is None else given
+    if not path.is_file():
+        raise CompareError(f"the {what} {str(path)!r} is no file here: say {option}")
+    return path

@@ -1,0 +1,126 @@
+"""Writes the script of a repro."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+from onnx_ir import tensor_adapters
+from torch import fx
+
+from filch.export.backends import Script
+
+from ._case import Case
+
+_HEAD = '''\
+"""{what}. Exits with 1 if the difference shows, with 0 if not."""
+
+{imports}
+
+HERE = Path(__file__).resolve().parent
+
+
+{functions}
+
+
+print("Python", platform.python_version(), *(f"{{used.__name__}} {{used.__version__}}" for used in ({used})))
+{compute}
+for name, a, e in zip({outputs}, found, expected, strict=True):
+    a, e = np.asarray(a, np.float64), np.asarray(e, np.float64)
+    np.testing.assert_allclose(a, e, rtol={limit!r}, atol={limit!r}, strict=True, err_msg=name)
+print("no difference")
+'''
+SHOWS = "AssertionError"  # what numpy raises
+_ARRAYS = """\
+def tensors(name):
+    nodes = onnx.load(HERE / name).graph.node
+    return {node.output[0]: numpy_helper.to_array(node.attribute[0].t) for node in nodes}"""
+# numpy has no bfloat16 of its own: the bytes are read as what they are.
+_TENSORS = """\
+def tensors(name):
+    dtypes = {{{dtypes}}}
+    held = {{node.output[0]: node.attribute[0].t for node in onnx.load(HERE / name).graph.node}}
+    flat = {{name: torch.frombuffer(bytearray(t.raw_data), dtype=dtypes[t.data_type]) for name, t in held.items()}}
+    return {{name: tensor.reshape(*held[name].dims) for name, tensor in flat.items()}}"""
+_OF_FILE = """\
+expected = tensors("expected.onnx").values()
+found = run(HERE / "model.onnx", {outputs}, tensors("inputs.onnx"))"""
+_OF_BOTH = """\
+inputs = tensors("inputs.onnx")
+expected = [made.double().numpy() for made in function(**inputs)]
+found = run(HERE / "model.onnx", {outputs}, {{name: inputs[name].numpy() for name in {fed}}})"""
+_OF_COMPILER = """\
+inputs = tensors("inputs.onnx")
+expected = [made.double().numpy() for made in function(**inputs)]
+found = [made.double().numpy() for made in run(function, inputs)]"""
+_MORE = {"device": "from torch import device", "inf": "from math import inf", "nan": "from math import nan"}
+
+
+def script_of(case: Case, script: Script, what: str, limit: float) -> str:
+    """The script that shows a difference with the backend's library, torch, onnx and numpy alone.
+
+    Args:
+        case: the part; where it has a function, that says in the script what is expected.
+        script: how the backend is run.
+        what: what it shows.
+        limit: the largest harmonic error that is no difference.
+    """
+    imports = {"import platform", "from pathlib import Path", "import numpy as np", "import onnx", *script.imports}
+    used = {"numpy": "np", "onnx": "onnx"}
+    if case.function is None:
+        imports.add("from onnx import numpy_helper")
+        functions, compute = [_ARRAYS, script.code], _OF_FILE
+    else:
+        text = _function(case.function)
+        imports |= {"import torch", *(line for name, line in _MORE.items() if re.search(rf"(?<![.\w]){name}\b", text))}
+        functions = [
+            _TENSORS.format(dtypes=_dtypes([*case.inputs.values(), *case.weights.values()])),
+            text,
+            script.code,
+        ]
+        used["torch"] = "torch"
+        compute = _OF_COMPILER if case.model is None else _OF_BOTH
+    used.setdefault(script.module, script.imports[0].rpartition(" ")[2])
+    outputs = list(case.outputs)
+    return _HEAD.format(
+        what=what,
+        imports=_sorted(imports),
+        functions="\n\n\n".join(functions),
+        used=", ".join(used.values()),
+        compute=compute.format(outputs=outputs, fed=list(case.fed)),
+        outputs=outputs,
+        limit=limit,
+    )
+
+
+def _sorted(lines: set[str]) -> str:
+    """Imports as isort has them: the standard library, then others."""
+    own = ("import platform", "from pathlib", "from math")
+    order = sorted(lines, key=lambda line: (line.startswith("from"), line.split()[1]))
+    blocks = ([line for line in order if line.startswith(own)], [line for line in order if not line.startswith(own)])
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _function(function: fx.GraphModule) -> str:
+    """The operations as a Python function."""
+    text = re.sub(r";  [\w = ]+ = None", "", function.graph.python_code("self").src)  # what lets tensors go
+    return text.strip().replace("def forward(self, ", "def function(").replace("def forward(self)", "def function()")
+
+
+def _dtypes(tensors: Sequence[torch.Tensor]) -> str:
+    """The types of some tensors, by the numbers that ONNX has for them."""
+    found = {int(tensor_adapters.from_torch_dtype(tensor.dtype)): tensor.dtype for tensor in tensors}
+    return ", ".join(f"{number}: {dtype}" for number, dtype in sorted(found.items(), key=lambda item: item[0]))
+
+
+def write_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Write tensors as an ONNX file of Constants, in their order."""
+    held = [tensor_adapters.TorchTensor(tensor.contiguous(), name=name) for name, tensor in tensors.items()]
+    nodes = [ir.node("Constant", [], {"value": tensor}) for tensor in held]
+    for node, tensor in zip(nodes, held, strict=True):
+        made = node.outputs[0]
+        made.name, made.dtype, made.shape = tensor.name, tensor.dtype, ir.Shape(tensor.shape.numpy())
+    outputs = [node.outputs[0] for node in nodes]
+    graph = ir.Graph([], outputs, nodes=nodes, opset_imports={"": 20}, name="tensors")
+    ir.save(ir.Model(graph, ir_version=10), path)

@@ -1,0 +1,92 @@
+"""Cuts parts out of an exported program, as operations of torch."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from filch.export import Graph, graph_from_fx
+
+from ._case import Case, Tensors
+from ._grow import closed, ends
+
+
+class TorchParts:
+    """The parts of an exported program.
+
+    Args:
+        program: decomposed.
+        known: what its values should be, by name; weights are known besides.
+
+    Attributes:
+        graph: the program as `Graph`.
+    """
+
+    def __init__(self, program: ExportedProgram, known: Tensors) -> None:
+        self._program = program
+        self.graph: Graph = graph_from_fx(program.graph)
+        self._weights = _weights(program)
+        traced = {node.name: node.meta.get("val") for node in program.graph.nodes}
+        self._known = {name: held for name, held in known.items() if isinstance(traced.get(name), torch.Tensor)}
+
+    def case(self, names: Collection[str]) -> Case | None:
+        """The operations of these names, and those that they can't do without; None if they can't be run alone."""
+        found = closed(self.graph, names, {*self._known, *self._weights})
+        if found is None:
+            return None
+        outputs = tuple(name for name in ends(self.graph, found, names) if name in self._known)
+        return self.part([node.name for node in found], outputs)
+
+    def part(self, names: Collection[str], outputs: Sequence[str]) -> Case | None:
+        """A function of these operations, which gives these of their values; None if it can't be made."""
+        chosen = [node for node in self._program.graph.nodes if node.op == "call_function" and node.name in {*names}]
+        made = {node.name for node in chosen}
+        read = list(dict.fromkeys(item for node in chosen for item in node.all_input_nodes if item.name not in made))
+        known = {**self._weights, **self._known}
+        if not outputs or not {*outputs} <= made or any(item.name not in known for item in read):
+            return None
+        graph = fx.Graph()
+        there = {item.name: graph.placeholder(item.name) for item in read}
+        for node in chosen:
+            there[node.name] = graph.node_copy(node, lambda item: there[item.name])
+            there[node.name].meta = {}  # shapes, which may be made smaller
+        graph.output(tuple(there[name] for name in outputs))
+        graph = _needed(graph)
+        taken = {node.name: known[node.name].detach() for node in graph.find_nodes(op="placeholder")}
+        return Case(
+            inputs={name: tensor for name, tensor in taken.items() if name not in self._weights},
+            outputs=tuple(outputs),
+            function=fx.GraphModule({}, graph),
+            weights={name: tensor for name, tensor in taken.items() if name in self._weights},
+            recorded={name: self._known[name] for name in outputs if name in self._known},
+        )
+
+
+def copied(function: fx.GraphModule, returns: Callable[[Any], Any] = lambda made: made) -> fx.GraphModule:
+    """A copy that returns something of what the function does, and takes and computes no more than that needs."""
+    graph = fx.Graph()
+    graph.output(returns(graph.graph_copy(function.graph, {})))
+    return fx.GraphModule({}, _needed(graph))
+
+
+def _needed(graph: fx.Graph) -> fx.Graph:
+    """The graph, in place, without what its results do not need."""
+    graph.eliminate_dead_code()
+    for node in graph.find_nodes(op="placeholder"):
+        if not node.users:
+            graph.erase_node(node)
+    return graph
+
+
+def _weights(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """What the program holds, by the names of its placeholders."""
+    signature = program.graph_signature
+    places = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    held = {**program.constants, **program.state_dict}
+    return {name: held[place] for name, place in places.items() if isinstance(held.get(place), torch.Tensor)}
