@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ._bisect import BisectReport, Culprit, Step, bisect
     from ._checks import Checks
     from ._compare import compare
     from ._compiled_graph import compiled_graph
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from ._trial import Goal, Outcome
 
 __all__ = [
+    "BisectReport",
     "Checks",
     "CompareError",
     "CompareInstrument",
+    "Culprit",
     "DiffRow",
     "Difference",
     "DumpDiff",
@@ -42,7 +45,9 @@ __all__ = [
     "Report",
     "Row",
     "Sensitivity",
+    "Step",
     "Tolerance",
+    "bisect",
     "compare",
     "compare_gradients",
     "compare_tensors",
@@ -55,9 +60,11 @@ __all__ = [
 ]
 
 _PLACES = {
+    "BisectReport": "_bisect",
     "Checks": "_checks",
     "CompareError": "_errors",
     "CompareInstrument": "_pass_errors",
+    "Culprit": "_bisect",
     "DiffRow": "_diff",
     "Difference": "_metrics",
     "DumpDiff": "_diff",
@@ -71,7 +78,9 @@ _PLACES = {
     "Report": "_report",
     "Row": "_report",
     "Sensitivity": "_sensitivity",
+    "Step": "_bisect",
     "Tolerance": "_tolerance",
+    "bisect": "_bisect",
     "compare": "_compare",
     "compare_gradients": "_gradients",
     "compare_tensors": "_metrics",

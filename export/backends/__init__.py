@@ -1,6 +1,18 @@
 """What runs a program. A backend is one file here, or an entry point `filch.backends` of another package."""
 
-from ._backend import Backend, BackwardRun, Compiled, CompilesTorch, Observes, Profiles, Refers, Stage
+from ._backend import (
+    Backend,
+    BackwardRun,
+    Compiled,
+    CompilesTorch,
+    Observes,
+    Profiles,
+    Refers,
+    Stage,
+    Switch,
+    Switched,
+    Switches,
+)
 from ._registry import backend_names, get_backend
 
 __all__ = [
@@ -12,6 +24,9 @@ __all__ = [
     "Profiles",
     "Refers",
     "Stage",
+    "Switch",
+    "Switched",
+    "Switches",
     "backend_names",
     "get_backend",
 ]

@@ -5,9 +5,10 @@ then that graph's values are made outputs, and it runs with optimisations off: p
 exist all at once.
 """
 
+import contextlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -18,18 +19,21 @@ import torch
 from onnx_ir.passes.common import ShapeInferencePass
 
 from .._errors import BackendError
+from .._fingerprint import fingerprint
 from .._from_onnx import graph_from_onnx
 from .._graph import Graph
 from .._program import Program
 from .._sizes import value_sizes
-from ._backend import Compiled, Stage, Values
+from ._backend import Compiled, Stage, Switch, Switched, Values
 from ._files import DATA, first_line, in_folder, write_model
 from ._forms import Form, forms
 from ._nchwc import DOMAIN
+from ._ort_log import changes_heard
 from ._ort_options import CPU, TENSORRT, OrtOptions
 from ._ort_probe import block_size
 from ._ort_profile import seconds_of
 from ._ort_run import feeds_of, run
+from ._ort_switches import switches_of, without
 from ._ort_values import is_plain, to_torch
 from ._segments import cut, in_order_of, segments, type_proto
 
@@ -61,12 +65,23 @@ class OnnxRuntimeBackend:
         """See `Backend.compile`."""
         return in_folder(partial(self._compile, program, optimize=optimize))
 
+    def switched(self, program: Program, off: Collection[Switch]) -> Switched:
+        """See `Switches.switched`: optimisers by the names that `disabled_optimizers` takes, and settings."""
+        engine, changed = replace(self, options=without(self.options, off)), dict[str, None]()
+        compiled = in_folder(partial(engine._compile, program, optimize=True, changed=changed))  # noqa: SLF001  its own
+        model = compiled.graph.onnx
+        seen = "" if model is None else fingerprint(model)
+        return Switched(compiled, switches_of(changed, engine.options, self.provider), seen)
+
     @property
     def _device(self) -> str | None:
         """Where values stay; None is the CPU."""
         return None if self.provider == CPU else "cuda"
 
-    def _compile(self, program: Program, folder: Path, *, optimize: bool) -> Compiled:
+    def _compile(
+        self, program: Program, folder: Path, *, optimize: bool, changed: dict[str, None] | None = None
+    ) -> Compiled:
+        """See `Backend.compile`; the names of what changed the graph go into `changed`, if it is given."""
         source = write_model(program.model, folder / _PROGRAM)
         before = program.graph
         if not optimize:
@@ -74,7 +89,7 @@ class OnnxRuntimeBackend:
             return Compiled(before, _Handle(start, source, range(len(before.nodes)), running=start()))
         runs = folder / "optimized.onnx"
         start = partial(self._session, source, self.options.graph_level, replay=True)
-        session = start(save_to=runs)
+        session = start(save_to=runs, changed=changed)
         model = ir.load(runs)
         graph = graph_from_onnx(model)
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
@@ -143,8 +158,11 @@ class OnnxRuntimeBackend:
         save_to: Path | None = None,
         replay: bool = False,
         profile: bool = False,
+        changed: dict[str, None] | None = None,
     ) -> ort.InferenceSession:
         options = self.options.session(level)
+        if changed is not None:
+            options.log_severity_level = 1
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = str(path.with_name("profile"))
@@ -162,14 +180,16 @@ class OnnxRuntimeBackend:
         behind = [name for name in self.behind if name not in wanted]
         told = self.options.told(replay=replay)
         off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
+        heard = contextlib.nullcontext() if changed is None else changes_heard(changed)
         try:
-            session = ort.InferenceSession(
-                path,
-                options,
-                providers=[(wanted[0], told), *wanted[1:], *behind],
-                enable_fallback=0,  # else it prints that it falls back, also in the middle of a run
-                **off,
-            )
+            with heard:
+                session = ort.InferenceSession(
+                    path,
+                    options,
+                    providers=[(wanted[0], told), *wanted[1:], *behind],
+                    enable_fallback=0,  # else it prints that it falls back, also in the middle of a run
+                    **off,
+                )
         except Exception as error:
             raise BackendError(f"ONNX Runtime refuses the program: {first_line(error)}") from error
         if missing := [name for name in wanted if name not in session.get_providers()]:
