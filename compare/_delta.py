@@ -6,20 +6,33 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def needed(items: Sequence[T], enough: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Those of `items` without which they are not enough, in their order.
+def smallest(items: Sequence[T], enough: Callable[[Sequence[T]], bool], *, guess: int = 1) -> list[T]:
+    """Those of `items` without which they are not enough, those in front preferred.
 
-    Parts are left out as long as the rest is enough: halves at first, then smaller ones, single items at last. Where
-    all comes down to one of n items, `enough` is asked at most `2 * ceil(log2(n))` times about some of them, and about
-    none of them.
+    The first ones that are enough are found by doubling and halving their number: the last of them is needed among
+    them. If that one alone is not enough, what is not needed of the others is dropped. Where it is, `enough` was asked
+    at most `2 * ceil(log2(n)) + 2` times about some of n items; with `guess` half of them, `ceil(log2(n)) + 1` times.
 
     Args:
-        items: are enough together; what is likely to be needed stands in front.
-        enough: whether some of them are, in their order; it is asked again about what it was asked before.
+        items: are enough together.
+        enough: whether some of them are; it is asked again about what it was asked before. None are not.
+        guess: how many of the first ones are tried first.
 
     Returns:
         a smallest set in the sense that it is not enough without any single one of its members: `enough` said so.
     """
+    low, high = 0, min(max(1, guess), len(items))
+    while high < len(items) and not enough(items[:high]):
+        low, high = high, min(2 * high, len(items))
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(items[:middle]) else (middle, high)
+    last = items[high - 1 : high]
+    return list(last) if enough(last) else _needed(items[:high], enough)
+
+
+def _needed(items: Sequence[T], enough: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Parts are left out as long as the rest is enough: halves at first, then smaller ones, single items at last."""
     kept, size = list(items), len(items)
     while size:
         size = (size + 1) // 2

@@ -13,7 +13,7 @@ from filch.export.backends import Backend, get_backend
 from filch.steal import Records, restore
 
 from ._compare import as_program
-from ._delta import needed
+from ._delta import smallest
 from ._inputs import stolen_calls
 from ._progress import step
 from ._sensitivity import Sensitivity, local_costs, measured
@@ -119,7 +119,13 @@ def keep_precise(
     order = local_costs(given, to, engine, stolen.calls, simulate=rounds)
     if before.passes or best.passes:
         order = measured(trial, order, _MEASURED if measure is None else measure)
-    keep = _shortest(trial, order) if best.passes and not before.passes else []
+    names = list(dict.fromkeys((*(item.node for item in order), *trial.nodes)))  # the first ones cost most
+
+    def enough(kept: Sequence[str]) -> bool:
+        step(f"{len(kept)} of {len(names)} nodes kept", 0, 1)
+        return trial.keeping(kept).passes
+
+    keep = smallest(names, enough) if best.passes and not before.passes else []
     simulated = _SIMULATED.format(to, _real(trial_of(Lowering(given, to)), keep)) if rounds else None
     return PrecisionReport(
         to=to,
@@ -147,25 +153,3 @@ def _real(trial: Trial, keep: Sequence[str]) -> str:
         return str(trial.keeping(keep))
     except BackendError:
         return "can't be run"
-
-
-def _shortest(trial: Trial, order: Sequence[Sensitivity]) -> list[str]:
-    """The nodes without which the outputs fail, each of them needed.
-
-    The first ones in the order that are enough, doubled until they are and then halved; then what is not needed of
-    these is dropped.
-    """
-    names = list(dict.fromkeys((*(item.node for item in order), *trial.nodes)))
-    count = 1
-    while count < len(names) and not trial.keeping(names[:count]).passes:
-        count *= 2
-    low, high = count // 2, min(count, len(names))
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if trial.keeping(names[:middle]).passes else (middle, high)
-
-    def enough(fewer: Sequence[str]) -> bool:
-        step(f"{len(fewer)} of {high} nodes kept", 0, 1)
-        return trial.keeping(fewer).passes
-
-    return needed(names[:high], enough)  # the first ones cost most

@@ -15,7 +15,7 @@ from filch.export.backends import Backend, Switch, Switches
 from filch.steal import Records, restore
 
 from .._compare import as_program, make_engine
-from .._delta import needed
+from .._delta import smallest
 from .._errors import CompareError
 from .._inputs import stolen_calls
 from .._limits import Limits
@@ -131,7 +131,9 @@ def _searched(report: BisectReport, rig: Rig, *, grow: bool) -> BisectReport:
     report = replace(report, candidates=tuple(candidates), best=best.outcome)
     if not best.outcome.passes:
         return report
-    blamed = needed(candidates, lambda some: rig.without(some).outcome.passes)
+    # The last ones are left out first: what only makes room for the culprit, and comes before it, stays.
+    half = (len(candidates) + 1) // 2
+    blamed = smallest(candidates[::-1], lambda some: rig.without(some).outcome.passes, guess=half)[::-1]
     after = rig.without(blamed)
     culprits = tuple(_culprit(one, rig.without([other for other in blamed if other != one]), after) for one in blamed)
     return replace(report, after=after.outcome, culprits=culprits)

@@ -121,8 +121,8 @@ class Switched:
 
     Attributes:
         compiled: as `Backend.compile` returns it, to be run likewise.
-        switches: what was done and could have been left: what changed the graph; where the backend says that of several
-            things together only, all of them.
+        switches: what was done and could have been left, in the order in which it is done: what changed the graph;
+            where the backend says that of several things together only, all of them.
         fingerprint: of the graph that runs: another one if that is another graph.
     """
 

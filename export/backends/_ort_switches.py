@@ -36,14 +36,13 @@ def switches_of(changed: Iterable[str], options: OrtOptions, provider: str) -> t
 
 
 def _steps(changed: Iterable[str], options: OrtOptions) -> Iterator[Switch]:
-    left = {*options.disabled_optimizers}
-    rules: dict[str, None] = {}
+    left, told = {*options.disabled_optimizers}, set[str]()
     for name in changed:
         parts = [rule for rule in _RULES if is_optimizer(rule)] if _RULE_BASED.fullmatch(name) else []
         if left.issuperset(parts):  # a rule that is not known here, or no rule at all
             yield Switch(TRANSFORMER, name)
-        rules |= dict.fromkeys(rule for rule in parts if rule not in left)
-    yield from (Switch(RULE, rule) for rule in rules)
+        yield from (Switch(RULE, rule) for rule in parts if rule not in {*left, *told})
+        told.update(parts)
 
 
 def _settings(options: OrtOptions, provider: str) -> Iterator[Switch]:
