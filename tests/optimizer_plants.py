@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from filch.export import Program
+from filch.export._from_onnx import graph_from_onnx
 from filch.export.backends import Backend, Switch, Switched, get_backend
 from filch.export.backends._onnxruntime import OnnxRuntimeBackend
 
@@ -32,24 +34,25 @@ class FaultyOptimizers(OnnxRuntimeBackend):
 
     def switched(self, program: Program, off: Collection[Switch]) -> Switched:
         made = super().switched(program, off)
+        right = onnx.load(made.compiled.handle.path)
+        effects: dict[str, None] = {}
         for one in self.faulty:
             if one not in off:
                 without = super().switched(program, [*off, one])
-                made = self._corrupted(made, without)
-        return made
+                effects |= dict.fromkeys(brought_in(right, onnx.load(without.compiled.handle.path)))
+        for name in effects:
+            enlarge(right, name)
+        return self._running(made, right) if effects else made
 
-    def _corrupted(self, made: Switched, without: Switched) -> Switched:
+    def _running(self, made: Switched, model: ModelProto) -> Switched:
         path = Path(made.compiled.handle.path)
-        model = onnx.load(path)
-        effect = brought_in(model, onnx.load(without.compiled.handle.path))
-        if not effect:
-            return made
-        for name in effect:
-            enlarge(model, name)
         onnx.save(model, path)
         session = self._session(path, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
-        handle = replace(made.compiled.handle, start=lambda: session, running=session)
-        return replace(made, compiled=replace(made.compiled, handle=handle))
+        held = (session, made)  # the file goes with what was compiled
+        graph = graph_from_onnx(ir.load(path))
+        order = range(len(graph.nodes))
+        handle = replace(made.compiled.handle, start=lambda: held[0], running=session, order=order)
+        return replace(made, compiled=replace(made.compiled, graph=graph, handle=handle))
 
 
 def faulty(*names: str, program: Program, **options: str) -> FaultyOptimizers:

@@ -12,7 +12,6 @@ from filch.export.backends import Switch
 
 from .._console import WIDE, as_text, plain_table
 from .._formats import VERSION, plain, written
-from .._rendering import abbreviated
 from .._trial import Outcome
 from ._report import BisectReport, Culprit, Step
 
@@ -67,10 +66,11 @@ def _left_out(step: Step, candidates: Sequence[Switch], *, wide: bool) -> str:
     names = ", ".join(one.name for one in step.off)
     if wide or len(names) <= _NARROW:
         return names or "nothing"
-    everything = len(step.off) == len(candidates)
+    if len(step.off) == len(candidates):
+        return "all"
     if len(step.off) == 1:
-        return abbreviated(names, _NARROW)
-    return "all" if everything else f"{len(step.off)}: {abbreviated(names, _NARROW - 4)}"
+        return names
+    return f"{len(step.off)}: {step.off[0].name} … {step.off[-1].name}"
 
 
 def _figures(outcome: Outcome) -> tuple[str, str]:
