@@ -6,7 +6,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _STDERR = 2
 _LINE = re.compile(rb"[^\n]*\[[VIWEF]:onnxruntime:[^\n]*(?:\n|$)")  # each begins with colours, and a time
@@ -22,15 +22,13 @@ def changes_heard(heard: dict[str, None]) -> Iterator[None]:
     others write there comes out when the block is left. The session's `log_severity_level` has to be 1.
     """
     with _ONE_AT_A_TIME, tempfile.TemporaryFile() as file:
-        if sys.stderr is not None:
+        with suppress(AttributeError, OSError, ValueError):  # there may be none, or it is closed
             sys.stderr.flush()
         before = os.dup(_STDERR)
         try:
             os.dup2(file.fileno(), _STDERR)
             yield
         finally:
-            if sys.stderr is not None:
-                sys.stderr.flush()
             os.dup2(before, _STDERR)
             os.close(before)
             file.seek(0)
