@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._bisect import BisectReport, Culprit, Step, bisect
+    from ._bisect import BisectReport, Culprit, Step, Version, bisect
     from ._checks import Checks
     from ._compare import compare
     from ._compiled_graph import compiled_graph
@@ -47,6 +47,7 @@ __all__ = [
     "Sensitivity",
     "Step",
     "Tolerance",
+    "Version",
     "bisect",
     "compare",
     "compare_gradients",
@@ -80,6 +81,7 @@ _PLACES = {
     "Sensitivity": "_sensitivity",
     "Step": "_bisect",
     "Tolerance": "_tolerance",
+    "Version": "_bisect",
     "bisect": "_bisect",
     "compare": "_compare",
     "compare_gradients": "_gradients",

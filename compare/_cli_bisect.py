@@ -27,6 +27,7 @@ def bisect_command(
     to: Annotated[str | None, typer.Option(help="Lower it first: float16, bfloat16, int8 or int4.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Leave out nothing but this; again for more.")] = None,
     journal: Annotated[Path | None, typer.Option(help="Keep each run here, and go on from those that are.")] = None,
+    python: Annotated[list[str] | None, typer.Option(help="One with another ONNX Runtime; again for more.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report as JSON.")] = None,
     wide: Wide = False,
     as_json: Json = False,
@@ -51,6 +52,7 @@ def bisect_command(
             to=cast("Precision | None", to),
             only=only,
             journal=journal,
+            interpreters=python or (),
         )
     if output is not None:
         found.to_json(output)

@@ -26,6 +26,7 @@ from ._journal import Journal
 from ._making import AnyPass, Making, named
 from ._report import BisectReport, Culprit, Step
 from ._rig import Rig
+from ._versions import versions
 
 _LIBRARIES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "openvino")
 
@@ -43,6 +44,7 @@ def bisect(
     to: Precision | None = None,
     only: Collection[str] | None = None,
     journal: str | os.PathLike[str] | None = None,
+    interpreters: Sequence[str | os.PathLike[str]] = (),
 ) -> BisectReport:
     """Find the smallest set of transformations that has to be left out for an error to go.
 
@@ -64,6 +66,8 @@ def bisect(
             provider float16 and bfloat16 are simulated, as for `keep_precise`.
         only: names of what is to be tried; None is all that has changed the graph.
         journal: a file to which each run is written when it is over; those that are in it already are not made again.
+        interpreters: paths of Pythons with other versions of the backend's library (ONNX Runtime): the report says with
+            which of them the error shows. Nothing else is needed there.
 
     Returns:
         the report. Without an error, and if nothing helps, it has no culprits, and says which.
@@ -105,7 +109,8 @@ def bisect(
         notes.append(f"{to} was simulated: each result was rounded, as on a GPU")
     if rig.resumed:
         notes.append(f"{rig.resumed} of {len(rig.steps)} runs are from the journal")
-    return replace(report, steps=rig.steps, notes=tuple(notes))
+    elsewhere = versions([os.fspath(one) for one in interpreters], making.made(frozenset())[0], engine, criterion)
+    return replace(report, steps=rig.steps, notes=tuple(notes), versions=tuple(elsewhere))
 
 
 def _candidates(before: Step, only: Collection[str] | None) -> tuple[Switch, ...]:

@@ -50,6 +50,21 @@ class Culprit:
 
 
 @dataclass(frozen=True)
+class Version:
+    """What came of it with another version of the backend's library, nothing left out.
+
+    Attributes:
+        interpreter: whose it is.
+        version: the library's; `""` if it can't be run there.
+        outcome: as for a step.
+    """
+
+    interpreter: str
+    version: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
 class BisectReport:
     """Which transformations are to blame for an error.
 
@@ -65,6 +80,7 @@ class BisectReport:
         candidates: all that could be left out.
         steps: every run, in the order in which they were made.
         notes: what else a reader has to know.
+        versions: what came of it in other interpreters.
     """
 
     backend: str
@@ -78,6 +94,7 @@ class BisectReport:
     candidates: tuple[Switch, ...]
     steps: tuple[Step, ...]
     notes: tuple[str, ...] = ()
+    versions: tuple[Version, ...] = ()
 
     @property
     def close(self) -> bool:

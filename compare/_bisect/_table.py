@@ -13,7 +13,7 @@ from filch.export.backends import Switch
 from .._console import WIDE, as_text, plain_table
 from .._formats import VERSION, plain, written
 from .._trial import Outcome
-from ._report import BisectReport, Culprit, Step
+from ._report import BisectReport, Culprit, Step, Version
 
 _NARROW = 40
 _SHOWN = 20  # steps, and culprits
@@ -36,6 +36,7 @@ def render_bisect(report: BisectReport, *, wide: bool = False, width: int | None
         _table(report, wide=wide),
         "",
         *_verdict(report, _SHOWN if not wide else len(report.culprits)),
+        *(f"{_where(one)}: {_told(one.outcome)}" for one in report.versions),
     ]
     return as_text(parts, width=WIDE if wide else width)
 
@@ -96,6 +97,14 @@ def _verdict(report: BisectReport, shown: int) -> list[str]:
         if len(report.culprits) > 1:
             lines.append(f"    (without the others, but with it: {culprit.without})")
     return [*lines, f"  and {len(report.culprits) - shown} more"] if len(report.culprits) > shown else lines
+
+
+def _where(one: Version) -> str:
+    return f"version {one.version} in {one.interpreter}" if one.version else one.interpreter
+
+
+def _told(outcome: Outcome) -> str:
+    return f"{outcome}{'' if outcome.passes or outcome.problem else ', not close'}"
 
 
 def _change(culprit: Culprit) -> str:

@@ -148,6 +148,26 @@ class Switches(Protocol):
 
 
 @runtime_checkable
+class RunsElsewhere(Protocol):
+    """A backend that can run a program in other interpreters, which have other versions of its library."""
+
+    def run_in(self, interpreter: str, program: Program, inputs: Sequence[Values]) -> tuple[str, list[Values]]:
+        """Run `program` as the backend runs it for its users.
+
+        Args:
+            interpreter: a Python that has the library; nothing else is needed there.
+            program: as for `Backend.compile`.
+            inputs: for each call, as `Backend.run` takes them.
+
+        Returns:
+            the library's version, and the outputs of each call by name.
+
+        Raises:
+            BackendError: there is no such interpreter, or it can't run the program.
+        """
+
+
+@runtime_checkable
 class Refers(Protocol):
     """A backend that knows what values of its compiled graph should be that the exported graph does not have."""
 

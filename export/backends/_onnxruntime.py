@@ -28,6 +28,7 @@ from ._backend import Compiled, Stage, Switch, Switched, Values
 from ._files import DATA, first_line, in_folder, write_model
 from ._forms import Form, forms
 from ._nchwc import DOMAIN
+from ._ort_elsewhere import run_in
 from ._ort_log import changes_heard
 from ._ort_options import CPU, TENSORRT, OrtOptions
 from ._ort_probe import block_size
@@ -72,6 +73,12 @@ class OnnxRuntimeBackend:
         model = compiled.graph.onnx
         seen = "" if model is None else fingerprint(model)
         return Switched(compiled, switches_of(changed, engine.options, self.provider), seen)
+
+    def run_in(self, interpreter: str, program: Program, inputs: Sequence[Values]) -> tuple[str, list[Values]]:
+        """See `RunsElsewhere.run_in`."""
+        wanted = self.options.providers or (self.provider,)
+        providers = (*wanted, *(name for name in self.behind if name not in wanted))
+        return run_in(interpreter, program, inputs, options=self.options, providers=providers)
 
     @property
     def _device(self) -> str | None:

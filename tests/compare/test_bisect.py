@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import commands
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 import torch
 from optimizer_plants import FaultyOptimizers, faulty
@@ -287,6 +289,16 @@ def test_what_inductor_does_can_be_left() -> None:
     assert inductor_without(options, switches) == InductorOptions(config={"pattern_matcher": False})
     with pytest.raises(BackendError, match="Inductor has no passes 'no_such_pass' to be left"):
         inductor_without(options, [Switch("passes", "no_such_pass")])
+
+
+def test_other_interpreters_are_asked(small: Subject) -> None:
+    """The same numbers from the same version, which that interpreter says itself; one that is not there is told."""
+    whole = bisect(*small, interpreters=[sys.executable, "/no/python"])
+    here, nowhere = whole.versions
+    assert here.outcome == whole.before and here.version == ort.__version__
+    assert not nowhere.outcome.passes and "can't run the interpreter '/no/python'" in str(whole)
+    with pytest.raises(CompareError, match="backend 'reference' can't run in another interpreter"):
+        bisect(*small, backend="reference", interpreters=[sys.executable])
 
 
 def test_what_cuda_does_by_itself_can_be_left() -> None:
