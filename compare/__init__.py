@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._bisect import BisectReport, Culprit, Step, Version, bisect
+    from ._bisect import BisectReport, bisect
     from ._checks import Checks
     from ._compare import compare
     from ._compiled_graph import compiled_graph
@@ -31,7 +31,6 @@ __all__ = [
     "Checks",
     "CompareError",
     "CompareInstrument",
-    "Culprit",
     "DiffRow",
     "Difference",
     "DumpDiff",
@@ -45,9 +44,7 @@ __all__ = [
     "Report",
     "Row",
     "Sensitivity",
-    "Step",
     "Tolerance",
-    "Version",
     "bisect",
     "compare",
     "compare_gradients",
@@ -65,7 +62,6 @@ _PLACES = {
     "Checks": "_checks",
     "CompareError": "_errors",
     "CompareInstrument": "_pass_errors",
-    "Culprit": "_bisect",
     "DiffRow": "_diff",
     "Difference": "_metrics",
     "DumpDiff": "_diff",
@@ -79,9 +75,7 @@ _PLACES = {
     "Report": "_report",
     "Row": "_report",
     "Sensitivity": "_sensitivity",
-    "Step": "_bisect",
     "Tolerance": "_tolerance",
-    "Version": "_bisect",
     "bisect": "_bisect",
     "compare": "_compare",
     "compare_gradients": "_gradients",
