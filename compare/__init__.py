@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ._bisect import BisectReport, bisect
     from ._checks import Checks
     from ._compare import compare
     from ._compiled_graph import compiled_graph
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .repro import Repro, write_repro
 
 __all__ = [
+    "BisectReport",
     "Checks",
     "CompareError",
     "CompareInstrument",
@@ -45,6 +47,7 @@ __all__ = [
     "Row",
     "Sensitivity",
     "Tolerance",
+    "bisect",
     "compare",
     "compare_gradients",
     "compare_tensors",
@@ -58,6 +61,7 @@ __all__ = [
 ]
 
 _PLACES = {
+    "BisectReport": "_bisect",
     "Checks": "_checks",
     "CompareError": "_errors",
     "CompareInstrument": "_pass_errors",
@@ -76,6 +80,7 @@ _PLACES = {
     "Row": "_report",
     "Sensitivity": "_sensitivity",
     "Tolerance": "_tolerance",
+    "bisect": "_bisect",
     "compare": "_compare",
     "compare_gradients": "_gradients",
     "compare_tensors": "_metrics",

@@ -18,6 +18,7 @@ from filch.export import export, load_program, optimize
 from filch.export.backends import get_backend
 from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
 
+from ._cli_bisect import bisect_command
 from ._cli_options import (
     FACTORY,
     Json,
@@ -299,6 +300,7 @@ def check(
     raise typer.Exit(not all(report.close for report in reports))
 
 
+app.command("bisect")(bisect_command)
 app.command("matrix")(matrix_command)
 app.command("sweep")(sweep_command)
 app.command("precision")(precision_command)

@@ -56,7 +56,7 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
         "explanation": None if (explained := explain(report)) is None else explained.facts(),
         "graphs": {stage: graph_to_json(graph) for stage, graph in report.graphs.items()},
     }
-    return _written(json.dumps(_plain(contents), indent=1, default=str), path)  # an option may be a dtype
+    return written(json.dumps(plain(contents), indent=1, default=str), path)  # an option may be a dtype
 
 
 def _whole(row: Row) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def diff_to_json(found: DumpDiff, path: str | os.PathLike[str] | None = None) ->
         "headline": found.headline(),
         "rows": rows,
     }
-    return _written(json.dumps(_plain(contents), indent=1), path)
+    return written(json.dumps(plain(contents), indent=1), path)
 
 
 def precision_to_json(report: PrecisionReport, path: str | os.PathLike[str] | None = None) -> str:
@@ -109,7 +109,7 @@ def precision_to_json(report: PrecisionReport, path: str | os.PathLike[str] | No
         "runs": report.runs,
         "notes": report.notes,
     }
-    return _written(json.dumps(_plain(contents), indent=1), path)
+    return written(json.dumps(plain(contents), indent=1), path)
 
 
 def _costs(item: Sensitivity) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def to_csv(report: Report, path: str | os.PathLike[str] | None = None) -> str:
     writer.writerow([*_COLUMNS, *MEASURES])
     for row in report.rows:
         writer.writerow([_text(value) for value in record(row).values()])
-    return _written(text.getvalue(), path)
+    return written(text.getvalue(), path)
 
 
 def to_markdown(report: Report, path: str | os.PathLike[str] | None = None) -> str:
@@ -133,7 +133,7 @@ def to_markdown(report: Report, path: str | os.PathLike[str] | None = None) -> s
     lines = [f"{report.program} on {report.backend} against {report.reference}: {report.headline()}.", ""]
     columns = ["stage", "index", "kind", "operator", "module", "dtype", "error", "status"]
     lines += table(columns, map(_markdown_cells, report.rows))
-    return _written("\n".join(lines) + "\n", path)
+    return written("\n".join(lines) + "\n", path)
 
 
 def record(row: Row) -> dict[str, Any]:
@@ -142,11 +142,11 @@ def record(row: Row) -> dict[str, Any]:
     return {name: getattr(row, name) for name in _COLUMNS} | {name: measured.get(name) for name in MEASURES}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -159,7 +159,7 @@ def _markdown_cells(row: Row) -> tuple[object, ...]:
     return row.stage, row.index, row.kind, row.op, row.module or "", row.dtype or "", error, row.status
 
 
-def _written(text: str, path: str | os.PathLike[str] | None) -> str:
+def written(text: str, path: str | os.PathLike[str] | None) -> str:
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from filch.export import Graph, Program
+from filch.export import Graph, Program, fingerprint
 from filch.export.backends import Backend, Stage, get_backend
 from filch.steal import FilchError, Records, restore
 
 from ._compare import compare
 from ._errors import CompareError
-from ._fingerprint import fingerprint
 from ._pass_row import PassErrors, PassRow, row_after
 from ._pass_table import render_passes, to_json
 from ._report import Report
@@ -59,7 +58,7 @@ class CompareInstrument:
         self._tolerance, self._asked, self._print = tolerance, lower_precision, print_stdout
         self._rows: list[PassRow] = []
         self._seconds: float | None = None
-        self._seen: tuple[object, ...] = ()
+        self._seen = ""
         self._types: frozenset[str | None] = frozenset()
 
     @property
@@ -83,7 +82,7 @@ class CompareInstrument:
         Raises:
             FilchError: the dump and the program do not fit together.
         """
-        self._rows, self._seconds, self._seen = [], None, ()
+        self._rows, self._seconds, self._seen = [], None, ""
         self._types = _types(program.graph)
         self._add("Origin", program)
 

@@ -13,6 +13,7 @@ from filch.export.backends import Backend, get_backend
 from filch.steal import Records, restore
 
 from ._compare import as_program
+from ._delta import smallest
 from ._inputs import stolen_calls
 from ._progress import step
 from ._sensitivity import Sensitivity, local_costs, measured
@@ -109,7 +110,7 @@ def keep_precise(
     given, engine = as_program(program), get_backend(backend) if isinstance(backend, str) else backend
     stolen = stolen_calls(held, given)
     goal = Goal.of(to, tolerance, snr)
-    rounds = to in ("float16", "bfloat16") and engine.name == "onnxruntime-cpu" if simulate is None else simulate
+    rounds = is_simulated(to, engine) if simulate is None else simulate
     ranges = calibration or [call.inputs for call in stolen.calls]
     trial_of = partial(Trial, stolen.calls, results_of(held, given, stolen.calls), backend=engine, goal=goal)
     trial = trial_of(Lowering(given, to, calibration=ranges, simulate=rounds))
@@ -118,7 +119,13 @@ def keep_precise(
     order = local_costs(given, to, engine, stolen.calls, simulate=rounds)
     if before.passes or best.passes:
         order = measured(trial, order, _MEASURED if measure is None else measure)
-    keep = _shortest(trial, order) if best.passes and not before.passes else []
+    names = list(dict.fromkeys((*(item.node for item in order), *trial.nodes)))  # the first ones cost most
+
+    def enough(kept: Sequence[str]) -> bool:
+        step(f"{len(kept)} of {len(names)} nodes kept", 0, 1)
+        return trial.keeping(kept).passes
+
+    keep = smallest(names, enough) if best.passes and not before.passes else []
     simulated = _SIMULATED.format(to, _real(trial_of(Lowering(given, to)), keep)) if rounds else None
     return PrecisionReport(
         to=to,
@@ -135,41 +142,14 @@ def keep_precise(
     )
 
 
+def is_simulated(to: Precision, backend: Backend) -> bool:
+    """Whether a backend computes on in float32 where a precision is asked for, so that it has to be simulated."""
+    return to in ("float16", "bfloat16") and backend.name == "onnxruntime-cpu"
+
+
 def _real(trial: Trial, keep: Sequence[str]) -> str:
     """What the program gives that does not simulate the precision, or that the backend can't run it."""
     try:
         return str(trial.keeping(keep))
     except BackendError:
         return "can't be run"
-
-
-def _shortest(trial: Trial, order: Sequence[Sensitivity]) -> list[str]:
-    """The nodes without which the outputs fail, each of them needed.
-
-    The first ones in the order that are enough, doubled until they are and then halved; then what is not needed of
-    these is dropped, in halves at first (as delta debugging does, Zeller and Hildebrandt 2002).
-    """
-    names = list(dict.fromkeys((*(item.node for item in order), *trial.nodes)))
-    count = 1
-    while count < len(names) and not trial.keeping(names[:count]).passes:
-        count *= 2
-    low, high = count // 2, min(count, len(names))
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if trial.keeping(names[:middle]).passes else (middle, high)
-    return _needed(trial, names[:high])
-
-
-def _needed(trial: Trial, names: list[str]) -> list[str]:
-    size = len(names)
-    while size:
-        size = max(1, size // 2)
-        dropped = False
-        for start in range(len(names) - 1, -1, -size):  # those that cost least go first
-            fewer = names[: max(0, start - size + 1)] + names[start + 1 :]
-            step(f"without {len(names) - len(fewer)} of {len(names)}", 0, 1)
-            if trial.keeping(fewer).passes:
-                names, dropped = fewer, True
-        if size == 1 and not dropped:
-            return names
-    return names

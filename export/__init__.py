@@ -5,6 +5,7 @@ from ._cutting import AGAIN, Cutter
 from ._errors import BackendError, ExportError, PassError, ProgramError, TraceError, ViewError
 from ._export import export
 from ._finding import Finding, Histogram
+from ._fingerprint import fingerprint
 from ._from_fx import graph_from_fx
 from ._graph import Frame, Graph, Node, Value, shared_calls
 from ._graph_json import graph_from_json, graph_to_json
@@ -40,6 +41,7 @@ __all__ = [
     "ViewError",
     "check_trace",
     "export",
+    "fingerprint",
     "graph_from_fx",
     "graph_from_json",
     "graph_to_json",

@@ -13,7 +13,7 @@ from onnx_ir.passes import common
 from onnxscript import optimizer
 from torch import fx
 
-from .._minimal import minimal
+from .._delta import needed
 from ._case import Case
 from ._fx_part import copied
 from ._onnx_part import giving, shaped
@@ -61,8 +61,8 @@ class Reduction:
 
     def fewer_nodes(self, cut: Cut) -> None:
         """Leave out nodes: what they made is then fed, as the model had it; then outputs, and what does not change."""
-        minimal(sorted(self._first.names), lambda names: self._takes(cut(names), recorded=True))
-        minimal(self.case.outputs, lambda names: self._takes(_with_outputs(self.case, names), recorded=True))
+        needed(sorted(self._first.names), lambda names: self._takes(cut(names), recorded=True))
+        needed(self.case.outputs, lambda names: self._takes(_with_outputs(self.case, names), recorded=True))
         if not self._first.fixed:
             self._takes(_folded(self.case), recorded=True)
 

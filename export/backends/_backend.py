@@ -133,6 +133,73 @@ class Profiles(Protocol):
         """The seconds that each node of `compiled.graph` takes, by its name, in an undisturbed run that is warm."""
 
 
+@dataclass(frozen=True, order=True)
+class Switch:
+    """One thing that a backend does to a program, or with it, and can leave.
+
+    Attributes:
+        kind: what it is: `graph transformer`, `rewrite rule`, `setting` …
+        name: what the backend calls it.
+        shows: whether it can be seen in the compiled graph if it is left; what a kernel does inside can't.
+    """
+
+    kind: str
+    name: str
+    shows: bool = field(default=True, compare=False)
+
+
+@dataclass(frozen=True)
+class Switched:
+    """What a backend made of a program with some things left.
+
+    Attributes:
+        compiled: as `Backend.compile` returns it, to be run likewise.
+        switches: what was done and could have been left, in the order in which it is done: what changed the graph;
+            where the backend says that of several things together only, all of them.
+        fingerprint: of the graph that runs: another one if that is another graph.
+    """
+
+    compiled: Compiled
+    switches: tuple[Switch, ...]
+    fingerprint: str
+
+
+@runtime_checkable
+class Switches(Protocol):
+    """A backend that can leave single steps of what it does to a program."""
+
+    def switched(self, program: Program, off: Collection[Switch]) -> Switched:
+        """Compile `program` as the backend runs it for its users, but without some steps.
+
+        Args:
+            program: as for `Backend.compile`.
+            off: what is to be left: of the `switches` that it said before, or what a user has named.
+
+        Raises:
+            BackendError: it knows no such step, or can't compile the program without.
+        """
+
+
+@runtime_checkable
+class RunsElsewhere(Protocol):
+    """A backend that can run a program in other interpreters, which have other versions of its library."""
+
+    def run_in(self, interpreter: str, program: Program, inputs: Sequence[Values]) -> tuple[str, list[Values]]:
+        """Run `program` as the backend runs it for its users.
+
+        Args:
+            interpreter: a Python that has the library; nothing else is needed there.
+            program: as for `Backend.compile`.
+            inputs: for each call, as `Backend.run` takes them.
+
+        Returns:
+            the library's version, and the outputs of each call by name.
+
+        Raises:
+            BackendError: there is no such interpreter, or it can't run the program.
+        """
+
+
 @runtime_checkable
 class Refers(Protocol):
     """A backend that knows what values of its compiled graph should be that the exported graph does not have."""

@@ -14,8 +14,9 @@ from .._eager import bound, held_names
 from .._errors import BackendError
 from .._from_fx import graph_from_fx
 from .._program import Program
-from ._backend import Compiled, Script, Should, Stage, Values
+from ._backend import Compiled, Script, Should, Stage, Switch, Switched, Values
 from ._inductor_options import InductorOptions
+from ._inductor_switches import fingerprint_of, switches_of, without
 from ._kernel_graph import Given, KernelGraphs
 from ._tf32 import rounding_of_torch
 
@@ -74,6 +75,14 @@ class InductorBackend:
             gradients=_needed(inputs),
         )
         return KernelGraphs(given, self.options).compiled_for(inputs)
+
+    def switched(self, program: Program, off: Collection[Switch]) -> Switched:
+        """See `Switches.switched`: Inductor's settings by their names, and the user's own."""
+        options = without(self.options, off)
+        compiled = replace(self, options=options).compile(program, optimize=True)
+        graphs: KernelGraphs = compiled.handle
+        known = torch._inductor.config.get_config_copy()  # noqa: SLF001  as list_options, which torch documents
+        return Switched(compiled, switches_of(options, options.settings(), known), fingerprint_of(graphs.codes()))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`; for inputs of other shapes it compiles again, as torch.compile does."""

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -92,6 +93,11 @@ class KernelGraphs:
             if self._options.use_cuda_graph and on_cpu
             else ()
         )
+
+    def codes(self) -> list[str]:
+        """What was generated."""
+        files = (part.lowered.module.__file__ or "" for made in self._made.values() for part in made.parts)
+        return [Path(file).read_text("utf-8") for file in files]
 
     def run(self, inputs: Values, watch: Collection[str]) -> Values:
         """Run it for these inputs, and show what is watched if anything is."""

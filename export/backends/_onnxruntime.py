@@ -5,9 +5,10 @@ then that graph's values are made outputs, and it runs with optimisations off: p
 exist all at once.
 """
 
+import contextlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -19,19 +20,23 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from .._cutting import AGAIN
 from .._errors import BackendError
+from .._fingerprint import fingerprint
 from .._from_onnx import graph_from_onnx
 from .._graph import Graph
 from .._program import Program
 from .._sizes import value_sizes
-from ._backend import Compiled, Script, Should, Stage, Values
+from ._backend import Compiled, Script, Should, Stage, Switch, Switched, Values
 from ._files import DATA, first_line, in_folder, write_model
 from ._forms import Form, Kind, forms, kind_of
 from ._nchwc import DOMAIN
+from ._ort_elsewhere import run_in
+from ._ort_log import changes_heard
 from ._ort_options import CPU, TENSORRT, OrtOptions
 from ._ort_probe import block_size
 from ._ort_profile import seconds_of
 from ._ort_run import OrtValues, feeds_of, run
 from ._ort_script import session_code
+from ._ort_switches import switches_of, without
 from ._ort_values import is_plain, to_ort, to_torch
 from ._segments import cut, in_order_of, segments, type_proto
 from ._tf32 import rounding_of_products
@@ -64,6 +69,20 @@ class OnnxRuntimeBackend:
         """See `Backend.compile`."""
         return in_folder(partial(self._compile, program, optimize=optimize))
 
+    def switched(self, program: Program, off: Collection[Switch]) -> Switched:
+        """See `Switches.switched`: optimisers by the names that `disabled_optimizers` takes, and settings."""
+        engine, changed = replace(self, options=without(self.options, off)), dict[str, None]()
+        compiled = in_folder(partial(engine._compile, program, optimize=True, changed=changed))  # noqa: SLF001  its own
+        model = compiled.graph.onnx
+        seen = "" if model is None else fingerprint(model)
+        return Switched(compiled, switches_of(changed, engine.options, self.provider), seen)
+
+    def run_in(self, interpreter: str, program: Program, inputs: Sequence[Values]) -> tuple[str, list[Values]]:
+        """See `RunsElsewhere.run_in`."""
+        wanted = self.options.providers or (self.provider,)
+        providers = (*wanted, *(name for name in self.behind if name not in wanted))
+        return run_in(interpreter, program, inputs, options=self.options, providers=providers)
+
     @property
     def _device(self) -> str | None:
         """Where values stay; None is the CPU."""
@@ -75,7 +94,10 @@ class OnnxRuntimeBackend:
         told = self.options.told(replay=False).get("use_tf32")
         return 0.0 if self.provider == CPU or told == "0" else rounding_of_products()
 
-    def _compile(self, program: Program, folder: Path, *, optimize: bool) -> Compiled:
+    def _compile(
+        self, program: Program, folder: Path, *, optimize: bool, changed: dict[str, None] | None = None
+    ) -> Compiled:
+        """See `Backend.compile`; the names of what changed the graph go into `changed`, if it is given."""
         source = write_model(program.model, folder / _PROGRAM)
         before = program.graph
         if not optimize:
@@ -84,7 +106,7 @@ class OnnxRuntimeBackend:
             return Compiled(before, handle, products=self._products)
         runs = folder / "optimized.onnx"
         start = partial(self._session, source, self.options.graph_level, replay=True)
-        session = start(save_to=runs)
+        session = start(save_to=runs, changed=changed)
         model = ir.load(runs)
         graph = graph_from_onnx(model)
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
@@ -216,8 +238,11 @@ class OnnxRuntimeBackend:
         save_to: Path | None = None,
         replay: bool = False,
         profile: bool = False,
+        changed: dict[str, None] | None = None,
     ) -> ort.InferenceSession:
         options = self.options.session(level)
+        if changed is not None:
+            options.log_severity_level = 1
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = str(path.with_name("profile"))
@@ -232,14 +257,16 @@ class OnnxRuntimeBackend:
             if path.with_name(DATA).exists():
                 options.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
         off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
+        heard = contextlib.nullcontext() if changed is None else changes_heard(changed)
         try:
-            session = ort.InferenceSession(
-                path,
-                options,
-                providers=self._providers(replay=replay),
-                enable_fallback=0,  # else it prints that it falls back, also in the middle of a run
-                **off,
-            )
+            with heard:
+                session = ort.InferenceSession(
+                    path,
+                    options,
+                    providers=self._providers(replay=replay),
+                    enable_fallback=0,  # else it prints that it falls back, also in the middle of a run
+                    **off,
+                )
         except Exception as error:
             raise BackendError(f"ONNX Runtime refuses the program: {first_line(error)}") from error
         wanted = self.options.providers or (self.provider,)

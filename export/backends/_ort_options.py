@@ -2,6 +2,7 @@
 
 import json
 import mmap
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -39,6 +40,11 @@ _SEARCH: Mapping[int, Mapping[str, str]] = {
 _AUTO_TUNE = "ep.cuda.enable_gemm_auto_tune"
 # After a run its threads would go on looking for work, and take the processors from those who measure what it gave.
 _CALM = {"session.force_spinning_stop": "1"}
+
+
+def level_name(level: str) -> str:
+    """A level as ONNX Runtime calls it."""
+    return _LEVELS[level]
 
 
 @dataclass(frozen=True)
@@ -150,13 +156,13 @@ def _check(options: OrtOptions, backend: str, provider: str) -> None:
     held = ort.SessionOptions()
     for name, value in options.session_options.items():
         _check_attribute(name, value, held)
-    for kind, names in (
-        ("configuration entry", options.session_config),
-        ("provider option", told),
-        ("optimizer", options.disabled_optimizers),
+    for kind, names, is_known in (
+        ("configuration entry", options.session_config, _is_known),
+        ("provider option", told, _is_known),
+        ("optimizer", options.disabled_optimizers, is_optimizer),
     ):
         for name in names:
-            if not _is_known(name):
+            if not is_known(name):
                 raise BackendError(f"ONNX Runtime {ort.__version__} knows no {kind} {name!r}, and would ignore it")
 
 
@@ -180,6 +186,27 @@ def _check_attribute(name: str, value: Any, held: ort.SessionOptions) -> None:
     except TypeError as error:
         kind = type(getattr(held, name)).__name__
         raise BackendError(f"session option {name!r} takes a value of type {kind}, not {value!r}") from error
+
+
+def is_optimizer(name: str) -> bool:
+    """Whether ONNX Runtime may have a graph transformer or rule of this name; some names it puts together."""
+    level, _, rest = name.partition("_")
+    if re.fullmatch(r"Level\d", level) and rest == "RuleBasedTransformer":
+        return _is_known(f"_{rest}")
+    return _is_known(name) or _is_class(name) or (rest in ort.get_all_providers() and _is_known(level))
+
+
+_RENAMED = ("ClipQuantFusion", "MatmulBNFusion", "PadFusion", "ReluQuantFusion")  # classes that answer to other names
+
+
+def _is_class(name: str) -> bool:
+    """Whether a class is called so: of some names, compilers leave no text that can be found.
+
+    They merge it with the end of a longer one (SkipLayerNormFusion), or write it as numbers (ConvActivationFusion).
+    """
+    forms = (f"{len(name)}{name}E".encode(), f"AV{name}@".encode())
+    found = any(library.find(form) >= 0 for library in _libraries() for form in forms)
+    return found and name not in _RENAMED and not _is_known(f"{name}L1")  # each level has a name of its own
 
 
 @cache

@@ -100,6 +100,20 @@ def test_a_disabled_optimizer_leaves_the_graph_as_it_is(program: Program) -> Non
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "SkipLayerNormFusion",  # the end of another name
+        "ConvActivationFusion",  # written as numbers
+        "Level1_RuleBasedTransformer",  # put together, as the next one
+        "TransposeOptimizer_CPUExecutionProvider",
+    ],
+)
+def test_optimizers_without_a_text_of_their_own_are_known(name: str) -> None:
+    """Of some names, the library holds no text that could be found."""
+    assert get_backend("onnxruntime-cpu", disabled_optimizers=name).options.disabled_optimizers == (name,)
+
+
+@pytest.mark.parametrize(
     ("options", "told"),
     [
         ({"use_cuda_graph": True}, {"enable_cuda_graph": "1"}),

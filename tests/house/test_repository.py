@@ -74,7 +74,7 @@ def _run(script, folder):
 def _without_times(text):
     """The text with each duration blanked, the blanks that padded it, and the errors: rounding is the processor's."""
     text = re.sub(r"\s*\b\d+(\.\d+)?\s?(ns|[µu]s|ms|s|min)\b", " (time)", text)
-    text = re.sub(r"\b\d\.\de-\d\d\b", "#", text)
+    text = re.sub(r"\b\d\.\de[-+]\d\d\b", "#", text)
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
 
 

@@ -1,5 +1,6 @@
 """What an ONNX model computes and of which numbers, in short: equal for two models that compute the same alike."""
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,12 +10,13 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
 
 
-def fingerprint(model: ir.Model) -> tuple[object, ...]:
-    """Nodes, names and numbers; not what is noted of types, shapes and places in the code.
+def fingerprint(model: ir.Model) -> str:
+    """Nodes, names and numbers, as a number that is the same in each process; not noted types, shapes and places.
 
-    The numbers are hashed, not told by who holds them: a pass may change a weight where it stands.
+    The weights' numbers count, not who holds them: a pass may change a weight where it stands.
     """
-    return tuple(_graph(model.graph)), *(tuple(_function(made)) for made in model.functions.values())
+    told = tuple(_graph(model.graph)), *(tuple(_function(made)) for made in model.functions.values())
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
 def _function(function: ir.Function) -> Iterator[object]:
@@ -25,14 +27,14 @@ def _function(function: ir.Function) -> Iterator[object]:
 
 def _graph(graph: ir.Graph) -> Iterator[object]:
     yield from (value.name for value in (*graph.inputs, *graph.outputs))
-    for name, value in graph.initializers.items():
+    for name, value in sorted(graph.initializers.items()):  # runtimes save them in any order
         yield name, None if value.const_value is None else _tensor(value.const_value)
     yield from map(_node, graph)
 
 
 def _node(node: ir.Node) -> tuple[object, ...]:
     names = tuple(None if value is None else value.name for value in (*node.inputs, *node.outputs))
-    said = tuple((attr.name, attr.type, _attribute(attr)) for attr in node.attributes.values())
+    said = tuple((attr.name, str(attr.type), _attribute(attr)) for _, attr in sorted(node.attributes.items()))
     return node.op_identifier(), node.name, len(node.inputs), names, said
 
 
@@ -50,4 +52,5 @@ def _attribute(attr: ir.Attr) -> object:
 
 def _tensor(tensor: ir.TensorProtocol) -> tuple[object, ...]:
     held = tuple(tensor.numpy().flat) if tensor.dtype == ir.DataType.STRING else tensor.tobytes()
-    return tensor.dtype, tuple(tensor.shape), hash(held)
+    content = repr(held).encode() if isinstance(held, tuple) else held
+    return str(tensor.dtype), str(tensor.shape), hashlib.sha256(content).hexdigest()

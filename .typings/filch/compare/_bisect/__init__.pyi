@@ -1,0 +1,1 @@
+from compare._bisect import *

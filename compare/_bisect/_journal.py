@@ -1,0 +1,103 @@
+"""The runs of a bisection on disk, so that one that was stopped goes on where it was."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from filch.export.backends import Switch
+
+from .._errors import CompareError
+from .._formats import plain
+from .._trial import Outcome
+from ._report import Step
+
+_VERSION = 1
+
+
+class Journal:
+    """A file of JSON lines: what it is about, then each run as soon as it is over.
+
+    Args:
+        path: the file; None keeps nothing.
+        about: what must be the same for the runs to count, by what it is called.
+
+    Attributes:
+        steps: the runs that were there already.
+
+    Raises:
+        CompareError: the file is about something else, or is no journal, or can't be written.
+    """
+
+    def __init__(self, path: Path | None, about: Mapping[str, str]) -> None:
+        self._path = path
+        self.steps: list[Step] = []
+        if path is None:
+            return
+        heading = {"filch_bisect_journal": _VERSION, **about}
+        lines = self._lines(path)
+        if lines:
+            self._check(lines[0], heading)
+            self.steps = [self._read(line, number) for number, line in enumerate(lines[1:], 2)]
+        # What a kill has cut off goes, so that the next line does not stand behind it.
+        self._write("".join(f"{line}\n" for line in lines) or _line(heading), "w")
+
+    def add(self, step: Step) -> None:
+        """Keep a run."""
+        if self._path is not None:
+            outcome = asdict(step.outcome)
+            self._write(_line({**asdict(step), "outcome": outcome}), "a")
+
+    def _lines(self, path: Path) -> list[str]:
+        try:
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise CompareError(f"can't read the journal {str(path)!r}: {error}") from error
+        return text.split("\n")[:-1]  # what has no end is what was being written
+
+    def _check(self, line: str, heading: Mapping[str, Any]) -> None:
+        found = _read(line)
+        if not isinstance(found, dict) or "filch_bisect_journal" not in found:
+            raise CompareError(f"{str(self._path)!r} is no journal of a bisection: give another file")
+        other = [name.replace("_", " ") for name in heading if found.get(name) != heading[name]]
+        if other:
+            raise CompareError(
+                f"the journal {str(self._path)!r} is of another {' and another '.join(other)}: "
+                "remove it, or give another file"
+            )
+
+    def _read(self, line: str, number: int) -> Step:
+        try:
+            held = _read(line)
+            outcome = Outcome(
+                **{**held["outcome"], **{name: float(held["outcome"][name]) for name in ("error", "snr")}}
+            )
+            return Step(
+                tuple(Switch(**one) for one in held["off"]),
+                outcome,
+                str(held["fingerprint"]),
+                held["ops"],
+                tuple(Switch(**one) for one in held["switches"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CompareError(f"the journal {str(self._path)!r} is damaged in line {number}: remove it") from error
+
+    def _write(self, text: str, mode: str) -> None:
+        if self._path is not None:
+            try:
+                with self._path.open(mode, encoding="utf-8") as file:
+                    file.write(text)
+            except OSError as error:
+                raise CompareError(f"can't write the journal {str(self._path)!r}: {error.strerror or error}") from error
+
+
+def _line(contents: Mapping[str, Any]) -> str:
+    return f"{json.dumps(plain(dict(contents)))}\n"
+
+
+def _read(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
