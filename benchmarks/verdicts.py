@@ -70,10 +70,12 @@ class Tf32:
     name: str = "tf32"
     stages: tuple[Stage, ...] = ("exported",)
     inner: Any = field(default_factory=lambda: get_backend("onnxruntime-cpu"))
+    kept: list[Compiled] = field(default_factory=list)
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
         """The program with its factors rounded."""
         made = self.inner.compile(replace(program, model=with_rounded_factors(program.model)), optimize=optimize)
+        self.kept.append(made)  # its files live as long as it does
         return replace(made, products=TF32)
 
     def run(self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], watch: Collection[str] = ()) -> Any:

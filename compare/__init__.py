@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._demo import tiny_llm
     from ._diff import DiffRow, DumpDiff, diff
     from ._errors import CompareError
+    from ._explained import Explanation
     from ._golden import Golden
     from ._gradients import compare_gradients
     from ._load_report import load_report
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ._tolerance import Tolerance, default_tolerance
     from ._trial import Goal, Outcome
     from .repro import Repro, write_repro
+    from .truth import Judgement
 
 __all__ = [
     "BisectReport",
@@ -35,8 +37,10 @@ __all__ = [
     "DiffRow",
     "Difference",
     "DumpDiff",
+    "Explanation",
     "Goal",
     "Golden",
+    "Judgement",
     "ModuleRow",
     "Operator",
     "Outcome",
@@ -68,8 +72,10 @@ _PLACES = {
     "DiffRow": "_diff",
     "Difference": "_metrics",
     "DumpDiff": "_diff",
+    "Explanation": "_explained",
     "Golden": "_golden",
     "Goal": "_trial",
+    "Judgement": "truth",
     "ModuleRow": "_report",
     "Operator": "_report",
     "Outcome": "_trial",

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from filch.export import BackendError, Graph, Node, Program, value_sizes
+from filch.export import BackendError, Graph, Program, value_sizes
 from filch.export.backends import Backend, Compiled, Observes, Profiles, Refers, Stage, isolate
 from filch.steal import Records
 
@@ -28,7 +28,7 @@ from ._report import Fate, ModuleRow, Operator, Row
 from ._rounding import Rounding
 from ._run import Run
 from ._tolerance import Tolerance
-from .truth import CallTruth, Truths, reduction_length
+from .truth import CallTruth, Truths
 
 T = TypeVar("T")
 _UNEXPLAINED = "run undisturbed, the {} graph gives other results (by up to {}): its rows do not explain these"
@@ -183,14 +183,10 @@ class Comparison:
         return compare_tensors(expected, actual, tolerance=tolerance)
 
     def _rounding(self, run: Run, truth: CallTruth, cut: Collection[str] = frozenset()) -> Rounding:
-        length, lower = partial(self._length, run.stage), self._how.lower_precision
-        return Rounding(truth, run, length, lower_precision=lower, cut=cut)
-
-    def _length(self, stage: Stage, node: Node) -> int:
-        """How many numbers a node sums up at the most."""
-        origins = self._origins_of(stage)
-        computes = (node,) if origins is None else origins.of(node)
-        return max((reduction_length(item, self._graph) for item in computes), default=1)
+        origins, lower = self._origins_of(run.stage), self._how.lower_precision
+        if origins is None:  # what runs may be another program than the one that was given
+            return Rounding(truth, run, lambda node: (node,), run.graph, lower_precision=lower, cut=cut)
+        return Rounding(truth, run, origins.of, self._graph, lower_precision=lower, cut=cut)
 
     def _origins_of(self, stage: Stage) -> Origins | None:
         return self._origins if stage == "compiled" else None

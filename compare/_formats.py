@@ -13,7 +13,6 @@ from typing import Any
 from filch.export import graph_to_json
 
 from ._diff import DumpDiff
-from ._explained import explain
 from ._markdown import table
 from ._metrics import MEASURES
 from ._precision import PrecisionReport
@@ -53,7 +52,7 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
         "operators": [[_operation(item, places) for item in call] for call in report.operators],
         "culprits": report.culprits,
         "repro": report.repro,
-        "explanation": None if (explained := explain(report)) is None else explained.facts(),
+        "explanation": None if report.explanation is None else report.explanation.facts(),
         "graphs": {stage: graph_to_json(graph) for stage, graph in report.graphs.items()},
     }
     return written(json.dumps(plain(contents), indent=1, default=str), path)  # an option may be a dtype

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from filch.export import Graph
 from filch.export.backends import Stage
@@ -16,6 +16,9 @@ from ._metrics import Difference
 from ._spread import Spread
 from ._tolerance import Tolerance
 from .truth import Judgement
+
+if TYPE_CHECKING:
+    from ._explained import Explanation
 
 Fated = Literal["survives", "fused", "folded", "removed"]
 Status = Literal["same", "different", "shape or dtype differs", "no value", "not mapped"]
@@ -278,6 +281,13 @@ class Report:
         outputs = [row for row in self.rows if row.kind == "output"]
         sound = not (self.failed or self.diverged or self.introduced)
         return sound and bool(outputs) and all(row.judged for row in outputs)
+
+    @cached_property
+    def explanation(self) -> "Explanation | None":
+        """What a comparison by float64 comes to, in words and as facts; None if it was made without (`truth`)."""
+        from ._explained import explain  # noqa: PLC0415  data does not need what explains it
+
+        return explain(self)
 
     @property
     def worst(self) -> Row | None:

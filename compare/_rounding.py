@@ -1,15 +1,15 @@
 """Holds the values of one run against float64."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import torch
 
-from filch.export import Node
+from filch.export import Graph, Node
 
 from ._report import Row
 from ._run import Run
-from .truth import CallTruth, Judgement, judge, same, unit_of
+from .truth import CallTruth, Judgement, is_product, judge, reduction_length, same, unit_of
 
 
 class Rounding:
@@ -30,14 +30,16 @@ class Rounding:
         self,
         truth: CallTruth,
         run: Run,
-        length: Callable[[Node], int],
+        computes: Callable[[Node], Sequence[Node]],
+        exported: Graph,
         *,
         lower_precision: bool = False,
         cut: Collection[str] = frozenset(),
     ) -> None:
         self._truth = truth
         self._run = run
-        self._length = length
+        self._computes = computes
+        self._exported = exported
         self._lower_precision = lower_precision
         self._cut = cut
         graph = run.graph
@@ -54,7 +56,7 @@ class Rounding:
         self._own[name] = self._unit(name, dtype)
         read = [self._own.get(item, 0.0) if item in self._cut else self._units.get(item, 0.0) for item in node.reads]
         products = self._run.made.products
-        rounded = products if products and self._length(node) > 1 else 0.0
+        rounded = products if products and any(map(is_product, self._computes(node))) else 0.0
         self._units[name] = max(self._own[name], rounded, *read, 0.0)
 
     def judged(  # noqa: PLR0917  made in one place
@@ -83,6 +85,10 @@ class Rounding:
             return None
         unit = self._units.get(name) or truth.unit
         return judge(tensor, reference, truth, unit=unit, length=self._length(node), spread=spread)
+
+    def _length(self, node: Node) -> int:
+        """How many numbers a node sums up at the most."""
+        return max((reduction_length(item, self._exported) for item in self._computes(node)), default=1)
 
     def done(self, known: str) -> None:
         """Say that a value will not be asked for again."""

@@ -1,12 +1,11 @@
 """What a report says in the end."""
 
-from ._explained import explain
 from ._report import Report
 
 
 def verdict(report: Report) -> list[str]:
     """What the report says in the end."""
-    explained = explain(report)
+    explained = report.explanation
     return [*_verdict(report), *(["", str(explained)] if explained is not None else [])]
 
 

@@ -1,17 +1,20 @@
 """Whether a difference is more than rounding: values held against float64."""
 
-from ._judgement import Judgement, Truth, Verdict, judge, largest_distance, same
-from ._reductions import reduction_length
+from ._judgement import Judgement, Level, Truth, Verdict, judge, largest_distance, level_of, same
+from ._reductions import is_product, reduction_length
 from ._truths import CallTruth, Truths, unit_of
 
 __all__ = [
     "CallTruth",
     "Judgement",
+    "Level",
     "Truth",
     "Truths",
     "Verdict",
+    "is_product",
     "judge",
     "largest_distance",
+    "level_of",
     "reduction_length",
     "same",
     "unit_of",

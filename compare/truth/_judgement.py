@@ -6,10 +6,14 @@ from typing import Literal
 
 import torch
 
+from .._pairs import in_pairs
+
 Verdict = Literal["same", "rounding", "suspicious", "unstable", "wrong"]
 SUSPICIOUS = 2.0  # times the rounding level; clean runs of the zoo stay under it in all but 0.1 % of their nodes
 WRONG = 8.0
-_LARGEST, _TYPICAL = 4.0, 0.5  # units: what a correct function is off by at the worst (2 ulp), and on the average
+_LARGEST, _TYPICAL = 3.0, 0.5  # units: what a correct function is off by at the worst, and on the average
+_EXACT = 2.0  # units that a number moves if it is only moved: the noise is up to 1.73 of them
+_TINY = torch.finfo(torch.float64).tiny
 _SAMPLE = 2**18  # elements are enough to know how large they are
 _GAP = 256  # times as large as the next smaller one: another kind of number
 
@@ -69,6 +73,53 @@ class Truth:
     unit: float
 
 
+@dataclass(frozen=True)
+class Level:
+    """How far rounding takes the elements of a value.
+
+    Attributes:
+        scale: of each element, what half a unit in the last place comes to, of it and of all that goes into it; of the
+            value's shape, float64.
+        largest: how many times that the worst element may be off.
+        typical: how many times that the elements may be off on the average: their root mean square.
+    """
+
+    scale: torch.Tensor
+    largest: float
+    typical: float
+
+
+def level_of(reference: torch.Tensor, truth: Truth, *, unit: float, length: int = 1) -> Level:
+    """The rounding level of a value.
+
+    It is the larger of how far the reference itself is off, and of a floor: by how much the truth moves when all that
+    goes into it is off by half a unit in the last place, times what a sum of `length` numbers adds to that, and no less
+    than some units of the value itself. What only moves or chooses numbers, and so is exact in the model, is off by
+    less than one.
+
+    Args:
+        reference: what the model had.
+        truth: what it is in float64.
+        unit: half a unit in the last place of the coarsest type on the way to the value, relative (float32: 2**-24).
+        length: how many numbers are summed up for an element.
+    """
+    r, t, n = (_wide(tensor) for tensor in (reference, truth.value, truth.noisy))
+    moved = _finite((n - t).abs()) * (unit / truth.unit)
+    own = unit * t.abs()
+    was = torch.where(r.isfinite() & t.isfinite(), (r - t).abs(), 0.0)
+    if not bool(was.any()) and bool((moved <= _EXACT * own).all()):
+        return Level(own + _TINY, 1.0, 1.0)
+    scale = own + torch.clamp(moved, min=_typical(moved.reshape(-1))) + _TINY
+    growth = max(1.0, math.sqrt(length) / 4)
+    measured = ((_largest, _LARGEST), (_mean, _TYPICAL))
+    counts = _finite(t.abs()) == t.abs()
+    was, moved, known = was[counts], moved[counts], scale[counts]
+    if not known.numel():
+        return Level(scale, _LARGEST, _TYPICAL)
+    levels = [max(measure(was / known), growth * measure(moved / known), least) for measure, least in measured]
+    return Level(scale, *levels)
+
+
 def judge(
     actual: torch.Tensor,
     reference: torch.Tensor,
@@ -78,42 +129,31 @@ def judge(
     length: int = 1,
     spread: torch.Tensor | None = None,
 ) -> Judgement:
-    """Hold a value against the truth.
-
-    Its rounding level is the larger of how far the reference itself is off, and of a floor: by how much the truth moves
-    when all that goes into it is off by half a unit in the last place, times what a sum of `length` numbers adds to
-    that, and no less than some units of the value itself.
+    """Hold a value against the truth, by its rounding level.
 
     Args:
         actual: what is judged; it is not what the model had.
         reference: what the model had, of the same shape.
         truth: what it is in float64.
-        unit: half a unit in the last place of the coarsest type on the way to `actual`, relative (float32: 2**-24).
-        length: how many numbers are summed up for an element.
+        unit: see `level_of`.
+        length: likewise.
         spread: how far each element was from itself in further runs; None if there were none.
     """
     distance = largest_distance(spread)
     if not (actual.is_floating_point() or actual.is_complex()):
         return _of_integers(actual, reference, truth, distance)
-    a, r, t, n = (_flat(tensor) for tensor in (actual, reference, truth.value, truth.noisy))
+    a, r, t = (_wide(tensor) for tensor in (actual, reference, truth.value))
     alike = (a == r) | (a.isnan() & r.isnan())  # what eager has, too, is no fault: it may have overflowed as well
     odd = ~alike & ~a.isfinite() & t.isfinite()
     if bool(odd.any()):
         return Judgement("wrong", math.inf, math.inf, spread=distance, note=f"{int(odd.sum())} elements are not finite")
     counts = a.isfinite() & t.isfinite()
-    a, r, t, n = (tensor[counts] for tensor in (a, r, t, n))
-    if not a.numel():
+    if not bool(counts.any()):
         return Judgement("rounding", spread=distance)
-    moved = _finite((n - t).abs()) * (unit / truth.unit)
-    scale = unit * t.abs() + torch.clamp(moved, min=_typical(moved)) + torch.finfo(torch.float64).tiny
-    growth = max(1.0, math.sqrt(length) / 4)
-    off, was = (a - t).abs(), torch.where(r.isfinite(), (r - t).abs(), 0.0)
-    levels = [
-        max(measure(was / scale), growth * measure(moved / scale), least)
-        for measure, least in ((_largest, _LARGEST), (_mean, _TYPICAL))
-    ]
-    found = [measure(off / scale) for measure in (_largest, _mean)]
-    ratio = max(amount / level for amount, level in zip(found, levels, strict=True))
+    level = level_of(reference, truth, unit=unit, length=length)
+    off, scale = (a - t).abs()[counts], level.scale[counts]
+    was = torch.where(r.isfinite(), (r - t).abs(), 0.0)[counts]
+    ratio = max(_largest(off / scale) / level.largest, _mean(off / scale) / level.typical)
     place = int((off / scale).argmax())
     verdict: Verdict = "rounding" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
     if verdict != "rounding" and distance and float(off.max()) <= 2 * distance:
@@ -123,7 +163,7 @@ def judge(
         ratio,
         error=float(off[place]),
         eager=float(was.max()),
-        rounding=levels[0] * float(scale[place]),
+        rounding=level.largest * float(scale[place]),
         spread=distance,
     )
 
@@ -150,9 +190,8 @@ def _of_integers(actual: torch.Tensor, reference: torch.Tensor, truth: Truth, di
     return Judgement(verdict, math.inf, off, spread=distance, note=f"{count} of {actual.numel()} are others")
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    return plain.detach().reshape(-1).to(torch.float64)
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return in_pairs(tensor).detach().to(torch.float64)
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:

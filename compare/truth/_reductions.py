@@ -26,6 +26,14 @@ def reduction_length(node: Node, graph: Graph) -> int:
         return 1
 
 
+def is_product(node: Node) -> bool:
+    """Whether a node multiplies matrices, or convolves: what GPUs have units for that round the factors."""
+    return node.op in _PRODUCTS
+
+
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention", "LSTM", "GRU", "RNN"})
+
+
 def _shape(graph: Graph, name: str) -> Shape:
     value = graph.values.get(name)
     dims = () if value is None or value.shape is None else value.shape
