@@ -12,6 +12,7 @@ from ._pairs import in_pairs
 from ._report import Row
 from ._rounding import Rounding
 from ._run import Run
+from ._tolerance import is_coarser, largest_of
 from .truth import Judgement, Verdict, largest_distance, same
 
 
@@ -46,7 +47,10 @@ class Fed:
         if reference is None or tuple(reference.tensor.shape) != row.shape:
             return None
         dtype = getattr(torch, row.dtype or "", reference.tensor.dtype)
-        self._held[name] = reference.tensor.to(dtype)
+        tensor = reference.tensor
+        if is_coarser(dtype, tensor.dtype):  # a mask is the lowest number of the type, which is no infinity
+            tensor = torch.where(tensor.isfinite(), tensor.clamp(-largest_of(dtype), largest_of(dtype)), tensor)
+        self._held[name] = tensor.to(dtype)
         return self._held[name]
 
     def known(self, name: str) -> torch.Tensor | None:

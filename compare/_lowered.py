@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -34,16 +35,30 @@ class Lowered:
         program: the program.
         same: by the name of a value of the graph, that of the one that has its numbers, but for rounding; `""` for one
             that is called like another one and is not it.
+        graph: what was made of it.
     """
 
     program: Program
     same: Mapping[str, str]
+    graph: Graph
+
+    @cached_property
+    def rounded(self) -> Mapping[str, float]:
+        """Half a unit in the last place of the type that a weight was rounded to, relative, where its own is finer."""
+        original = self.program.original
+        found = {}
+        for name in self.graph.constants:
+            held, before = self.program.constant(name), None if original is None else original.constant(name)
+            if held is not None and before is not None and held.dtype == before.dtype == torch.float32:
+                dtype = _holding(held) if not torch.equal(held, before) else torch.float32
+                found[name] = torch.finfo(dtype).eps / 2
+        return found
 
     @classmethod
     def of(cls, graph: Graph, program: Program) -> Self:
         """For a graph that was made of `program`."""
         same = _stand_ins(graph, _names(program))
-        return cls(program, {**same, **_renamed(graph, program, same)})
+        return cls(program, {**same, **_renamed(graph, program, same)}, graph)
 
     def reference(self, name: str, known: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
         """What a value should be, in its own type if that is a finer one; a stand-in of integers has no reference."""
@@ -74,6 +89,12 @@ class Lowered:
         values = {name: live.get(name, self.program.constant(name)) for name in node.reads}
         clipped = difference.clipped + _clipped(node, values, reference.tensor)
         return replace(row, difference=replace(difference, clipped=clipped))
+
+
+def _holding(tensor: torch.Tensor) -> torch.dtype:
+    """The coarsest type that holds all numbers of a float32 tensor."""
+    types = (torch.bfloat16, torch.float16)
+    return next((dtype for dtype in types if torch.equal(tensor, tensor.to(dtype).float())), torch.float32)
 
 
 def _names(program: Program) -> frozenset[str]:

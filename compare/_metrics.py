@@ -146,6 +146,16 @@ def compare_tensors(
     )
 
 
+def masked_alike(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
+    """What is judged, in the type that it should have, with the masks of that where it has those of a coarser one."""
+    end, lower_end = largest_of(expected.dtype), largest_of(actual.dtype)
+    if not is_coarser(actual.dtype, expected.dtype):
+        return actual
+    wide = actual.to(expected.dtype)
+    masked = expected.isfinite() & (expected < -_MASK * end) & (actual < -_MASK * lower_end)
+    return torch.where(masked, expected, wide)
+
+
 def _in_one_type(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both in a type that holds their numbers; the lowest number of the coarser type stands for that of the other one.
 

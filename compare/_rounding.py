@@ -7,6 +7,7 @@ import torch
 
 from filch.export import Graph, Node
 
+from ._metrics import masked_alike
 from ._report import Row
 from ._run import Run
 from .truth import CallTruth, Judgement, is_product, judge, reduction_length, same, unit_of
@@ -46,6 +47,8 @@ class Rounding:
         noted = {name: getattr(torch, graph.values[name].dtype or "", None) for name in graph.constants}
         types = {**noted, **{name: tensor.dtype for name, tensor in run.inputs.items()}}
         self._own = {name: self._unit(name, dtype) for name, dtype in types.items() if isinstance(dtype, torch.dtype)}
+        if run.lowered is not None:
+            self._own |= {name: max(self._own.get(name, 0.0), unit) for name, unit in run.lowered.rounded.items()}
         self._units = dict(self._own)
 
     def _unit(self, name: str, dtype: torch.dtype) -> float:
@@ -83,6 +86,8 @@ class Rounding:
         truth = self._truth.get(known)
         if truth is None or not tensor.shape == reference.shape == truth.value.shape:
             return None
+        if self._lower_precision:
+            tensor = masked_alike(reference, tensor)
         unit = self._units.get(name) or truth.unit
         return judge(tensor, reference, truth, unit=unit, length=self._length(node), spread=spread)
 

@@ -11,6 +11,7 @@ from filch.export import ExportError, Node, Original
 
 from .._pairs import in_pairs
 
+_FLOAT32 = 2.0**-24
 _WIDE = 3.0**0.5  # a uniform distribution that wide has a root mean square of 1
 Units = Mapping[str, float]
 Given = Callable[[str], torch.Tensor | None]
@@ -165,7 +166,7 @@ def inputs_of(
     node: Node, original: Original, inputs: Mapping[str, torch.Tensor], get: Given, units: Units | None
 ) -> dict[str, torch.Tensor] | None:
     """What a node of the graph reads, in float64, by name; None if one of them can't be had."""
-    read = reading(units)
+    read = reading(units, others=(*node.reads, *node.outputs))
     found = {}
     for name in dict.fromkeys(node.reads):
         value = in_pairs(inputs[name]) if name in inputs else get(name)
@@ -176,21 +177,25 @@ def inputs_of(
     return found
 
 
-def reading(units: Units | None) -> Callable[[str, Any], Any]:
-    """What is read of a value in float64: it, or it with every number off by about half a unit in the last place."""
+def reading(units: Units | None, others: Collection[str] = ()) -> Callable[[str, Any], Any]:
+    """What is read of a value in float64: it, or it with every number off by about half a unit in the last place.
 
-    def exact(_: str, value: Any) -> Any:
-        return value
+    Args:
+        units: see `Whole`.
+        others: the names of values one of which says the type of those that are not in `units`.
+    """
+    if units is None:
+        return lambda _, value: value
+    usual = max((units[name] for name in others if name in units), default=_FLOAT32)
 
     def off(name: str, value: Any) -> Any:
-        unit = None if units is None else units.get(name)
-        if unit is None or not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
+        if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
             return value
         random = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # whoever reads it reads the same
-        amount = torch.rand(value.shape, generator=random, dtype=torch.float64).mul_(2).sub_(1).mul_(_WIDE * unit)
-        return value * amount.add_(1.0)
+        amount = torch.rand(value.shape, generator=random, dtype=torch.float64).mul_(2).sub_(1)
+        return value * amount.mul_(_WIDE * units.get(name, usual)).add_(1.0)
 
-    return exact if units is None else off
+    return off
 
 
 def raised(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,9 +13,10 @@ SUSPICIOUS = 2.0  # times the rounding level; clean runs of the zoo stay under i
 WRONG = 8.0
 _LARGEST, _TYPICAL = 3.0, 0.5  # units: what a correct function is off by at the worst, and on the average
 _EXACT = 2.0  # units that a number moves if it is only moved: the noise is up to 1.73 of them
+_SUBNORMAL = {2.0**-11: 2.0**-25}  # half of float16's smallest number, on which models' numbers are rounded
 _TINY = torch.finfo(torch.float64).tiny
 _SAMPLE = 2**18  # elements are enough to know how large they are
-_GAP = 256  # times as large as the next smaller one: another kind of number
+_GAP, _MASK = 256, 1000  # times as large as the next smaller number, and so large: a mask
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,11 @@ def level_of(reference: torch.Tensor, truth: Truth, *, unit: float, length: int 
     """
     r, t, n = (_wide(tensor) for tensor in (reference, truth.value, truth.noisy))
     moved = _finite((n - t).abs()) * (unit / truth.unit)
-    own = unit * t.abs()
+    own = torch.clamp(unit * t.abs(), min=_SUBNORMAL.get(unit, 0.0))
     was = torch.where(r.isfinite() & t.isfinite(), (r - t).abs(), 0.0)
     if not bool(was.any()) and bool((moved <= _EXACT * own).all()):
         return Level(own + _TINY, 1.0, 1.0)
-    scale = own + torch.clamp(moved, min=_typical(moved.reshape(-1))) + _TINY
+    scale = own + torch.clamp(moved, min=_typical(moved.reshape(-1), unit)) + _TINY
     growth = max(1.0, math.sqrt(length) / 4)
     measured = ((_largest, _LARGEST), (_mean, _TYPICAL))
     counts = _finite(t.abs()) == t.abs()
@@ -198,18 +199,19 @@ def _finite(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _typical(moved: torch.Tensor) -> float:
+def _typical(moved: torch.Tensor, unit: float) -> float:
     """The root mean square, without masks.
 
-    Masks stand apart from scores by some powers of ten with nothing between, and would explain any difference in these.
+    Masks are large numbers that stand apart from scores by some powers of ten with nothing between, and would explain
+    any difference in these.
     """
     sample = moved[:: max(1, moved.numel() // _SAMPLE)]
     sample = sample[sample > 0].sort().values
     if not sample.numel():
         return 0.0
-    least = sample.numel() // 4  # what is below the gap has to be a fair part
-    gaps = (sample[least + 1 :] > _GAP * sample[least:-1]).nonzero()
-    return _mean(sample[: least + 1 + int(gaps[0])] if gaps.numel() else sample)
+    above, below = sample[1:], sample[:-1]
+    gaps = ((above > _GAP * below) & (above > _MASK * unit)).nonzero()
+    return _mean(sample[: 1 + int(gaps[0])] if gaps.numel() else sample)
 
 
 def _largest(tensor: torch.Tensor) -> float:
