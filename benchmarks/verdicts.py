@@ -2,8 +2,8 @@
 
 Clean runs of the zoo: in float32; with products rounded to TF32; lowered to float16; models that are in float16 or
 bfloat16 themselves. No node may be called anything but rounding. Then float32 runs with noise planted in every seventh
-node, on all elements or on one: three times the level that verdicts rest on; and, for comparison, three times what eager
-PyTorch's own operation is off by (the root mean square, the largest), and at least half a unit in the last place.
+node, on all elements or on one: three times the level that verdicts rest on; and, for comparison, three times what
+eager PyTorch's own operation is off by (the root mean square, the largest), and at least half a unit in the last place.
 """
 
 from __future__ import annotations

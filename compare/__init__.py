@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._bisect import BisectReport, bisect
+    from ._blame import blame
     from ._checks import Checks
     from ._compare import compare
     from ._compiled_graph import compiled_graph
@@ -52,6 +53,7 @@ __all__ = [
     "Sensitivity",
     "Tolerance",
     "bisect",
+    "blame",
     "compare",
     "compare_gradients",
     "compare_tensors",
@@ -87,6 +89,7 @@ _PLACES = {
     "Sensitivity": "_sensitivity",
     "Tolerance": "_tolerance",
     "bisect": "_bisect",
+    "blame": "_blame",
     "compare": "_compare",
     "compare_gradients": "_gradients",
     "compare_tensors": "_metrics",

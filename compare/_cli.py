@@ -18,9 +18,11 @@ from filch.export import export, load_program, optimize
 from filch.export.backends import get_backend
 from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
 
+from ._blame import blame
 from ._cli_bisect import bisect_command
 from ._cli_options import (
     FACTORY,
+    BlameOption,
     Json,
     LowerPrecision,
     OptionList,
@@ -196,6 +198,7 @@ def compare_command(
     profile: Profile = False,
     truth: TruthOption = False,
     repeats: Repeats = 1,
+    blamed: BlameOption = None,
     statistics: StatisticsOption = False,
     output: Output = None,
     view: View = "nodes",
@@ -219,6 +222,7 @@ def compare_command(
             lower_precision=lower_precision,
             statistics=with_statistics(output, asked=statistics),
         )
+        report = report if blamed is None else blame(report, reference, program, blamed)
     if not quiet:
         typer.echo(report.to_json() if as_json else render(report, view, wide=wide))
     _write([report], output, quiet=quiet or as_json)
@@ -256,6 +260,7 @@ def check(
     profile: Profile = False,
     truth: TruthOption = False,
     repeats: Repeats = 1,
+    blamed: BlameOption = None,
     statistics: StatisticsOption = False,
     output: Output = None,
     view: View = "nodes",
@@ -290,6 +295,9 @@ def check(
             )
             for name in backend
         ]
+        if blamed is not None:
+            folders = [blamed / name if len(reports) > 1 else blamed for name in backend]
+            reports = [blame(one, capture, program, folder) for one, folder in zip(reports, folders, strict=True)]
     if as_json and not quiet:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
     elif not quiet:

@@ -1,5 +1,6 @@
 """What several commands of `filch` take."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,6 +19,9 @@ TruthOption = Annotated[
     bool, typer.Option("--truth", help="Judge by float64, not by a tolerance, and run each node by itself, too.")
 ]
 Repeats = Annotated[int, typer.Option(help="How often all is run: with --truth, what is unstable is told from wrong.")]
+BlameOption = Annotated[
+    Path | None, typer.Option("--blame", help="If something differs, find what is to blame, and write a repro there.")
+]
 OptionList = Annotated[
     list[str] | None, typer.Option("--option", help="What the backend is told, as name=value; again for more.")
 ]

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ._blame import telling_tolerance
 from ._cli_options import Quiet
 from ._errors import CompareError
 from ._load_report import load_report
@@ -36,7 +37,7 @@ def repro_command(
             output,
             backend=found.backend,
             options=found.options,
-            tolerance=found.tolerance,
+            tolerance=telling_tolerance(found, row),
             call=row.call,
             stage=row.stage,
         )

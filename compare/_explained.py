@@ -28,7 +28,8 @@ class Explanation:
         ties: integers that rounding decides.
         suspicious: rows whose own node is off by a little more than rounding.
         worst: the row that is off most, by its own node.
-        culprits: what makes the error go when it is switched off (see `bisect`).
+        culprits: what makes the error go when it is switched off (see `blame`).
+        switches: how many transformations could be; None if none was tried.
         repro: where it is shown by itself.
     """
 
@@ -42,6 +43,7 @@ class Explanation:
     suspicious: tuple[Row, ...]
     worst: Row | None
     culprits: tuple[str, ...] = ()
+    switches: int | None = None
     repro: str = ""
 
     def __str__(self) -> str:
@@ -50,6 +52,8 @@ class Explanation:
         parts = [self._beginning(), self._several(), self._results(), self._growth(), self._ties()]
         if self.culprits:
             parts.append(f"Switching off {_listed(self.culprits)} removes it.")
+        elif self.switches:
+            parts.append(f"It stays with all {self.switches} transformations switched off that could be.")
         if self.repro:
             parts.append(f"A repro that shows it by itself is in {self.repro}.")
         return " ".join(filter(None, parts))
@@ -66,6 +70,7 @@ class Explanation:
             "ties": [_fact(row) for row in self.ties],
             "suspicious": [_fact(row) for row in self.suspicious],
             "culprits": self.culprits,
+            "switches": self.switches,
             "repro": self.repro or None,
         }
 
@@ -139,6 +144,7 @@ def explain(report: Report) -> Explanation | None:
         suspicious=_one_each(row for row in rows if row.local is not None and row.local.verdict == "suspicious"),
         worst=max((row for row in rows if row.local is not None), key=_ratio, default=None),
         culprits=report.culprits,
+        switches=report.switches,
         repro=report.repro,
     )
 

@@ -51,6 +51,7 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
         "failed": report.failed,
         "operators": [[_operation(item, places) for item in call] for call in report.operators],
         "culprits": report.culprits,
+        "switches": report.switches,
         "repro": report.repro,
         "explanation": None if report.explanation is None else report.explanation.facts(),
         "graphs": {stage: graph_to_json(graph) for stage, graph in report.graphs.items()},

@@ -70,6 +70,7 @@ _PLAIN: Mapping[str, Any] = {
     "failed": tuple[str, ...],
     "fates": tuple[Fate, ...],
     "culprits": tuple[str, ...],
+    "switches": int | None,
     "repro": str,
 }
 

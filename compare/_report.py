@@ -227,7 +227,8 @@ class Report:
         lower_precision: whether it was allowed.
         graphs: the graphs that were compared, by stage; the nodes of the compiled one have their origins. Empty if the
             rows are of several graphs.
-        culprits: what makes the error go when it is switched off, where that was looked for (see `bisect`).
+        culprits: what makes the error go when it is switched off, where that was looked for (see `blame`).
+        switches: how many transformations could be switched off; None if none was tried.
         repro: the folder in which the error is shown by itself, where that was written; `""` elsewhere.
     """
 
@@ -244,6 +245,7 @@ class Report:
     fates: tuple[Fate, ...] = field(default=(), repr=False)
     graphs: Mapping[Stage, Graph] = field(default_factory=dict, repr=False)
     culprits: tuple[str, ...] = ()
+    switches: int | None = None
     repro: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     tolerance: Tolerance | None = None
