@@ -103,7 +103,7 @@ def with_rounded_factors(model: ir.Model) -> ir.Model:
     """A copy in which the factors of products have 11 significant bits: x·8193 - (x·8193 - x), in float32."""
     made = model.clone()
     graph = made.graph
-    split = ir.Value(name="split", const_value=ir.tensor(torch.tensor(8193.0).numpy(), name="split"))
+    split = ir.Value(name="tf32_splitter", const_value=ir.tensor(torch.tensor(8193.0).numpy(), name="tf32_splitter"))
     graph.register_initializer(split)
     for node in [node for node in graph if node.op_type in _PRODUCTS]:
         for place, value in enumerate(node.inputs[:2]):
