@@ -209,8 +209,10 @@ class Planter:
             truth = None if reference is None else self._truths.alone(self._subject.inputs, given).get(name)
             if reference is None or truth is None:
                 return tensor
-            made.add(name)
-            return self._noisy(kind, name, reference, truth, random)
+            wrong = self._noisy(kind, name, reference, truth, random)
+            if not torch.equal(wrong, reference):  # three times nothing is nothing: in what is 0 and can't be else
+                made.add(name)
+            return wrong
 
         found = compare(self._subject.capture, self._subject.program, backend=Noisy(noise), truth="float64")
         rows = [row for row in found.rows if row.value in made and row.kind != "output"]
@@ -232,13 +234,15 @@ class Planter:
                 UNIT * value.abs(), min=float(off.square().mean().sqrt() if everywhere else off.abs().max())
             )
         noise = TIMES * size * (torch.randint(0, 2, value.shape, generator=random) * 2 - 1)
+        off = (value + noise).to(reference.dtype)
         if everywhere:
-            return (value + noise).to(reference.dtype)
-        # Where rounding to float32 leaves it what it is: beside a mask's -3.4e38, nothing is half a unit.
-        places = value.isfinite().reshape(-1).nonzero().reshape(-1)
-        place = places[int(torch.randint(0, places.numel(), (), generator=random))]
+            return off
+        # Beside a mask's -3.4e38 or a 0 that is exact, three times the level may round to nothing.
+        places = (off != reference).logical_and(value.isfinite()).reshape(-1).nonzero().reshape(-1)
         wrong = reference.clone(memory_format=torch.contiguous_format)
-        wrong.view(-1)[place] = (value + noise).reshape(-1)[place]
+        if places.numel():
+            place = places[int(torch.randint(0, places.numel(), (), generator=random))]
+            wrong.view(-1)[place] = off.reshape(-1)[place]
         return wrong
 
 

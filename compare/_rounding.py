@@ -57,10 +57,18 @@ class Rounding:
     def saw(self, node: Node, name: str, dtype: torch.dtype) -> None:
         """Take note of what a node makes."""
         self._own[name] = self._unit(name, dtype)
-        read = [self._own.get(item, 0.0) if item in self._cut else self._units.get(item, 0.0) for item in node.reads]
+        read = [self._own.get(item, 0.0) if item in self._cut else self._behind(item) for item in node.reads]
         products = self._run.made.products
         rounded = products if products and any(map(is_product, self._computes(node))) else 0.0
         self._units[name] = max(self._own[name], rounded, *read, 0.0)
+
+    def _behind(self, name: str) -> float:
+        """The coarsest unit on the way to a value; that of a sequence is of what went into it."""
+        if name not in self._units:
+            node = self._run.graph.producer.get(name)
+            self._units[name] = 0.0  # of one that was left out
+            self._units[name] = max((self._behind(item) for item in node.reads), default=0.0) if node else 0.0
+        return self._units[name]
 
     def judged(  # noqa: PLR0917  made in one place
         self,
