@@ -52,7 +52,8 @@ def watched(module: ModuleType, kernels: Sequence[Kernel]) -> Callable[[list[Any
 
 
 def _show(kernel: Kernel, held: Mapping[str, Any], look: Look) -> None:
-    look(kernel, {name: tensor for name in kernel.writes if isinstance(tensor := held.get(name), torch.Tensor)})
+    stored = {name: held.get(variable) for name, variable in zip(kernel.writes, kernel.variables, strict=True)}
+    look(kernel, {name: tensor for name, tensor in stored.items() if isinstance(tensor, torch.Tensor)})
 
 
 def _is_part(item: ast.stmt) -> bool:
@@ -104,7 +105,7 @@ def _gives_name(statement: ast.stmt, kernel: Kernel) -> bool:
     """Whether a statement gives what a kernel returned, or an item of it, the name of a buffer."""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Subscript | ast.Name):
         return False
-    return isinstance(statement.targets[0], ast.Name) and statement.targets[0].id in kernel.writes
+    return isinstance(statement.targets[0], ast.Name) and statement.targets[0].id in kernel.variables
 
 
 def _look(kernel: Kernel) -> ast.stmt:
