@@ -168,9 +168,6 @@ def _last(origins: Collection[fx.Node]) -> fx.Node | None:
     """The operation whose numbers come out where several are computed; None if that is not one."""
     read = {item for node in origins for item in node.all_input_nodes}
     last = [node for node in origins if node not in read]
-    if len(last) == 1 and last[0].target == torch.ops.aten.copy_.default:
-        target, source = last[0].all_input_nodes
-        return source if _shape_of(source) == _shape_of(target) else None
     return last[0] if len(last) == 1 else None
 
 
