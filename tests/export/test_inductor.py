@@ -132,7 +132,7 @@ class Written(nn.Module):
 
 @cache
 def written():
-    """The stolen call of that model, and what plants faults in what Inductor makes of it."""
+    """The stolen call of that model, its program and inputs, and what plants faults in what Inductor makes of it."""
     from inductor_plants import InductorPlants  # it asks for a compiler
 
     torch.manual_seed(0)
@@ -140,19 +140,24 @@ def written():
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*inputs)
     program = export(model, inputs)
-    return capture, program, InductorPlants(program, dict(zip(program.graph.inputs, inputs, strict=True)))
+    named = dict(zip(program.graph.inputs, inputs, strict=True))
+    return capture, program, named, InductorPlants(program, named)
 
 
 def test_what_is_written_over_is_judged_as_what_it_is_at_that_time():
     """Zeros are not the sum that is made of them: all is judged, before and after, and nothing differs."""
-    capture, program, planter = written()
+    capture, program, inputs, planter = written()
     report = compare(capture, program, backend=planter.clean)
     assert report.close, report
     assert report.undisturbed
     assert all(row.judged for row in _kernels(report).values())
-    made = planter.clean.compile(program, optimize=True).graph.producer
-    assert made["scatter_reduce_3"].op == "aten.scatter_reduce_.two"
-    assert made["index_put_1"].op == "aten.index_put_"
+    made = planter.clean.compile(program, optimize=True)
+    assert made.graph.producer["scatter_reduce_3"].op == "aten.scatter_reduce_.two"
+    assert made.graph.producer["index_put_1"].op == "aten.index_put_"
+    given = planter.clean.run(made, inputs, made.graph.producer)
+    isolated = dict(planter.clean.isolate(made, inputs, given.get, buffer=1))
+    assert isolated.keys() == made.graph.producer.keys()
+    assert all(torch.equal(given[name], tensor) for name, tensor in isolated.items())
 
 
 @pytest.mark.parametrize(
@@ -165,7 +170,7 @@ def test_what_is_written_over_is_judged_as_what_it_is_at_that_time():
 )
 def test_a_fault_in_what_writes_over_a_buffer_is_named(kind, op):
     """It is not that of the kernel that made the buffer."""
-    capture, program, planter = written()
+    capture, program, _, planter = written()
     plants = (planter.plant(kind, Random(seed)) for seed in range(50))  # noqa: S311  no secret
     plant = next(plant for plant in plants if plant is not None and plant.node.startswith(op))
     report = compare(capture, program, backend=plant.backend)
