@@ -187,7 +187,7 @@ class CompiledStep(Dispatched):
             yield self._kernel(node, names, [*computed.values()])
 
     def _kernel(self, node: Node, names: Mapping[str, str], computed: Sequence[Node]) -> Node:
-        # Inductor counts what is written back to what it was given as no buffer of its own.
+        # What is written back to what Inductor was given is not always a buffer of its own.
         back = [name for item in computed for name in item.outputs if "@" in name]
         outputs = [name for name in (*(names[name] for name in node.outputs), *back) if name not in self._stored]
         self._stored.update(outputs)

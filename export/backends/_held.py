@@ -181,8 +181,10 @@ class Holding:
 
 
 def _carrier(given: fx.Node, made: list[fx.Node]) -> fx.Node | None:
-    """The last of the nodes made from one that is used outside of them, if it may have the value."""
-    used = [node for node in made if any(user not in made for user in node.users)]
+    """The last of the nodes made from one that is used outside of them, or writes to an input, if it may have it."""
+    used = [node for node in made if any(user not in made for user in node.users)] or [
+        node for node in made if node.target == torch.ops.aten.copy_.default
+    ]
     return used[-1] if used and _type(used[-1]) == _type(given) is not None else None
 
 

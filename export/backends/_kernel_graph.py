@@ -318,7 +318,7 @@ def _node(kernel: Kernel, names: Mapping[str, str], computed: Sequence[Node]) ->
         kernel.op,
         tuple(names[name] for name in kernel.reads if name in names),
         tuple(names[name] for name in kernel.writes),
-        {"buffers": list(kernel.writes)},
+        {"buffers": list(kernel.variables)},
         module=last.module if last else None,
         source=last.source if last else None,
         code=kernel.code,

@@ -52,7 +52,8 @@ def watched(module: ModuleType, kernels: Sequence[Kernel]) -> Callable[[list[Any
 
 
 def _show(kernel: Kernel, held: Mapping[str, Any], look: Look) -> None:
-    look(kernel, {name: tensor for name in kernel.writes if isinstance(tensor := held.get(name), torch.Tensor)})
+    stored = {name: held.get(variable) for name, variable in zip(kernel.writes, kernel.variables, strict=True)}
+    look(kernel, {name: tensor for name, tensor in stored.items() if isinstance(tensor, torch.Tensor)})
 
 
 def _is_part(item: ast.stmt) -> bool:
@@ -80,14 +81,15 @@ class _Instrumented(ast.NodeTransformer):
 
     def _looking(self, body: list[ast.stmt]) -> list[ast.stmt]:
         found: list[ast.stmt] = []
-        last: Kernel | None = None
+        called: dict[str, Kernel] = {}
         for statement in body:
             found.append(statement)
             if self._calls_next(statement):
-                last = self.left.pop(0)
-                found.append(_look(last))
-            elif last is not None and _gives_name(statement, last):
-                found.append(_look(last))
+                kernel = self.left.pop(0)
+                called |= dict.fromkeys(kernel.variables, kernel)
+                found.append(_look(kernel, "locals()"))
+            elif (name := _named(statement)) in called:  # its other buffers may have been written to since
+                found.append(_look(called[name], f"{{{name!r}: {name}}}"))
         return found
 
     def _calls_next(self, statement: ast.stmt) -> bool:
@@ -100,12 +102,12 @@ def _is_called(op: str, function: str) -> bool:
     return function == op or function.removesuffix(".run") == op or function.endswith(op.rpartition(".")[2])
 
 
-def _gives_name(statement: ast.stmt, kernel: Kernel) -> bool:
-    """Whether a statement gives what a kernel returned, or an item of it, the name of a buffer."""
+def _named(statement: ast.stmt) -> str:
+    """The name that a statement gives to what a kernel returned, or to an item of it; "" if it does nothing such."""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Subscript | ast.Name):
-        return False
-    return isinstance(statement.targets[0], ast.Name) and statement.targets[0].id in kernel.writes
+        return ""
+    return statement.targets[0].id if isinstance(statement.targets[0], ast.Name) else ""
 
 
-def _look(kernel: Kernel) -> ast.stmt:
-    return ast.parse(f"{_LOOK}({kernel.name!r}, locals())").body[0]
+def _look(kernel: Kernel, held: str) -> ast.stmt:
+    return ast.parse(f"{_LOOK}({kernel.name!r}, {held})").body[0]

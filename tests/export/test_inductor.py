@@ -1,5 +1,8 @@
 """Inductor as a backend: its kernels, where they come from, and what is wrong in one of them."""
 
+from functools import cache
+from random import Random
+
 import pytest
 import torch
 from compilers import needs_compiler
@@ -89,6 +92,91 @@ def test_a_deviation_is_compiled():
     assert report.close
     assert report.undisturbed
     assert all(row.judged and row.origins for row in _kernels(report).values())
+
+
+class Written(nn.Module):
+    """Writes over what is there: calls of a library, generated loops, twice into one buffer, into a cache."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("cache", torch.zeros(8, 4))
+
+    def forward(self, x, target):
+        messages = self.linear(x)
+        index = target[:, None].expand_as(messages)
+        start = torch.tanh(messages)
+        reduced = [
+            start.scatter_reduce(0, index, messages, how, include_self=include_self)
+            for how, include_self in [("sum", False), ("mean", True), ("amax", True)]
+        ]
+        empty = messages.new_zeros(5, 4).scatter_reduce(0, index, messages, "mean", include_self=False)
+        added = start.index_add(0, target, messages * 0.5)
+        put = start.clone()
+        put[target > 0] = messages[2]
+        twice = torch.relu(added).index_put((target[:2],), messages[:2] * 2)
+        twice = twice.index_put((target[2:],), messages[2:] * 3, accumulate=True)
+        self.cache[2:7] = messages
+        return (
+            *reduced,
+            empty * 2,
+            added.cumsum(0),
+            start.scatter_add(0, index, messages).exp(),
+            start.masked_scatter(messages > 0, x),
+            put,
+            twice,
+            twice.sort(1)[0],
+            torch.softmax(self.cache, 1),
+        )
+
+
+@cache
+def written():
+    """The stolen call of that model, its program and inputs, and what plants faults in what Inductor makes of it."""
+    from inductor_plants import InductorPlants  # it asks for a compiler
+
+    torch.manual_seed(0)
+    model, inputs = Written().eval(), (torch.randn(5, 4), torch.tensor([1, 0, 1, 3, 1]))
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(*inputs)
+    program = export(model, inputs)
+    named = dict(zip(program.graph.inputs, inputs, strict=True))
+    return capture, program, named, InductorPlants(program, named)
+
+
+def test_what_is_written_over_is_judged_as_what_it_is_at_that_time():
+    """Zeros are not the sum that is made of them: all is judged, before and after, and nothing differs."""
+    capture, program, inputs, planter = written()
+    report = compare(capture, program, backend=planter.clean)
+    assert report.close, report
+    assert report.undisturbed
+    assert all(row.judged for row in _kernels(report).values())
+    made = planter.clean.compile(program, optimize=True)
+    assert made.graph.producer["scatter_reduce_3"].op == "aten.scatter_reduce_.two"
+    assert made.graph.producer["index_put_1"].op == "aten.index_put_"
+    given = planter.clean.run(made, inputs, made.graph.producer)
+    isolated = dict(planter.clean.isolate(made, inputs, given.get, buffer=1))
+    assert isolated.keys() == made.graph.producer.keys()
+    assert all(torch.equal(given[name], tensor) for name, tensor in isolated.items())
+
+
+@pytest.mark.parametrize(
+    ("kind", "op"),
+    [
+        ("library call", "aten.scatter_reduce_.two"),
+        ("library call", "aten.index_put_"),
+        ("kernel source", "cpp_fused_index_put_"),
+    ],
+)
+def test_a_fault_in_what_writes_over_a_buffer_is_named(kind, op):
+    """It is not that of the kernel that made the buffer."""
+    capture, program, _, planter = written()
+    plants = (planter.plant(kind, Random(seed)) for seed in range(50))  # noqa: S311  no secret
+    plant = next(plant for plant in plants if plant is not None and plant.node.startswith(op))
+    report = compare(capture, program, backend=plant.backend)
+    assert report.first_divergence is not None, plant.text
+    assert report.first_divergence.node == plant.node, f"{plant.text}\n{report.first_divergence}"
+    assert report.undisturbed
 
 
 class Optional(nn.Module):
