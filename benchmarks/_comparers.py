@@ -20,6 +20,7 @@ from filch.steal import Capture, steal_forward
 FILE = "llama.onnx"
 CALLS = 5
 BUFFER = 2**28
+TRUTH = "Filch, by float64"
 
 
 @dataclass(frozen=True)
@@ -115,13 +116,18 @@ def filch_both(setting: Setting) -> object:
     return _filch(setting, setting.once, "exported", "compiled")
 
 
+def filch_truth(setting: Setting) -> object:
+    """The compiled graph, judged by float64, each node run by itself, too."""
+    return _filch(setting, setting.once, "compiled", truth="float64")
+
+
 def filch_all(setting: Setting) -> object:
     """The capture too."""
     return _filch(setting, setting.captured(1), "compiled")
 
 
-def _filch(setting: Setting, capture: Capture, *stages: Any) -> object:
-    report = compare(capture, setting.program, stages=stages, buffer=setting.buffer)
+def _filch(setting: Setting, capture: Capture, *stages: Any, **how: Any) -> object:
+    report = compare(capture, setting.program, stages=stages, buffer=setting.buffer, **how)
     if not report.close:
         raise RuntimeError(f"the comparison does not pass: {report.first_divergence}")
     return report
@@ -166,6 +172,7 @@ OURS: dict[str, Way] = {
     "Filch": filch,
     f"Filch, {CALLS} calls": filch_often,
     "Filch, both graphs": filch_both,
+    TRUTH: filch_truth,
     "Filch, capture too": filch_all,
 }
 PEERS: dict[str, Way] = {

@@ -13,11 +13,12 @@ import math
 import tempfile
 import time
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from _comparers import CALLS, OURS, PEERS, PLAIN, Setting, Way, load, make
+from _comparers import CALLS, OURS, PEERS, PLAIN, TRUTH, Setting, Way, load, make
 from _measure import (
     GIB,
     MIB,
@@ -93,6 +94,9 @@ def targets(samples: Samples) -> list[str]:
     seconds = seconds_of(samples)
     further, whole = seconds.get(FURTHER), seconds.get("Filch")
     lines = [verdict("a further call / the plain runs' sum", further and further / seconds[SUM], most=1.5)]
+    by_float64 = seconds.get(TRUTH)
+    added = (by_float64 - whole) / whole if by_float64 and whole else None
+    lines.append(verdict("what float64 and nodes run by themselves add / Filch without", added, most=3))
     for name in PEERS:
         theirs = seconds.get(name)
         lines.append(verdict(f"times faster than {name}", theirs and whole and theirs / whole, least=5))
@@ -119,7 +123,9 @@ def grown(options: argparse.Namespace) -> tuple[dict[str, list[Timing]], dict[st
     """Samples of processes of their own, by way, layers and buffer."""
     counts, buffers = (list(map(int, text.split(","))) for text in (options.layers, options.buffers))
     names = [json.dumps((SUM, count, 0)) for count in counts]
-    names += [json.dumps(("Filch", count, buffer)) for count in counts for buffer in buffers]
+    names += [
+        json.dumps((way, count, buffer)) for way in options.ways or ("Filch",) for count in counts for buffer in buffers
+    ]
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="filch-bench-") as name:
         folders = {count: Path(name) / str(count) for count in counts}
         for count, folder in folders.items():
@@ -161,17 +167,19 @@ def growth_targets(samples: dict[str, list[Timing]], options: argparse.Namespace
     """
     counts, buffers = (list(map(int, text.split(","))) for text in (options.layers, options.buffers))
     lines = []
-    for buffer in buffers:
-        ours = {count: middle(samples, json.dumps(("Filch", count, buffer)), "whole") for count in counts}
+    for way, buffer in product(options.ways or ("Filch",), buffers):
+        ours = {count: middle(samples, json.dumps((way, count, buffer)), "whole") for count in counts}
         plain = {count: middle(samples, json.dumps((SUM, count, 0)), "whole") for count in counts}
         both = {count: (seconds, plain[count]) for count, seconds in ours.items()}
         over = {count: None if a is None or b is None else a - b for count, (a, b) in both.items()}
-        text = f"{counts[-2]} to {counts[-1]} / {counts[0]} to {counts[-2]} layers, buffer {buffer} MiB"
+        text = f"{way}, {counts[-2]} to {counts[-1]} / {counts[0]} to {counts[-2]} layers, buffer {buffer} MiB"
         lines.append(verdict(f"seconds a layer, {text}", _bend(ours), most=1.25))
         lines.append(verdict(f"seconds a layer over the plain runs, {text}", _bend(over), most=1.25))
         lines.append(f"note    the plain runs' own: {_bend(plain) or math.nan:.3g}")
-        most = max(_over(samples, count, "Filch", buffer) for count in counts)
-        lines.append(verdict(f"most MB over the plain runs, buffer {buffer} MiB", most, most=buffer * MIB / 1e6 + 300))
+        most = max(_over(samples, count, way, buffer) for count in counts)
+        lines.append(
+            verdict(f"most MB over the plain runs, {way}, buffer {buffer} MiB", most, most=buffer * MIB / 1e6 + 300)
+        )
     return lines
 
 
@@ -190,7 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="of the first table; of the second, two at most")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--ways", nargs="+", choices=[*OURS, *PEERS], metavar="WAY", help="of the first table")
+    parser.add_argument("--ways", nargs="+", choices=[*OURS, *PEERS], metavar="WAY", help="of ours and the peers'")
     parser.add_argument("--layers", default="2,4,8,16", help="of the second table; three numbers at least")
     parser.add_argument("--buffers", default="64,256", help="MiB")
     parser.add_argument("--only", choices=("time", "growth"), help="one of the tables")

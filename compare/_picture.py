@@ -7,7 +7,7 @@ from filch.export import Finding, Graph, Node, Value
 from filch.export.backends import Stage
 
 from ._report import Report, Row
-from ._verdict import verdict
+from ._verdict import in_short
 
 
 def picture(report: Report) -> Graph:
@@ -18,7 +18,9 @@ def picture(report: Report) -> Graph:
         if stage in report.graphs or any(row.stage == stage for row in report.rows)
     ]
     title = f"{report.program} on {report.backend}, against {report.reference}"
-    told = (report.headline(), *(f"note: {note}" for note in report.notes), " ".join(map(str.strip, verdict(report))))
+    explained = [] if report.explanation is None else [str(report.explanation)]
+    notes = [f"note: {note}" for note in report.notes]
+    told = (report.headline(), *explained, *notes, " ".join(map(str.strip, in_short(report))))
     *before, last = drawn or [_of_rows(())]
     return replace(last, name=title, remarks=told, before=before[0] if before else None)
 

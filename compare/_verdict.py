@@ -6,10 +6,11 @@ from ._report import Report
 def verdict(report: Report) -> list[str]:
     """What the report says in the end."""
     explained = report.explanation
-    return [*_verdict(report), *(["", str(explained)] if explained is not None else [])]
+    return [*in_short(report), *(["", str(explained)] if explained is not None else [])]
 
 
-def _verdict(report: Report) -> list[str]:
+def in_short(report: Report) -> list[str]:
+    """The same without what float64 explains."""
     if report.first_divergence is not None:
         count = len(report.diverged)
         said = "1 row differs; it is" if count == 1 else f"{count} rows differ; the first is"

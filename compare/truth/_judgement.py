@@ -1,6 +1,7 @@
 """Whether a value is off by more than rounding."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,8 @@ _LARGEST, _TYPICAL = 3.0, 0.5  # units: what a correct function is off by at the
 _EXACT = 2.0  # units that a number moves if it is only moved: the noise is up to 1.73 of them
 _SUBNORMAL = {2.0**-11: 2.0**-25}  # half of float16's smallest number, on which models' numbers are rounded
 _TINY = torch.finfo(torch.float64).tiny
-_SAMPLE = 2**18  # elements are enough to know how large they are
+_SAMPLE = 2**16  # elements are enough to know how large they are
+_CHUNK = 2**16  # elements at a time
 _GAP, _MASK = 256, 1000  # times as large as the next smaller number, and so large: a mask
 
 
@@ -104,21 +106,10 @@ def level_of(reference: torch.Tensor, truth: Truth, *, unit: float, length: int 
         unit: half a unit in the last place of the coarsest type on the way to the value, relative (float32: 2**-24).
         length: how many numbers are summed up for an element.
     """
-    r, t, n = (_wide(tensor) for tensor in (reference, truth.value, truth.noisy))
-    moved = _finite((n - t).abs()) * (unit / truth.unit)
-    own = torch.clamp(unit * t.abs(), min=_SUBNORMAL.get(unit, 0.0))
-    was = torch.where(r.isfinite() & t.isfinite(), (r - t).abs(), 0.0)
-    if not bool(was.any()) and bool((moved <= _EXACT * own).all()):
-        return Level(own + _TINY, 1.0, 1.0)
-    scale = own + torch.clamp(moved, min=_typical(moved.reshape(-1), unit)) + _TINY
-    growth = max(1.0, math.sqrt(length) / 4)
-    measured = ((_largest, _LARGEST), (_mean, _TYPICAL))
-    counts = _finite(t.abs()) == t.abs()
-    was, moved, known = was[counts], moved[counts], scale[counts]
-    if not known.numel():
-        return Level(scale, _LARGEST, _TYPICAL)
-    levels = [max(measure(was / known), growth * measure(moved / known), least) for measure, least in measured]
-    return Level(scale, *levels)
+    found = _Measured(reference, reference, truth, unit)
+    shape = in_pairs(truth.value).shape
+    scales = [found.scale(part) for part in found.parts()]
+    return Level(torch.cat(scales).reshape(shape), *found.levels(length))
 
 
 def judge(
@@ -143,30 +134,130 @@ def judge(
     distance = largest_distance(spread)
     if not (actual.is_floating_point() or actual.is_complex()):
         return _of_integers(actual, reference, truth, distance)
-    a, r, t = (_wide(tensor) for tensor in (actual, reference, truth.value))
-    alike = (a == r) | (a.isnan() & r.isnan())  # what eager has, too, is no fault: it may have overflowed as well
-    odd = ~alike & ~a.isfinite() & t.isfinite()
-    if bool(odd.any()):
-        return Judgement("wrong", math.inf, math.inf, spread=distance, note=f"{int(odd.sum())} elements are not finite")
-    counts = a.isfinite() & t.isfinite()
-    if not bool(counts.any()):
-        return Judgement("rounding", spread=distance)
-    level = level_of(reference, truth, unit=unit, length=length)
-    off, scale = (a - t).abs()[counts], level.scale[counts]
-    was = torch.where(r.isfinite(), (r - t).abs(), 0.0)[counts]
-    ratio = max(_largest(off / scale) / level.largest, _mean(off / scale) / level.typical)
-    place = int((off / scale).argmax())
+    found = _Measured(actual, reference, truth, unit)
+    if found.odd:
+        return Judgement("wrong", math.inf, math.inf, spread=distance, note=f"{found.odd} elements are not finite")
+    largest, typical = found.levels(length)
+    ratio = max(found.off.largest / largest, found.off.typical / typical)
     verdict: Verdict = "rounding" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
-    if verdict != "rounding" and distance and float(off.max()) <= 2 * distance:
+    if verdict != "rounding" and distance and found.farthest <= 2 * distance:
         verdict = "unstable"
     return Judgement(
         verdict,
         ratio,
-        error=float(off[place]),
-        eager=float(was.max()),
-        rounding=level.largest * float(scale[place]),
+        error=found.error,
+        eager=found.eager,
+        rounding=largest * found.rounding,
         spread=distance,
     )
+
+
+class _Sum:
+    """What distances come to, in units: the largest, and the root of the mean square."""
+
+    def __init__(self) -> None:
+        self.largest = self._squares = 0.0
+        self._count = 0
+
+    def add(self, units: torch.Tensor) -> float:
+        """Add some; the largest of them."""
+        most = float(units.max())
+        self.largest = max(self.largest, most)
+        self._squares += float(torch.dot(units, units))
+        self._count += units.numel()
+        return most
+
+    @property
+    def typical(self) -> float:
+        return math.sqrt(self._squares / self._count) if self._count else 0.0
+
+
+class _Measured:
+    """How far a value and its reference are from the truth, in units of what rounding comes to at each element.
+
+    Elements at which the truth is not finite, or which the reference has in common with the value, do not count if they
+    are not finite.
+
+    Attributes:
+        off: of the value.
+        was: of the reference.
+        moved: of the truth, if what goes into it is moved.
+        odd: elements that are not finite, and should be.
+        error: the distance of the value where it is farthest in units.
+        rounding: a unit there.
+        farthest: the largest distance of the value.
+        eager: the largest distance of the reference.
+    """
+
+    def __init__(self, actual: torch.Tensor, reference: torch.Tensor, truth: Truth, unit: float) -> None:
+        self._values = [in_pairs(tensor).reshape(-1) for tensor in (actual, reference, truth.value, truth.noisy)]
+        self._unit, self._factor = unit, unit / truth.unit
+        self._least = _SUBNORMAL.get(unit, 0.0)
+        _, _, value, noisy = self._values
+        step = max(1, value.numel() // _SAMPLE)
+        self._typical = _typical((noisy[::step] - value[::step]).abs() * self._factor, unit)
+        self._exact = self._is_exact()
+        self.off, self.was, self.moved = _Sum(), _Sum(), _Sum()
+        self.odd, self.error, self.rounding, self.farthest, self.eager = 0, 0.0, 0.0, 0.0, 0.0
+        for part in self.parts():
+            self._add(part)
+
+    def parts(self) -> Iterator[slice]:
+        """Elements at a time: they stay in the processor's cache."""
+        count = self._values[0].numel()
+        return (slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
+
+    def scale(self, part: slice) -> torch.Tensor:
+        """What half a unit comes to at some elements, and at what goes into them."""
+        own = self._own(part)
+        return own.add_(_TINY) if self._exact else own.add_(self._moved(part).clamp_(min=self._typical)).add_(_TINY)
+
+    def levels(self, length: int) -> tuple[float, float]:
+        """How many units rounding explains: at the worst element, and on the average."""
+        if self._exact:
+            return 1.0, 1.0
+        growth = max(1.0, math.sqrt(length) / 4)
+        return (
+            max(self.was.largest, growth * self.moved.largest, _LARGEST),
+            max(self.was.typical, growth * self.moved.typical, _TYPICAL),
+        )
+
+    def _own(self, part: slice) -> torch.Tensor:
+        return torch.nan_to_num_(self._values[2][part].abs(), 0.0, 0.0, 0.0).mul_(self._unit).clamp_(min=self._least)
+
+    def _moved(self, part: slice) -> torch.Tensor:
+        moved = (self._values[3][part] - self._values[2][part]).abs_()
+        return torch.nan_to_num_(moved, 0.0, 0.0, 0.0).mul_(self._factor)
+
+    def _is_exact(self) -> bool:
+        """Whether the reference is the truth itself, and no number in it is more than one that went in."""
+        _, reference, value, _ = self._values
+        for part in self.parts():
+            known = value[part]
+            if not bool(((reference[part] == known) | ~known.isfinite()).all()):
+                return False
+            if not bool((self._moved(part) <= _EXACT * self._own(part)).all()):
+                return False
+        return True
+
+    def _add(self, part: slice) -> None:
+        actual, reference, value, _ = (tensor[part] for tensor in self._values)
+        off, was = (actual - value).abs_(), (reference - value).abs_()
+        if not math.isfinite(float(off.sum() + was.sum())):  # by far the usual case is that it is
+            alike = (actual == reference) | (actual.isnan() & reference.isnan())
+            self.odd += int((~alike & ~actual.isfinite() & value.isfinite()).sum())
+            off, was = (torch.where(tensor.isfinite(), tensor, 0.0) for tensor in (off, was))
+        scale = self.scale(part)
+        units = off / scale
+        most = self.off.largest
+        if self.off.add(units) >= most:
+            place = int(units.argmax())
+            self.error, self.rounding = float(off[place]), float(scale[place])
+        self.was.add(was / scale)
+        if not self._exact:
+            self.moved.add(self._moved(part) / scale)
+        self.farthest = max(self.farthest, float(off.max()))
+        self.eager = max(self.eager, float(was.max()))
 
 
 def same(spread: torch.Tensor | None = None) -> Judgement:
@@ -191,33 +282,16 @@ def _of_integers(actual: torch.Tensor, reference: torch.Tensor, truth: Truth, di
     return Judgement(verdict, math.inf, off, spread=distance, note=f"{count} of {actual.numel()} are others")
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return in_pairs(tensor).detach().to(torch.float64)
-
-
-def _finite(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-
-
 def _typical(moved: torch.Tensor, unit: float) -> float:
-    """The root mean square, without masks.
+    """The root mean square of what is not 0, without masks.
 
     Masks are large numbers that stand apart from scores by some powers of ten with nothing between, and would explain
     any difference in these.
     """
-    sample = moved[:: max(1, moved.numel() // _SAMPLE)]
-    sample = sample[sample > 0].sort().values
+    sample = moved[moved > 0].sort().values
     if not sample.numel():
         return 0.0
     above, below = sample[1:], sample[:-1]
     gaps = ((above > _GAP * below) & (above > _MASK * unit)).nonzero()
-    return _mean(sample[: 1 + int(gaps[0])] if gaps.numel() else sample)
-
-
-def _largest(tensor: torch.Tensor) -> float:
-    return float(tensor.max())
-
-
-def _mean(tensor: torch.Tensor) -> float:
-    """The root of the mean square."""
-    return float(tensor.square().mean().sqrt())
+    usual = sample[: 1 + int(gaps[0])] if gaps.numel() else sample
+    return float(usual.square().mean().sqrt())
