@@ -1,10 +1,13 @@
 """What each node makes of what it should be given: which of them introduce an error, and which inherit it."""
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
+
+from filch.export import Graph
 
 from ._judge import Source
 from ._metrics import Difference
@@ -99,7 +102,7 @@ class Local:
             isolated: what the nodes made, each value after those that it was made of.
         """
         by_value = {row.value: row for row in self._rows if row.kind != "output"}
-        found: dict[str, Judgement] = {}
+        found = dict(_misshapen(by_value, self._run.graph))
         passed: set[str] = set()
         for name, tensor in isolated:
             node = self._run.graph.producer.get(name)
@@ -131,11 +134,19 @@ class Local:
         return by_limits(self._measure(row, reference, tensor), spread)
 
 
+def _misshapen(rows: Mapping[str, Row], graph: Graph) -> Iterator[tuple[str, Judgement]]:
+    """The values of a wrong shape or type that are made of none: they are given to nobody."""
+    wrong = {name for name, row in rows.items() if row.status == "shape or dtype differs"}
+    for name in wrong:
+        if wrong.isdisjoint(graph.producer[name].reads):
+            yield name, Judgement("wrong", math.inf, math.inf, note=rows[name].reason)
+
+
 def by_limits(difference: Difference, spread: torch.Tensor | None) -> Judgement:
     """What there is to say where float64 does not know a value: whether the tolerance holds."""
     distance = largest_distance(spread)
     if difference.problem or difference.nonfinite:
-        return Judgement("wrong", float("inf"), float("inf"), spread=distance, note=difference.problem or "not finite")
+        return Judgement("wrong", math.inf, math.inf, spread=distance, note=difference.problem or "not finite")
     if not difference.absolute:
         return same(spread)
     ratio = difference.scale / (difference.tolerance.scale or 1.0)

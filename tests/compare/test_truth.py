@@ -183,6 +183,17 @@ def test_a_report_is_read_back_with_what_was_judged(subject: tuple[Capture, Prog
     assert load_report(tmp_path / "report.json").rows == report.rows
 
 
+def test_a_wrong_shape_is_blamed_where_it_comes_up(subject: tuple[Capture, Program]) -> None:
+    """What follows can't be judged by itself."""
+    capture, program = subject
+    wrong = WrongBackend({"gelu": lambda tensor: tensor[:1]}, observed_only=True)
+
+    report = compare(capture, program, backend=wrong, truth="float64")
+
+    assert [row.value for row in report.introduced] == ["gelu"]
+    assert "the shape differs" in str(report.explanation)
+
+
 def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Capture, Program]) -> None:
     """It is one, and the report is not close."""
     capture, program = subject
