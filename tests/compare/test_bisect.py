@@ -18,7 +18,7 @@ from optimizer_plants import FaultyOptimizers, faulty
 from torch import nn
 
 from filch.compare import BisectReport, CompareError, bisect
-from filch.compare._delta import smallest
+from filch.compare._delta import needed, smallest
 from filch.export import BackendError, Program, export, fingerprint
 from filch.export.backends import Switch, Switched, get_backend
 from filch.export.backends._inductor_options import InductorOptions
@@ -97,6 +97,8 @@ def test_what_is_enough_is_found_and_none_of_it_can_go() -> None:
                 assert len(asked - {(), tuple(range(count))}) <= most
     assert smallest(range(40), lambda some: {3, 17, 38} <= {*some}) == [3, 17, 38]
     assert smallest("abcd", lambda some: len(some) > 2) == ["a", "b", "c"]
+    assert needed(range(40), lambda some: {3, 17, 31} <= {*some}) == [3, 17, 31]
+    assert needed([1, 2], lambda _: False) == [1, 2]
 
 
 @pytest.mark.parametrize("name", ["ConstantFolding", "MatmulTransposeFusion"])

@@ -14,7 +14,6 @@ from fakes import WrongBackend
 from torch import fx, nn
 
 from filch.compare import CompareError, write_repro
-from filch.compare._minimal import minimal
 from filch.export import Program, export, graph_from_fx
 from filch.export.backends import Compiled, Script, get_backend
 from filch.export.backends._onnxruntime import OnnxRuntimeBackend
@@ -257,10 +256,3 @@ def test_the_command_says_what_a_report_lacks(given, tmp_path, monkeypatch, caps
         assert run("repro", *arguments, "-o", "out") == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_delta_debugging_leaves_what_is_needed():
-    """Whatever stands between; each trial is of fewer items than the last that showed it."""
-    assert minimal(range(40), lambda items: {3, 17, 31} <= {*items}) == [3, 17, 31]
-    assert minimal(range(40), lambda items: 7 in items) == [7]
-    assert minimal([1, 2], lambda items: False) == [1, 2]
