@@ -14,7 +14,7 @@ from fakes import WrongBackend
 from torch import fx, nn
 
 from filch.compare import CompareError, write_repro
-from filch.compare._minimal import minimal
+from filch.compare._delta import needed
 from filch.export import Program, export, graph_from_fx
 from filch.export.backends import Compiled, Script, get_backend
 from filch.export.backends._onnxruntime import OnnxRuntimeBackend
@@ -261,6 +261,6 @@ def test_the_command_says_what_a_report_lacks(given, tmp_path, monkeypatch, caps
 
 def test_delta_debugging_leaves_what_is_needed():
     """Whatever stands between; each trial is of fewer items than the last that showed it."""
-    assert minimal(range(40), lambda items: {3, 17, 31} <= {*items}) == [3, 17, 31]
-    assert minimal(range(40), lambda items: 7 in items) == [7]
-    assert minimal([1, 2], lambda items: False) == [1, 2]
+    assert needed(range(40), lambda items: {3, 17, 31} <= {*items}) == [3, 17, 31]
+    assert needed(range(40), lambda items: 7 in items) == [7]
+    assert needed([1, 2], lambda items: False) == [1, 2]
