@@ -146,7 +146,7 @@ def judge(
     alike = (a == r) | (a.isnan() & r.isnan())  # what eager has, too, is no fault: it may have overflowed as well
     odd = ~alike & ~a.isfinite() & t.isfinite()
     if bool(odd.any()):
-        return Judgement("wrong", math.inf, math.inf, spread=distance, note=f"{int(odd.sum())} elements are not finite")
+        return Judgement("wrong", math.inf, math.inf, spread=distance, note=f"not finite in {int(odd.sum())} elements")
     counts = a.isfinite() & t.isfinite()
     if not bool(counts.any()):
         return Judgement("rounding", spread=distance)
@@ -187,7 +187,8 @@ def _of_integers(actual: torch.Tensor, reference: torch.Tensor, truth: Truth, di
     if not bool((differs & decided).any()):
         return Judgement("rounding", 1.0, off, spread=distance, note=f"a near-tie: rounding decides {count} of them")
     verdict: Verdict = "unstable" if distance else "wrong"
-    return Judgement(verdict, math.inf, off, spread=distance, note=f"{count} of {actual.numel()} are others")
+    instead = f"{actual[differs][0].item()} instead of {reference[differs][0].item()}"
+    return Judgement(verdict, math.inf, off, spread=distance, note=f"{instead} in {count} of {actual.numel()} elements")
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
