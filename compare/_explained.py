@@ -22,6 +22,7 @@ class Explanation:
         starts: the first row whose own node makes it wrong; None if there is none.
         others: the further ones, one for each node.
         results: the results of the model that are off by more than rounding.
+        differs: the first row that differs, where no node and no result is to blame; None elsewhere.
         sound: the names of the stages that are sound.
         grows: the row at which the error grows most, where that is by ten times or more; None elsewhere.
         growth: by how much, relative to the largest numbers of each tensor.
@@ -36,6 +37,7 @@ class Explanation:
     starts: Row | None
     others: tuple[Row, ...]
     results: tuple[Row, ...]
+    differs: Row | None
     sound: tuple[str, ...]
     grows: Row | None
     growth: float
@@ -65,6 +67,7 @@ class Explanation:
             "starts": None if self.starts is None else _fact(self.starts),
             "others": [_fact(row) for row in self.others],
             "results": [_fact(row) for row in self.results],
+            "differs": None if self.differs is None else _fact(self.differs),
             "sound": self.sound,
             "grows": None if self.grows is None else _fact(self.grows) | {"growth": self.growth},
             "ties": [_fact(row) for row in self.ties],
@@ -75,6 +78,13 @@ class Explanation:
         }
 
     def _of_nothing(self) -> str:
+        if self.differs is not None:
+            row = self.differs
+            off = _amount(row.truth, row.dtype) if row.truth is not None else row.difference or row.reason
+            return (
+                "No node is wrong by itself, and no result is off by more than rounding for it; but "
+                f"{_named(row)} is not what the model had: {off}."
+            )
         if self.worst is None or self.worst.local is None:
             return "Nothing differs from what the model had."
         worst, level = self.worst, self.worst.local
@@ -89,12 +99,13 @@ class Explanation:
         if self.starts is None:
             return f"{sound}No node is wrong by itself."
         row, local = self.starts, self.starts.local
-        given = "given what it should be, its result is"
+        off = "The exported graph is off as it stands. " if row.stage == "exported" else ""
+        given = "given what should go in, its result is"
         changes = ""
         if row.unstable and local is not None and local.spread is not None:
             changes = f"; it changes from run to run, by up to {local.spread:.1e}"
         what = _amount(local, row.dtype) if local is not None else ""
-        return f"{sound}Divergence starts at {_named(row)}: {given} {what}{changes}."
+        return f"{sound}{off}Divergence starts at {_named(row)}: {given} {what}{changes}."
 
     def _several(self) -> str:
         if not self.others:
@@ -137,6 +148,7 @@ def explain(report: Report) -> Explanation | None:
         starts=introduced[0] if introduced else None,
         others=tuple(introduced[1:]),
         results=tuple(row for row in results if row.stage == (last if last in wrong else row.stage)),
+        differs=None if introduced or results else report.first_divergence,
         sound=tuple(stage for stage in stages if stage not in wrong) if wrong else (),
         grows=grows,
         growth=growth,
@@ -154,8 +166,13 @@ def _ratio(row: Row) -> float:
 
 
 def _one_each(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """The first row of each node: another call, or another value of it, is the same fault."""
-    return tuple({(row.stage, row.node): row for row in reversed([*rows])}.values())[::-1]
+    """The first row of each fault: another call or value of the node has the same, and so has what was made of it."""
+    found = dict[tuple[str, str], Row]()
+    for row in rows:
+        exported = {("exported", origin) for origin in row.origins if row.stage != "exported"}
+        if not exported & found.keys():
+            found.setdefault((row.stage, row.node), row)
+    return tuple(found.values())
 
 
 def _growing(report: Report) -> tuple[Row | None, float]:
@@ -195,7 +212,8 @@ def _named(row: Row) -> str:
     parts = [f"{count} {op}" if count > 1 else op for op, count in counts.items()]
     inside = [f"fused from {_listed(parts, most=8)}"] if row.kind == "fused" else []
     source = [short_source(row.source)] if row.source else []
-    return f"{_short(row)} ({', '.join([row.op, *inside, *source])})"
+    before = [f"after {_listed(row.unjudged)}, which could not be judged"] if row.unjudged else []
+    return f"{_short(row)} ({', '.join([row.op, *inside, *source, *before])})"
 
 
 def _short(row: Row) -> str:

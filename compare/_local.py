@@ -15,7 +15,7 @@ from ._pairs import in_pairs
 from ._report import Row
 from ._rounding import Rounding
 from ._run import Run
-from ._tolerance import is_coarser, largest_of
+from ._tolerance import ANY_ERROR, is_coarser, largest_of
 from .truth import Judgement, Verdict, largest_distance, same
 
 
@@ -126,7 +126,9 @@ class Local:
     def _judged(self, row: Row, reference: torch.Tensor, tensor: torch.Tensor) -> Judgement:
         node = self._run.graph.producer[row.value]
         spread = self._run.spreads.get(row.value)
-        if row.truth is not None:  # where it was none, the limits judged
+        if (
+            row.difference is None or row.difference.tolerance.harmonic != ANY_ERROR
+        ):  # integers are coarser than float64
             known = self._run.known_as(row.value)
             judgement = self._rounding.judged(row.value, known, node, reference, tensor, spread)
             if judgement is not None:

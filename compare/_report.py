@@ -120,15 +120,20 @@ class Row:
         """The largest harmonic error, or None."""
         return None if self.difference is None or self.difference.problem else self.difference.error_max
 
+    @property
+    def unjudged(self) -> tuple[str, ...]:
+        """The names of the nodes before it that could not be judged, if it diverged: the fault may be theirs."""
+        if self.stage != "exported":
+            return self.behind
+        return tuple(name for name in self.origins if name != self.node)
+
     def __str__(self) -> str:
         if self.kind == "output":
             return f"{self.stage} output {self.value}: {self.difference or self.reason}"
         where = f" in {self.module}" if self.module else ""
         line = f" ({short_source(self.source)})" if self.source else ""
         fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
-        exported = self.stage == "exported"
-        before = [name for name in self.origins if name != self.node] if exported else self.behind
-        fused += f", after {_listed(before)}, which could not be judged" if before else ""
+        fused += f", after {_listed(self.unjudged)}, which could not be judged" if self.unjudged else ""
         what = str(self.difference) if self.difference else self.reason
         return f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}"
 

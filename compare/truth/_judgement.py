@@ -14,6 +14,7 @@ SUSPICIOUS = 2.0  # times the rounding level; clean runs of the zoo stay under i
 WRONG = 8.0
 _LARGEST, _TYPICAL = 3.0, 0.5  # units: what a correct function is off by at the worst, and on the average
 _EXACT = 2.0  # units that a number moves if it is only moved: the noise is up to 1.73 of them
+_ASTRAY = 64.0  # times what rounding explains on the average: eager itself computes something else
 _SUBNORMAL = {2.0**-11: 2.0**-25}  # half of float16's smallest number, on which models' numbers are rounded
 _TINY = torch.finfo(torch.float64).tiny
 _SAMPLE = 2**16  # elements are enough to know how large they are
@@ -120,7 +121,7 @@ def judge(
     unit: float,
     length: int = 1,
     spread: torch.Tensor | None = None,
-) -> Judgement:
+) -> Judgement | None:
     """Hold a value against the truth, by its rounding level.
 
     Args:
@@ -130,13 +131,19 @@ def judge(
         unit: see `level_of`.
         length: likewise.
         spread: how far each element was from itself in further runs; None if there were none.
+
+    Returns:
+        None if the model itself is so far from float64 that no rounding explains it, as where its float16 overflows:
+        then float64 is not what it computes, and says nothing of the value.
     """
     distance = largest_distance(spread)
     if not (actual.is_floating_point() or actual.is_complex()):
         return _of_integers(actual, reference, truth, distance)
     found = _Measured(actual, reference, truth, unit)
     if found.odd:
-        return Judgement("wrong", math.inf, math.inf, spread=distance, note=f"{found.odd} elements are not finite")
+        return Judgement("wrong", math.inf, math.inf, spread=distance, note=f"not finite in {found.odd} elements")
+    if found.is_astray(length):
+        return None
     largest, typical = found.levels(length)
     ratio = max(found.off.largest / largest, found.off.typical / typical)
     verdict: Verdict = "rounding" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
@@ -214,13 +221,18 @@ class _Measured:
 
     def levels(self, length: int) -> tuple[float, float]:
         """How many units rounding explains: at the worst element, and on the average."""
+        largest, typical = self._floors(length)
+        return (largest, typical) if self._exact else (max(self.was.largest, largest), max(self.was.typical, typical))
+
+    def is_astray(self, length: int) -> bool:
+        """Whether the reference is further from the truth than any rounding takes it."""
+        return self.was.typical > _ASTRAY * self._floors(length)[1]
+
+    def _floors(self, length: int) -> tuple[float, float]:
         if self._exact:
             return 1.0, 1.0
         growth = max(1.0, math.sqrt(length) / 4)
-        return (
-            max(self.was.largest, growth * self.moved.largest, _LARGEST),
-            max(self.was.typical, growth * self.moved.typical, _TYPICAL),
-        )
+        return max(growth * self.moved.largest, _LARGEST), max(growth * self.moved.typical, _TYPICAL)
 
     def _own(self, part: slice) -> torch.Tensor:
         return torch.nan_to_num_(self._values[2][part].abs(), 0.0, 0.0, 0.0).mul_(self._unit).clamp_(min=self._least)
@@ -279,7 +291,8 @@ def _of_integers(actual: torch.Tensor, reference: torch.Tensor, truth: Truth, di
     if not bool((differs & decided).any()):
         return Judgement("rounding", 1.0, off, spread=distance, note=f"a near-tie: rounding decides {count} of them")
     verdict: Verdict = "unstable" if distance else "wrong"
-    return Judgement(verdict, math.inf, off, spread=distance, note=f"{count} of {actual.numel()} are others")
+    instead = f"{actual[differs][0].item()} instead of {reference[differs][0].item()}"
+    return Judgement(verdict, math.inf, off, spread=distance, note=f"{instead} in {count} of {actual.numel()} elements")
 
 
 def _typical(moved: torch.Tensor, unit: float) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .._errors import BackendError
-from ._text import flag, number
+from ._text import flag, literal, number, table
 
 _SEARCH: Mapping[int, Mapping[str, Any]] = {
     0: {},
@@ -46,6 +46,8 @@ class InductorOptions:
         for name in ("use_cuda_graph", "use_fp16", "use_fp16_reduction", "search_space"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _read(name, getattr(self, name)))
+        if isinstance(self.config, str):
+            object.__setattr__(self, "config", _of_text(self.config))
         if self.search_space not in (None, *_SEARCH):
             raise BackendError(f"search_space is 0 (none), 1 (default) or 2 (exhaustive), not {self.search_space!r}")
         if self.use_fp16_reduction is not None and not self.use_fp16:
@@ -92,6 +94,13 @@ class InductorOptions:
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise BackendError(f"Inductor has no setting {name!r}{hint}")
         return dict(self.config)
+
+
+def _of_text(config: str) -> dict[str, Any]:
+    try:
+        return {name: literal(text) for name, text in table(config).items()}
+    except ValueError as error:
+        raise BackendError(f"config: {error}") from None
 
 
 def _read(name: str, value: Any) -> bool | int:

@@ -1,6 +1,5 @@
 """What ONNX Runtime can be told by name, checked before: the runtime itself ignores the names that it does not know."""
 
-import json
 import mmap
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,7 @@ import onnxruntime as ort
 
 from .._errors import BackendError
 from .._hint import hint
-from ._text import flag, number
+from ._text import flag, literal, number, several, table
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -243,42 +242,25 @@ def _search(value: Any) -> int:
     return number(value)
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else tuple(value)
-
-
-def _plain_table(value: Any) -> dict[str, Any]:
-    """A dictionary, or text: `name=value,name=value`."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    pairs = [item.partition("=") for item in _names(value)]
-    if any(not (name and sign) for name, sign, _ in pairs):
-        raise ValueError(f"{value!r} is not name=value,name=value")
-    return {name.strip(): text.strip() for name, _, text in pairs}
-
-
 def _texts(value: Any) -> dict[str, str]:
-    return {name: str(int(item)) if isinstance(item, bool) else str(item) for name, item in _plain_table(value).items()}
+    return {name: str(int(item)) if isinstance(item, bool) else str(item) for name, item in table(value).items()}
 
 
 def _attributes(value: Any) -> dict[str, Any]:
     """Attributes have types: text is read as JSON where it is one, and as the name of an ORT_ constant."""
-    return {name: _typed(item) if isinstance(item, str) else item for name, item in _plain_table(value).items()}
+    return {name: _typed(item) if isinstance(item, str) else item for name, item in table(value).items()}
 
 
 def _typed(text: str) -> Any:
     for kind in (ort.ExecutionMode, ort.ExecutionOrder):
         if hasattr(kind, text):
             return getattr(kind, text)
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return literal(text)
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "level": _level,
-    "providers": _names,
+    "providers": several,
     "provider_options": _texts,
     "use_cuda_graph": flag,
     "search_space": _search,
@@ -287,5 +269,5 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "threads": number,
     "session_options": _attributes,
     "session_config": _texts,
-    "disabled_optimizers": _names,
+    "disabled_optimizers": several,
 }

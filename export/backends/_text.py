@@ -1,7 +1,9 @@
 """Reads values of options that may be text, as the command line has it."""
 
+import ast
 import inspect
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._hint import hint
@@ -31,6 +33,35 @@ def number(value: Any) -> int:
     if isinstance(value, bool) or not str(value).strip().isdecimal():
         raise ValueError(f"{value!r} is no whole number")
     return int(value)
+
+
+def several(value: Any) -> tuple[str, ...]:
+    """Several of them, or text: `a,b`."""
+    return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else tuple(value)
+
+
+def table(value: Any) -> dict[str, Any]:
+    """Read a dictionary, or text: `name=value,name=value`, whose values stay text.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(value, Mapping):
+        return dict(value)
+    pairs = [item.partition("=") for item in several(value)]
+    if any(not (name and sign) for name, sign, _ in pairs):
+        raise ValueError(f"{value!r} is not name=value,name=value")
+    return {name.strip(): text.strip() for name, _, text in pairs}
+
+
+def literal(text: str) -> Any:
+    """What is written, as JSON or as Python; itself, if it is neither."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError):
+            continue
+    return text
 
 
 def unknown_option(factory: Callable[..., Any], options: dict[str, Any]) -> str:

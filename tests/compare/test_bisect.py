@@ -289,6 +289,8 @@ def test_what_inductor_does_can_be_left() -> None:
     switches = inductor_switches(options, options.settings(), known)
     assert [one.name for one in switches] == ["pattern_matcher", "use_fp16", "config.epilogue_fusion"]
     assert inductor_without(options, switches) == InductorOptions(config={"pattern_matcher": False})
+    every = inductor_switches(InductorOptions(), {}, dict.fromkeys(("layout_optimization", "fallback_by_default")))
+    assert [one.name for one in every] == ["fallback_by_default", "layout_optimization"], "the last one is blamed first"
     with pytest.raises(BackendError, match="Inductor has no passes 'no_such_pass' to be left"):
         inductor_without(options, [Switch("passes", "no_such_pass")])
 

@@ -100,7 +100,7 @@ def test_an_integer_is_wrong_unless_rounding_decides_it() -> None:
     eager, other = torch.tensor([1, 2, 3]), torch.tensor([1, 2, 4])
     sure, tie = Truth(eager, eager, UNIT), Truth(eager, other, UNIT)
 
-    assert judge(other, eager, sure, unit=UNIT).verdict == "wrong"
+    assert str(judge(other, eager, sure, unit=UNIT)) == "wrong: 4 instead of 3 in 1 of 3 elements"
     assert judge(other, eager, tie, unit=UNIT).verdict == "rounding"
     assert "near-tie" in judge(other, eager, tie, unit=UNIT).note
 
@@ -154,6 +154,17 @@ def test_rounding_alone_is_close(subject: tuple[Capture, Program]) -> None:
     assert "Rounding explains all differences" in str(report).replace("\n", " ")
 
 
+def test_a_row_that_differs_is_not_explained_away(subject: tuple[Capture, Program]) -> None:
+    """Not by rounding, even if no node is to blame for it."""
+    report = compare(*subject, truth="float64")
+    first, *rest = report.rows
+
+    text = str(replace(report, rows=(replace(first, status="different"), *rest)).explanation)
+
+    assert text.startswith("No node is wrong by itself") and f"but `{first.node}`" in text
+    assert "Rounding explains" not in text
+
+
 def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) -> None:
     """The norm is wrong by itself, what follows is not; the words say so, and so does the JSON."""
     capture, program = subject
@@ -173,6 +184,8 @@ def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) 
     told = json.loads(report.to_json())["explanation"]
     assert told["text"] in text
     assert (told["starts"]["node"], told["results"][0]["value"]) == ("node_layer_norm", program.graph.outputs[0])
+    assert "The exported graph is off as it stands." in told["text"]
+    assert told["others"] == [], "the same node in the compiled graph is the same fault"
 
 
 def test_a_report_is_read_back_with_what_was_judged(subject: tuple[Capture, Program], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from filch.compare import compare
 from filch.export import BackendError, export
 from filch.export.backends import get_backend
+from filch.export.backends._inductor_options import InductorOptions
 from filch.steal import steal_forward
 
 pytestmark = needs_compiler
@@ -270,6 +271,7 @@ def test_half_precision_stays_inside(case):
         ({"config": {"max_autotun": True}}, "Inductor has no setting 'max_autotun'; did you mean 'max_autotune'?"),
         ({"use_fp16_reduction": True}, "use_fp16_reduction says how float16 is added up, and needs use_fp16=True"),
         ({"serch_space": 2}, "does not take these options"),
+        ({"config": "layout_optimization"}, "config: 'layout_optimization' is not name=value,name=value"),
     ],
 )
 def test_an_option_that_there_is_not_is_refused(options, message):
@@ -277,6 +279,17 @@ def test_an_option_that_there_is_not_is_refused(options, message):
     with pytest.raises(BackendError) as caught:
         get_backend("inductor", **options)
     assert message in str(caught.value)
+
+
+def test_settings_can_be_text():
+    """As the command line has them: written as in JSON or in Python, or else a word."""
+    options = InductorOptions(config="layout_optimization=False,cpp.simdlen=1,cpp.weight_prepack=false,force_layout=x")
+    assert options.config == {
+        "layout_optimization": False,
+        "cpp.simdlen": 1,
+        "cpp.weight_prepack": False,
+        "force_layout": "x",
+    }
 
 
 def test_a_missing_compiler_is_named(case):
