@@ -110,9 +110,9 @@ class Local:
                 continue
             plain = in_pairs(tensor)
             self._rounding.saw(node, name, plain.dtype)
-            reference = self._fed.given(name)
-            if reference is not None:
-                found[name] = self._judged(by_value[name], reference, plain)
+            judgement = self._judged(by_value[name], self._fed.given(name), plain)
+            if judgement is not None:
+                found[name] = judgement
             if node.name not in passed:
                 passed.add(node.name)
                 self._fed.done({*node.reads})
@@ -123,7 +123,8 @@ class Local:
             for row in self._rows
         ]
 
-    def _judged(self, row: Row, reference: torch.Tensor, tensor: torch.Tensor) -> Judgement:
+    def _judged(self, row: Row, reference: torch.Tensor | None, tensor: torch.Tensor) -> Judgement | None:
+        """What there is to say of a value; where no reference does, the specification says what its node makes."""
         node = self._run.graph.producer[row.value]
         spread = self._run.spreads.get(row.value)
         if (
@@ -133,7 +134,7 @@ class Local:
             judgement = self._rounding.judged(row.value, known, node, reference, tensor, spread)
             if judgement is not None:
                 return judgement
-        return by_limits(self._measure(row, reference, tensor), spread)
+        return None if reference is None else by_limits(self._measure(row, reference, tensor), spread)
 
 
 def _misshapen(rows: Mapping[str, Row], graph: Graph) -> Iterator[tuple[str, Judgement]]:

@@ -75,7 +75,7 @@ class Rounding:
         name: str,
         known: str,
         node: Node,
-        reference: torch.Tensor,
+        reference: torch.Tensor | None,
         tensor: torch.Tensor,
         spread: torch.Tensor | None = None,
     ) -> Judgement | None:
@@ -85,14 +85,17 @@ class Rounding:
             name: its name, which `saw` was told.
             known: its name in the exported graph.
             node: what made it.
-            reference: what it should be.
+            reference: what it should be; None is the truth, rounded.
             tensor: what it is.
             spread: how far each element was from itself in further runs.
         """
-        if tensor.dtype == reference.dtype and torch.equal(tensor, reference):  # whatever the truth is
-            return same(spread)
+        if reference is not None and tensor.dtype == reference.dtype and torch.equal(tensor, reference):
+            return same(spread)  # whatever the truth is
         truth = self._truth.get(known)
-        if truth is None or not tensor.shape == reference.shape == truth.value.shape:
+        if truth is None or truth.value.is_floating_point() != tensor.is_floating_point():
+            return None
+        reference = truth.value.to(tensor.dtype) if reference is None else reference
+        if not tensor.shape == reference.shape == truth.value.shape:
             return None
         if self._lower_precision:
             tensor = masked_alike(reference, tensor)
