@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ._report import Report, Row, short_source
-from .truth import Judgement
+from .truth import Judgement, times
 
 _GROWTH = 10.0  # times as large as what a node is given is worth a word
 _MOST = 5
-_TEN = 10
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,7 @@ class Explanation:
         starts: the first row whose own node makes it wrong; None if there is none.
         others: the further ones, one for each node.
         results: the results of the model that are off by more than rounding.
+        inherits: the values within that are off although no node is wrong by itself, one for each node.
         sound: the names of the stages that are sound.
         grows: the row at which the error grows most, where that is by ten times or more; None elsewhere.
         growth: by how much, relative to the largest numbers of each tensor.
@@ -36,6 +36,7 @@ class Explanation:
     starts: Row | None
     others: tuple[Row, ...]
     results: tuple[Row, ...]
+    inherits: tuple[Row, ...]
     sound: tuple[str, ...]
     grows: Row | None
     growth: float
@@ -65,6 +66,7 @@ class Explanation:
             "starts": None if self.starts is None else _fact(self.starts),
             "others": [_fact(row) for row in self.others],
             "results": [_fact(row) for row in self.results],
+            "inherits": [_fact(row) for row in self.inherits],
             "sound": self.sound,
             "grows": None if self.grows is None else _fact(self.grows) | {"growth": self.growth},
             "ties": [_fact(row) for row in self.ties],
@@ -75,7 +77,12 @@ class Explanation:
         }
 
     def _of_nothing(self) -> str:
-        if self.worst is None or self.worst.local is None:
+        if self.inherits:
+            first, several = self.inherits[0], len(self.inherits)
+            off = "1 value is" if several == 1 else f"{several} values are"
+            amount = first.reason if first.truth is None else _amount(first.truth, first.dtype)
+            return f"No node is wrong by itself, but {off} off, {_named(first)} first: {amount}."
+        if self.worst is None or self.worst.local is None or self.worst.local.verdict == "same":
             return "Nothing differs from what the model had."
         worst, level = self.worst, self.worst.local
         few = f", {len(self.suspicious)} of them suspiciously far" if self.suspicious else ""
@@ -89,11 +96,13 @@ class Explanation:
         if self.starts is None:
             return f"{sound}No node is wrong by itself."
         row, local = self.starts, self.starts.local
-        given = "given what it should be, its result is"
+        given = "given what it should be, its result"
         changes = ""
         if row.unstable and local is not None and local.spread is not None:
             changes = f"; it changes from run to run, by up to {local.spread:.1e}"
-        what = _amount(local, row.dtype) if local is not None else ""
+        what = ""
+        if local is not None:
+            what = f"is {_amount(local, row.dtype)}" if _is_number(local) else f"differs ({local.note})"
         return f"{sound}Divergence starts at {_named(row)}: {given} {what}{changes}."
 
     def _several(self) -> str:
@@ -127,16 +136,18 @@ def explain(report: Report) -> Explanation | None:
     rows = [row for row in report.rows if row.kind != "output"]
     if not any(row.local is not None or row.truth is not None for row in rows):
         return None
-    introduced = _one_each(report.introduced)
-    results = tuple(row for row in report.rows if row.kind == "output" and row.diverged)
+    introduced = _new(_one_each(report.introduced))
+    off = [row for row in report.rows if row.kind == "output" and row.diverged]
+    results = tuple({(row.stage, row.value): row for row in reversed(off)}.values())[::-1]  # one for all calls
     stages = list(dict.fromkeys(row.stage for row in rows))
-    wrong = {row.stage for row in (*introduced, *results)}
+    wrong = {row.stage for row in (*report.introduced, *results)}
     last = stages[-1]
     grows, growth = _growing(report) if introduced or results else (None, 0.0)
     return Explanation(
         starts=introduced[0] if introduced else None,
         others=tuple(introduced[1:]),
         results=tuple(row for row in results if row.stage == (last if last in wrong else row.stage)),
+        inherits=() if introduced or results else _one_each(row for row in rows if row.diverged),
         sound=tuple(stage for stage in stages if stage not in wrong) if wrong else (),
         grows=grows,
         growth=growth,
@@ -158,6 +169,12 @@ def _one_each(rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple({(row.stage, row.node): row for row in reversed([*rows])}.values())[::-1]
 
 
+def _new(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Those that are not a wrong node of the exported graph once more, in the compiled one."""
+    known = {row.node for row in rows if row.stage == "exported"}
+    return tuple(row for row in rows if row.stage == "exported" or known.isdisjoint((row.node, *row.origins)))
+
+
 def _growing(report: Report) -> tuple[Row | None, float]:
     """Where the error grows most, relative to the tensors' largest numbers, by a node that is not wrong by itself."""
     best, most = None, _GROWTH
@@ -167,7 +184,7 @@ def _growing(report: Report) -> tuple[Row | None, float]:
             row.value: row for row in report.rows if (row.call, row.stage) == (call, stage) and row.kind != "output"
         }
         for name, row in rows.items() if graph is not None else ():
-            if row.introduced or row.truth is None or row.truth.sound or graph is None:
+            if row.introduced or row.truth is None or row.truth.sound or not _is_number(row.truth) or graph is None:
                 continue
             before = [_to_scale(rows[read]) for read in graph.producer[name].reads if read in rows]
             if before and max(before) > 0 and _to_scale(row) / max(before) > most:
@@ -181,12 +198,17 @@ def _to_scale(row: Row) -> float:
 
 
 def _amount(judgement: Judgement, dtype: str | None) -> str:
-    if not math.isfinite(judgement.ratio):
+    if not _is_number(judgement):
         return judgement.note
     if judgement.note:
         return f"off by {judgement.error:.1e} ({judgement.note})"
-    times = f"{judgement.ratio:.1f}" if judgement.ratio < _TEN else f"{judgement.ratio:,.0f}"
-    return f"{judgement.error:.1e} from float64, {times} times {dtype} rounding (eager: {judgement.eager:.1e})"
+    far = f"{judgement.error:.1e} from float64, {times(judgement.ratio)} times {dtype} rounding"
+    return f"{far} (eager: {judgement.eager:.1e})"
+
+
+def _is_number(judgement: Judgement) -> bool:
+    """Whether it says how far off something is."""
+    return math.isfinite(judgement.ratio)
 
 
 def _named(row: Row) -> str:

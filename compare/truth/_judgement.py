@@ -16,6 +16,7 @@ _EXACT = 2.0  # units that a number moves if it is only moved: the noise is up t
 _SUBNORMAL = {2.0**-11: 2.0**-25}  # half of float16's smallest number, on which models' numbers are rounded
 _TINY = torch.finfo(torch.float64).tiny
 _SAMPLE = 2**18  # elements are enough to know how large they are
+_FEW, _MANY = 10, 1_000_000
 _GAP, _MASK = 256, 1000  # times as large as the next smaller number, and so large: a mask
 
 
@@ -53,9 +54,8 @@ class Judgement:
             return "same"
         if math.isinf(self.ratio):
             return f"{self.verdict}: {self.note}" if self.note else self.verdict
-        text = (
-            f"{self.verdict}: {self.ratio:.1f} times rounding ({self.error:.1e} from float64, eager {self.eager:.1e})"
-        )
+        far = f"{self.error:.1e} from float64, eager {self.eager:.1e}"
+        text = f"{self.verdict}: {times(self.ratio)} times rounding ({far})"
         return f"{text}; {self.note}" if self.note else text
 
 
@@ -148,6 +148,10 @@ def judge(
     odd = ~alike & ~a.isfinite() & t.isfinite()
     if bool(odd.any()):
         return Judgement("wrong", math.inf, math.inf, spread=distance, note=f"{int(odd.sum())} elements are not finite")
+    lost = ~alike & t.isinf() & (r == t)  # a mask that is left out, say
+    if bool(lost.any()):
+        note = f"{int(lost.sum())} elements are not infinite as they should be"
+        return Judgement("wrong", math.inf, math.inf, spread=distance, note=note)
     counts = a.isfinite() & t.isfinite()
     if not bool(counts.any()):
         return Judgement("rounding", spread=distance)
@@ -172,6 +176,11 @@ def judge(
 def same(spread: torch.Tensor | None = None) -> Judgement:
     """Of a value that is bit for bit what the model had."""
     return Judgement("same", spread=largest_distance(spread))
+
+
+def times(ratio: float) -> str:
+    """A ratio, with as many digits as one reads: `3.1`, `45`, `2,310`, `1.2e+09`."""
+    return f"{ratio:.1f}" if ratio < _FEW else f"{ratio:,.0f}" if ratio < _MANY else f"{ratio:.1e}"
 
 
 def largest_distance(spread: torch.Tensor | None) -> float | None:
