@@ -54,7 +54,8 @@ class Explanation:
         if self.culprits:
             parts.append(f"Switching off {_listed(self.culprits)} removes it.")
         elif self.switches:
-            parts.append(f"It stays with all {self.switches} transformations switched off that could be.")
+            all_of_them = "the 1 transformation" if self.switches == 1 else f"all {self.switches} transformations"
+            parts.append(f"It stays with {all_of_them} switched off that could be.")
         if self.repro:
             parts.append(f"A repro that shows it by itself is in {self.repro}.")
         return " ".join(filter(None, parts))
