@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ._report import Report, Row, short_source
-from .truth import Judgement
+from .truth import Judgement, times
 
 _GROWTH = 10.0  # times as large as what a node is given is worth a word
 _MOST = 5
-_TEN = 10
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Explanation:
         starts: the first row whose own node makes it wrong; None if there is none.
         others: the further ones, one for each node.
         results: the results of the model that are off by more than rounding.
-        differs: the first row that differs, where no node and no result is to blame; None elsewhere.
+        inherits: the values within that are off although no node is wrong by itself, one for each node.
         sound: the names of the stages that are sound.
         grows: the row at which the error grows most, where that is by ten times or more; None elsewhere.
         growth: by how much, relative to the largest numbers of each tensor.
@@ -37,7 +36,7 @@ class Explanation:
     starts: Row | None
     others: tuple[Row, ...]
     results: tuple[Row, ...]
-    differs: Row | None
+    inherits: tuple[Row, ...]
     sound: tuple[str, ...]
     grows: Row | None
     growth: float
@@ -55,7 +54,8 @@ class Explanation:
         if self.culprits:
             parts.append(f"Switching off {_listed(self.culprits)} removes it.")
         elif self.switches:
-            parts.append(f"It stays with all {self.switches} transformations switched off that could be.")
+            all_of_them = "the 1 transformation" if self.switches == 1 else f"all {self.switches} transformations"
+            parts.append(f"It stays with {all_of_them} switched off that could be.")
         if self.repro:
             parts.append(f"A repro that shows it by itself is in {self.repro}.")
         return " ".join(filter(None, parts))
@@ -67,7 +67,7 @@ class Explanation:
             "starts": None if self.starts is None else _fact(self.starts),
             "others": [_fact(row) for row in self.others],
             "results": [_fact(row) for row in self.results],
-            "differs": None if self.differs is None else _fact(self.differs),
+            "inherits": [_fact(row) for row in self.inherits],
             "sound": self.sound,
             "grows": None if self.grows is None else _fact(self.grows) | {"growth": self.growth},
             "ties": [_fact(row) for row in self.ties],
@@ -78,14 +78,12 @@ class Explanation:
         }
 
     def _of_nothing(self) -> str:
-        if self.differs is not None:
-            row = self.differs
-            off = _amount(row.truth, row.dtype) if row.truth is not None else row.difference or row.reason
-            return (
-                "No node is wrong by itself, and no result is off by more than rounding for it; but "
-                f"{_named(row)} is not what the model had: {off}."
-            )
-        if self.worst is None or self.worst.local is None:
+        if self.inherits:
+            first, several = self.inherits[0], len(self.inherits)
+            off = "1 value is" if several == 1 else f"{several} values are"
+            amount = first.reason if first.truth is None else _amount(first.truth, first.dtype)
+            return f"No node is wrong by itself, but {off} off, {_named(first)} first: {amount}."
+        if self.worst is None or self.worst.local is None or self.worst.local.verdict == "same":
             return "Nothing differs from what the model had."
         worst, level = self.worst, self.worst.local
         few = f", {len(self.suspicious)} of them suspiciously far" if self.suspicious else ""
@@ -100,11 +98,13 @@ class Explanation:
             return f"{sound}No node is wrong by itself."
         row, local = self.starts, self.starts.local
         off = "The exported graph is off as it stands. " if row.stage == "exported" else ""
-        given = "given what should go in, its result is"
         changes = ""
         if row.unstable and local is not None and local.spread is not None:
             changes = f"; it changes from run to run, by up to {local.spread:.1e}"
-        what = _amount(local, row.dtype) if local is not None else ""
+        what = ""
+        if local is not None:
+            what = f"is {_amount(local, row.dtype)}" if _is_number(local) else f"differs ({local.note})"
+        given = "given what should go in, its result"
         return f"{sound}{off}Divergence starts at {_named(row)}: {given} {what}{changes}."
 
     def _several(self) -> str:
@@ -139,16 +139,17 @@ def explain(report: Report) -> Explanation | None:
     if not any(row.local is not None or row.truth is not None for row in rows):
         return None
     introduced = _one_each(report.introduced)
-    results = tuple(row for row in report.rows if row.kind == "output" and row.diverged)
+    off = [row for row in report.rows if row.kind == "output" and row.diverged]
+    results = tuple({(row.stage, row.value): row for row in reversed(off)}.values())[::-1]  # one for all calls
     stages = list(dict.fromkeys(row.stage for row in rows))
-    wrong = {row.stage for row in (*introduced, *results)}
+    wrong = {row.stage for row in (*report.introduced, *results)}
     last = stages[-1]
     grows, growth = _growing(report) if introduced or results else (None, 0.0)
     return Explanation(
         starts=introduced[0] if introduced else None,
         others=tuple(introduced[1:]),
         results=tuple(row for row in results if row.stage == (last if last in wrong else row.stage)),
-        differs=None if introduced or results else report.first_divergence,
+        inherits=() if introduced or results else _one_each(row for row in rows if row.diverged),
         sound=tuple(stage for stage in stages if stage not in wrong) if wrong else (),
         grows=grows,
         growth=growth,
@@ -184,7 +185,7 @@ def _growing(report: Report) -> tuple[Row | None, float]:
             row.value: row for row in report.rows if (row.call, row.stage) == (call, stage) and row.kind != "output"
         }
         for name, row in rows.items() if graph is not None else ():
-            if row.introduced or row.truth is None or row.truth.sound or graph is None:
+            if row.introduced or row.truth is None or row.truth.sound or not _is_number(row.truth) or graph is None:
                 continue
             before = [_to_scale(rows[read]) for read in graph.producer[name].reads if read in rows]
             if before and max(before) > 0 and _to_scale(row) / max(before) > most:
@@ -198,12 +199,17 @@ def _to_scale(row: Row) -> float:
 
 
 def _amount(judgement: Judgement, dtype: str | None) -> str:
-    if not math.isfinite(judgement.ratio):
+    if not _is_number(judgement):
         return judgement.note
     if judgement.note:
         return f"off by {judgement.error:.1e} ({judgement.note})"
-    times = f"{judgement.ratio:.1f}" if judgement.ratio < _TEN else f"{judgement.ratio:,.0f}"
-    return f"{judgement.error:.1e} from float64, {times} times {dtype} rounding (eager: {judgement.eager:.1e})"
+    far = f"{judgement.error:.1e} from float64, {times(judgement.ratio)} times {dtype} rounding"
+    return f"{far} (eager: {judgement.eager:.1e})"
+
+
+def _is_number(judgement: Judgement) -> bool:
+    """Whether it says how far off something is."""
+    return math.isfinite(judgement.ratio)
 
 
 def _named(row: Row) -> str:

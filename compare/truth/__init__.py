@@ -1,6 +1,6 @@
 """Whether a difference is more than rounding: values held against float64."""
 
-from ._judgement import Judgement, Level, Truth, Verdict, judge, largest_distance, level_of, same
+from ._judgement import Judgement, Level, Truth, Verdict, judge, largest_distance, level_of, same, times
 from ._reductions import is_product, reduction_length
 from ._truths import CallTruth, Truths, unit_of
 
@@ -17,5 +17,6 @@ __all__ = [
     "level_of",
     "reduction_length",
     "same",
+    "times",
     "unit_of",
 ]

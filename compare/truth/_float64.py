@@ -12,6 +12,7 @@ from filch.export import ExportError, Node, Original
 from .._pairs import in_pairs
 
 _FLOAT32 = 2.0**-24
+_PATTERN = 65521  # numbers are drawn, a prime: no dimension of a tensor repeats with them
 _WIDE = 3.0**0.5  # a uniform distribution that wide has a root mean square of 1
 Units = Mapping[str, float]
 Given = Callable[[str], torch.Tensor | None]
@@ -192,10 +193,21 @@ def reading(units: Units | None, others: Collection[str] = ()) -> Callable[[str,
         if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
             return value
         random = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # whoever reads it reads the same
-        amount = torch.rand(value.shape, generator=random, dtype=torch.float64).mul_(2).sub_(1)
-        return value * amount.mul_(_WIDE * units.get(name, usual)).add_(1.0)
+        pattern = torch.rand(min(value.numel(), _PATTERN), generator=random, dtype=torch.float64)
+        return _times(value, pattern.mul_(2).sub_(1).mul_(_WIDE * units.get(name, usual)).add_(1.0))
 
     return off
+
+
+def _times(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
+    """The elements times a pattern, over and over."""
+    made = tensor.clone(memory_format=torch.contiguous_format)
+    flat = made.view(-1)
+    whole = flat.numel() - flat.numel() % max(1, pattern.numel())
+    if whole:
+        flat[:whole].view(-1, pattern.numel()).mul_(pattern)
+        flat[whole:].mul_(pattern[: flat.numel() - whole])
+    return made
 
 
 def raised(tensor: torch.Tensor) -> torch.Tensor:

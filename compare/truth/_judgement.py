@@ -17,8 +17,9 @@ _EXACT = 2.0  # units that a number moves if it is only moved: the noise is up t
 _ASTRAY = 64.0  # times what rounding explains on the average: eager itself computes something else
 _SUBNORMAL = {2.0**-11: 2.0**-25}  # half of float16's smallest number, on which models' numbers are rounded
 _TINY = torch.finfo(torch.float64).tiny
-_SAMPLE = 2**16  # elements are enough to know how large they are
+_SAMPLE = 2**14  # elements are enough to know how large they are
 _CHUNK = 2**16  # elements at a time
+_FEW, _MANY = 10, 1_000_000
 _GAP, _MASK = 256, 1000  # times as large as the next smaller number, and so large: a mask
 
 
@@ -56,9 +57,8 @@ class Judgement:
             return "same"
         if math.isinf(self.ratio):
             return f"{self.verdict}: {self.note}" if self.note else self.verdict
-        text = (
-            f"{self.verdict}: {self.ratio:.1f} times rounding ({self.error:.1e} from float64, eager {self.eager:.1e})"
-        )
+        far = f"{self.error:.1e} from float64, eager {self.eager:.1e}"
+        text = f"{self.verdict}: {times(self.ratio)} times rounding ({far})"
         return f"{text}; {self.note}" if self.note else text
 
 
@@ -142,6 +142,9 @@ def judge(
     found = _Measured(actual, reference, truth, unit)
     if found.odd:
         return Judgement("wrong", math.inf, math.inf, spread=distance, note=f"not finite in {found.odd} elements")
+    if found.lost:
+        note = f"not infinite in {found.lost} elements, as it should be"
+        return Judgement("wrong", math.inf, math.inf, spread=distance, note=note)
     if found.is_astray(length):
         return None
     largest, typical = found.levels(length)
@@ -190,6 +193,7 @@ class _Measured:
         was: of the reference.
         moved: of the truth, if what goes into it is moved.
         odd: elements that are not finite, and should be.
+        lost: elements that should be infinite, as the model had them, and are not.
         error: the distance of the value where it is farthest in units.
         rounding: a unit there.
         farthest: the largest distance of the value.
@@ -205,7 +209,8 @@ class _Measured:
         self._typical = _typical((noisy[::step] - value[::step]).abs() * self._factor, unit)
         self._exact = self._is_exact()
         self.off, self.was, self.moved = _Sum(), _Sum(), _Sum()
-        self.odd, self.error, self.rounding, self.farthest, self.eager = 0, 0.0, 0.0, 0.0, 0.0
+        self.odd = self.lost = 0
+        self.error = self.rounding = self.farthest = self.eager = 0.0
         for part in self.parts():
             self._add(part)
 
@@ -258,6 +263,7 @@ class _Measured:
         if not math.isfinite(float(off.sum() + was.sum())):  # by far the usual case is that it is
             alike = (actual == reference) | (actual.isnan() & reference.isnan())
             self.odd += int((~alike & ~actual.isfinite() & value.isfinite()).sum())
+            self.lost += int((~alike & value.isinf() & (reference == value)).sum())  # a mask that is left out, say
             off, was = (torch.where(tensor.isfinite(), tensor, 0.0) for tensor in (off, was))
         scale = self.scale(part)
         units = off / scale
@@ -275,6 +281,11 @@ class _Measured:
 def same(spread: torch.Tensor | None = None) -> Judgement:
     """Of a value that is bit for bit what the model had."""
     return Judgement("same", spread=largest_distance(spread))
+
+
+def times(ratio: float) -> str:
+    """A ratio, with as many digits as one reads: `3.1`, `45`, `2,310`, `1.2e+09`."""
+    return f"{ratio:.1f}" if ratio < _FEW else f"{ratio:,.0f}" if ratio < _MANY else f"{ratio:.1e}"
 
 
 def largest_distance(spread: torch.Tensor | None) -> float | None:

@@ -22,7 +22,7 @@ def reduction_length(node: Node, graph: Graph) -> int:
     taken, made = ([_shape(graph, name) for name in names] for names in (node.inputs, node.outputs[:1]))
     try:
         return max(1, int(count(node.attributes, [*taken, *made])))
-    except (IndexError, ZeroDivisionError, TypeError):  # a shape that is not known stands as (); what is left out, too
+    except (IndexError, ValueError, ZeroDivisionError, TypeError):  # what is not known or left out is ()
         return 1
 
 
@@ -45,6 +45,11 @@ Length = Callable[[Mapping[str, object], Shapes], float]
 
 def _last(_: Mapping[str, object], shapes: Shapes) -> float:
     return shapes[0][-1]
+
+
+def _longest(_: Mapping[str, object], shapes: Shapes) -> float:
+    """Which axis it is, is a number that the node reads."""
+    return max(shapes[0])
 
 
 def _gemm(attributes: Mapping[str, object], shapes: Shapes) -> float:
@@ -92,7 +97,7 @@ _LENGTHS: Mapping[str, Length] = {
     "Conv": _kernel,
     "ConvTranspose": _transposed_kernel,
     "Attention": _attended,
-    "CumSum": _last,
+    "CumSum": _longest,
     **dict.fromkeys(("Softmax", "LogSoftmax"), _last),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalized),
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), _of_channels),

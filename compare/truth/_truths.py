@@ -1,10 +1,11 @@
 """What the values of one call are in float64: as the model computes them, and as each node does by itself."""
 
 from collections.abc import Collection, Mapping
+from operator import getitem
 
 import torch
 
-from filch.export import ExportError, Program
+from filch.export import ExportError, Original, Program
 
 from .._errors import CompareError
 from ._float64 import Alone, Float64, Given, Whole
@@ -33,28 +34,43 @@ class Truths:
             self._units = {name: unit_of(dtype) for name, dtype in original.types.items() if unit_of(dtype)}
         except ExportError as error:
             raise CompareError(f"truth needs the exported program: {error}") from error
-        self._original = original
+        self._original, self._drawn = original, _drawn(original)
 
     def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "CallTruth":
         """What the model computes in one call (see `Whole`)."""
         exact, noisy = (Whole(self._original, inputs, wanted, units, keep=keep) for units in (None, self._units))
-        return CallTruth(exact, noisy, self._units, is_whole=keep)
+        return CallTruth(exact, noisy, self._units, self._drawn[1], is_whole=keep)
 
     def alone(self, inputs: Mapping[str, torch.Tensor], given: Given) -> "CallTruth":
         """What each node makes in one call, if it is given what it should be (see `Alone`)."""
         exact, noisy = (Alone(self._original, inputs, given, units) for units in (None, self._units))
-        return CallTruth(exact, noisy, self._units)
+        return CallTruth(exact, noisy, self._units, self._drawn[0])
 
 
 class CallTruth:
     """The truth of one call's values.
 
+    Args:
+        exact: the values.
+        noisy: them again, with noise.
+        units: half a unit in the last place of each, relative.
+        unknown: the names of those that have no truth.
+
     Attributes:
         is_whole: whether all can be asked for again.
     """
 
-    def __init__(self, exact: Float64, noisy: Float64, units: Mapping[str, float], *, is_whole: bool = True) -> None:
-        self._exact, self._noisy, self._units, self.is_whole = exact, noisy, units, is_whole
+    def __init__(
+        self,
+        exact: Float64,
+        noisy: Float64,
+        units: Mapping[str, float],
+        unknown: Collection[str] = (),
+        *,
+        is_whole: bool = True,
+    ) -> None:
+        self._exact, self._noisy, self._units, self._unknown = exact, noisy, units, unknown
+        self.is_whole = is_whole
 
     @property
     def problem(self) -> str:
@@ -63,7 +79,7 @@ class CallTruth:
 
     def get(self, name: str) -> Truth | None:
         """The truth of a value, by its name in the exported graph; None if it is not known."""
-        value = self._exact.get(name)
+        value = None if name in self._unknown else self._exact.get(name)
         noisy = None if value is None else self._noisy.get(name)
         if value is None or noisy is None or value.shape != noisy.shape:
             return None
@@ -77,6 +93,36 @@ class CallTruth:
         """Say that a value will not be asked for again."""
         self._exact.done(name)
         self._noisy.done(name)
+
+
+def _drawn(original: Original) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of the values that are drawn at random, and of all that are made of such: float64 draws others."""
+    drawn, made = set(), set()
+    for node in original.program.graph.nodes:
+        if _draws(node):
+            drawn.add(node.name)
+        if node.name in drawn or any(item.name in made for item in node.all_input_nodes):
+            made.add(node.name)
+    drawn |= {node.name for node in original.program.graph.nodes if _is_part(node, drawn)}
+    for node in original.graph.nodes:
+        if any(name in made for name in node.reads):
+            made.update(node.outputs)
+    return frozenset(drawn), frozenset(made)
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    """Whether a node draws at random; attention and recurrent networks are marked so even if they drop nothing out."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    arguments = getattr(node.target, "_schema").arguments  # noqa: B009  of an operator, which a tag says it is
+    told = {item.name: node.kwargs.get(item.name, item.default_value) for item in arguments}
+    told |= {item.name: value for item, value in zip(arguments, node.args, strict=False)}
+    return all(told.get(name) != 0 for name in ("p", "dropout", "dropout_p")) and told.get("train") is not False
+
+
+def _is_part(node: torch.fx.Node, drawn: Collection[str]) -> bool:
+    """Whether a node takes out one of several values that are drawn together."""
+    return node.target is getitem and any(item.name in drawn for item in node.all_input_nodes)
 
 
 def unit_of(dtype: torch.dtype) -> float:
