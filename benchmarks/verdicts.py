@@ -21,7 +21,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from filch.compare import Report, Row, compare
-from filch.compare.truth import Truth, Truths, level_of, reduction_length
+from filch.compare.truth import Truth, Truths, level_of, reduction_length, running_length
 from filch.export import Program, export, lower
 from filch.export.backends import Compiled, Stage, get_backend
 from filch.steal import Capture, FilchError, ModuleInfo, argument_tensors, steal_forward
@@ -225,8 +225,10 @@ class Planter:
         of, everywhere = KINDS[kind]
         value = truth.value
         if of == "the level":
-            length = reduction_length(self._graph.producer[name], self._graph)
-            level = level_of(reference, truth, unit=UNIT, length=length)
+            length, sums = (
+                count(self._graph.producer[name], self._graph) for count in (reduction_length, running_length)
+            )
+            level = level_of(reference, truth, unit=UNIT, length=length, sums=sums)
             size = level.scale * (level.typical if everywhere else level.largest)
         else:
             off = (reference.double() - value)[value.isfinite()]

@@ -10,7 +10,7 @@ from filch.export import Graph, Node
 from ._metrics import masked_alike
 from ._report import Row
 from ._run import Run
-from .truth import CallTruth, Judgement, is_product, judge, reduction_length, same, unit_of
+from .truth import CallTruth, Judgement, is_product, judge, reduction_length, running_length, same, unit_of
 
 
 class Rounding:
@@ -100,11 +100,12 @@ class Rounding:
         if self._lower_precision:
             tensor = masked_alike(reference, tensor)
         unit = self._units.get(name) or truth.unit
-        return judge(tensor, reference, truth, unit=unit, length=self._length(node), spread=spread)
+        length, sums = (self._longest(node, count) for count in (reduction_length, running_length))
+        return judge(tensor, reference, truth, unit=unit, length=length, sums=sums, spread=spread)
 
-    def _length(self, node: Node) -> int:
-        """How many numbers a node sums up at the most."""
-        return max((reduction_length(item, self._exported) for item in self._computes(node)), default=1)
+    def _longest(self, node: Node, count: Callable[[Node, Graph], int]) -> int:
+        """The longest sum in what a node computes."""
+        return max((count(item, self._exported) for item in self._computes(node)), default=1)
 
     def done(self, known: str) -> None:
         """Say that a value will not be asked for again."""

@@ -1,7 +1,7 @@
 """Whether a difference is more than rounding: values held against float64."""
 
 from ._judgement import Judgement, Level, Truth, Verdict, judge, largest_distance, level_of, same, times
-from ._reductions import is_product, reduction_length
+from ._reductions import is_product, reduction_length, running_length
 from ._truths import CallTruth, Truths, unit_of
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "largest_distance",
     "level_of",
     "reduction_length",
+    "running_length",
     "same",
     "times",
     "unit_of",

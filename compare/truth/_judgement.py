@@ -93,7 +93,7 @@ class Level:
     typical: float
 
 
-def level_of(reference: torch.Tensor, truth: Truth, *, unit: float, length: int = 1) -> Level:
+def level_of(reference: torch.Tensor, truth: Truth, *, unit: float, length: int = 1, sums: int = 1) -> Level:
     """The rounding level of a value.
 
     It is the larger of how far the reference itself is off, and of a floor: by how much the truth moves when all that
@@ -106,11 +106,12 @@ def level_of(reference: torch.Tensor, truth: Truth, *, unit: float, length: int 
         truth: what it is in float64.
         unit: half a unit in the last place of the coarsest type on the way to the value, relative (float32: 2**-24).
         length: how many numbers are summed up for an element.
+        sums: how many of them may be added one by one, each to all before it; products of matrices are not.
     """
     found = _Measured(reference, reference, truth, unit)
     shape = in_pairs(truth.value).shape
     scales = [found.scale(part) for part in found.parts()]
-    return Level(torch.cat(scales).reshape(shape), *found.levels(length))
+    return Level(torch.cat(scales).reshape(shape), *found.levels(length, sums))
 
 
 def judge(
@@ -120,6 +121,7 @@ def judge(
     *,
     unit: float,
     length: int = 1,
+    sums: int = 1,
     spread: torch.Tensor | None = None,
 ) -> Judgement | None:
     """Hold a value against the truth, by its rounding level.
@@ -130,6 +132,7 @@ def judge(
         truth: what it is in float64.
         unit: see `level_of`.
         length: likewise.
+        sums: likewise.
         spread: how far each element was from itself in further runs; None if there were none.
 
     Returns:
@@ -145,9 +148,9 @@ def judge(
     if found.lost:
         note = f"not infinite in {found.lost} elements, as it should be"
         return Judgement("wrong", math.inf, math.inf, spread=distance, note=note)
-    if found.is_astray(length):
+    if found.is_astray(length, sums):
         return None
-    largest, typical = found.levels(length)
+    largest, typical = found.levels(length, sums)
     ratio = max(found.off.largest / largest, found.off.typical / typical)
     verdict: Verdict = "rounding" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
     if verdict != "rounding" and distance and found.farthest <= 2 * distance:
@@ -169,13 +172,13 @@ class _Sum:
         self.largest = self._squares = 0.0
         self._count = 0
 
-    def add(self, units: torch.Tensor) -> float:
-        """Add some; the largest of them."""
-        most = float(units.max())
-        self.largest = max(self.largest, most)
+    def add(self, units: torch.Tensor) -> bool:
+        """Add some; whether the largest so far is among them."""
+        most, before = float(units.max()), self.largest
+        self.largest = max(before, most)
         self._squares += float(torch.dot(units, units))
         self._count += units.numel()
-        return most
+        return most > before
 
     @property
     def typical(self) -> float:
@@ -221,23 +224,25 @@ class _Measured:
 
     def scale(self, part: slice) -> torch.Tensor:
         """What half a unit comes to at some elements, and at what goes into them."""
-        own = self._own(part)
-        return own.add_(_TINY) if self._exact else own.add_(self._moved(part).clamp_(min=self._typical)).add_(_TINY)
+        return self._scale(part, None if self._exact else self._moved(part))
 
-    def levels(self, length: int) -> tuple[float, float]:
+    def levels(self, length: int, sums: int) -> tuple[float, float]:
         """How many units rounding explains: at the worst element, and on the average."""
-        largest, typical = self._floors(length)
+        largest, typical = self._floors(length, sums)
         return (largest, typical) if self._exact else (max(self.was.largest, largest), max(self.was.typical, typical))
 
-    def is_astray(self, length: int) -> bool:
+    def is_astray(self, length: int, sums: int) -> bool:
         """Whether the reference is further from the truth than any rounding takes it."""
-        return self.was.typical > _ASTRAY * self._floors(length)[1]
+        return self.was.typical > _ASTRAY * self._floors(length, sums)[1]
 
-    def _floors(self, length: int) -> tuple[float, float]:
+    def _floors(self, length: int, sums: int) -> tuple[float, float]:
         if self._exact:
             return 1.0, 1.0
-        growth = max(1.0, math.sqrt(length) / 4)
-        return max(growth * self.moved.largest, _LARGEST), max(growth * self.moved.typical, _TYPICAL)
+        growth, running = max(1.0, math.sqrt(length) / 4), math.sqrt(sums)
+        return (
+            max(growth * self.moved.largest, running, _LARGEST),
+            max(growth * self.moved.typical, running / 4, _TYPICAL),
+        )
 
     def _own(self, part: slice) -> torch.Tensor:
         return torch.nan_to_num_(self._values[2][part].abs(), 0.0, 0.0, 0.0).mul_(self._unit).clamp_(min=self._least)
@@ -245,6 +250,10 @@ class _Measured:
     def _moved(self, part: slice) -> torch.Tensor:
         moved = (self._values[3][part] - self._values[2][part]).abs_()
         return torch.nan_to_num_(moved, 0.0, 0.0, 0.0).mul_(self._factor)
+
+    def _scale(self, part: slice, moved: torch.Tensor | None) -> torch.Tensor:
+        own = self._own(part)
+        return own.add_(_TINY) if moved is None else own.add_(moved.clamp(min=self._typical + _TINY))
 
     def _is_exact(self) -> bool:
         """Whether the reference is the truth itself, and no number in it is more than one that went in."""
@@ -259,23 +268,25 @@ class _Measured:
 
     def _add(self, part: slice) -> None:
         actual, reference, value, _ = (tensor[part] for tensor in self._values)
-        off, was = (actual - value).abs_(), (reference - value).abs_()
-        if not math.isfinite(float(off.sum() + was.sum())):  # by far the usual case is that it is
+        off, was = (actual.double() - value).abs_(), (reference.double() - value).abs_()
+        farthest, eager = float(off.max()), float(was.max())
+        if not math.isfinite(farthest + eager):  # by far the usual case is that it is
             alike = (actual == reference) | (actual.isnan() & reference.isnan())
             self.odd += int((~alike & ~actual.isfinite() & value.isfinite()).sum())
             self.lost += int((~alike & value.isinf() & (reference == value)).sum())  # a mask that is left out, say
             off, was = (torch.where(tensor.isfinite(), tensor, 0.0) for tensor in (off, was))
-        scale = self.scale(part)
-        units = off / scale
-        most = self.off.largest
-        if self.off.add(units) >= most:
-            place = int(units.argmax())
-            self.error, self.rounding = float(off[place]), float(scale[place])
-        self.was.add(was / scale)
-        if not self._exact:
-            self.moved.add(self._moved(part) / scale)
-        self.farthest = max(self.farthest, float(off.max()))
-        self.eager = max(self.eager, float(was.max()))
+            farthest, eager = float(off.max()), float(was.max())
+        self.farthest, self.eager = max(self.farthest, farthest), max(self.eager, eager)
+        moved = None if self._exact else self._moved(part)
+        scale = self._scale(part, moved)
+        per_unit = scale.reciprocal()
+        if self.off.add(off.mul_(per_unit)):
+            place = int(off.argmax())
+            self.rounding = float(scale[place])
+            self.error = float(off[place]) * self.rounding
+        self.was.add(was.mul_(per_unit))
+        if moved is not None:
+            self.moved.add(moved.mul_(per_unit))
 
 
 def same(spread: torch.Tensor | None = None) -> Judgement:

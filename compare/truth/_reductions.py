@@ -26,6 +26,14 @@ def reduction_length(node: Node, graph: Graph) -> int:
         return 1
 
 
+def running_length(node: Node, graph: Graph) -> int:
+    """How many numbers a kernel may add one by one: those of a reduction, along an axis that is not the last, say."""
+    return reduction_length(node, graph) if node.op.startswith("Reduce") or node.op in _RUNNING else 1
+
+
+_RUNNING = frozenset({"CumSum", "AveragePool", "GlobalAveragePool", "LpPool", "GlobalLpPool", "LpNormalization"})
+
+
 def is_product(node: Node) -> bool:
     """Whether a node multiplies matrices, or convolves: what GPUs have units for that round the factors."""
     return node.op in _PRODUCTS
