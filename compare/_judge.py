@@ -19,6 +19,7 @@ from ._report import Row, Status
 from ._rounding import Rounding, with_truth
 from ._run import Run
 from ._spread import spread_of
+from ._ties import with_ties
 from ._tolerance import ANY_ERROR, Tolerance
 
 
@@ -160,7 +161,9 @@ class Judge:
         if self._rounding is not None and not _is_quantized(limit):
             spread = self._run.spreads.get(row.value)
             known = self._run.known_as(row.value)
-            row = with_truth(row, self._rounding.judged(row.value, known, node, reference.tensor, tensor, spread))
+            judgement = self._rounding.judged(row.value, known, node, reference.tensor, tensor, spread)
+            numbers = self._live.get(node.inputs[0]) if node.inputs else None
+            row = with_truth(row, with_ties(judgement, node, numbers, tensor, reference.tensor))
         return replace(row, spread=spread_of(reference.tensor, tensor)) if self._run.statistics else row
 
     def _limit(self, name: str, tensor: torch.Tensor | None) -> float | Tolerance | None:

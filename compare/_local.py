@@ -15,6 +15,7 @@ from ._pairs import in_pairs
 from ._report import Row
 from ._rounding import Rounding
 from ._run import Run
+from ._ties import with_ties
 from ._tolerance import ANY_ERROR, is_coarser, largest_of
 from .truth import Judgement, Verdict, largest_distance, same
 
@@ -133,7 +134,8 @@ class Local:
             known = self._run.known_as(row.value)
             judgement = self._rounding.judged(row.value, known, node, reference, tensor, spread)
             if judgement is not None:
-                return judgement
+                numbers = self._fed.given(node.inputs[0]) if node.inputs else None
+                return with_ties(judgement, node, numbers, tensor, reference)
         return None if reference is None else by_limits(self._measure(row, reference, tensor), spread)
 
 

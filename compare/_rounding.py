@@ -94,7 +94,10 @@ class Rounding:
         truth = self._truth.get(known)
         if truth is None or truth.value.is_floating_point() != tensor.is_floating_point():
             return None
-        reference = truth.value.to(tensor.dtype) if reference is None else reference
+        if reference is None:
+            reference = truth.value.to(tensor.dtype)
+            if torch.equal(tensor, reference):
+                return same(spread)
         if not tensor.shape == reference.shape == truth.value.shape:
             return None
         if self._lower_precision:

@@ -120,6 +120,31 @@ def test_an_integer_is_wrong_unless_rounding_decides_it() -> None:
     assert "near-tie" in judge(other, eager, tie, unit=UNIT).note
 
 
+def test_other_indices_of_the_same_numbers_are_no_fault() -> None:
+    """ONNX Runtime breaks ties in another way than torch; another number's index is wrong."""
+
+    class Top(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.relu().topk(6).indices
+
+    x = torch.randn(8, 9, generator=torch.Generator().manual_seed(0))
+    program = export(Top(), (x,))
+    with steal_forward(model := Top()) as capture:
+        model(x)
+    index = program.graph.outputs[0]
+
+    def other(indices: torch.Tensor) -> torch.Tensor:
+        return (indices + 1) % 9
+
+    clean = compare(capture, program, truth="float64", stages=["exported"])
+    wrong = compare(capture, program, truth="float64", backend=WrongBackend({index: other}, observed_only=True))
+
+    assert not clean.introduced
+    assert clean.explanation is not None
+    assert [row.value for row in clean.explanation.ties] == [index]
+    assert [row.value for row in wrong.introduced] == [index]
+
+
 def test_what_changes_from_run_to_run_is_unstable() -> None:
     """It is as far from the truth as from itself; what is further is wrong as well."""
     eager, truth = sums()
