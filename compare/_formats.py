@@ -19,7 +19,8 @@ from ._precision import PrecisionReport
 from ._report import Operator, Report, Row
 from ._sensitivity import Sensitivity
 
-VERSION = 2  # of the JSON of a report
+VERSION = 2  # of a report
+_VERSION = 1  # of the others
 _COLUMNS = (
     *("call", "stage", "index", "kind", "node", "op", "operators", "origins"),
     *("value", "module", "source", "dtype", "shape", "status", "reason", "evidence", "behind", "code", "seconds"),
@@ -82,7 +83,7 @@ def diff_to_json(found: DumpDiff, path: str | os.PathLike[str] | None = None) ->
     for row in rows:
         del row["key"]
     contents = {
-        "filch_diff": VERSION,
+        "filch_diff": _VERSION,
         "expected": found.expected,
         "actual": found.actual,
         "close": found.close,
@@ -95,7 +96,7 @@ def diff_to_json(found: DumpDiff, path: str | os.PathLike[str] | None = None) ->
 def precision_to_json(report: PrecisionReport, path: str | os.PathLike[str] | None = None) -> str:
     """What lower precision costs, as JSON."""
     contents = {
-        "filch_precision": VERSION,
+        "filch_precision": _VERSION,
         "to": report.to,
         "backend": report.backend,
         "goal": asdict(report.goal),
