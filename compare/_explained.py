@@ -27,6 +27,7 @@ class Explanation:
         growth: by how much, relative to the largest numbers of each tensor.
         ties: integers that rounding decides.
         suspicious: rows whose own node is off by a little more than rounding.
+        unknown: how many values differ and were judged by the tolerance, as float64 does not know them.
         worst: the row that is off most, by its own node.
         culprits: what makes the error go when it is switched off (see `blame`).
         switches: how many transformations could be; None if none was tried.
@@ -42,6 +43,7 @@ class Explanation:
     growth: float
     ties: tuple[Row, ...]
     suspicious: tuple[Row, ...]
+    unknown: int
     worst: Row | None
     culprits: tuple[str, ...] = ()
     switches: int | None = None
@@ -72,6 +74,7 @@ class Explanation:
             "grows": None if self.grows is None else _fact(self.grows) | {"growth": self.growth},
             "ties": [_fact(row) for row in self.ties],
             "suspicious": [_fact(row) for row in self.suspicious],
+            "unknown": self.unknown,
             "culprits": self.culprits,
             "switches": self.switches,
             "repro": self.repro or None,
@@ -89,8 +92,14 @@ class Explanation:
         few = f", {len(self.suspicious)} of them suspiciously far" if self.suspicious else ""
         return (
             f"Rounding explains all differences{few}: the largest that a node makes by itself is {level.ratio:.1f} "
-            f"times its rounding, at {_named(worst)}."
+            f"times its rounding, at {_named(worst)}.{self._unknown()}"
         )
+
+    def _unknown(self) -> str:
+        if not self.unknown:
+            return ""
+        values = "1 value" if self.unknown == 1 else f"{self.unknown} values"
+        return f" Float64 does not know {values}: the tolerance judged there."
 
     def _beginning(self) -> str:
         sound = f"The {self.sound[0]} graph is sound. " if self.sound else ""
@@ -155,6 +164,7 @@ def explain(report: Report) -> Explanation | None:
         growth=growth,
         ties=tuple(row for row in rows if row.truth is not None and row.truth.verdict == "rounding" and row.truth.note),
         suspicious=_one_each(row for row in rows if row.local is not None and row.local.verdict == "suspicious"),
+        unknown=sum(bool(row.error) and row.truth is None for row in rows),
         worst=max((row for row in rows if row.local is not None), key=_ratio, default=None),
         culprits=report.culprits,
         switches=report.switches,
