@@ -79,9 +79,7 @@ class OnnxRuntimeBackend:
 
     def run_in(self, interpreter: str, program: Program, inputs: Sequence[Values]) -> tuple[str, list[Values]]:
         """See `RunsElsewhere.run_in`."""
-        wanted = self.options.providers or (self.provider,)
-        providers = (*wanted, *(name for name in self.behind if name not in wanted))
-        return run_in(interpreter, program, inputs, options=self.options, providers=providers)
+        return run_in(interpreter, program, inputs, self.script(optimize=True))
 
     @property
     def _device(self) -> str | None:

@@ -11,45 +11,61 @@ import torch
 
 from .._errors import BackendError
 from .._program import Program
-from ._backend import Values
+from ._backend import Script, Values
 from ._files import first_line, write_model
-from ._ort_options import OrtOptions, level_name
 
-_SCRIPT = Path(__file__).with_name("_ort_alone.py")
+_MAIN = """
+import json, sys
+from pathlib import Path
+import numpy as np
+{imports}
+
+{code}
+
+folder = Path(sys.argv[1])
+told = json.loads((folder / "told.json").read_text("utf-8"))
+for call, given in enumerate(told["inputs"]):
+    with np.load(folder / f"inputs-{{call}}.npz") as held:
+        feeds = {{name: held[f"arr_{{place}}"] for place, name in enumerate(given)}}
+    np.savez(folder / f"outputs-{{call}}.npz", *run(told["model"], told["outputs"], feeds))
+(folder / "version.json").write_text(json.dumps({module}.__version__), "utf-8")
+"""
 
 
-def run_in(
-    interpreter: str, program: Program, inputs: Sequence[Values], *, options: OrtOptions, providers: Sequence[str]
-) -> tuple[str, list[Values]]:
+def run_in(interpreter: str, program: Program, inputs: Sequence[Values], script: Script) -> tuple[str, list[Values]]:
     """See `RunsElsewhere.run_in`.
+
+    Args:
+        interpreter: see there.
+        program: likewise.
+        inputs: likewise.
+        script: how the program is run.
 
     Raises:
         BackendError: the interpreter or its ONNX Runtime is missing, or can't run the program.
     """
+    graph = program.graph
     with tempfile.TemporaryDirectory(prefix="filch-") as name:
         folder = Path(name)
         told = {
             "model": str(write_model(program.model, folder / "program.onnx")),
-            "level": level_name(options.level),
-            "threads": options.threads,
-            "config": dict(options.session_config),
-            "off": list(options.disabled_optimizers),
-            "providers": [[providers[0], options.told(replay=False)], *providers[1:]],
-            "inputs": [list(values) for values in inputs],
-            "outputs": list(program.graph.outputs),
+            "inputs": [list(graph.inputs)] * len(inputs),
+            "outputs": list(graph.outputs),
         }
         (folder / "told.json").write_text(json.dumps(told), "utf-8")
         for call, values in enumerate(inputs):
-            np.savez(folder / f"inputs-{call}.npz", *(_array(key, value) for key, value in values.items()))
+            np.savez(folder / f"inputs-{call}.npz", *(_array(key, values[key]) for key in graph.inputs))
+        main = _MAIN.format(imports="\n".join(script.imports), code=script.code, module="ort")
+        (folder / "main.py").write_text(main, "utf-8")
         _run(interpreter, folder)
         version = str(json.loads((folder / "version.json").read_text("utf-8")))
         outputs = [folder / f"outputs-{call}.npz" for call in range(len(inputs))]
-        return version, [_outputs(path, program.graph.outputs) for path in outputs]
+        return version, [_outputs(path, graph.outputs) for path in outputs]
 
 
 def _run(interpreter: str, folder: Path) -> None:
     try:
-        done = subprocess.run([interpreter, _SCRIPT, folder], capture_output=True, text=True, check=False)  # noqa: S603  the user's own
+        done = subprocess.run([interpreter, folder / "main.py", folder], capture_output=True, text=True, check=False)  # noqa: S603  the user's own
     except OSError as error:
         raise BackendError(f"can't run the interpreter {interpreter!r}: {error.strerror or error}") from error
     if done.returncode:

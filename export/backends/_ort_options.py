@@ -41,11 +41,6 @@ _AUTO_TUNE = "ep.cuda.enable_gemm_auto_tune"
 _CALM = {"session.force_spinning_stop": "1"}
 
 
-def level_name(level: str) -> str:
-    """A level as ONNX Runtime calls it."""
-    return _LEVELS[level]
-
-
 @dataclass(frozen=True)
 class OrtOptions:
     """The options of the ONNX Runtime backends; None leaves what ONNX Runtime does by itself.
