@@ -1,5 +1,6 @@
 """A program on a backend, ready to be held against one call of the model after the other."""
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -152,6 +153,7 @@ class Comparison:
         rounding = None if truth is None else self._rounding(run, truth)
         judge = Judge(run, sources, self._origins_of(stage), self._limits, modules, rounding)
         rows = judge.rows(observed)
+        self._note_problem(rounding)
         if self._truths is not None:
             fed = Fed(run, rows, sources if sources.is_whole else self._sources(call, stage))
             rows = self._with_local(run, rows, fed, self._truths.alone(run.inputs, fed.known), spreads)
@@ -161,7 +163,8 @@ class Comparison:
         self, run: Run, rows: list[Row], fed: Fed, truth: CallTruth, spreads: dict[str, torch.Tensor]
     ) -> list[Row]:
         """The rows, with what each node makes of what it should be given."""
-        local = Local(run, rows, fed, self._rounding(run, truth, fed.cut), self._measure)
+        rounding = self._rounding(run, truth, fed.cut)
+        local = Local(run, rows, fed, rounding, self._measure)
         given = partial(
             isolate,
             self._engine,
@@ -173,10 +176,15 @@ class Comparison:
             buffer=self._how.buffer,
         )
         try:
-            return local.rows(self._repeated(given, spreads))
+            rows = local.rows(self._repeated(given, spreads))
         except BackendError as error:
             self._noted[f"{run.stage} nodes were not run by themselves: {error}"] = None
-            return rows
+        self._note_problem(rounding)
+        return rows
+
+    def _note_problem(self, rounding: Rounding | None) -> None:
+        if rounding is not None and rounding.problem:
+            self._noted[f"the tolerance judges where float64 does not: {rounding.problem}"] = None
 
     def _measure(self, row: Row, expected: torch.Tensor, actual: torch.Tensor) -> Difference:
         tolerance = None if row.difference is None else row.difference.tolerance
@@ -263,11 +271,14 @@ class Comparison:
 
 
 def _spread(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:
-    """How far each element is from itself in other runs, at the most, in float64."""
+    """How far each element is from itself in other runs, at the most, in float64; inf if it is finite in some alone."""
     first = in_pairs(tensor).double()
     found = torch.zeros_like(first)
     for other in others:
-        found = torch.maximum(found, (in_pairs(other).double() - first).abs().nan_to_num(nan=0.0))
+        again = in_pairs(other).double()
+        alike = (again == first) | (again.isnan() & first.isnan())
+        distance = (again - first).abs().nan_to_num(nan=math.inf)
+        found = torch.maximum(found, torch.where(alike, 0.0, distance))
     return found
 
 

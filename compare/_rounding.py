@@ -10,7 +10,17 @@ from filch.export import Graph, Node
 from ._metrics import masked_alike
 from ._report import Row
 from ._run import Run
-from .truth import CallTruth, Judgement, is_product, judge, reduction_length, running_length, same, unit_of
+from .truth import (
+    CallTruth,
+    Judgement,
+    is_product,
+    judge,
+    largest_distance,
+    reduction_length,
+    running_length,
+    same,
+    unit_of,
+)
 
 
 class Rounding:
@@ -22,7 +32,8 @@ class Rounding:
     Args:
         truth: what the values are in float64.
         run: what ran.
-        length: how many numbers a node sums up at the most.
+        computes: gives the nodes of an exported graph that a node of what ran computes.
+        exported: that graph.
         lower_precision: whether a lower precision is allowed.
         cut: the names of values that the nodes that read them were given as they should be.
     """
@@ -89,14 +100,15 @@ class Rounding:
             tensor: what it is.
             spread: how far each element was from itself in further runs.
         """
-        if reference is not None and tensor.dtype == reference.dtype and torch.equal(tensor, reference):
+        steady = not largest_distance(spread)
+        if steady and reference is not None and tensor.dtype == reference.dtype and torch.equal(tensor, reference):
             return same(spread)  # whatever the truth is
         truth = self._truth.get(known)
         if truth is None or truth.value.is_floating_point() != tensor.is_floating_point():
             return None
         if reference is None:
             reference = truth.value.to(tensor.dtype)
-            if torch.equal(tensor, reference):
+            if steady and torch.equal(tensor, reference):
                 return same(spread)
         if not tensor.shape == reference.shape == truth.value.shape:
             return None
@@ -109,6 +121,11 @@ class Rounding:
     def _longest(self, node: Node, count: Callable[[Node, Graph], int]) -> int:
         """The longest sum in what a node computes."""
         return max((count(item, self._exported) for item in self._computes(node)), default=1)
+
+    @property
+    def problem(self) -> str:
+        """Why there is no truth of some values, or `""`."""
+        return self._truth.problem
 
     def done(self, known: str) -> None:
         """Say that a value will not be asked for again."""

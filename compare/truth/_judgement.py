@@ -127,7 +127,7 @@ def judge(
     """Hold a value against the truth, by its rounding level.
 
     Args:
-        actual: what is judged; it is not what the model had.
+        actual: what is judged; it is not what the model had, or was not in further runs.
         reference: what the model had, of the same shape.
         truth: what it is in float64.
         unit: see `level_of`.
@@ -142,9 +142,11 @@ def judge(
     distance = largest_distance(spread)
     if not (actual.is_floating_point() or actual.is_complex()):
         return _of_integers(actual, reference, truth, distance)
-    found = _Measured(actual, reference, truth, unit)
-    if found.odd:
+    found = _Measured(actual, reference, truth, unit, spread)
+    if found.odd and not (distance and math.isinf(distance)):
         return Judgement("wrong", math.inf, math.inf, spread=distance, note=f"not finite in {found.odd} elements")
+    if distance and math.isinf(distance):
+        return Judgement("unstable", math.inf, math.inf, spread=distance, note="not finite in some runs alone")
     if found.lost:
         note = f"not infinite in {found.lost} elements, as it should be"
         return Judgement("wrong", math.inf, math.inf, spread=distance, note=note)
@@ -153,8 +155,9 @@ def judge(
     largest, typical = found.levels(length, sums)
     ratio = max(found.off.largest / largest, found.off.typical / typical)
     verdict: Verdict = "rounding" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
-    if verdict != "rounding" and distance and found.farthest <= 2 * distance:
-        verdict = "unstable"
+    swing = max(found.swung.largest / largest, found.swung.typical / typical)
+    if distance and (swing > SUSPICIOUS if verdict == "rounding" else found.farthest <= 2 * distance):
+        verdict, ratio = "unstable", max(ratio, swing)
     return Judgement(
         verdict,
         ratio,
@@ -195,6 +198,7 @@ class _Measured:
         off: of the value.
         was: of the reference.
         moved: of the truth, if what goes into it is moved.
+        swung: of the value, in further runs, from itself.
         odd: elements that are not finite, and should be.
         lost: elements that should be infinite, as the model had them, and are not.
         error: the distance of the value where it is farthest in units.
@@ -203,7 +207,15 @@ class _Measured:
         eager: the largest distance of the reference.
     """
 
-    def __init__(self, actual: torch.Tensor, reference: torch.Tensor, truth: Truth, unit: float) -> None:
+    def __init__(
+        self,
+        actual: torch.Tensor,
+        reference: torch.Tensor,
+        truth: Truth,
+        unit: float,
+        spread: torch.Tensor | None = None,
+    ) -> None:
+        self._spread = None if spread is None else spread.reshape(-1)
         self._values = [in_pairs(tensor).reshape(-1) for tensor in (actual, reference, truth.value, truth.noisy)]
         self._unit, self._factor = unit, unit / truth.unit
         self._least = _SUBNORMAL.get(unit, 0.0)
@@ -211,7 +223,7 @@ class _Measured:
         step = max(1, value.numel() // _SAMPLE)
         self._typical = _typical((noisy[::step] - value[::step]).abs() * self._factor, unit)
         self._exact = self._is_exact()
-        self.off, self.was, self.moved = _Sum(), _Sum(), _Sum()
+        self.off, self.was, self.moved, self.swung = _Sum(), _Sum(), _Sum(), _Sum()
         self.odd = self.lost = 0
         self.error = self.rounding = self.farthest = self.eager = 0.0
         for part in self.parts():
@@ -285,6 +297,8 @@ class _Measured:
             self.rounding = float(scale[place])
             self.error = float(off[place]) * self.rounding
         self.was.add(was.mul_(per_unit))
+        if self._spread is not None:
+            self.swung.add(self._spread[part] * per_unit)
         if moved is not None:
             self.moved.add(moved.mul_(per_unit))
 
@@ -309,6 +323,9 @@ def _of_integers(actual: torch.Tensor, reference: torch.Tensor, truth: Truth, di
     differs = actual != reference
     decided = (truth.noisy == truth.value) & (reference == truth.value)
     count = int(differs.sum())
+    if distance and not count:  # it was another one in further runs
+        note = f"another one in further runs, by up to {distance:g}"
+        return Judgement("unstable", math.inf, spread=distance, note=note)
     off = float((actual.double() - truth.value.double()).abs().max())
     if not bool((differs & decided).any()):
         return Judgement("rounding", 1.0, off, spread=distance, note=f"a near-tie: rounding decides {count} of them")

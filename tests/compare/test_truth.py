@@ -153,6 +153,12 @@ def test_what_changes_from_run_to_run_is_unstable() -> None:
     assert judge(eager + 1e-3, eager, truth, unit=UNIT, spread=noise).verdict == "unstable"
     assert judge(eager + 1e-1, eager, truth, unit=UNIT, spread=noise).verdict == "wrong"
     assert judge(eager + 1e-3, eager, truth, unit=UNIT, spread=0 * noise).verdict == "wrong"
+    assert judge(eager, eager, truth, unit=UNIT, spread=noise).verdict == "unstable", "right the first time alone"
+    assert judge(eager, eager, truth, unit=UNIT, spread=noise * 1e-6).verdict == "rounding"
+    assert judge(eager, eager, truth, unit=UNIT, spread=noise * math.inf).verdict == "unstable"
+    whole = torch.tensor([1, 2, 3])
+    sure = Truth(whole, whole, UNIT)
+    assert judge(whole, whole, sure, unit=UNIT, spread=torch.ones(3, dtype=torch.float64)).verdict == "unstable"
 
 
 class Net(nn.Module):
