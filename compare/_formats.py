@@ -62,13 +62,9 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
 
 def _whole(row: Row) -> dict[str, Any]:
     """A row with all that is known of it."""
-    spread = None if row.spread is None else asdict(row.spread)
-    judged = {"truth": row.truth, "local": row.local, "difference": row.difference}
-    return (
-        record(row)
-        | {name: None if item is None else asdict(item) for name, item in judged.items()}
-        | {"spread": spread}
-    )
+    more = {"truth": row.truth, "local": row.local, "difference": row.difference, "spread": row.spread}
+    found = {name: None if item is None else asdict(item) for name, item in more.items()}
+    return record(row) | found | {"amplification": row.amplification}
 
 
 def _operation(item: Operator, places: Mapping[int, int]) -> list[Any]:

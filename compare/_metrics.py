@@ -147,28 +147,29 @@ def compare_tensors(
 
 
 def masked_alike(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
-    """What is judged, in the type that it should have, with the masks of that where it has those of a coarser one."""
-    end, lower_end = largest_of(expected.dtype), largest_of(actual.dtype)
+    """What is judged, with the masks of what it should be where it has those of a coarser type."""
     if not is_coarser(actual.dtype, expected.dtype):
         return actual
-    wide = actual.to(expected.dtype)
-    masked = expected.isfinite() & (expected < -_MASK * end) & (actual < -_MASK * lower_end)
-    return torch.where(masked, expected, wide)
+    wide = torch.promote_types(expected.dtype, torch.float32)
+    return torch.where(_masks(expected, actual), expected.to(wide), actual.to(wide))
 
 
 def _in_one_type(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both in a type that holds their numbers; the lowest number of the coarser type stands for that of the other one.
+    """Both in a type that holds their numbers; a mask of the coarser type stands for that of the other one."""
+    wide = torch.promote_types(expected.dtype, torch.float32)  # float32 holds float16 next to bfloat16
+    masked = _masks(expected, actual)
+    expected, actual = expected.to(wide), actual.to(wide)
+    return (torch.where(masked, actual, expected) if bool(masked.any()) else expected), actual
+
+
+def _masks(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
+    """Where there is a mask on both sides.
 
     Masks hold the lowest number of their type. In a coarser type that is another one, less what is added to it, or
     -inf. The largest number is no mask: what should be it and is inf has overflowed.
     """
     end, lower_end = largest_of(expected.dtype), largest_of(actual.dtype)
-    wide = torch.promote_types(expected.dtype, torch.float32)  # float32 holds float16 next to bfloat16
-    expected, actual = expected.to(wide), actual.to(wide)
-    masked = expected.isfinite() & (expected < -_MASK * end)
-    if bool(masked.any()):
-        expected = torch.where(masked & (actual < -_MASK * lower_end), actual, expected)
-    return expected, actual
+    return expected.isfinite() & (expected.double() < -_MASK * end) & (actual.double() < -_MASK * lower_end)
 
 
 def _no_difference(count: int, limits: Tolerance) -> Difference:

@@ -29,6 +29,7 @@ class Raised:
         self._one = Interpreter(self._program.graph_module, None)
         self._nodes = {node.name: node for node in self._one.graph.nodes}
         self._places = {node: place for place, node in enumerate(self._nodes.values())}
+        self._last: tuple[Mapping[str, torch.Tensor], Mapping[fx.Node, Any]] | None = None
 
     def walk(
         self, inputs: Mapping[str, torch.Tensor], *, wanted: Collection[str], read: Read | None = None
@@ -80,17 +81,22 @@ class Raised:
             elif node not in wanted:
                 wanted.add(node)
                 pending += [item for item in node.all_input_nodes if item not in held]
-        arguments = dict(zip(self._placeholders, bound(self._program, inputs), strict=True))
+        arguments = self._arguments(inputs)
         self._one.read, self._one.env = _raising(read), held
-        with _in_float64(), torch.no_grad():
-            for node in sorted(wanted, key=self._places.__getitem__):
-                held[node] = arguments[node] if node.op == "placeholder" else self._one.run_node(node)
-        self._one.env = {}
+        try:
+            with _in_float64(), torch.no_grad():
+                for node in sorted(wanted, key=self._places.__getitem__):
+                    held[node] = arguments[node] if node.op == "placeholder" else self._one.run_node(node)
+        finally:
+            self._one.env = {}
         return held[self._nodes[name]]
 
-    @property
-    def _placeholders(self) -> list[fx.Node]:
-        return list(self._one.graph.find_nodes(op="placeholder"))
+    def _arguments(self, inputs: Mapping[str, torch.Tensor]) -> Mapping[fx.Node, Any]:
+        """What each placeholder stands for; the same call is asked for node after node."""
+        if self._last is None or self._last[0] is not inputs:
+            placeholders = self._one.graph.find_nodes(op="placeholder")
+            self._last = inputs, dict(zip(placeholders, bound(self._program, inputs), strict=True))
+        return self._last[1]
 
 
 def in_float64(value: Any) -> Any:
