@@ -17,6 +17,7 @@ from ._recover import recover
 from ._statistics import Statistics, statistics
 from ._steal import Capture, is_stealing, steal_append, steal_forward
 from ._structure import Foreign, Skipped, left_out, structure, tensors
+from ._untrusted import open_companion, open_untrusted, parse_json, read_untrusted
 from ._watch import NonFinite
 
 __all__ = [
@@ -41,6 +42,10 @@ __all__ = [
     "is_stealing",
     "left_out",
     "named_arguments",
+    "open_companion",
+    "open_untrusted",
+    "parse_json",
+    "read_untrusted",
     "recover",
     "restore",
     "statistics",

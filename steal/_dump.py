@@ -1,6 +1,7 @@
 """Reads a dump: nothing but the index at first, a tensor's bytes when it is asked for."""
 
 import contextlib
+import errno
 import gc
 import itertools
 import json
@@ -18,9 +19,10 @@ from . import _format as form
 from ._errors import DAMAGE, DumpError, in_short
 from ._files import unfinished
 from ._key import Key
-from ._reader import Reader, open_regular
+from ._reader import Reader
 from ._records import ModuleInfo, Origin, Record, Records
 from ._structure import Spec, decode
+from ._untrusted import read_untrusted
 from ._wire import Span, fields
 
 _EXACT = 2**53  # see `_structure`; larger integers can be chosen so that all have one hash, and a dictionary crawls
@@ -130,16 +132,14 @@ def _all_kept() -> Iterator[None]:
 
 def _contents(path: Path) -> bytes:
     try:
-        with open_regular(path, follow=True) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > form.LARGEST:
-                raise DumpError(f"{str(path)!r} is not an ONNX file: those are never larger than 2 GiB")
-            return file.read(size)
+        return read_untrusted(path, form.LARGEST)
     except FileNotFoundError:
         hint = unfinished(path.absolute())
         raise DumpError(f"there is no file {str(path)!r}" + (f": {hint}" if hint else "")) from None
-    except (OSError, ValueError) as error:  # ValueError: a null character
-        raise DumpError(f"can't read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from error
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise DumpError(f"{str(path)!r} is not an ONNX file: those are never larger than 2 GiB") from None
+        raise DumpError(f"can't read {str(path)!r}: {error.strerror or error}") from error
 
 
 def _parts(path: Path, contents: bytes) -> tuple[Span, dict[str, str]]:

@@ -1,17 +1,15 @@
 """The tensors of a dump: where each one's bytes are, and the tensor when it is asked for."""
 
-import errno
 import functools
 import math
 import mmap
 import os
 import reprlib
-import stat
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +22,7 @@ from ._dtypes import CARRIERS, dtype_of, from_carrier
 from ._errors import DAMAGE, DumpError, in_short
 from ._growth import joined, parts_of
 from ._structure import Spec
+from ._untrusted import open_untrusted
 from ._wire import Span, split
 
 # As much of one node as the parser gets: what it makes of it is gone before the next.
@@ -182,15 +181,15 @@ class Reader:
         if location in ("", ".", "..") or Path(location).name != location:
             raise self._damage(f"it points outside its folder: {location!r:.200}")
         try:
-            with open_regular(self._path.parent / location, follow=False) as file:
+            with open_untrusted(self._path.parent / location, follow=False) as file:
                 if not os.fstat(file.fileno()).st_size:  # nothing can be mapped
                     return b""
                 if sys.platform == "win32":
                     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
                 flags, access = mmap.MAP_PRIVATE | _NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
                 return mmap.mmap(file.fileno(), 0, flags=flags, prot=access)
-        except (OSError, ValueError) as error:  # ValueError: a null character
-            what = getattr(error, "strerror", None) or error
+        except OSError as error:
+            what = error.strerror or error
             raise DumpError(f"can't read {location!r:.200}, the data of {str(self._path)!r}: {what}") from error
 
     def _check_places(self) -> None:
@@ -272,27 +271,3 @@ def _row(name: Spec, dtype: Spec, shape: Spec, packing: Spec = None) -> Row:
     if not (isinstance(name, str) and isinstance(dtype, str) and packing in (None, "zlib")):
         raise ValueError(f"no tensor is like {reprlib.repr([name, dtype, shape, packing])}")
     return Row(name, dtype, dims, packing)
-
-
-def open_regular(path: Path, *, follow: bool) -> BinaryIO:
-    """Open a file for reading, if it is one: what waits for a writer or is no file at all is refused.
-
-    Args:
-        path: the file.
-        follow: take what a link points to; else a link is refused.
-
-    Raises:
-        OSError: there is none, it is something else, or it can't be read.
-        ValueError: the path has a null character.
-    """
-    extra = getattr(os, "O_NONBLOCK", 0) | (0 if follow else getattr(os, "O_NOFOLLOW", 0))
-    try:
-        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra))  # noqa: SIM115  Path.open has no opener
-    except OSError as error:
-        if error.errno == errno.ELOOP and not follow:
-            raise OSError(errno.ELOOP, "it is a link") from error
-        raise
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "it is no regular file")
-    return file

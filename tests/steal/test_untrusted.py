@@ -1,0 +1,128 @@
+"""Files of unknown origin: what is no file, leads out of its folder or is too large is refused at once."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from filch.steal import open_companion, open_untrusted, parse_json, read_untrusted
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a file, beside a folder with a secret."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "in" / "weights").write_bytes(b"weights")
+    (tmp_path / "out" / "secret").write_bytes(b"secret")
+    return tmp_path / "in"
+
+
+def _said(make, *args, **options):
+    with pytest.raises(OSError) as caught, make(*args, **options):  # noqa: PT011  the reason is what is tested
+        pass
+    assert "\n" not in caught.value.strerror
+    return caught.value.strerror
+
+
+def test_a_file_is_opened(folder):
+    """Also through a link."""
+    (folder / "link").symlink_to("weights")
+
+    for name in ("weights", "link"):
+        with open_untrusted(folder / name) as file:
+            assert file.read() == b"weights"
+        assert read_untrusted(folder / name) == b"weights"
+
+
+def test_what_is_no_file_is_refused_without_waiting(folder):
+    """A FIFO, a socket, a device, a folder, nothing, and links to them."""
+    os.mkfifo(folder / "fifo")
+    with socket.socket(socket.AF_UNIX) as listening:
+        here = Path.cwd()
+        os.chdir(folder)  # a socket's path may have a hundred characters
+        listening.bind("socket")
+        os.chdir(here)
+    for name, target in (("link", "fifo"), ("endless", "/dev/zero"), ("circle", "circle")):
+        (folder / name).symlink_to(target)
+
+    assert _said(open_untrusted, folder / "fifo") == "it is a FIFO, not a regular file"
+    assert _said(open_untrusted, folder / "link") == "it is a FIFO, not a regular file"
+    assert _said(open_untrusted, folder / "socket") == "it is a socket, not a regular file"
+    assert _said(open_untrusted, folder / "endless") == "it is a device, not a regular file"
+    assert _said(open_untrusted, folder) == "Is a directory"
+    assert _said(open_untrusted, folder / "none") == "No such file or directory"
+    assert _said(open_untrusted, folder / "circle") == "Too many levels of symbolic links"
+    assert _said(open_untrusted, folder / "endless", follow=False) == "it is a link"
+    assert _said(open_untrusted, "a\0b") == "embedded null byte"
+
+
+def test_a_file_beyond_the_limit_is_not_read(folder):
+    """However much its folder says it has; one that gives more than its size is refused, too."""
+    with (folder / "large").open("wb") as file:
+        file.truncate(2**40)
+
+    with pytest.raises(OSError, match="it has 1,099,511,627,776 bytes, and at most 100 are read"):
+        read_untrusted(folder / "large", 100)
+    if Path("/proc/self/status").exists():
+        with pytest.raises(OSError, match="it grows while it is read"):
+            read_untrusted("/proc/self/status")
+
+
+def test_a_companion_is_a_file_of_the_folder(folder):
+    """Below it, too, and through a link that stays in it."""
+    (folder / "sub").mkdir()
+    (folder / "sub" / "more").write_bytes(b"more")
+    (folder / "link").symlink_to("sub/more")
+
+    for name, contents in (("weights", b"weights"), ("sub/more", b"more"), ("./link", b"more")):
+        with open_companion(folder / "program.onnx", name) as file:
+            assert file.read() == contents
+
+
+@pytest.mark.parametrize(
+    "name", ["../out/secret", "/etc/passwd", "", ".", "..", "sub/../../out/secret", "..\\out\\secret", "~", "a\0b"]
+)
+def test_a_companion_elsewhere_is_refused(folder, name):
+    """An absolute path, a way up, and a name that is none."""
+    assert _said(open_companion, folder / "program.onnx", name)
+
+
+def test_a_companion_that_leads_elsewhere_is_refused(folder):
+    """By a link, by a folder that is a link, or by a hard link."""
+    (folder / "link").symlink_to("../out/secret")
+    (folder / "sub").symlink_to("../out")
+    os.link(folder.parent / "out" / "secret", folder / "hard")
+
+    assert _said(open_companion, folder / "x", "link") == "'link' is a link out of the folder"
+    assert _said(open_companion, folder / "x", "sub/secret") == "'sub/secret' is a link out of the folder"
+    assert _said(open_companion, folder / "x", "hard") == "'hard' is a hard link: the file has another name elsewhere"
+
+
+def test_json_is_read():
+    """From text or from UTF-8."""
+    assert (
+        parse_json('{"a": [1, 2.5, null, "é"]}')
+        == parse_json('{"a": [1, 2.5, null, "é"]}'.encode())
+        == {"a": [1, 2.5, None, "é"]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "it is nested too deep"),
+        ('{"a":' * 100_000, "it is nested too deep"),
+        ("1" * 5000, "a number in it has too many digits"),
+        ("NaN", "NaN is not JSON"),
+        ("[1,", "Expecting value"),
+        (b"\xff", "can't decode byte 0xff"),
+        ("[" + "{}," * 2**20 + "{}]", "it would take about .* MB of memory, and at most 100 are spent"),
+    ],
+    ids=["lists", "objects", "digits", "constant", "cut", "bytes", "large"],
+)
+def test_json_that_is_none_or_too_much_is_a_value_error(text, message):
+    """With the reason, and before any memory is spent."""
+    with pytest.raises(ValueError, match=message):
+        parse_json(text, memory=100 * 2**20)
