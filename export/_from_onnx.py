@@ -4,11 +4,13 @@ import ast
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ._garbage import no_collection
 from ._graph import Dim, Frame, Graph, Node, Value
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
@@ -18,6 +20,7 @@ _NOWHERE = "_empty_nn_module_stack_from_metadata_hook"  # what torch.export call
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
+@no_collection()
 def graph_from_onnx(model: ir.Model) -> Graph:
     """The graph of an ONNX model, with the local functions that it calls; nodes without a name are given one."""
     functions = {f"{made.domain}::{made.name}": _graph(made, {}) for made in model.functions.values()}
@@ -92,18 +95,25 @@ def _free(name: str, taken: set[str]) -> str:
     return name
 
 
-def _listed(node: ir.Node, key: str) -> list[str]:
+def _listed(node: ir.Node, key: str) -> tuple[str, ...]:
     """One of the lists that torch's exporter leaves on nodes: of the calls around an operation, then of itself."""
+    noted = node.metadata_props.get(key)
+    return _read_list(noted) if noted is not None else ()
+
+
+@lru_cache(maxsize=2**12)  # nodes of one module have the same lists
+def _read_list(noted: str) -> tuple[str, ...]:
     try:
-        found = ast.literal_eval(node.metadata_props.get(key, "None"))
+        found = ast.literal_eval(noted)
     except (ValueError, SyntaxError):
-        return []
-    return [str(item) for item in found] if isinstance(found, list) else []
+        return ()
+    return tuple(str(item) for item in found) if isinstance(found, list) else ()
 
 
 def _source(node: ir.Node) -> str | None:
     """The innermost frame that the exporter recorded, which is the line of model code."""
-    frames = _FRAME.findall(node.metadata_props.get(_STACK, ""))
+    noted = node.metadata_props.get(_STACK)
+    frames = _FRAME.findall(noted) if noted else None
     return f"{frames[-1][0]}:{frames[-1][1]}" if frames else None
 
 

@@ -18,6 +18,7 @@ from ._arrays import array_to_torch
 from ._calls import ModuleCall, Port
 from ._errors import ExportError, ProgramError
 from ._from_onnx import graph_from_onnx
+from ._garbage import no_collection
 from ._graph import Graph
 from ._operators import ModelOperator
 from ._original import Original
@@ -142,6 +143,7 @@ def beside(path: Path) -> Path:
     return path.with_name(path.name + ".pt2")
 
 
+@no_collection()
 def load_program(path: str | os.PathLike[str]) -> Program:
     """Load any ONNX file.
 

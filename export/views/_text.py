@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._finding import Finding
+from .._garbage import no_collection
 from .._graph import Dim, Graph, Node, Value
 from ._facts import Facts, one_line, worst
 from ._view import Drawing
@@ -26,6 +27,7 @@ class TextView:
         return Drawing.of(format_graph(graph) + "\n", suffix)
 
 
+@no_collection()
 def format_graph(graph: Graph, *, modules: bool = False, sources: bool = False, title: str = "Graph") -> str:
     """A graph as text; see `Graph.text`.
 
