@@ -1,12 +1,12 @@
 """`filch repro`: what a report found, as a folder to send upstream."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ._blame import telling_tolerance
-from ._cli_options import Quiet
+from ._cli_options import OptionList, Quiet, told_options
 from ._errors import CompareError
 from ._load_report import load_report
 from ._progress import progress
@@ -22,6 +22,7 @@ def repro_command(
         Path | None, typer.Option(help="The dump, if it is not where the report was made from.")
     ] = None,
     program: Annotated[Path | None, typer.Option(help="The ONNX file, likewise.")] = None,
+    option: OptionList = None,
     quiet: Quiet = False,
 ) -> None:
     """Write the smallest part of a program that shows a fault, with a script that needs no Filch."""
@@ -36,13 +37,33 @@ def repro_command(
             row.node,
             output,
             backend=found.backend,
-            options=found.options,
+            options=_options(found, told_options(option)),
             tolerance=telling_tolerance(found, row),
             call=row.call,
             stage=row.stage,
         )
     if not quiet:
         typer.echo(f"written: {made}")
+
+
+# Options by which no backend runs another program, loads a library or writes a file. OpenVINO's and Inductor's `config`
+# and a provider's own options can do so: Inductor's `cpp.cxx` is a command.
+_HARMLESS = (
+    *("device", "disabled_optimizers", "level", "mode", "providers", "search_space", "session_config"),
+    *("session_options", "tf32", "threads", "tunable", "use_cuda_graph", "use_fp16", "use_fp16_reduction"),
+)
+_FILES = "ep."  # what these entries of a session's configuration name is written
+
+
+def _options(report: Report, given: dict[str, str]) -> dict[str, Any]:
+    """The options of the report, which is not trusted, under those that are given."""
+    for name, value in report.options.items():
+        if name not in given and (name not in _HARMLESS or _FILES in str(value)):
+            raise CompareError(
+                f"the report was made with the option {name!r}, which may run programs or write files: "
+                f"if you trust it, say --option {name}=…"
+            )
+    return {**report.options, **given}
 
 
 def _row(report: Report, node: str | None) -> Row:

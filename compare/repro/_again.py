@@ -2,10 +2,12 @@
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from filch.export import Program
+from filch.steal.text import python_literal
 
 from .._errors import CompareError
 from .._tolerance import Tolerance
@@ -22,9 +24,9 @@ from filch.compare import Tolerance, compare
 from filch.export.backends import get_backend
 
 here = Path(__file__).resolve().parent
-backend = get_backend({backend!r}, **{options!r})
-how = {{"tolerance": {tolerance!r}, "lower_precision": {lower_precision!r}}}
-report = compare(here / {reference!r}, here / "program.onnx", backend=backend, **how)
+backend = get_backend({backend}, **{options})
+how = {{"tolerance": {tolerance}, "lower_precision": {lower_precision}}}
+report = compare(here / {reference}, here / "program.onnx", backend=backend, **how)
 print(report)
 sys.exit(not report.close)
 '''
@@ -57,18 +59,16 @@ def write_comparison(
     Raises:
         CompareError: an option can't be written into a script.
     """
-    given = dict(options or {})
-    text = _SCRIPT.format(
-        backend=backend,
-        options=given,
-        reference=reference.name,
-        tolerance=tolerance,
-        lower_precision=lower_precision,
-    )
     try:
-        compile(text, "repro.py", "exec")
-    except SyntaxError:
-        raise CompareError(f"a repro needs options that can be written into a script, not {given!r}") from None
+        text = _SCRIPT.format(
+            backend=python_literal(backend),
+            options=python_literal(options or {}),
+            reference=python_literal(reference.name),
+            tolerance=_tolerance(tolerance),
+            lower_precision=python_literal(lower_precision),
+        )
+    except TypeError as error:
+        raise CompareError(f"a repro needs options that can be written into a script: {error}") from None
     folder.mkdir(parents=True, exist_ok=True)
     for file in reference.parent.glob(f"{reference.name}*"):  # its data may be beside it
         shutil.copy(file, folder)
@@ -76,3 +76,7 @@ def write_comparison(
     script = folder / "repro.py"
     script.write_text(text, encoding="utf-8")
     return script
+
+
+def _tolerance(given: float | Tolerance | None) -> str:
+    return f"Tolerance(**{python_literal(asdict(given))})" if isinstance(given, Tolerance) else python_literal(given)

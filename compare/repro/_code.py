@@ -10,11 +10,12 @@ from onnx_ir import tensor_adapters
 from torch import fx
 
 from filch.export.backends import Script
+from filch.steal.text import python_docstring, python_literal
 
 from ._case import Case
 
-_HEAD = '''\
-"""{what}. Exits with 1 if the difference shows, with 0 if not."""
+_HEAD = """\
+{docstring}
 
 {imports}
 
@@ -28,9 +29,9 @@ print("Python", platform.python_version(), *(f"{{used.__name__}} {{used.__versio
 {compute}
 for name, a, e in zip({outputs}, found, expected, strict=True):
     a, e = np.asarray(a, np.float64), np.asarray(e, np.float64)
-    np.testing.assert_allclose(a, e, rtol={limit!r}, atol={limit!r}, strict=True, err_msg=name)
+    np.testing.assert_allclose(a, e, rtol={limit}, atol={limit}, strict=True, err_msg=name)
 print("no difference")
-'''
+"""
 SHOWS = "AssertionError"  # what numpy raises
 _ARRAYS = """\
 def tensors(name):
@@ -82,15 +83,15 @@ def script_of(case: Case, script: Script, what: str, limit: float) -> str:
         used["torch"] = "torch"
         compute = _OF_COMPILER if case.model is None else _OF_BOTH
     used.setdefault(script.module, script.imports[0].rpartition(" ")[2])
-    outputs = list(case.outputs)
+    outputs = python_literal(list(case.outputs))
     return _HEAD.format(
-        what=what,
+        docstring=python_docstring(f"{what}. Exits with 1 if the difference shows, with 0 if not."),
         imports=_sorted(imports),
         functions="\n\n\n".join(functions),
         used=", ".join(used.values()),
-        compute=compute.format(outputs=outputs, fed=list(case.fed)),
+        compute=compute.format(outputs=outputs, fed=python_literal(list(case.fed))),
         outputs=outputs,
-        limit=limit,
+        limit=python_literal(limit),
     )
 
 

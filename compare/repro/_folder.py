@@ -17,6 +17,7 @@ import onnx_ir as ir
 import torch
 
 from filch.export.backends import Script
+from filch.steal.text import for_markdown
 
 from .._errors import CompareError
 from ._case import Case
@@ -119,7 +120,7 @@ def write_folder(case: Case, error: float, told: Told, to: Path) -> None:
         _run(folder, told.backend)
         files = [f"| `{name}` | {holds} |" for name, holds in _FILES.items() if (folder / name).exists()]
         text = _README.format(
-            title=title,
+            title=for_markdown(title),
             told=_summary(case, told),
             needs=", ".join(dict.fromkeys(["onnx", told.script.module, *(["torch"] if case.function else [])])),
             error=error,
@@ -147,7 +148,7 @@ def _summary(case: Case, told: Told) -> str:
 
 def _versions(told: Told) -> dict[str, str]:
     modules = dict.fromkeys(("torch", "onnx", told.script.module, "numpy"))
-    options = ", ".join(f"`{name}={value}`" for name, value in told.options.items()) or "as in repro.py"
+    options = ", ".join(for_markdown(f"{name}={value}") for name, value in told.options.items()) or "as in repro.py"
     return {
         "Python": f"{platform.python_version()} on {platform.platform()}",
         "CPU": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} processors",

@@ -10,6 +10,8 @@ import torch
 from torch import fx
 from torch.export.graph_signature import ConstantArgument, OutputKind, OutputSpec
 
+from filch.steal.text import python_literal
+
 from .._eager import bound, held_names
 from .._errors import BackendError
 from .._from_fx import graph_from_fx
@@ -111,7 +113,10 @@ class InductorBackend:
         if self.options.use_fp16 or self.device is not None:
             raise BackendError("what use_fp16 and device do is Filch's own: no script without it shows that")
         settings = self.options.settings()
-        told = f", options={settings!r}" if settings else ""
+        try:
+            told = f", options={python_literal(settings)}" if settings else ""
+        except TypeError as error:
+            raise BackendError(f"no script shows what these options do: {error}") from error
         code = f"def run(function, inputs):\n    return torch.compile(function, dynamic=False{told})(**inputs)"
         return Script("torch", ("import torch",), code, "torch")
 

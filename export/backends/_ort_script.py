@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from filch.steal.text import python_literal
+
 from ._ort_options import OrtOptions
 
 
@@ -16,13 +18,14 @@ def session_code(options: OrtOptions, level: str, providers: Sequence[Any]) -> s
     """
     told = {"graph_optimization_level": f"ort.GraphOptimizationLevel.{level}"}
     told |= {name: _text(value) for name, value in options.session_options.items()}
-    told |= {} if options.threads is None else {"intra_op_num_threads": str(options.threads)}
-    off = f", disabled_optimizers={list(options.disabled_optimizers)!r}" if options.disabled_optimizers else ""
+    told |= {} if options.threads is None else {"intra_op_num_threads": _text(options.threads)}
+    entries = [f"{_text(name)}, {_text(value)}" for name, value in options.entries.items()]
+    off = f", disabled_optimizers={_text([*options.disabled_optimizers])}" if options.disabled_optimizers else ""
     lines = [
         "options = ort.SessionOptions()",
         *(f"options.{name} = {value}" for name, value in told.items()),
-        *(f"options.add_session_config_entry({name!r}, {value!r})" for name, value in options.entries.items()),
-        f"session = ort.InferenceSession(path, options, providers={list(providers)!r}{off})",
+        *(f"options.add_session_config_entry({entry})" for entry in entries),
+        f"session = ort.InferenceSession(path, options, providers={_text([*providers])}{off})",
         "return session.run(names, inputs)",
     ]
     return "\n    ".join(["def run(path, names, inputs):", *lines])
@@ -31,4 +34,4 @@ def session_code(options: OrtOptions, level: str, providers: Sequence[Any]) -> s
 def _text(value: Any) -> str:
     """A value as it is written; ONNX Runtime's own are members of its enumerations."""
     of = type(value)
-    return f"ort.{of.__name__}.{value.name}" if of.__module__.startswith("onnxruntime") else repr(value)
+    return f"ort.{of.__name__}.{value.name}" if of.__module__.startswith("onnxruntime") else python_literal(value)

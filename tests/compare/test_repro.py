@@ -245,7 +245,10 @@ def test_the_command_says_what_a_report_lacks(given, tmp_path, monkeypatch, caps
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     (tmp_path / "memory.json").write_text(json.dumps(report | {"reference": "the capture"}), "utf-8")
     (tmp_path / "lower.json").write_text(json.dumps(report | {"lower_precision": True}), "utf-8")
+    trusting = {"backend": "inductor", "options": {"config": {"cpp.cxx": "./canary"}}}
+    (tmp_path / "config.json").write_text(json.dumps(report | trusting), "utf-8")
     lacks = {
+        ("config.json", "--node", "layer_norm"): "made with the option 'config', which may run programs or write files",
         ("report.json",): "nothing differs in this report: say which node is meant, with --node",
         ("report.json", "--node", "gelu"): "there is no node or value 'gelu' in this report",
         ("memory.json", "--node", "layer_norm"): "the reference 'the capture' is no file here: say --reference DUMP",

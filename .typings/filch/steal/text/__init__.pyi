@@ -1,0 +1,1 @@
+from steal.text import *
