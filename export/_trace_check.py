@@ -1,7 +1,9 @@
 """Finds what is wrong with a trace."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 _NODE = {"id": int, "inputs": list, "outputs": list, "stacks": list, "attrs": dict}
@@ -10,7 +12,14 @@ _EXECUTION = {"fused_ops": list, "jit_key": str, "file_path": str, "attrs": dict
 _OPERATOR = ("name", "__id")
 _VARIABLE = (*_OPERATOR, "shape", "ndim", "dtype", "dsize")
 _SHAPE = re.compile(r"\[(?:[^,\[\]]+,)*\]")
+NUMBER = re.compile(r"[0-9]{1,18}")
 _GRAD = {"name": "grad", "type": "Grad", "file_path": "", "lineno": 0}
+_DEEPEST = 5  # the trace, its nodes by id, a node, its stacks, one of them
+_MOST = 10_000_000  # values
+_TOLD = 1000  # problems
+_LARGEST = 2**60  # of ids: numbers below this have a hash of their own
+_RANGE = ", from 0 to 2**60"
+_FEW = 16  # edges that are counted faster than a table of them is made
 
 
 def check_trace(trace: Any) -> list[str]:
@@ -20,42 +29,83 @@ def check_trace(trace: Any) -> list[str]:
         trace: what `trace` or `load_trace` returned, or anything else.
 
     Returns:
-        a sentence for each problem, with its place and the value that is there. What is checked: the keys and types of
-        Jittor's document; that operators and variables alternate, edges are told by both ends, and a variable has one
-        producer at most; that `grad_op_id` and `fused_ops` are ids of operators that are there; and that the stacks of
-        what has a `grad_op_id` begin with `grad`.
+        a sentence for each problem, with its place and the value that is there, up to a thousand. What is checked: the
+        keys and types of Jittor's document; that operators and variables alternate, edges are told by both ends, and a
+        variable has one producer at most; that `grad_op_id` and `fused_ops` are ids of operators that are there; and
+        that the stacks of what has a `grad_op_id` begin with `grad`. A trace that is nested deeper than that, or has
+        more than ten million values, is not looked into: that is the one problem told.
     """
     if type(trace) is not dict:
         return [f"a trace is a dict, not {_short(trace)}"]
-    problems = list(_keys("the trace", trace, {"node_data": dict, "execute_op_info": dict}))
-    if problems:
-        return problems
-    nodes = trace["node_data"]
+    size = unreadable(trace)
+    if size is not None:
+        return [f"the trace {size}"]
+    found = _problems(trace)
+    problems = list(islice(found, _TOLD))
+    more = next(found, None) is not None
+    return [*problems, f"there are more than these {_TOLD:,} problems"] if more else problems
+
+
+def unreadable(trace: Any, most: int = _MOST) -> str | None:
+    """Why a value is too large or too deep for a trace; None if it is not.
+
+    Args:
+        trace: of any kind. What it has in two places counts twice, as whoever prints or copies it meets it twice.
+        most: how many values it may have.
+    """
+    count = 0
+    opened: list[Iterator[Any]] = [iter((trace,))]
+    while opened:
+        for item in opened[-1]:
+            count += 1
+            kind = type(item)
+            if kind is dict or kind is list:
+                if len(opened) > _DEEPEST:
+                    return f"is nested more than {_DEEPEST} deep, and no trace is"
+                opened.append(iter(item.values() if kind is dict else item))
+                break
+            if count > most:
+                break
+        else:
+            opened.pop()
+        if count > most:
+            return f"has more than {most:,} values, those counted twice that stand in two places"
+    return None
+
+
+def _problems(trace: Mapping[str, Any]) -> Iterator[str]:
+    wrong = list(_keys("the trace", trace, {"node_data": dict, "execute_op_info": dict}))
+    yield from wrong
+    if wrong:
+        return
+    nodes, executions = trace["node_data"], trace["execute_op_info"]
+    sound = {}
     for key, node in nodes.items():
-        problems += _of_node(f"node_data[{_short(key)}]", key, node)
-    for key, execution in trace["execute_op_info"].items():
-        problems += _of_execution(f"execute_op_info[{_short(key)}]", key, execution)
-    sound = {key: node for key, node in nodes.items() if not list(_of_node("", key, node))}
+        wrong = list(islice(_of_node(f"node_data[{_short(key)}]", key, node), _TOLD))
+        yield from wrong
+        if not wrong:
+            sound[key] = node
+    for key, execution in executions.items():
+        yield from _of_execution(f"execute_op_info[{_short(key)}]", key, execution)
+    edges = _Edges(nodes, sound)
     for key, node in sound.items():
-        problems += _of_edges(f"node_data[{key}]", key, node, nodes, sound)
-        problems += _of_gradient(f"node_data[{key}]", node, nodes, sound)
-    for key, execution in trace["execute_op_info"].items():
-        problems += _of_fusion(f"execute_op_info[{_short(key)}]", execution, nodes, sound)
-    return problems
+        yield from edges.of(f"node_data[{key}]", key, node)
+        yield from _of_gradient(f"node_data[{key}]", node, nodes, sound)
+    for key, execution in executions.items():
+        yield from _of_fusion(f"execute_op_info[{_short(key)}]", execution, nodes, sound)
 
 
 def _of_node(place: str, key: Any, node: Any) -> Iterator[str]:
     """What is wrong with a node by itself."""
-    if type(key) is not int:
-        yield f"{place}: the key is {_short(key)}, and has to be an int"
+    yield from _of_key(place, key)
     wrong = list(_keys(place, node, _NODE))
     yield from wrong
     if wrong:
         return
     if node["id"] != key:
-        yield f"{place}.id is {node['id']}, and has to be its key"
+        yield f"{place}.id is {_short(node['id'])}, and has to be its key"
     for end in ("inputs", "outputs"):
-        yield from _all_of(f"{place}.{end}", node[end], int)
+        yield from _ids(f"{place}.{end}", node[end])
     for index, stack in enumerate(node["stacks"]):
         yield from _keys(f"{place}.stacks[{index}]", stack, _STACK)
     yield from _of_attributes(f"{place}.attrs", node["attrs"])
@@ -70,41 +120,55 @@ def _of_attributes(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
     if wrong or kind not in ("0", "1"):
         return
     yield from (f"{place} has no {key!r}" for key in (_VARIABLE if kind == "1" else _OPERATOR) if key not in attrs)
-    for key in {"__id", "ndim", "dsize", "grad_op_id"} & attrs.keys():
-        if not attrs[key].isdecimal():
-            yield f"{place}[{key!r}] is {_short(attrs[key])}, and has to be a number, as text"
+    for key in ("__id", "ndim", "dsize", "grad_op_id"):
+        if key in attrs and not NUMBER.fullmatch(attrs[key]):
+            yield f"{place}[{key!r}] is {_short(attrs[key])}, and has to be a number of at most 18 digits, as text"
     shape = attrs.get("shape", "[]")
     if not _SHAPE.fullmatch(shape):
         yield f"{place}['shape'] is {_short(shape)}, and has to be like '[10,1,]', with a comma after each size"
-    elif attrs.get("ndim", "0").isdecimal() and "shape" in attrs and shape.count(",") != int(attrs.get("ndim", "0")):
-        yield f"{place}['ndim'] is {_short(attrs.get('ndim'))}, and the shape is {shape}"
+    elif "shape" in attrs and NUMBER.fullmatch(attrs.get("ndim", "")) and shape.count(",") != int(attrs["ndim"]):
+        yield f"{place}['ndim'] is {_short(attrs['ndim'])}, and the shape is {_short(shape)}"
 
 
 def _of_execution(place: str, key: Any, execution: Any) -> Iterator[str]:
-    if type(key) is not int:
-        yield f"{place}: the key is {_short(key)}, and has to be an int"
+    yield from _of_key(place, key)
     wrong = list(_keys(place, execution, _EXECUTION))
     yield from wrong
     if not wrong:
-        yield from _all_of(f"{place}.fused_ops", execution["fused_ops"], int)
+        yield from _ids(f"{place}.fused_ops", execution["fused_ops"])
         yield from _text(f"{place}.attrs", execution["attrs"])
 
 
-def _of_edges(
-    place: str, key: int, node: Mapping[str, Any], nodes: Mapping[Any, Any], sound: Mapping[Any, Any]
-) -> Iterator[str]:
-    """What is wrong with a node's edges, of which both ends tell."""
-    kind = node["attrs"]["is_var"]
-    for end, back in (("inputs", "outputs"), ("outputs", "inputs")):
-        for number in dict.fromkeys(node[end]):
-            if number not in nodes:
-                yield f"{place}.{end} has {number}, which is no node"
-            elif number in sound and sound[number]["attrs"]["is_var"] == kind:
-                yield f"{place}.{end} has {number}, which is {_KINDS[kind]}, too: operators and variables alternate"
-            elif number in sound and sound[number][back].count(key) != node[end].count(number):
-                yield f"{place}.{end} has {number}, but node_data[{number}].{back} has not {key} as many times"
-    if kind == "1" and len(node["inputs"]) > 1:
-        yield f"{place}.inputs is {_short(node['inputs'])}: a variable has one producer at most"
+class _Edges:
+    """The edges of a trace, each of which both its ends tell."""
+
+    def __init__(self, nodes: Mapping[Any, Any], sound: Mapping[int, Any]) -> None:
+        self._nodes = nodes
+        self._sound = sound
+        self._counted: dict[tuple[int, str], Counter[int]] = {}
+
+    def of(self, place: str, key: int, node: Mapping[str, Any]) -> Iterator[str]:
+        """What is wrong with the edges of a node."""
+        kind = node["attrs"]["is_var"]
+        for end, back in (("inputs", "outputs"), ("outputs", "inputs")):
+            for number, times in Counter(node[end]).items():
+                if number not in self._nodes:
+                    yield f"{place}.{end} has {number}, which is no node"
+                elif number in self._sound and self._sound[number]["attrs"]["is_var"] == kind:
+                    yield f"{place}.{end} has {number}, which is {_KINDS[kind]}, too: operators and variables alternate"
+                elif number in self._sound and self._count(number, back, key) != times:
+                    yield f"{place}.{end} has {number}, but node_data[{number}].{back} has not {key} as many times"
+        if kind == "1" and len(node["inputs"]) > 1:
+            yield f"{place}.inputs is {_short(node['inputs'])}: a variable has one producer at most"
+
+    def _count(self, number: int, end: str, key: int) -> int:
+        """How many times an end of a node has another one."""
+        told: list[int] = self._sound[number][end]
+        if len(told) <= _FEW:
+            return told.count(key)
+        if (number, end) not in self._counted:
+            self._counted[number, end] = Counter(told)
+        return self._counted[number, end][key]
 
 
 _KINDS = {"0": "an operator", "1": "a variable"}
@@ -130,9 +194,11 @@ def _of_gradient(
 def _of_fusion(place: str, execution: Any, nodes: Mapping[Any, Any], sound: Mapping[Any, Any]) -> Iterator[str]:
     fused = execution.get("fused_ops") if type(execution) is dict else None
     for number in fused if type(fused) is list else ():
-        if type(number) is int and number not in nodes:
+        if not _is_id(number):
+            continue  # told before
+        if number not in nodes:
             yield f"{place}.fused_ops has {number}, which is no node"
-        elif type(number) is int and number in sound and sound[number]["attrs"]["is_var"] != "0":
+        elif number in sound and sound[number]["attrs"]["is_var"] != "0":
             yield f"{place}.fused_ops has {number}, which is a variable, and has to be an operator"
 
 
@@ -148,10 +214,19 @@ def _keys(place: str, item: Any, wanted: Mapping[str, type]) -> Iterator[str]:
             yield f"{place}.{key} is {_short(item[key])}, and has to be of type {kind.__name__}"
 
 
-def _all_of(place: str, items: list[Any], kind: type) -> Iterator[str]:
+def _of_key(place: str, key: Any) -> Iterator[str]:
+    if not _is_id(key):
+        yield f"{place}: the key is {_short(key)}, and has to be an int{_RANGE}"
+
+
+def _ids(place: str, items: list[Any]) -> Iterator[str]:
     for index, item in enumerate(items):
-        if type(item) is not kind:
-            yield f"{place}[{index}] is {_short(item)}, and has to be of type {kind.__name__}"
+        if not _is_id(item):
+            yield f"{place}[{index}] is {_short(item)}, and has to be of type int{_RANGE}"
+
+
+def _is_id(item: Any) -> bool:
+    return type(item) is int and 0 <= item < _LARGEST
 
 
 def _text(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
@@ -161,5 +236,32 @@ def _text(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    """The beginning of a value's `repr`; no more of it is looked at."""
+    text = ""
+    for piece in _pieces(value):
+        text += piece
+        if len(text) > _SHOWN:
+            return f"{text[: _SHOWN - 3]}..."
+    return text
+
+
+_SHOWN = 60
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    kind = type(value)
+    if kind is list or kind is dict:
+        yield "[{"[kind is dict]
+        for index, item in enumerate(value):
+            yield ", " if index else ""
+            yield from _pieces(item)
+            if kind is dict:
+                yield ": "
+                yield from _pieces(value[item])
+        yield "]}"[kind is dict]
+    elif kind is str:
+        yield repr(value[: _SHOWN + 1])
+    elif kind is int and not -_LARGEST < value < _LARGEST:
+        yield f"an int of {value.bit_length()} bits"
+    else:
+        yield repr(value)

@@ -1,16 +1,19 @@
 """Traces in files: a pickle for those who know Jittor's, JSON for all."""
 
-import io
-import json
 import os
-import pickle
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+
+from filch.steal import parse_json, read_untrusted
 
 from ._errors import TraceError
+from ._plain_pickle import load_plain
+from ._trace_check import NUMBER, unreadable
 from .views._trace import Trace, written
 
 _SUFFIXES = (".pkl", ".json")
+_MEMORY = 400 * 2**20
+_VALUE = 40  # bytes that a value takes at least
 
 
 def save_trace(trace: Trace, path: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -37,49 +40,47 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     return paths
 
 
-def load_trace(path: str | os.PathLike[str]) -> Trace:
-    """Read a trace, ours or Jittor's; nothing in the file can run.
+def load_trace(path: str | os.PathLike[str], *, memory: int | None = None) -> Trace:
+    """Read a trace, ours or Jittor's, from a file that anybody may have written.
 
-    A pickle is a program that may call anything. Here it may call nothing, and so can make only what Python's own
-    notation makes: dictionaries, lists, text, numbers.
+    A pickle is a program. Of its instructions, only those are read that make dictionaries, lists, texts and numbers;
+    nothing is imported or called.
 
     Args:
         path: of a `.pkl` or a `.json`.
+        memory: how many bytes the trace may take, as estimated from the file; None is 400 MiB, the trace of some
+            twenty thousand operators.
 
     Returns:
         what is in it; `check_trace` says what is wrong with it.
 
     Raises:
-        TraceError: there is no such file, or it holds no dictionary, or needs more than that to be read.
+        TraceError: there is no such file; or it holds no dictionary, or needs more than that to be read; or it is
+            larger or deeper than a trace can be.
     """
     where = _known(path)
+    memory = _MEMORY if memory is None else memory
     try:
-        content = where.read_bytes()
+        content = read_untrusted(where, memory)
     except OSError as error:
         raise TraceError(f"can't read {str(where)!r}: {error.strerror or error}") from error
     try:
-        found = _of_json(content) if where.suffix == ".json" else _Plain(io.BytesIO(content)).load()
+        found = _of_json(content, memory) if where.suffix == ".json" else load_plain(content, memory)
     except TraceError as error:
         raise TraceError(f"{str(where)!r} {error}") from error
     except Exception as error:  # pickle raises whatever a damaged file makes it do
         raise TraceError(f"{str(where)!r} is no {where.suffix[1:]}: {type(error).__name__}: {error}") from error
     if type(found) is not dict:
         raise TraceError(f"{str(where)!r} holds a {type(found).__name__}, and no trace, which is a dict")
+    size = unreadable(found, memory // _VALUE)
+    if size is not None:
+        raise TraceError(f"{str(where)!r} {size}")
     return found
 
 
-class _Plain(pickle.Unpickler):
-    """Makes plain values, and calls nothing."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        raise TraceError(
-            f"asks for {module_name}.{global_name}, which may run anything; a trace needs plain values alone"
-        )
-
-
-def _of_json(content: bytes) -> Any:
+def _of_json(content: bytes, memory: int) -> Any:
     """JSON's keys are text; those of nodes and executions are numbers."""
-    found = json.loads(content)
+    found = parse_json(content, memory=memory)
     if not isinstance(found, dict):
         return found
     return {key: _numbered(items) if key in ("node_data", "execute_op_info") else items for key, items in found.items()}
@@ -88,7 +89,7 @@ def _of_json(content: bytes) -> Any:
 def _numbered(items: Any) -> Any:
     if not isinstance(items, dict):
         return items
-    return {int(key) if key.isdecimal() else key: item for key, item in items.items()}
+    return {int(key) if NUMBER.fullmatch(key) else key: item for key, item in items.items()}
 
 
 def _known(path: str | os.PathLike[str]) -> Path:
