@@ -36,6 +36,8 @@ def cell_of(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
     worst = None if report.worst is None else report.worst.error
     if report.first_divergence is not None:
         return Cell(labels, "different", worst, str(report.first_divergence))
+    if report.interface:
+        return Cell(labels, "different", worst, report.interface[0])
     if not report.close:
         return Cell(labels, "failed", worst, report.headline())
     judged = [row.judged for row in report.rows if row.kind != "constant"]

@@ -166,7 +166,9 @@ class Checks:
         self._place.say("result", "close" if found.close else "different")
         self._place.say("worst_error", f"{max(errors):.1e}" if errors else "")
         first = found.first_divergence
-        self._place.say("first_divergence", "" if first is None else str(first))
+        interface = found.interface if isinstance(found, Report) else ()
+        told = "" if first is None else str(first)
+        self._place.say("first_divergence", told or next(iter(interface), ""))
 
 
 @dataclass(frozen=True)

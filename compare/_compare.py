@@ -13,6 +13,7 @@ from filch.steal import Records, restore
 from ._comparison import Comparison, How
 from ._errors import CompareError
 from ._inputs import stolen_calls
+from ._interface import UNKNOWN, interface_problems
 from ._judge import worst_effect
 from ._progress import step
 from ._report import Report
@@ -99,9 +100,10 @@ def compare(
         rows=tuple(row for one in found for row in one.rows),
         modules=tuple(row for one in found for row in one.modules),
         effect=worst_effect(one.effect for one in found),
-        notes=(*comparison.notes, *stolen.notes, *stolen.left_out),
+        notes=(*comparison.notes, *([UNKNOWN] if given.is_foreign else []), *stolen.notes, *stolen.left_out),
         calls=(len(stolen.calls), len(stolen.calls) + len(stolen.left_out)),
         failed=tuple(dict.fromkeys(comparison.failed)),
+        interface=interface_problems(given, comparison.made),
         operators=tuple(one.operators for one in found),
         fates=comparison.fates,
         graphs=comparison.graphs,

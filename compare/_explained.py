@@ -32,6 +32,7 @@ class Explanation:
         culprits: what makes the error go when it is switched off (see `blame`).
         switches: how many transformations could be; None if none was tried.
         repro: where it is shown by itself.
+        interface: how inputs and outputs are not those of the model (see `Report.interface`).
     """
 
     starts: Row | None
@@ -48,6 +49,7 @@ class Explanation:
     culprits: tuple[str, ...] = ()
     switches: int | None = None
     repro: str = ""
+    interface: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.starts is None and not self.results:
@@ -87,7 +89,7 @@ class Explanation:
             amount = first.reason if first.truth is None else _amount(first.truth, first.dtype)
             return f"No node is wrong by itself, but {off} off, {_named(first)} first: {amount}."
         if self.worst is None or self.worst.local is None or self.worst.local.verdict == "same":
-            return "Nothing differs from what the model had."
+            return f"{'No value' if self.interface else 'Nothing'} differs from what the model had."
         worst, level = self.worst, self.worst.local
         few = f", {len(self.suspicious)} of them suspiciously far" if self.suspicious else ""
         return (
@@ -169,6 +171,7 @@ def explain(report: Report) -> Explanation | None:
         culprits=report.culprits,
         switches=report.switches,
         repro=report.repro,
+        interface=report.interface,
     )
 
 

@@ -19,7 +19,7 @@ from ._precision import PrecisionReport
 from ._report import Operator, Report, Row
 from ._sensitivity import Sensitivity
 
-VERSION = 2  # of a report
+VERSION = 3  # of a report
 _VERSION = 1  # of the others
 _COLUMNS = (
     *("call", "stage", "index", "kind", "node", "op", "operators", "origins"),
@@ -50,6 +50,7 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
         "effect": None if report.effect is None else asdict(report.effect),
         "calls": report.calls,
         "failed": report.failed,
+        "interface": report.interface,
         "operators": [[_operation(item, places) for item in call] for call in report.operators],
         "culprits": report.culprits,
         "switches": report.switches,

@@ -109,11 +109,15 @@ def _stolen(reference: Records, program: Program, graph: Graph, call: Call) -> t
     found = argument_tensors(parameters, args, kwargs)
     place = f"{_where(reference)}, call {call.index} of {name or 'the model'}"
     paths = _paths(program, graph, found)
-    missing = next((path for path in paths.values() if path not in found), None)
+    unread = {name for name, path in paths.items() if path not in found and _is_unread(program, graph, name)}
+    missing = next((path for name, path in paths.items() if path not in found and name not in unread), None)
     if missing is not None:
         given = f"{', '.join(found) or 'no tensors'}{_lost(named_arguments(parameters, args, kwargs))}"
         raise CompareError(f"the program takes an input {missing!r}, but {place}, was given {given}")
-    feeds = {graph_name: _fed(graph.values[graph_name], path, found[path], place) for graph_name, path in paths.items()}
+    feeds = {
+        item: _zeros(graph.values[item]) if item in unread else _fed(graph.values[item], path, found[path], place)
+        for item, path in paths.items()
+    }
     return StolenCall(call.index, name, feeds, keys), [path for path in found if path not in paths.values()]
 
 
@@ -125,6 +129,17 @@ def _paths(program: Program, graph: Graph, found: Mapping[str, torch.Tensor]) ->
         rest = [path for path in found if path not in inputs]
         paths = {name: path if path in found or not rest else rest.pop(0) for name, path in paths.items()}
     return paths
+
+
+def _is_unread(program: Program, graph: Graph, name: str) -> bool:
+    """Whether an input was added to an exported program, and nothing reads it: whatever it is fed changes nothing."""
+    added = not program.is_foreign and name not in program.inputs
+    return added and name not in graph.consumers and name not in graph.outputs
+
+
+def _zeros(value: Value) -> torch.Tensor:
+    shape = [dim if isinstance(dim, int) else 1 for dim in value.shape or ()]
+    return torch.zeros(shape, dtype=getattr(torch, value.dtype or "float32"))
 
 
 def _lost(arguments: Mapping[str, Any]) -> str:

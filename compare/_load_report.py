@@ -38,10 +38,11 @@ def load_report(path: str | os.PathLike[str]) -> Report:
         raise CompareError(f"{str(where)!r} is no JSON: {error}") from error
     if not isinstance(found, dict) or "filch_report" not in found:
         raise CompareError(f"{str(where)!r} is JSON, but no report: `filch check --output report.json` writes one")
-    if found["filch_report"] != VERSION:
-        raise CompareError(f"{str(where)!r} is a report of version {found['filch_report']!r}; this reads {VERSION}")
+    version = found["filch_report"]
+    if type(version) is not int or not _OLDEST <= version <= VERSION:
+        raise CompareError(f"{str(where)!r} is a report of version {version!r}; this reads {_OLDEST} to {VERSION}")
     try:
-        return _report(found)
+        return _report(_ADDED | found)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, CompareError) as error:
         raise CompareError(f"the report {str(where)!r} is damaged: {type(error).__name__}: {error}") from error
 
@@ -56,6 +57,9 @@ def _report(found: Mapping[str, Any]) -> Report:
     )
 
 
+_OLDEST = 2
+_ADDED: dict[str, Any] = {"interface": []}  # since then
+
 _PLAIN: Mapping[str, Any] = {
     "backend": str,
     "reference": str,
@@ -68,6 +72,7 @@ _PLAIN: Mapping[str, Any] = {
     "notes": tuple[str, ...],
     "calls": tuple[int, int],
     "failed": tuple[str, ...],
+    "interface": tuple[str, ...],
     "fates": tuple[Fate, ...],
     "culprits": tuple[str, ...],
     "switches": int | None,

@@ -225,6 +225,8 @@ class Report:
         calls: how many calls of the model were compared, and how many there are.
         failed: what is missing from the comparison: the compiled graph, if the backend could run the exported one only;
             results of the model that the graph does not have.
+        interface: how the inputs and outputs of the program, or of the compiled graph, are not those of the model: in
+            another order, missing, added, listed twice. Only where the file says what was exported.
         operators: the model's own operations, for each call; empty if the program does not know them.
         fates: what became of each exported node in the compiled graph; empty if there is none.
         options: what the backend was made with, where it was given by its name.
@@ -255,6 +257,7 @@ class Report:
     options: Mapping[str, Any] = field(default_factory=dict)
     tolerance: Tolerance | None = None
     lower_precision: bool = False
+    interface: tuple[str, ...] = ()
 
     @property
     def undisturbed(self) -> bool:
@@ -284,9 +287,9 @@ class Report:
 
     @cached_property
     def close(self) -> bool:
-        """Whether no value differs, no node makes one wrong, and every result of the model was judged."""
+        """Whether nothing differs, no node makes a value wrong, and every result of the model was judged."""
         outputs = [row for row in self.rows if row.kind == "output"]
-        sound = not (self.failed or self.diverged or self.introduced)
+        sound = not (self.failed or self.interface or self.diverged or self.introduced)
         return sound and bool(outputs) and all(row.judged for row in outputs)
 
     @cached_property
@@ -322,6 +325,7 @@ class Report:
         stages = [stage for stage in ("exported", "compiled") if _of(self.rows, stage)]
         parts += [f"judged {_share(self.rows, stage)}" for stage in stages]
         parts += [f"INCOMPLETE: {reason}" for reason in self.failed]
+        parts += [f"WRONG INTERFACE: {problem}" for problem in self.interface]
         return "; ".join([*parts, f"the observed run {_told(self.effect)}"])
 
     def assert_close(self) -> None:

@@ -11,21 +11,26 @@ def verdict(report: Report) -> list[str]:
 
 def in_short(report: Report) -> list[str]:
     """The same without what float64 explains."""
+    return [*report.interface, *_of_values(report)]
+
+
+def _of_values(report: Report) -> list[str]:
     if report.first_divergence is not None:
         count = len(report.diverged)
         said = "1 row differs; it is" if count == 1 else f"{count} rows differ; the first is"
         return [said, f"  {report.first_divergence}"]
     if report.failed:
         return [f"what was judged is close, but the comparison is not complete: {report.failed[0]}"]
-    unjudged = [row for row in report.rows if row.kind == "output" and not row.judged]
-    if unjudged or not report.close:
+    outputs = [row for row in report.rows if row.kind == "output"]
+    unjudged = [row for row in outputs if not row.judged]
+    if unjudged or not outputs:
         return [
             f"nothing was found to differ, but output {row.value!r} could not be judged: {row.reason}"
             for row in unjudged
         ] or ["nothing could be judged"]
     worst = report.worst
     largest = f"; the largest error is {worst.error:.1e}, at {worst.value} ({worst.op})" if worst else ""
-    return [_all_close(report) + largest]
+    return [("otherwise, " if report.interface else "") + _all_close(report) + largest]
 
 
 def _all_close(report: Report) -> str:

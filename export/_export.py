@@ -74,14 +74,15 @@ def export(
     }
     calls = {key: call for key, sides in followed.items() if (call := _call(key, sides)) is not None}
     original = Original.of(decomposed, onnx_model)
-    inputs = _inputs(model, exported, args, kwargs)
+    inputs = {name: path for name, path in _inputs(model, exported, args, kwargs).items() if name in graph.inputs}
     lost = [key for key in seen.calls if key not in calls]
     if lost:
         values = remember(model, args, kwargs, lost)
         calls |= find_by_value(lost, values, original, inputs, followed)
     ordered = {key: calls[key] for key in seen.calls}
     operators = model_operators(model, exported, names)
-    return Program(onnx_model, inputs, ordered, ModuleInfo.of(model).type_name, operators, original)
+    kind = ModuleInfo.of(model).type_name
+    return Program(onnx_model, inputs, ordered, kind, operators, original, outputs=graph.outputs)
 
 
 def _torch_export(

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from ._original import Original
 
 _PROGRAM = "filch.program"
 _INPUTS = "filch.inputs"
+_OUTPUTS = "filch.outputs"
 _CALLS = "filch.module_calls"
 _MODEL = "filch.model"
 _OPERATORS = "filch.operators"
@@ -50,6 +51,8 @@ class Program:
         original: what the graph was translated from; None where only the file is there, and then only modules have
             reference values.
         path: the file it was loaded from, or None.
+        outputs: the names of the graph's outputs as they were exported: the model's results, in order, whatever became
+            of the graph since; empty for a file that Filch did not export.
     """
 
     model: ir.Model
@@ -60,6 +63,7 @@ class Program:
     original: Original | None = None
     path: Path | None = None
     missing: str = ""
+    outputs: tuple[str, ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -129,6 +133,7 @@ class Program:
             for call in self.module_calls.values()
         ]
         contents = {_PROGRAM: _VERSION, _INPUTS: dict(self.inputs), _CALLS: calls, _MODEL: self.model_type}
+        contents[_OUTPUTS] = self.outputs
         contents[_OPERATORS] = [[item.kind, item.text, item.value] for item in self.operators]
         return {key: json.dumps(value) for key, value in contents.items()}
 
@@ -181,10 +186,19 @@ def load_program(path: str | os.PathLike[str]) -> Program:
             original=original,
             path=where,
             missing=missing,
+            outputs=_outputs(props, calls),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise ProgramError(f"what Filch noted in {str(where)!r} is damaged: {error}") from error
     return follow_changes(program)
+
+
+def _outputs(noted: Mapping[str, str], calls: Sequence[ModuleCall]) -> tuple[str, ...]:
+    """The outputs that were exported; the first files do not list them, but say what the model's own call gave."""
+    if _OUTPUTS in noted:
+        return tuple(str(_text(name)) for name in json.loads(noted[_OUTPUTS]))
+    ports = [port.value for call in calls if (call.path, call.iteration) == ("", 0) for port in call.outputs]
+    return tuple(filter(None, ports)) if all(ports) else ()
 
 
 def _sort(graph: ir.Graph) -> None:

@@ -21,6 +21,8 @@ from ._held import Holding, Label, Stored
 from ._inductor_options import InductorOptions
 from ._kernels import Kernel
 
+_IDLE = "{} has no effect: the graph runs on the CPU"
+
 
 @dataclass(frozen=True)
 class Given:
@@ -80,19 +82,24 @@ class KernelGraphs:
 
     def compiled_for(self, inputs: Sequence[Any]) -> Compiled:
         """What Inductor makes of the graph for such inputs, which may be anywhere if the device is said."""
+        notes = self._notes(inputs)
         part = _forward(self._ready(inputs if self._given.guarded else self._copied(inputs)))
         made = _described(part, part.holding, self._given.graph, self._given.known_as, self)
-        return replace(made, notes=self._notes(inputs))
+        return replace(made, notes=notes)
 
     def _notes(self, inputs: Sequence[Any]) -> tuple[str, ...]:
-        """What was asked for and has no effect."""
+        """What was asked for and has no effect: refused, but for CUDA graphs if torch.compile asks for the graph.
+
+        A model that is compiled with this option may have graphs on several devices.
+        """
         devices = {self._given.device or item.device for item in inputs if isinstance(item, torch.Tensor)}
-        on_cpu = bool(devices) and all(device.type == "cpu" for device in devices)
-        return (
-            ("use_cuda_graph has no effect: the graph runs on the CPU",)
-            if self._options.use_cuda_graph and on_cpu
-            else ()
-        )
+        if not devices or any(device.type != "cpu" for device in devices):
+            return ()
+        if self._options.use_fp16_reduction is not None:
+            raise BackendError(f"backend 'inductor': {_IDLE.format('use_fp16_reduction')}")
+        if self._options.use_cuda_graph and not self._given.guarded:
+            raise BackendError(f"backend 'inductor': {_IDLE.format('use_cuda_graph')}")
+        return (_IDLE.format("use_cuda_graph"),) if self._options.use_cuda_graph else ()
 
     def codes(self) -> list[str]:
         """What was generated."""

@@ -281,6 +281,14 @@ def test_an_option_that_there_is_not_is_refused(options, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("options", [{"use_fp16": True, "use_fp16_reduction": True}, {"use_cuda_graph": True}])
+def test_an_option_without_effect_is_refused(case, options):
+    """What only CUDA has is an error on the CPU, as it is with ONNX Runtime."""
+    backend = get_backend("inductor", **options)
+    with pytest.raises(BackendError, match=f"{[*options][-1]} has no effect: the graph runs on the CPU"):
+        backend.compile(case.program, optimize=True)
+
+
 def test_settings_can_be_text():
     """As the command line has them: written as in JSON or in Python, or else a word."""
     options = InductorOptions(config="layout_optimization=False,cpp.simdlen=1,cpp.weight_prepack=false,force_layout=x")
