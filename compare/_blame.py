@@ -26,6 +26,7 @@ def blame(
     folder: str | os.PathLike[str] | None = None,
     *,
     backend: Backend | None = None,
+    limit: float | None = None,
 ) -> Report:
     """Look for what is to blame for what a report found, and write a repro of it.
 
@@ -38,6 +39,7 @@ def blame(
         program: what was compared with it.
         folder: where the repro goes; None is no repro.
         backend: what ran it, if it was not given to `compare` by its name.
+        limit: see `compare`.
 
     Returns:
         the report, with `culprits`, `switches` and `repro`; as it is if nothing differs.
@@ -47,7 +49,7 @@ def blame(
         return report
     given = as_program(program)
     how: dict[str, Any] = {"backend": backend} if backend else {"backend": report.backend, "options": report.options}
-    how["tolerance"] = telling_tolerance(report, first)
+    how |= {"tolerance": telling_tolerance(report, first), "limit": limit}
     lower, value = report.lower_precision, _value(report, given, first)
     notes = list(report.notes)
     try:

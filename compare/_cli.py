@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from filch.export import export, load_program, optimize
+from filch.export import end_process_if_stuck, export, load_program, optimize
 from filch.export.backends import get_backend
 from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
 
@@ -24,6 +24,7 @@ from ._cli_options import (
     FACTORY,
     BlameOption,
     Json,
+    LimitOption,
     LowerPrecision,
     OptionList,
     Quiet,
@@ -199,6 +200,7 @@ def compare_command(
     truth: TruthOption = False,
     repeats: Repeats = 1,
     blamed: BlameOption = None,
+    limit: LimitOption = None,
     statistics: StatisticsOption = False,
     output: Output = None,
     view: View = "nodes",
@@ -219,10 +221,11 @@ def compare_command(
             profile=profile,
             truth="float64" if truth else None,
             repeats=repeats,
+            limit=limit,
             lower_precision=lower_precision,
             statistics=with_statistics(output, asked=statistics),
         )
-        report = report if blamed is None else blame(report, reference, program, blamed)
+        report = report if blamed is None else blame(report, reference, program, blamed, limit=limit)
     if not quiet:
         typer.echo(report.to_json() if as_json else render(report, view, wide=wide))
     _write([report], output, quiet=quiet or as_json)
@@ -261,6 +264,7 @@ def check(
     truth: TruthOption = False,
     repeats: Repeats = 1,
     blamed: BlameOption = None,
+    limit: LimitOption = None,
     statistics: StatisticsOption = False,
     output: Output = None,
     view: View = "nodes",
@@ -291,13 +295,16 @@ def check(
                 profile=profile,
                 truth="float64" if truth else None,
                 repeats=repeats,
+                limit=limit,
                 statistics=with_statistics(output, asked=statistics),
             )
             for name in backend
         ]
         if blamed is not None:
             folders = [blamed / name if len(reports) > 1 else blamed for name in backend]
-            reports = [blame(one, capture, program, folder) for one, folder in zip(reports, folders, strict=True)]
+            reports = [
+                blame(one, capture, program, folder, limit=limit) for one, folder in zip(reports, folders, strict=True)
+            ]
     if as_json and not quiet:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
     elif not quiet:
@@ -337,7 +344,8 @@ def _say(quiet: bool, text: str) -> None:
 def main() -> None:
     """Run the command line; trouble of any kind ends with exit code 2, so that 1 always means 'different'."""
     try:
-        app()
+        with end_process_if_stuck():
+            app()
     except FilchError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"filch: {error}", markup=False)
         sys.exit(2)

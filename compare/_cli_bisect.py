@@ -10,7 +10,7 @@ from filch.export.passes import default_passes
 
 from ._bisect import bisect
 from ._bisect._table import render_bisect
-from ._cli_options import Json, LowerPrecision, OptionList, Quiet, ToleranceOption, Wide, told_options
+from ._cli_options import Json, LimitOption, LowerPrecision, OptionList, Quiet, ToleranceOption, Wide, told_options
 from ._errors import CompareError
 from ._progress import progress
 
@@ -29,6 +29,7 @@ def bisect_command(
     journal: Annotated[Path | None, typer.Option(help="Keep each run here, and go on from those that are.")] = None,
     python: Annotated[list[str] | None, typer.Option(help="One with another ONNX Runtime; again for more.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report as JSON.")] = None,
+    limit: LimitOption = None,
     wide: Wide = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -53,6 +54,7 @@ def bisect_command(
             only=only,
             journal=journal,
             interpreters=python or (),
+            limit=limit,
         )
     if output is not None:
         found.to_json(output)

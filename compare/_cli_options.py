@@ -22,6 +22,12 @@ Repeats = Annotated[int, typer.Option(help="How often all is run: with --truth, 
 BlameOption = Annotated[
     Path | None, typer.Option("--blame", help="If something differs, find what is to blame, and write a repro there.")
 ]
+LimitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--limit", help="Seconds a backend may take for a run; 60, and 60 for each GB of weights, if not given."
+    ),
+]
 OptionList = Annotated[
     list[str] | None, typer.Option("--option", help="What the backend is told, as name=value; again for more.")
 ]

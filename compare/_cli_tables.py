@@ -12,7 +12,17 @@ from filch.steal import FilchError, steal_forward
 
 from ._cell import Cell, exit_code
 from ._cell_tables import to_json, to_markdown, to_text
-from ._cli_options import FACTORY, Json, LowerPrecision, OptionList, Quiet, ToleranceOption, Wide, told_options
+from ._cli_options import (
+    FACTORY,
+    Json,
+    LimitOption,
+    LowerPrecision,
+    OptionList,
+    Quiet,
+    ToleranceOption,
+    Wide,
+    told_options,
+)
 from ._errors import CompareError
 from ._factory import make_subject
 from ._matrix import matrix
@@ -32,6 +42,7 @@ def matrix_command(
     tolerance: ToleranceOption = None,
     lower_precision: LowerPrecision = False,
     option: OptionList = None,
+    limit: LimitOption = None,
     as_json: Json = False,
     as_markdown: Markdown = False,
     quiet: Quiet = False,
@@ -48,6 +59,7 @@ def matrix_command(
         tolerance=tolerance,
         lower_precision=lower_precision,
         options=told_options(option),
+        limit=limit,
     )
     cells = _gathered("matrix", found, quiet=quiet or as_json or as_markdown)
     _print(cells, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
@@ -61,6 +73,7 @@ def sweep_command(
     tolerance: ToleranceOption = None,
     lower_precision: LowerPrecision = False,
     option: OptionList = None,
+    limit: LimitOption = None,
     as_json: Json = False,
     as_markdown: Markdown = False,
     quiet: Quiet = False,
@@ -76,6 +89,7 @@ def sweep_command(
         options=told_options(option),
         tolerance=tolerance,
         lower_precision=lower_precision,
+        limit=limit,
     )
     cells = _gathered("sweep", found, quiet=quiet or as_json or as_markdown)
     _print(cells, as_json=as_json, as_markdown=as_markdown, quiet=quiet)

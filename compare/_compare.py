@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
-from filch.export import Program, load_program
-from filch.export.backends import Backend, Stage, get_backend
+from filch.export import Program, TimeLimit, default_limit, load_program
+from filch.export.backends import Backend, Stage, get_backend, limit_backend
 from filch.steal import Records, restore
 
 from ._comparison import Comparison, How
@@ -37,6 +37,7 @@ def compare(
     truth: Literal["float64"] | None = None,
     repeats: int = 1,
     buffer: int = BUFFER,
+    limit: float | None = None,
 ) -> Report:
     """Run `program` on what the stolen model was given, and hold every value against what the model had.
 
@@ -63,6 +64,10 @@ def compare(
         repeats: how often everything is run: what changes from run to run is told from what is wrong.
         buffer: bytes of values that may be held on either side, where the backend can show them in parts; a node's own
             are held however large.
+        limit: seconds that the backend may take to run the program, or the next part of it; ten times as long to
+            compile it. None is 60, and 60 more for each GB of weights; `math.inf` is no limit. What takes longer is
+            stopped and reported as an error. Native code that can't be stopped (a kernel, a compilation) ends by
+            itself: the error is raised then. The command line ends the process.
 
     Returns:
         the report: rows for each value of the exported graph and of the graph that the backend made of it, for each
@@ -88,11 +93,12 @@ def compare(
         truth=_is_asked(truth, tolerance, repeats),
         repeats=repeats,
     )
-    comparison = Comparison(held, given, engine, how)
     found = []
-    for number, call in enumerate(stolen.calls):
-        step(f"call {call.index}", number, len(stolen.calls))
-        found.append(comparison.of(call))
+    with time_limit(given, limit):
+        comparison = Comparison(held, given, engine, how)
+        for number, call in enumerate(stolen.calls):
+            step(f"call {call.index}", number, len(stolen.calls))
+            found.append(comparison.of(call))
     return Report(
         backend=engine.name,
         reference=held.source if held.source != "memory" else "the capture",
@@ -114,12 +120,17 @@ def compare(
 
 
 def make_engine(backend: str | Backend, options: Mapping[str, Any] | None) -> Backend:
-    """A backend by its name and options, or as it was given."""
+    """A backend by its name and options, or as it was given; its steps are limited in time (see `time_limit`)."""
     if isinstance(backend, str):
-        return get_backend(backend, **(options or {}))
+        return limit_backend(get_backend(backend, **(options or {})))
     if options:
         raise CompareError(f"options are for a backend that is given by its name; this one is made already: {backend}")
-    return backend
+    return limit_backend(backend)
+
+
+def time_limit(program: Program, limit: float | None) -> TimeLimit:
+    """What limits the steps of backends that run `program`; see `compare`."""
+    return TimeLimit(default_limit(program.model) if limit is None else limit)
 
 
 def _stages(engine: Backend, wanted: Collection[Stage] | None) -> tuple[Stage, ...]:

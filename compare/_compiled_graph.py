@@ -9,7 +9,7 @@ import onnx_ir as ir
 from filch.export import Graph, Program
 from filch.export.backends import Backend
 
-from ._compare import Path, as_program, make_engine
+from ._compare import Path, as_program, make_engine, time_limit
 from ._errors import CompareError
 from ._origins import Origins
 
@@ -19,6 +19,7 @@ def compiled_graph(
     *,
     backend: str | Backend = "onnxruntime-cpu",
     options: Mapping[str, Any] | None = None,
+    limit: float | None = None,
 ) -> Graph:
     """Compile a program, and say which of its nodes each compiled node computes.
 
@@ -26,6 +27,7 @@ def compiled_graph(
         program: what `export` returned, or any ONNX file.
         backend: see `compare`.
         options: see `compare`.
+        limit: see `compare`.
 
     Returns:
         the compiled graph; its nodes' `origins` are nodes of the exported one, which is its `before`.
@@ -37,6 +39,8 @@ def compiled_graph(
     if "compiled" not in engine.stages:
         raise CompareError(f"backend {engine.name!r} runs the program as it stands: it makes no graph of its own")
     exported = given.graph
-    made = Origins(exported, engine.compile(given, optimize=True)).drawn()
+    with time_limit(given, limit):
+        compiled = engine.compile(given, optimize=True)
+    made = Origins(exported, compiled).drawn()
     name = given.path.name if given.path else given.model_type.rpartition(":")[2] or "the program"
     return replace(made, name=f"{name} on {engine.name}", before=exported)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from filch.export import AGAIN, BackendError, Cutter, Graph, Node, Original, Program
-from filch.export.backends import Compiled, get_backend
+from filch.export.backends import Compiled, get_backend, limit_backend
 
 from ._metrics import compare_tensors
 
@@ -44,7 +44,7 @@ class Derivation:
 
     def __init__(self, original: Original, wanted: Collection[str], sizes: Mapping[str, int], buffer: int) -> None:
         self._cutter = Cutter(original.model, original.graph)
-        self._backend = get_backend("onnxruntime-cpu")
+        self._backend = limit_backend(get_backend("onnxruntime-cpu"))
         self._compiled: dict[Group, Compiled | None] = {}
         self._by_name: dict[str, Group] = {}
         for group in _groups(original, wanted, sizes, buffer):

@@ -31,6 +31,7 @@ def matrix(
     tolerance: float | Tolerance | None = None,
     lower_precision: bool = False,
     options: Mapping[str, Any] | None = None,
+    limit: float | None = None,
 ) -> Iterator[Cell]:
     """Compare each model on each backend, one after the other.
 
@@ -43,6 +44,7 @@ def matrix(
         tolerance: see `compare`.
         lower_precision: see `compare`.
         options: what each backend is made with.
+        limit: see `compare`.
 
     Raises:
         FilchError: there is no factory, backend, dtype or device of this name, or a factory fails.
@@ -53,7 +55,7 @@ def matrix(
         _dtype(name)
     for name in devices:
         _device(name)
-    how = partial(compare, tolerance=tolerance, lower_precision=lower_precision)
+    how = partial(compare, tolerance=tolerance, lower_precision=lower_precision, limit=limit)
     for factory, dtype, device in product(made, dtypes or [""], devices or [""]):
         labels = {"model": factory.name} | ({"dtype": dtype} if dtype else {}) | ({"device": device} if device else {})
         ready = _ready(factory, dtype, device, how)

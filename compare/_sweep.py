@@ -30,6 +30,7 @@ def sweep(
     options: Mapping[str, Any] | None = None,
     tolerance: float | Tolerance | None = None,
     lower_precision: bool = False,
+    limit: float | None = None,
 ) -> Iterator[Cell]:
     """Export a model once, and compare it at each combination of sizes, one after the other.
 
@@ -42,6 +43,7 @@ def sweep(
         options: what each of them is made with.
         tolerance: see `compare`.
         lower_precision: see `compare`.
+        limit: see `compare`.
 
     Raises:
         FilchError: there is no such factory, dimension or backend, or the model can't be exported.
@@ -55,7 +57,7 @@ def sweep(
         there = f"there are {', '.join(named)}" if named else "the factory returns none that are named"
         raise CompareError(f"{factory!r} has no dynamic dimension {unknown[0]!r}: {there}")
     program = subject.export()
-    against = partial(compare, program=program, tolerance=tolerance, lower_precision=lower_precision)
+    against = partial(compare, program=program, tolerance=tolerance, lower_precision=lower_precision, limit=limit)
     for combination in product(*sizes.values()):
         chosen = dict(zip(sizes, combination, strict=True))
         labels = {name: str(size) for name, size in chosen.items()}

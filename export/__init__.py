@@ -14,6 +14,7 @@ from ._optimize import optimize
 from ._original import Original
 from ._program import Program, load_program
 from ._sizes import value_sizes
+from ._time_limit import TimeLimit, default_limit, end_process_if_stuck
 from ._trace_check import check_trace
 from ._trace_file import load_trace, save_trace
 from ._tracing import trace, trace_graph
@@ -36,10 +37,13 @@ __all__ = [
     "Precision",
     "Program",
     "ProgramError",
+    "TimeLimit",
     "TraceError",
     "Value",
     "ViewError",
     "check_trace",
+    "default_limit",
+    "end_process_if_stuck",
     "export",
     "fingerprint",
     "graph_from_fx",

@@ -26,6 +26,7 @@ from ._graph import Graph
 from ._one_node import evaluate
 from ._quiet import quiet
 from ._raised import Raised
+from ._time_limit import limited_steps
 
 _log = logging.getLogger("filch")
 _ENTRY = "filch.onnx"
@@ -92,7 +93,8 @@ class Original:
                 out.
             wanted: the names of the values to give; None is all.
         """
-        return walk_eager(self.program, inputs, known=known, wanted=wanted)
+        walk = walk_eager(self.program, inputs, known=known, wanted=wanted)
+        return limited_steps(walk, "eager PyTorch", "to run an operation of the exported program", error=ExportError)
 
     @cached_property
     def raised(self) -> Raised:

@@ -11,6 +11,9 @@ from torch.export import ExportedProgram
 
 from ._eager import Interpreter, Read, bound, walk_eager
 from ._errors import ExportError, reason
+from ._time_limit import limited
+
+_DOING = "eager PyTorch", "to run an operation of the exported program in float64"
 
 
 class Raised:
@@ -47,7 +50,7 @@ class Raised:
         """
         walk = walk_eager(self._program, inputs, wanted=wanted, read=_raising(read))
         while True:  # the default type is the whole process's: it is not for whoever looks at a value in between
-            with _in_float64():
+            with limited(*_DOING, error=ExportError), _in_float64():
                 found = next(walk, None)
             if found is None:
                 return
@@ -84,7 +87,7 @@ class Raised:
         arguments = self._arguments(inputs)
         self._one.read, self._one.env = _raising(read), held
         try:
-            with _in_float64(), torch.no_grad():
+            with limited(*_DOING, error=ExportError), _in_float64(), torch.no_grad():
                 for node in sorted(wanted, key=self._places.__getitem__):
                     held[node] = arguments[node] if node.op == "placeholder" else self._one.run_node(node)
         finally:

@@ -14,7 +14,7 @@ from filch.export import Precision, Program, fingerprint
 from filch.export.backends import Backend, Switch, Switches
 from filch.steal import Records, restore
 
-from .._compare import as_program, make_engine
+from .._compare import as_program, make_engine, time_limit
 from .._delta import smallest
 from .._errors import CompareError
 from .._inputs import stolen_calls
@@ -45,6 +45,7 @@ def bisect(
     only: Collection[str] | None = None,
     journal: str | os.PathLike[str] | None = None,
     interpreters: Sequence[str | os.PathLike[str]] = (),
+    limit: float | None = None,
 ) -> BisectReport:
     """Find the smallest set of transformations that has to be left out for an error to go.
 
@@ -68,6 +69,7 @@ def bisect(
         journal: a file to which each run is written when it is over; those that are in it already are not made again.
         interpreters: paths of Pythons with other versions of the backend's library (ONNX Runtime): the report says with
             which of them the error shows. Nothing else is needed there.
+        limit: as for `compare`; a run without some transformations that takes longer is no pass.
 
     Returns:
         the report. Without an error, and if nothing helps, it has no culprits, and says which.
@@ -82,34 +84,35 @@ def bisect(
     simulate = to is not None and is_simulated(to, engine)
     making = Making(given, tuple(passes or ()), to, [call.inputs for call in stolen.calls], simulate)
     limits = Limits(making.made(frozenset())[0].graph, tolerance, lower_precision=lower_precision or to is not None)
-    criterion = against_model(held, given, stolen.calls, limits, value)
-    about = _about(making, engine, criterion, options)
-    rig = Rig(making, engine, criterion, Journal(None if journal is None else Path(journal), about))
-    before = rig.without(())
-    if value is not None and before.outcome.problem:
-        raise CompareError(f"{value!r} can't be judged on {engine.name}: {before.outcome.problem}")
-    report = BisectReport(
-        backend=engine.name,
-        reference=held.source if held.source != "memory" else "the capture",
-        program=str(given.path) if given.path else given.model_type.rpartition(":")[2] or "the program",
-        value=value,
-        before=before.outcome,
-        after=None,
-        best=None,
-        culprits=(),
-        candidates=_candidates(before, only),
-        steps=rig.steps,
-    )
-    if not report.close and report.candidates:
-        report = _searched(report, rig, grow=only is None)
-    notes = [*stolen.notes, *stolen.left_out, *rig.notes]
-    if not isinstance(engine, Switches):
-        notes.append(f"backend {engine.name!r} has no steps of its own that could be left out")
-    if simulate:
-        notes.append(f"{to} was simulated: each result was rounded, as on a GPU")
-    if rig.resumed:
-        notes.append(f"{rig.resumed} of {len(rig.steps)} runs are from the journal")
-    elsewhere = versions([os.fspath(one) for one in interpreters], making.made(frozenset())[0], engine, criterion)
+    with time_limit(given, limit):
+        criterion = against_model(held, given, stolen.calls, limits, value)
+        about = _about(making, engine, criterion, options)
+        rig = Rig(making, engine, criterion, Journal(None if journal is None else Path(journal), about))
+        before = rig.without(())
+        if value is not None and before.outcome.problem:
+            raise CompareError(f"{value!r} can't be judged on {engine.name}: {before.outcome.problem}")
+        report = BisectReport(
+            backend=engine.name,
+            reference=held.source if held.source != "memory" else "the capture",
+            program=str(given.path) if given.path else given.model_type.rpartition(":")[2] or "the program",
+            value=value,
+            before=before.outcome,
+            after=None,
+            best=None,
+            culprits=(),
+            candidates=_candidates(before, only),
+            steps=rig.steps,
+        )
+        if not report.close and report.candidates:
+            report = _searched(report, rig, grow=only is None)
+        notes = [*stolen.notes, *stolen.left_out, *rig.notes]
+        if not isinstance(engine, Switches):
+            notes.append(f"backend {engine.name!r} has no steps of its own that could be left out")
+        if simulate:
+            notes.append(f"{to} was simulated: each result was rounded, as on a GPU")
+        if rig.resumed:
+            notes.append(f"{rig.resumed} of {len(rig.steps)} runs are from the journal")
+        elsewhere = versions([os.fspath(one) for one in interpreters], making.made(frozenset())[0], engine, criterion)
     return replace(report, steps=rig.steps, notes=tuple(notes), versions=tuple(elsewhere))
 
 

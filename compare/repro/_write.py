@@ -10,7 +10,7 @@ from filch.export import Program
 from filch.export.backends import Backend, Stage
 from filch.steal import Records, restore
 
-from .._compare import as_program, make_engine
+from .._compare import as_program, make_engine, time_limit
 from .._errors import CompareError
 from .._inputs import StolenCall, stolen_calls
 from .._limits import Limits
@@ -36,6 +36,7 @@ def write_repro(
     tolerance: float | Tolerance | None = None,
     call: int | None = None,
     stage: Stage | None = None,
+    limit: float | None = None,
 ) -> Repro:
     """Write what a node computes as a folder small enough to send, which shows without Filch that the result is wrong.
 
@@ -55,6 +56,7 @@ def write_repro(
         tolerance: how far values may be apart; see `compare`.
         call: which call of the model; None is the first one.
         stage: which graph is wrong, the `exported` or the `compiled` one; None is the first in which something is.
+        limit: see `compare`.
 
     Returns:
         what was written, and how small it is. The folder holds `repro.py`, which needs torch, onnx and the runtime
@@ -72,16 +74,17 @@ def write_repro(
     held = reference if isinstance(reference, Records) else restore(reference)
     given, engine = as_program(program), make_engine(backend, options)
     limits = Limits(given.graph, tolerance)
-    step("what is wrong alone", 0, 4)
-    found = find(held, given, engine, _call(held, given, call), node=node, limits=limits, stage=stage)
-    reduction = Reduction(found.runner, found.wrong, runs=_RUNS[found.script.takes])
-    step("fewer nodes", 1, 4)
-    reduction.fewer_nodes(found.parts.case)
-    step("smaller", 2, 4)
-    reduction.smaller()
-    case, truth = reduction.case, found.wrong.truth
-    error = found.runner.error(case, truth)
-    expected = found.runner.expected(case, truth) or {}
+    with time_limit(given, limit):
+        step("what is wrong alone", 0, 4)
+        found = find(held, given, engine, _call(held, given, call), node=node, limits=limits, stage=stage)
+        reduction = Reduction(found.runner, found.wrong, runs=_RUNS[found.script.takes])
+        step("fewer nodes", 1, 4)
+        reduction.fewer_nodes(found.parts.case)
+        step("smaller", 2, 4)
+        reduction.smaller()
+        case, truth = reduction.case, found.wrong.truth
+        error = found.runner.error(case, truth)
+        expected = found.runner.expected(case, truth) or {}
     if case.model is not None:
         case = replace(case, model=shaped(case.model.clone(), {**case.inputs, **expected}))
     if truth != "torch":  # whose script computes what is expected

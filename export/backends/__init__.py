@@ -19,6 +19,7 @@ from ._backend import (
     Switches,
 )
 from ._isolate import isolate
+from ._limited import limit_backend
 from ._registry import backend_names, get_backend
 
 __all__ = [
@@ -41,4 +42,5 @@ __all__ = [
     "backend_names",
     "get_backend",
     "isolate",
+    "limit_backend",
 ]

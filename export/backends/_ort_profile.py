@@ -7,6 +7,8 @@ from statistics import median
 
 import onnxruntime as ort
 
+from ._ort_run import run_options
+
 _RUNS = 5
 _KERNEL = "_kernel_time"
 
@@ -19,8 +21,9 @@ def seconds_of(session: ort.InferenceSession, feeds: Mapping[str, ort.OrtValue])
         feeds: its inputs by name.
     """
     names = [entry.name for entry in session.get_outputs()]
-    for _ in range(_RUNS + 1):
-        session.run_with_ort_values(names, feeds)
+    with run_options() as options:
+        for _ in range(_RUNS + 1):
+            session.run_with_ort_values(names, feeds, options)
     path = Path(session.end_profiling())
     taken: dict[str, list[int]] = {}
     for event in json.loads(path.read_text(encoding="utf-8")):

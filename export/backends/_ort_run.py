@@ -1,10 +1,12 @@
 """Runs a session of ONNX Runtime, and leaves its results where they were computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import onnxruntime as ort
 
 from .._errors import BackendError
+from .._time_limit import stoppable
 from ._backend import Values
 from ._files import first_line
 from ._ort_values import to_ort
@@ -40,23 +42,37 @@ def run(
     """
     names = [entry.name for entry in session.get_outputs()]
     try:
-        if device is None:
-            found = session.run_with_ort_values(names, feeds)
-        else:
-            found = _bound(session, feeds, device, replay=replay)
+        with run_options() as options:
+            if device is None:
+                found = session.run_with_ort_values(names, feeds, options)
+            else:
+                found = _bound(session, feeds, device, options, replay=replay)
     except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
     return dict(zip(names, found, strict=True))
 
 
-def _bound(session: ort.InferenceSession, feeds: OrtValues, device: str, *, replay: bool) -> list[ort.OrtValue]:
+@contextmanager
+def run_options() -> Iterator[ort.RunOptions]:
+    """Options of runs that end, with an exception, when their time is up (see `stoppable`)."""
+    options = ort.RunOptions()
+
+    def stop() -> None:
+        options.terminate = True
+
+    with stoppable(stop):
+        yield options
+
+
+def _bound(
+    session: ort.InferenceSession, feeds: OrtValues, device: str, options: ort.RunOptions, *, replay: bool
+) -> list[ort.OrtValue]:
     binding = session.io_binding()
     held = {name: _on(value, device) if replay else value for name, value in feeds.items()}
     for name, value in held.items():
         binding.bind_ortvalue_input(name, value)
     for entry in session.get_outputs():
         binding.bind_output(entry.name, device if entry.type.startswith("tensor") else "cpu")
-    options = ort.RunOptions()
     if replay:
         options.add_run_config_entry("gpu_graph_id", _NO_GRAPH)
     session.run_with_iobinding(binding, options)

@@ -1,0 +1,221 @@
+"""No step of a backend takes longer than it may."""
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+from filch.compare import compare
+from filch.compare._cli import main
+from filch.export import BackendError, ExportError, Program, TimeLimit, _time_limit, default_limit, load_program
+from filch.export._time_limit import end_process_if_stuck, limited, limited_steps
+from filch.export.backends import Isolates, Observes, Switches, get_backend, limit_backend
+from filch.steal import restore, steal_forward
+
+
+class Sine(nn.Module):
+    """What the endless program is said to be of."""
+
+    def forward(self, x):
+        """One operation."""
+        return x.sin()
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory):
+    """What the model did."""
+    path = tmp_path_factory.mktemp("limit") / "dump.onnx"
+    model = Sine()
+    with steal_forward(model, dump_file=path):
+        model(torch.ones(4))
+    return path
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """An ONNX file whose Loop goes on for as long as a constant is true."""
+    floats, flag = (helper.make_tensor_type_proto(kind, shape) for kind, shape in ((1, [4]), (9, [])))
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["more"], ["again"]), helper.make_node("Sin", ["held"], ["made"])],
+        "body",
+        [
+            helper.make_tensor_value_info("number", TensorProto.INT64, []),
+            helper.make_value_info("more", flag),
+            helper.make_value_info("held", floats),
+        ],
+        [helper.make_value_info("again", flag), helper.make_value_info("made", floats)],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["", "true", "x"], ["y"], body=body)],
+        "endless",
+        [helper.make_value_info("x", floats)],
+        [helper.make_value_info("y", floats)],
+        [numpy_helper.from_array(np.array(True), "true")],
+    )
+    path = tmp_path_factory.mktemp("endless") / "endless.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
+def _watchers():
+    return [thread for thread in threading.enumerate() if thread.name == "filch-time-limit"]
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference"])
+def test_an_endless_loop_is_ended(dump, endless, backend):
+    """The error says what took too long, what its limit was and how to raise it; no thread is left."""
+    told = rf"'{backend}' took longer than 1 seconds to run the program, its limit; limit=10 \(--limit 10\)"
+    with pytest.raises(BackendError, match=told):
+        compare(dump, endless, backend=backend, limit=1)
+    assert not _watchers()
+
+
+def test_an_endless_loop_is_ended_wherever_its_values_are_asked_for(endless):
+    """Observed and isolated runs are limited, each part of them by itself."""
+    program = load_program(endless)
+    backend = limit_backend(get_backend("onnxruntime-cpu"))
+    made = backend.compile(program, optimize=False)
+    inputs = {"x": torch.ones(4)}
+    for run in (
+        lambda: backend.observe(made, inputs, buffer=2**20),
+        lambda: backend.isolate(made, inputs, lambda _: None, buffer=2**20),
+        lambda: backend.run(made, inputs, ["y"]),
+    ):
+        with TimeLimit(0.3), pytest.raises(BackendError, match="took longer"):
+            list(run())
+
+
+def test_the_command_ends_with_2(dump, endless, monkeypatch, capsys):
+    """Trouble is told from a difference."""
+    monkeypatch.setattr("sys.argv", ["filch", "compare", str(dump), str(endless), "--limit", "1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("filch: backend 'onnxruntime-cpu' took longer than 1 seconds")
+
+
+@dataclass
+class Slow:
+    """Eager PyTorch, after something that takes long.
+
+    Attributes:
+        wait: that.
+    """
+
+    wait: object
+    name: str = "slow"
+    stages: tuple = ("exported",)
+
+    def compile(self, program, *, optimize):
+        """Nothing takes long."""
+        return get_backend("reference").compile(program, optimize=optimize)
+
+    def run(self, compiled, inputs, watch=()):
+        """Wait, and swallow what can be swallowed."""
+        with contextlib.suppress(Exception):  # as a backend's library may
+            self.wait()
+        return get_backend("reference").run(compiled, inputs, watch)
+
+
+def _program():
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    end = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
+    graph = helper.make_graph([helper.make_node("Sin", ["x"], ["y"])], "sine", [value], [end])
+    return Program(ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)))
+
+
+def test_python_code_is_interrupted(dump):
+    """No `except Exception` on the way keeps it running."""
+
+    def spin():
+        while True:
+            time.sleep(0.001)
+
+    with pytest.raises(BackendError, match=r"'slow' took longer than 0\.2 seconds"):
+        compare(dump, _program(), backend=Slow(spin), limit=0.2)
+    assert not _watchers()
+
+
+def test_native_code_has_its_error_once_it_returns(dump):
+    """What can't be stopped is not said to be in time."""
+    with pytest.raises(BackendError, match=r"'slow' took longer than 0\.1 seconds"):
+        compare(dump, _program(), backend=Slow(lambda: time.sleep(0.5)), limit=0.1)
+
+
+def test_native_code_that_does_not_return_ends_the_process(dump, monkeypatch):
+    """The command line says the same sentence."""
+    said = []
+    monkeypatch.setattr(_time_limit, "_STUCK", 0.1)
+    monkeypatch.setattr(_time_limit, "_end_process", said.append)
+    with end_process_if_stuck(), pytest.raises(BackendError, match="took longer"):
+        compare(dump, _program(), backend=Slow(lambda: time.sleep(1.0)), limit=0.1)
+    assert len(said) == 1
+    assert said[0].startswith("backend 'slow' took longer than 0.1 seconds")
+
+
+def test_a_run_in_time_is_left_alone(dump):
+    """The report is the same, and nothing stays behind."""
+    assert compare(dump, _program(), limit=60).close
+    assert compare(dump, _program(), limit=float("inf")).close
+    assert not _watchers()
+
+
+def test_what_looks_at_the_values_has_all_the_time_it_wants():
+    """Only making each of them is limited."""
+    with TimeLimit(1):
+        for _ in limited_steps([1], "a list", "to give its next item"):
+            time.sleep(1.2)
+
+
+def test_a_step_inside_another_does_not_count_for_that():
+    """A backend that asks for a reference value is not blamed for how long that takes."""
+    with TimeLimit(2), limited("a backend", "to run"):
+        for _ in range(3):
+            with limited("a reference", "to be computed"):
+                time.sleep(0.8)
+
+
+def test_a_step_inside_another_has_its_own_error():
+    """It is not taken for the backend's."""
+
+    def wait():
+        with limited("a reference", "to be computed", error=ExportError):
+            time.sleep(0.4)
+
+    with TimeLimit(0.1), limited("a backend", "to run", times=30), pytest.raises(ExportError, match="a reference took"):
+        wait()
+
+
+def test_a_limited_backend_has_the_abilities_that_it_had():
+    """Comparisons ask for them by `isinstance`."""
+    backend = limit_backend(get_backend("onnxruntime-cpu"))
+    assert isinstance(backend, Observes)
+    assert isinstance(backend, Isolates)
+    assert isinstance(backend, Switches)
+    assert not isinstance(limit_backend(get_backend("reference")), Observes)
+    assert limit_backend(backend) is backend
+    assert backend.options == get_backend("onnxruntime-cpu").options
+
+
+def test_the_default_grows_with_the_weights():
+    """60 seconds, and as many more for each GB."""
+    program = _program()
+    assert default_limit(program.model) == 60.0
+    weight = ir.Value(name="w", const_value=ir.LazyTensor(lambda: None, ir.DataType.FLOAT, ir.Shape([500_000_000])))
+    program.model.graph.initializers["w"] = weight
+    assert default_limit(program.model) == pytest.approx(180.0)
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("nan"), True, "60"])
+def test_a_limit_is_a_positive_number(dump, limit):
+    """What is no limit is refused, not ignored."""
+    with pytest.raises(BackendError, match="seconds above 0"):
+        compare(restore(dump), _program(), limit=limit)
