@@ -1,7 +1,6 @@
 """What the fixture `filch` gives a test: comparisons that raise, with all that a reader of the failure needs."""
 
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from torch import nn
 
 from filch.export import Program, load_program
 from filch.export.backends import Backend, get_backend
-from filch.steal import FilchError
+from filch.steal import FilchError, Scratch
 
 from ._compare import compare
 from ._diff import DumpDiff
@@ -76,8 +75,8 @@ class Checks:
         """
         __tracebackhide__ = True
         subject = Subject.of(model, args, kwargs, dynamic_shapes)
-        with tempfile.TemporaryDirectory(prefix="filch-") as folder:
-            dump = Path(folder) / "reference.onnx"
+        with Scratch() as folder:
+            dump = folder / "reference.onnx"
             subject.steal(dump)
             told = self._place.reports is not None  # every page is kept
             given = _Given(dump, _program(subject, program), tolerance, options or {}, lower_precision, told)

@@ -17,6 +17,7 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _STACK = "pkg.torch.onnx.stack_trace"
 _NOWHERE = "_empty_nn_module_stack_from_metadata_hook"  # what torch.export calls the place of its own shape queries
+_LONGEST_LIST = 2**14  # characters; parsed, each may take a hundred bytes
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -103,9 +104,11 @@ def _listed(node: ir.Node, key: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=2**12)  # nodes of one module have the same lists
 def _read_list(noted: str) -> tuple[str, ...]:
+    if len(noted) > _LONGEST_LIST:
+        return ()
     try:
         found = ast.literal_eval(noted)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: too many brackets
         return ()
     return tuple(str(item) for item in found) if isinstance(found, list) else ()
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import onnx_ir as ir
 import torch
 from onnx_ir import serde
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+from filch.steal import Scratch
 
 from ._arrays import torch_to_array
 
@@ -41,8 +42,8 @@ def write_int8(
     proto = serde.serialize_model(model)
     proto.metadata_props.add(key=_PREPARED[0], value=_PREPARED[1])
     names = [value.name or "" for value in model.graph.inputs]
-    with _own_logging(), tempfile.TemporaryDirectory(prefix="filch-") as folder:
-        written = Path(folder) / "quantized.onnx"
+    with _own_logging(), Scratch() as folder:
+        written = folder / "quantized.onnx"
         quantize_static(
             proto,
             written,

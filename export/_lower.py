@@ -1,16 +1,15 @@
 """Makes programs of lower precision, all but the nodes that are to be kept."""
 
 import difflib
-import shutil
-import tempfile
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal, get_args
 
 import onnx_ir as ir
 import torch
+
+from filch.steal import Scratch
 
 from ._errors import ExportError, reason
 from ._floats import write_floats
@@ -80,8 +79,9 @@ class Lowering:
         self._to = to
         self._calibration = calibration or ()
         self._simulate = bool(simulate)
-        self._folder = Path(tempfile.mkdtemp(prefix="filch-"))  # for the ranges, which are measured once
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        scratch = Scratch()
+        self._folder = scratch.path  # for the ranges, which are measured once
+        weakref.finalize(self, scratch.remove)
         self._whole = self._made(())
         self.nodes = lowered_nodes(self._graph, self._whole.graph)
         if not self.nodes:

@@ -10,8 +10,9 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from google.protobuf.message import DecodeError
 from torch.export import ExportedProgram
+
+from filch.steal import parse_json
 
 from . import _original
 from ._arrays import array_to_torch
@@ -20,6 +21,7 @@ from ._errors import ExportError, ProgramError
 from ._from_onnx import graph_from_onnx
 from ._garbage import no_collection
 from ._graph import Graph
+from ._onnx_file import read_onnx
 from ._operators import ModelOperator
 from ._original import Original
 
@@ -159,36 +161,27 @@ def load_program(path: str | os.PathLike[str]) -> Program:
         ProgramError: there is no such file, it is not an ONNX model, or what Filch noted in it is damaged.
     """
     where = Path(path)
-    if not where.is_file():
-        raise ProgramError(f"there is no file {str(where)!r}")
-    try:
-        model = ir.load(where)
-        _sort(model.graph)
-        graph_from_onnx(model)
-    except (DecodeError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
-        raise ProgramError(f"{str(where)!r} is not an ONNX file, or it is cut short") from error
+    model = read_onnx(where)
     props = model.metadata_props
-    if "filch.dump" in props:
-        raise ProgramError(f"{str(where)!r} is a dump, not a program: it holds tensors, and no node that computes")
     if not len(model.graph) and not model.graph.outputs:
         raise ProgramError(f"{str(where)!r} is not an ONNX file, or it is cut short")
     if _PROGRAM not in props:
         return Program(model, path=where)
     try:
-        calls = [_unpack(entry) for entry in json.loads(props[_CALLS])]
+        calls = [_unpack(entry) for entry in parse_json(props[_CALLS])]
         original, missing = _find_original(where, props[_ORIGINAL]) if _ORIGINAL in props else (None, "")
         program = Program(
             model=model,
-            inputs=dict(json.loads(props[_INPUTS])),
+            inputs={str(name): _text(path) for name, path in parse_json(props[_INPUTS]).items()},
             module_calls={(call.path, call.iteration): call for call in calls},
-            model_type=str(json.loads(props[_MODEL])),
-            operators=tuple(ModelOperator(*map(_text, item)) for item in json.loads(props[_OPERATORS])),
+            model_type=str(parse_json(props[_MODEL])),
+            operators=tuple(ModelOperator(*map(_text, item)) for item in parse_json(props[_OPERATORS])),
             original=original,
             path=where,
             missing=missing,
             outputs=_outputs(props, calls),
         )
-    except (KeyError, ValueError, TypeError) as error:
+    except (AttributeError, KeyError, ValueError, TypeError) as error:
         raise ProgramError(f"what Filch noted in {str(where)!r} is damaged: {error}") from error
     return follow_changes(program)
 
@@ -196,20 +189,9 @@ def load_program(path: str | os.PathLike[str]) -> Program:
 def _outputs(noted: Mapping[str, str], calls: Sequence[ModuleCall]) -> tuple[str, ...]:
     """The outputs that were exported; the first files do not list them, but say what the model's own call gave."""
     if _OUTPUTS in noted:
-        return tuple(str(_text(name)) for name in json.loads(noted[_OUTPUTS]))
+        return tuple(str(_text(name)) for name in parse_json(noted[_OUTPUTS]))
     ports = [port.value for call in calls if (call.path, call.iteration) == ("", 0) for port in call.outputs]
     return tuple(filter(None, ports)) if all(ports) else ()
-
-
-def _sort(graph: ir.Graph) -> None:
-    """Put nodes behind what they read, if they are not; ONNX Runtime's float16 converter leaves them in any order."""
-    made: set[ir.Node] = set()
-    for node in graph:
-        before = [value.producer() for value in node.inputs if value is not None]
-        if any(other is not None and other.graph is graph and other not in made for other in before):
-            graph.sort()
-            return
-        made.add(node)
 
 
 def follow_changes(program: Program, before: Graph | None = None) -> Program:
@@ -234,7 +216,7 @@ def follow_changes(program: Program, before: Graph | None = None) -> Program:
 
 def _find_original(path: Path, noted: str) -> tuple[Original | None, str]:
     """What an ONNX file was translated from, under its own name or the noted one; if there is none, what is missing."""
-    name, identity = json.loads(noted)
+    name, identity = parse_json(noted)
     if Path(name).name != name or not isinstance(identity, str):
         raise ValueError(f"{noted!r} is no file beside it")
     for found in (beside(path), path.with_name(name)):

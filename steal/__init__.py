@@ -14,6 +14,7 @@ from ._errors import DumpError, FilchError, NonFiniteError
 from ._key import Key
 from ._records import Call, ModuleInfo, Origin, Record, Records, Totals
 from ._recover import recover
+from ._scratch import Scratch
 from ._statistics import Statistics, statistics
 from ._steal import Capture, is_stealing, steal_append, steal_forward
 from ._structure import Foreign, Skipped, left_out, structure, tensors
@@ -34,6 +35,7 @@ __all__ = [
     "Origin",
     "Record",
     "Records",
+    "Scratch",
     "Skipped",
     "Statistics",
     "Totals",

@@ -7,7 +7,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import onnx_ir as ir
 import torch
 
 from filch.export.backends import Script
+from filch.steal import Scratch
 from filch.steal.text import for_markdown
 
 from .._errors import CompareError
@@ -109,8 +109,7 @@ def write_folder(case: Case, error: float, told: Told, to: Path) -> None:
     operators = list(dict.fromkeys(case.operators))
     what = ", ".join([*operators[:_SHOWN], *(["…"] if len(operators) > _SHOWN else [])])
     title = f"{what} on {told.backend}: not {_TRUTHS[told.truth][0]}"
-    with tempfile.TemporaryDirectory(prefix="filch-") as place:
-        folder = Path(place)
+    with Scratch() as folder:
         if case.model is not None:
             ir.save(case.model, folder / "model.onnx")
         write_tensors({**case.inputs, **case.weights}, folder / "inputs.onnx")

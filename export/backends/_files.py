@@ -1,13 +1,13 @@
 """Writes a program where a runtime that reads files can find it."""
 
-import shutil
-import tempfile
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import onnx_ir as ir
 from onnx_ir import serde
+
+from filch.steal import Scratch
 
 from .._errors import BackendError
 from ._backend import Compiled
@@ -18,13 +18,13 @@ _LARGE = 2**24  # beyond, weights stand in a file of their own, so that observin
 
 def in_folder(compile_in: Callable[[Path], Compiled]) -> Compiled:
     """What `compile_in` makes in a new folder, which lasts as long as that does."""
-    folder = Path(tempfile.mkdtemp(prefix="filch-"))
+    scratch = Scratch()
     try:
-        compiled = compile_in(folder)
+        compiled = compile_in(scratch.path)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        scratch.remove()
         raise
-    weakref.finalize(compiled, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(compiled, scratch.remove)
     return compiled
 
 
@@ -39,10 +39,18 @@ def write_model(model: ir.Model, path: Path) -> Path:
         if size > _LARGE:
             ir.save(model, path, external_data=DATA)
         else:
-            path.write_bytes(serde.serialize_model(ir.external_data.load_to_model(model.clone())).SerializeToString())
+            path.write_bytes(serde.serialize_model(with_weights(model)).SerializeToString())
     except ValueError as error:  # onnx-ir's
         raise BackendError(f"the program can't be written: {first_line(error)}") from error
     return path
+
+
+def with_weights(model: ir.Model) -> ir.Model:
+    """The model with all its weights in memory; itself if they are already."""
+    held = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
+    if not any(isinstance(tensor, ir.ExternalTensor) for tensor in held):
+        return model
+    return ir.external_data.load_to_model(model.clone())
 
 
 def first_line(error: BaseException) -> str:

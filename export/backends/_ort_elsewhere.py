@@ -2,12 +2,13 @@
 
 import json
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+
+from filch.steal import Scratch
 
 from .._errors import BackendError
 from .._program import Program
@@ -45,8 +46,7 @@ def run_in(interpreter: str, program: Program, inputs: Sequence[Values], script:
         BackendError: the interpreter or its ONNX Runtime is missing, or can't run the program.
     """
     graph = program.graph
-    with tempfile.TemporaryDirectory(prefix="filch-") as name:
-        folder = Path(name)
+    with Scratch() as folder:
         told = {
             "model": str(write_model(program.model, folder / "program.onnx")),
             "inputs": [list(graph.inputs)] * len(inputs),

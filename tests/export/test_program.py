@@ -151,6 +151,19 @@ def test_large_weights_go_to_a_file_beside_the_model(tmp_path: Path) -> None:
     assert compare(capture, tmp_path / "m.onnx").close
 
 
+def test_weights_beside_the_model_are_read_by_each_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The specification's own evaluator does not look for files: it gets the weights in memory."""
+    monkeypatch.setattr("filch.export._program._LARGE", 0)
+    model, x = nn.Linear(64, 64).eval(), torch.randn(1, 64)
+    export(model, (x,)).save(tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx.data").exists()
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(x)
+
+    for backend, truth in (("reference", None), ("reference", "float64"), ("onnxruntime-cpu", None)):
+        assert compare(capture, tmp_path / "m.onnx", backend=backend, truth=truth).close
+
+
 def damaged(path: Path) -> None:
     """A file whose notes are not what Filch writes."""
     model = onnx.load(path)

@@ -1,0 +1,93 @@
+"""ONNX files of unknown origin: each ends in one sentence, or loads; none reads, writes or runs anything else."""
+
+import os
+import resource
+import signal
+
+import pytest
+from hostile_onnx import LOADED, OUTSIDE, REFUSED, SECRET, write
+
+from filch.export import ProgramError, load_program
+from filch.export.views import draw
+
+_MEMORY = 500 * 2**10  # KiB, as `ru_maxrss` counts
+_HANG = 100  # seconds: ten times what is promised, as the machine may be busy
+
+
+@pytest.fixture
+def limits(tmp_path, monkeypatch):
+    """End what hangs, and fail if memory was taken or a file appeared that nobody asked for."""
+
+    def end(*_):
+        raise TimeoutError
+
+    monkeypatch.chdir(tmp_path)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    former = signal.signal(signal.SIGALRM, end)
+    signal.alarm(_HANG)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < _MEMORY
+    assert {path.name for path in tmp_path.iterdir()} <= {"in", "secret"}
+    assert {path.name for path in (tmp_path / "in").iterdir()} <= {
+        "inside", "model.onnx", "link", "sub", "hard", "fifo", "zero",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_hostile_program_is_refused_with_one_sentence(case, tmp_path):
+    """With its path and the reason, before anything of it runs."""
+    make, reason = REFUSED[case]
+    path = write(make, tmp_path / "in")
+
+    with pytest.raises(ProgramError, match=reason) as caught:
+        load_program(path)
+
+    message = str(caught.value)
+    assert message.startswith(("what Filch noted in", repr(str(path))))
+    assert message.isprintable()
+    assert len(message) < 700
+    assert SECRET.decode() not in message
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("case", LOADED)
+def test_an_odd_program_is_shown(case, tmp_path):
+    """What can be run is shown; what its notes say is text."""
+    path = write(LOADED[case], tmp_path / "in")
+
+    graph = load_program(path).graph
+
+    for view in ("text", "html"):
+        assert draw(graph, view).content
+
+
+@pytest.mark.parametrize("case", ["up", "link", "FIFO"])
+def test_a_path_without_a_folder_is_as_safe(case, tmp_path, monkeypatch):
+    """The file is named from the folder that it is in."""
+    make, reason = OUTSIDE[case]
+    monkeypatch.chdir(write(make, tmp_path / "in").parent)
+
+    with pytest.raises(ProgramError, match=reason):
+        load_program("model.onnx")
+
+
+@pytest.mark.usefixtures("limits")
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    """A FIFO, a device, a folder."""
+    (tmp_path / "in").mkdir()
+    os.mkfifo(tmp_path / "in" / "fifo")
+    (tmp_path / "in" / "link").symlink_to("/dev/zero")
+
+    for name, reason in (("fifo", "it is a FIFO"), ("link", "it is a device"), (".", "Is a directory")):
+        with pytest.raises(ProgramError, match=f"can't read .*: {reason}"):
+            load_program(tmp_path / "in" / name)
+
+
+def test_there_are_forty():
+    """The corpus does not shrink unseen."""
+    assert len(REFUSED) + len(LOADED) >= 40

@@ -1,0 +1,341 @@
+"""ONNX files that ask for files elsewhere, for endless work or for all memory, with what each is refused with."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+SECRET = b"SECRET-that-no-program-may-read!" * 2
+_VARIABLE = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])
+_RESULT = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+_OPSETS = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
+
+
+def model_of(nodes, initializers=(), functions=(), outputs=(_RESULT,)) -> onnx.ModelProto:
+    """A model that takes `x`, of 2 by 8 float32."""
+    graph = helper.make_graph(nodes, "g", [_VARIABLE], list(outputs), list(initializers))
+    return helper.make_model(graph, opset_imports=_OPSETS, ir_version=10, functions=list(functions))
+
+
+def _relu(source, target, name=""):
+    return helper.make_node("Relu", [source], [target], name)
+
+
+def _add(initializer):
+    return model_of([helper.make_node("Add", ["x", "w"], ["y"], "add")], [initializer])
+
+
+def _external(location, offset="0", length="64", dims=(2, 8), kind=TensorProto.FLOAT):
+    tensor = TensorProto(name="w", data_type=kind, dims=dims, data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        if value is not None:
+            tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def _inline(dims, kind=TensorProto.FLOAT, raw=bytes(64)):
+    return TensorProto(name="w", data_type=kind, dims=dims, raw_data=raw)
+
+
+def _link_out(folder):
+    (folder / "link").symlink_to("../secret")
+    return _add(_external("link"))
+
+
+def _folder_out(folder):
+    (folder / "sub").symlink_to("..")
+    return _add(_external("sub/secret"))
+
+
+def _hard_link(folder):
+    os.link(folder.parent / "secret", folder / "hard")
+    return _add(_external("hard"))
+
+
+def _fifo(folder):
+    os.mkfifo(folder / "fifo")
+    return _add(_external("fifo"))
+
+
+def _link_to_zero(folder):
+    (folder / "zero").symlink_to("/dev/zero")
+    return _add(_external("zero"))
+
+
+def _constant(location):
+    tensor = _external(location)
+    node = helper.make_node("Constant", [], ["w"], value=tensor)
+    return model_of([node, helper.make_node("Add", ["x", "w"], ["y"])])
+
+
+def _in_branch(location):
+    inner = helper.make_graph([_relu("w", "o")], "then", [], [_named("o")], [_external(location)])
+    other = helper.make_graph([_relu("x", "p")], "else", [], [_named("p")])
+    return _if(inner, other)
+
+
+def _in_function(location):
+    constant = helper.make_node("Constant", [], ["w"], value=_external(location))
+    body = [constant, helper.make_node("Add", ["a", "w"], ["b"])]
+    function = helper.make_function("local", "F", ["a"], ["b"], body, _OPSETS)
+    return model_of([helper.make_node("F", ["x"], ["y"], domain="local")], functions=[function])
+
+
+def _named(name):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+
+
+def _if(then, other):
+    true = numpy_helper.from_array(np.array(True), "c")
+    return model_of([helper.make_node("If", ["c"], ["y"], "if", then_branch=then, else_branch=other)], [true])
+
+
+def _deep(levels):
+    graph = helper.make_graph([_relu("x", "o0")], "g0", [], [_named("o0")])
+    for level in range(1, levels):
+        other = helper.make_graph([_relu("x", f"e{level}")], "e", [], [_named(f"e{level}")])
+        node = helper.make_node("If", ["c"], [f"o{level}"], then_branch=graph, else_branch=other)
+        graph = helper.make_graph([node], f"g{level}", [], [_named(f"o{level}")])
+    return _if(graph, other)
+
+
+def _calls(name, *called, outputs=1):
+    """A function that calls others, one after the other."""
+    names = ["a", *(f"t{index}" for index in range(len(called)))]
+    nodes = [
+        helper.make_node(other, [names[index]], [names[index + 1]], domain="local" if other[0] == "F" else "")
+        for index, other in enumerate(called)
+    ]
+    return helper.make_function("local", name, ["a"], [names[-1]], nodes, _OPSETS)
+
+
+def _calling(*functions):
+    return model_of([helper.make_node(functions[-1].name, ["x"], ["y"], domain="local")], functions=functions)
+
+
+def _flood(number, count):
+    """A model in which the graph's field of this number is there `count` times, empty: two bytes that become many."""
+    graph = bytes((number << 3 | 2, 0)) * count
+    return b"\x08\x0a\x3a" + _varint(len(graph)) + graph
+
+
+def _node_flood(number, count):
+    node = bytes((number << 3 | 2, 0)) * count
+    graph = b"\x0a" + _varint(len(node)) + node
+    return b"\x08\x0a\x3a" + _varint(len(graph)) + graph
+
+
+def _varint(value):
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def _noted(**noted):
+    model = model_of([_relu("x", "y", "n")])
+    held = {"program": "1", "module_calls": "[]", "inputs": "{}", "model": '"x"', "operators": "[]"} | noted
+    for key, value in held.items():
+        model.metadata_props.add(key=f"filch.{key}", value=value)
+    return model
+
+
+def _node_noted(**noted):
+    model = model_of([_relu("x", "y", "n")])
+    for key, value in noted.items():
+        model.graph.node[0].metadata_props.add(key=f"pkg.torch.onnx.{key}", value=value)
+    return model
+
+
+def _sparse():
+    model = _add(_inline([2, 8]))
+    values = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1], float_data=[1.0])
+    indices = TensorProto(data_type=TensorProto.INT64, dims=[1], int64_data=[0])
+    model.graph.ClearField("initializer")
+    model.graph.sparse_initializer.add(values=values, indices=indices, dims=[2**40])
+    return model
+
+
+def _twice_an_input():
+    model = model_of([_relu("x", "y")])
+    model.graph.input.append(_VARIABLE)
+    return model
+
+
+def _twice_an_initializer():
+    model = _add(_inline([2, 8]))
+    model.graph.initializer.append(_inline([2, 8]))
+    return model
+
+
+def _long_cycle():
+    nodes = [_relu(f"v{(index - 1) % 50}", f"v{index}", f"n{index}") for index in range(50)]
+    return model_of([*nodes, helper.make_node("Add", ["x", "v0"], ["y"])])
+
+
+def _cycle_through_branch():
+    then = helper.make_graph([_relu("b", "o")], "then", [], [_named("o")])
+    other = helper.make_graph([_relu("x", "p")], "else", [], [_named("p")])
+    node = helper.make_node("If", ["c"], ["a"], "if", then_branch=then, else_branch=other)
+    true = numpy_helper.from_array(np.array(True), "c")
+    return model_of([node, _relu("a", "b", "back"), _relu("b", "y")], [true])
+
+
+Make = Callable[[Path], onnx.ModelProto | bytes]
+
+OUTSIDE: dict[str, tuple[Make, str]] = {
+    "up": (lambda _: _add(_external("../secret")), "is no name of a file in the folder"),
+    "up, by a detour": (lambda _: _add(_external("sub/../../secret")), "is no name of a file in the folder"),
+    "up, as on Windows": (lambda _: _add(_external("..\\secret")), "is no name of a file in the folder"),
+    "absolute": (lambda folder: _add(_external(str(folder.parent / "secret"))), "is no name of a file in the folder"),
+    "passwords": (lambda _: _add(_external("/etc/passwd")), "is no name of a file in the folder"),
+    "link": (_link_out, "is a link out of the folder"),
+    "folder that is a link": (_folder_out, "is a link out of the folder"),
+    "hard link": (_hard_link, "is a hard link"),
+    "FIFO": (_fifo, "it is a FIFO, not a regular file"),
+    "link to a device": (_link_to_zero, "is a link out of the folder"),
+    "device": (lambda _: _add(_external("/dev/zero")), "is no name of a file in the folder"),
+    "no name": (lambda _: _add(_external("")), "is no name of a file in the folder"),
+    "null character": (lambda _: _add(_external("a\0b")), "null"),
+    "the folder": (lambda _: _add(_external(".")), "is no name of a file in the folder"),
+    "address in memory": (lambda _: _add(_external("*/_ORT_MEM_ADDR_/*", "4096")), "No such file"),
+    "in a constant": (lambda _: _constant("../secret"), "is no name of a file in the folder"),
+    "in a branch": (lambda _: _in_branch("../secret"), "is no name of a file in the folder"),
+    "in a function": (lambda _: _in_function("../secret"), "is no name of a file in the folder"),
+}
+
+TENSORS: dict[str, tuple[Make, str]] = {
+    "negative offset": (lambda _: _add(_external("inside", "-5")), "does not say where its numbers are"),
+    "offset beyond": (lambda _: _add(_external("inside", "1000")), "has 0 bytes where its shape wants 64"),
+    "length beyond": (lambda _: _add(_external("inside", "0", None, (2**30, 2**30))), "where its shape wants"),
+    "offset of many digits": (lambda _: _add(_external("inside", "9" * 5000)), "does not say where its numbers are"),
+    "texts elsewhere": (lambda _: _add(_external("inside", kind=TensorProto.STRING)), "does not say where"),
+    "fewer numbers than dims": (lambda _: _add(_inline([2**31, 2**31])), "has 64 bytes where its shape wants"),
+    "a product of dims that overflows": (lambda _: _add(_inline([2**32, 2**32, 16])), "where its shape wants"),
+    "negative dim": (lambda _: _add(_inline([-1])), "which no tensor has"),
+    "many dims": (lambda _: _add(_inline([1] * 100_000)), "which no tensor has"),
+    "unknown type": (lambda _: _add(_inline([16], 99)), "has the unknown type 99"),
+    "sparse": (lambda _: _sparse(), "sparse"),
+}
+
+GRAPHS: dict[str, tuple[Make, str]] = {
+    "cycle": (
+        lambda _: model_of([helper.make_node("Add", ["x", "b"], ["a"], "n1"), _relu("a", "b", "n2"), _relu("b", "y")]),
+        "the graph has a cycle: n[12] → n[12] → n[12]",
+    ),
+    "cycle of one": (
+        lambda _: model_of([helper.make_node("Add", ["x", "y"], ["y"], "n1")]),
+        "the graph has a cycle: n1 → n1",
+    ),
+    "long cycle": (lambda _: _long_cycle(), "the graph has a cycle: n.*…"),
+    "cycle through a branch": (lambda _: _cycle_through_branch(), "the graph has a cycle: .*back"),
+    "input that nothing makes": (lambda _: model_of([_relu("nope", "y")]), "nothing makes 'nope'"),
+    "output that nothing makes": (lambda _: model_of([_relu("x", "q")]), "nothing makes 'y'"),
+    "value made twice": (lambda _: model_of([_relu("x", "y"), _relu("x", "y")]), "two nodes or inputs make 'y'"),
+    "input made again": (lambda _: model_of([_relu("x", "x"), _relu("x", "y")]), "two nodes or inputs make 'x'"),
+    "input twice": (lambda _: _twice_an_input(), "two of its inputs have the same name"),
+    "initialiser twice": (lambda _: _twice_an_initializer(), "two of its initialisers have the same name"),
+    "deep": (lambda _: _deep(30), "nested more than 16 deep"),
+    "function that calls itself": (lambda _: _calling(_calls("F", "F")), "a function calls itself: F → F"),
+    "functions in a circle": (
+        lambda _: _calling(_calls("F1", "F2"), _calls("F2", "F1")),
+        "a function calls itself: F[12] → F[12] → F[12]",
+    ),
+    "functions that double": (
+        lambda _: _calling(_calls("F0", "Relu"), *(_calls(f"F{i}", f"F{i - 1}", f"F{i - 1}") for i in range(1, 40))),
+        "its functions become more than 250,000 nodes",
+    ),
+    "functions in a chain": (
+        lambda _: _calling(_calls("F0", "Relu"), *(_calls(f"F{i}", f"F{i - 1}") for i in range(1, 100))),
+        "call each other more than 50 deep",
+    ),
+    "function twice": (lambda _: _calling(_calls("F", "Relu"), _calls("F", "Relu")), "has the function 'F' twice"),
+}
+
+BYTES: dict[str, tuple[Make, str]] = {
+    "nodes": (lambda _: _flood(1, 10**6), "would take more than 768 MB"),
+    "initialisers": (lambda _: _flood(5, 10**6), "would take more than 768 MB"),
+    "inputs": (lambda _: _flood(11, 10**6), "would take more than 768 MB"),
+    "attributes": (lambda _: _node_flood(5, 2 * 10**6), "would take more than 768 MB"),
+    "notes": (lambda _: _node_flood(9, 4 * 10**6), "would take more than 768 MB"),
+    "text that is none": (
+        lambda _: model_of([_relu("x", "y", "AAAA")]).SerializeToString().replace(b"AAAA", b"A\xff\xfeA"),
+        "a text that is not UTF-8",
+    ),
+    "nothing": (lambda _: b"", "is not an ONNX file"),
+    "a length beyond the file": (lambda _: b"\x08\x0a\x3a\xff\xff\xff\xff\x07", "is not an ONNX file"),
+    "a number without end": (lambda _: b"\x08" + b"\xff" * 1000, "is not an ONNX file"),
+    "a group": (lambda _: b"\x0b" * 1000, "is not an ONNX file"),
+    "cut": (lambda _: model_of([_relu("x", "y")]).SerializeToString()[:-9], "is not an ONNX file"),
+}
+
+NOTES: dict[str, tuple[Make, str]] = {
+    "calls of many brackets": (lambda _: _noted(module_calls="[" * 100_000), "it is nested too deep"),
+    "calls that are none": (lambda _: _noted(module_calls="[1]"), "is damaged"),
+    "a call of many digits": (lambda _: _noted(module_calls="[" + "1" * 5000 + "]"), "too many digits"),
+    "calls that are many": (lambda _: _noted(module_calls="[" + "{}," * (2 * 10**6) + "{}]"), "would take about"),
+    "inputs that are none": (lambda _: _noted(inputs='{"x": ["y"]}'), "is damaged"),
+    "operators that are none": (lambda _: _noted(operators="[[1, 2, 3]]"), "is damaged"),
+    "original elsewhere": (lambda _: _noted(original='["../model.onnx.pt2", "x"]'), "is no file beside it"),
+}
+
+REFUSED = {
+    f"{kind}: {name}": case
+    for kind, cases in (
+        ("outside", OUTSIDE),
+        ("tensors", TENSORS),
+        ("graphs", GRAPHS),
+        ("bytes", BYTES),
+        ("notes", NOTES),
+    )
+    for name, case in cases.items()
+}
+
+# What is odd, and loads and is shown all the same.
+LOADED: dict[str, Make] = {
+    "scopes that are code": lambda _: _node_noted(name_scopes="__import__('os').system('touch canary')"),
+    "scopes of many brackets": lambda _: _node_noted(class_hierarchy="[" * 3000 + "]" * 3000),
+    "scopes that are long": lambda _: _node_noted(name_scopes="[" + "1," * 10**6 + "1]"),
+    "a stack that is long": lambda _: _node_noted(stack_trace='File "' * 10**5),
+    "a model that is code": lambda _: _noted(model='"os:system"'),
+    "a call of a huge number": lambda _: _noted(module_calls='[["", 99999999999999999999, [], []]]'),
+    "paths that are code": lambda _: _noted(inputs='{"x": "input.__class__.__mro__[1].__subclasses__()"}'),
+    "nodes without names": lambda _: model_of([helper.make_node("Relu", ["x"], [""]), _relu("x", "y")]),
+    "one value read 100,000 times": lambda _: model_of([helper.make_node("Sum", ["x"] * 100_000, ["y"])]),
+    "a loop without end": lambda _: _endless(),
+    "a branch in a branch": lambda _: _deep(5),
+}
+
+
+def _endless():
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Identity", ["v"], ["w"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            _named("v"),
+        ],
+        [helper.make_tensor_value_info("d", TensorProto.BOOL, []), _named("w")],
+    )
+    true = numpy_helper.from_array(np.array(True), "t")
+    return model_of([helper.make_node("Loop", ["", "t", "x"], ["y"], "loop", body=body)], [true])
+
+
+def write(make: Make, folder: Path) -> Path:
+    """Write a file to a folder, beside which there is a secret.
+
+    Returns:
+        its path.
+    """
+    folder.mkdir()
+    (folder.parent / "secret").write_bytes(SECRET)
+    (folder / "inside").write_bytes(bytes(64))
+    made = make(folder)
+    path = folder / "model.onnx"
+    path.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
+    return path

@@ -1,0 +1,55 @@
+"""Folders of a process's own: removed at the end, or by the next process after a kill."""
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from filch.steal import Scratch, _scratch
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Where temporary folders are made, with nothing in it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    _scratch.remove_leftovers.cache_clear()
+    return tmp_path
+
+
+def _leave_one(place):
+    """Make a folder in a process that is killed; returns it."""
+    code = "import os, runpy, sys; print(runpy.run_path(sys.argv[1])['Scratch']().path.parent, flush=True); os.abort()"
+    environment = {**os.environ, "TMPDIR": str(place)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, _scratch.__file__], env=environment, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
+
+
+def test_a_folder_is_its_users_alone_and_is_removed(place):
+    """With all that is in it."""
+    with Scratch() as folder:
+        (folder / "weights").write_bytes(b"secret")
+        assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+
+    assert not list(place.iterdir())
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(place):
+    """A folder that is in use stays, as does one of another program's, and what a link leads to."""
+    (place / "precious").mkdir()
+    (place / "filch-link").symlink_to("precious")
+    (place / "filch-other").mkdir()
+    used = Scratch()
+    left = _leave_one(place)
+    assert os.path.exists(left)  # noqa: PTH110  it is text
+
+    _scratch.remove_leftovers.cache_clear()
+    with Scratch():
+        assert not os.path.exists(left)  # noqa: PTH110
+        assert used.path.is_dir()
+        assert {"precious", "filch-link", "filch-other"} <= set(os.listdir(place))
+    used.remove()
