@@ -1,6 +1,10 @@
 """What holds for every test: no network, and a reason where there is no GPU."""
 
+import copy
+import functools
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -23,3 +27,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = f"needs a CUDA device, and torch {torch.__version__} sees none: torch.cuda.is_available() is False"
     for item in wanting:
         item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def torchlib_is_read_once() -> Iterator[None]:
+    """Give each export of the tests a copy of one registry.
+
+    `torch.onnx.export` (torch 2.13) translates onnxscript's 497 functions anew in each call: two thirds of what it
+    takes to export a small model.
+    """
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    read = functools.cache(ONNXRegistry.from_torchlib)
+
+    def copied(*args: Any, **kwargs: Any) -> ONNXRegistry:
+        registry = copy.copy(read(*args, **kwargs))
+        registry.functions = {target: [*found] for target, found in registry.functions.items()}
+        return registry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))
+        yield
