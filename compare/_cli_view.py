@@ -1,15 +1,15 @@
 """`filch view`: pictures of models and of reports."""
 
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from filch.export import Graph, ViewError, graph_from_fx, load_program, optimize, trace_graph
+from filch.export.stored import Archive, StoredError, load_graph
 from filch.export.views import draw, get_view, save, serve, view_names
+from filch.steal import open_untrusted
 
 from ._cli_options import OptionList, Quiet, told_options
 from ._compiled_graph import compiled_graph
@@ -134,13 +134,11 @@ def _report_graph(path: Path, model: Path | None) -> Graph:
 
 
 def _torch_graph(path: Path) -> Graph:
-    if not zipfile.is_zipfile(path):  # torch would log how it failed
-        told = "it is no zip file" if path.is_file() else "there is no such file"
-        raise CompareError(f"{str(path)!r} is no program that torch.export saved: {told}")
     try:
-        return graph_from_fx(torch.export.load(path).graph, path.stem)
-    except Exception as error:  # torch raises whatever a damaged file makes it do
-        told = next(iter(str(error).splitlines()), type(error).__name__)
+        with open_untrusted(path) as file:
+            return graph_from_fx(load_graph(Archive(file)), path.stem)
+    except (OSError, StoredError) as error:
+        told = error if isinstance(error, StoredError) else error.strerror
         raise CompareError(f"{str(path)!r} is no program that torch.export saved: {told}") from error
 
 

@@ -14,6 +14,7 @@ from ._errors import ExportError
 Visit = Callable[[str, torch.Tensor], None]
 Replace = Callable[[str, torch.Tensor], torch.Tensor]
 Read = Callable[[str, Any], Any]
+_BITS = 64  # of an integer that a program computes; a stored one could go on multiplying for hours
 
 
 def run_eager(
@@ -151,7 +152,10 @@ class Interpreter(fx.Interpreter):
         """See `fx.Interpreter`."""
         # Which layouts can be viewed was found out at export; another attention, dtype or device gives others.
         viewed = target is torch.ops.aten.view.default
-        return super().call_function(torch.ops.aten.reshape.default if viewed else target, args, kwargs)
+        value = super().call_function(torch.ops.aten.reshape.default if viewed else target, args, kwargs)
+        if type(value) is int and value.bit_length() > _BITS:
+            raise ExportError("an integer of the exported program has more than 64 bits")
+        return value
 
 
 def held_names(program: ExportedProgram) -> Mapping[str, str]:

@@ -1,7 +1,6 @@
 """What an ONNX graph was translated from, kept so that every node of it has a reference value."""
 
 import base64
-import contextlib
 import copy
 import logging
 import os
@@ -14,9 +13,13 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import torch
+from google.protobuf.message import Message
 from onnx_ir import serde, tensor_adapters
+from torch import fx
 from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
 from torch.utils import _pytree as pytree
+
+from filch.steal import open_companion
 
 from ._arrays import array_to_torch
 from ._eager import held_names, walk_eager
@@ -27,10 +30,12 @@ from ._one_node import evaluate
 from ._quiet import quiet
 from ._raised import Raised
 from ._time_limit import limited_steps
+from .stored import Archive, StoredError, is_run, load_extra, load_program
 
 _log = logging.getLogger("filch")
 _ENTRY = "filch.onnx"
 _IDENTITY = "filch.id"
+_UNKEPT = "the exported program can't be kept beside the ONNX file (%s): only modules will have reference values"
 _IN_STATE = "filch-state"  # the 'file' of weights that are the exported program's own
 
 
@@ -147,7 +152,13 @@ class Original:
 
 
 def save(original: Original, path: Path) -> bool:
-    """Write the program as torch.export does, with the graph beside it; say whether that was possible."""
+    """Write the program as torch.export does, with the graph beside it; say whether that was possible.
+
+    The file holds no pickle: what only a pickle could hold is not written.
+    """
+    if refused := _refused(original.program):
+        _log.warning(_UNKEPT, refused)
+        return False
     program, model = copy.copy(original.program), original.model.clone()
     program.example_inputs = None  # they may nest a user's classes, which would be pickled
     program._module_call_graph = _flat(program)  # noqa: SLF001  as may inputs and outputs; there is no setter
@@ -166,14 +177,23 @@ def save(original: Original, path: Path) -> bool:
         Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(path)
     except Exception as error:  # noqa: BLE001  torch raises whatever its serializers meet
-        _log.warning(
-            "the exported program can't be kept beside the ONNX file (%s): only modules will have reference values",
-            reason(error),
-        )
+        _log.warning(_UNKEPT, reason(error))
         return False
     finally:
         Path(temporary).unlink(missing_ok=True)
     return True
+
+
+def _refused(program: ExportedProgram) -> str | None:
+    """What of a program would not be read back, if anything: see `stored`."""
+    for name, held in {**program.state_dict, **program.constants}.items():
+        if not isinstance(held, torch.Tensor) or type(held.data) is not torch.Tensor:
+            return f"{name!r} is a {type(held).__name__}, which only a pickle can hold"
+    graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, fx.GraphModule)]
+    for node in (node for graph in graphs for node in graph.nodes if node.op == "call_function"):
+        if not is_run(node.target):
+            return f"{node.name!r} calls {node.target}, which Filch does not run from a file"
+    return None
 
 
 def _flat(program: ExportedProgram) -> list[ModuleCallEntry]:
@@ -188,10 +208,6 @@ def _flat(program: ExportedProgram) -> list[ModuleCallEntry]:
     return [ModuleCallEntry("", ModuleCallSignature([], [], *specs))]
 
 
-def _text(held: str | bytes) -> str:
-    return held.decode() if isinstance(held, bytes) else held
-
-
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
@@ -199,34 +215,46 @@ def _umask() -> int:
 
 
 def _load(path: Path, identity: str) -> tuple[ExportedProgram, ir.Model]:
-    extra = {_ENTRY: "", _IDENTITY: ""}
     try:
-        with quiet(), _no_pickled_code():
-            program = torch.export.load(path, extra_files=extra)
-        model = serde.deserialize_model(onnx.ModelProto.FromString(base64.b64decode(extra[_ENTRY])))
-    except Exception as error:
-        raise ExportError(
-            f"can't load {str(path)!r}, which holds the reference of all nodes: {reason(error)}"
-        ) from error
-    if _text(extra[_IDENTITY]) != identity:
+        with open_companion(path, path.name) as file:
+            found = _read(Archive(file), identity)
+    except Exception as error:  # onnx and onnx_ir raise whatever a damaged file makes them do
+        told = error.strerror if isinstance(error, OSError) else str(error)
+        told = told if isinstance(error, OSError | StoredError) else reason(error)
+        raise ExportError(f"can't load {str(path)!r}, which holds the reference of all nodes: {told}") from error
+    if found is None:
         raise ExportError(f"{str(path)!r} is of another export than the ONNX file: only modules have reference values")
+    return found
+
+
+def _read(archive: Archive, identity: str) -> tuple[ExportedProgram, ir.Model] | None:
+    if load_extra(archive, _IDENTITY) != identity.encode():
+        return None
+    program = load_program(archive)
+    return program, _with_weights(base64.b64decode(load_extra(archive, _ENTRY), validate=True), program)
+
+
+def _with_weights(contents: bytes, program: ExportedProgram) -> ir.Model:
+    """The graph, with the program's weights; it may refer to no other data outside of itself."""
+    proto = onnx.ModelProto.FromString(contents)
     held = {**program.state_dict, **program.constants}
+    apart = [tensor for tensor in _tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    own = [tensor for tensor in proto.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    if len(apart) > len(own) or any(tensor.name not in held for tensor in own):
+        raise StoredError("its graph refers to other files")
+    model = serde.deserialize_model(proto)
     for name, value in model.graph.initializers.items():
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value = tensor_adapters.TorchTensor(held[name].detach(), name=name)
-    return program, model
+    return model
 
 
-@contextlib.contextmanager
-def _no_pickled_code() -> Iterator[None]:
-    """torch.export.load falls back to unpickling anything; this makes torch.load refuse what is not weights."""
-    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
+    """The tensors anywhere in a message."""
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for item in [value] if isinstance(value, Message) else value:
+                yield from _tensors(item)

@@ -1,0 +1,1 @@
+from export.stored import *

@@ -1,0 +1,7 @@
+"""Programs that torch.export stored, read as data: nothing in a file is run, unpickled or imported."""
+
+from ._archive import Archive, StoredError
+from ._load import load_extra, load_graph, load_program
+from ._targets import is_run
+
+__all__ = ["Archive", "StoredError", "is_run", "load_extra", "load_graph", "load_program"]

@@ -1,0 +1,147 @@
+"""Symbolic sizes, which torch stores as Python expressions, read without running them."""
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from typing import Any
+
+import sympy
+from torch.utils._sympy import functions
+
+from ._archive import StoredError
+
+_LENGTH = 4_000  # characters
+_TERMS = 100  # calls in one expression
+_DIGITS = 64  # bits of an integer
+_EXPONENT = 8
+_SYMBOL = re.compile(r"[A-Za-z_]{1,32}(\d{0,5})")
+_ASSUMPTIONS = {"finite", "integer", "negative", "nonnegative", "nonzero", "positive", "real", "zero"}
+_OF_SYMPY = (
+    "Add",
+    "And",
+    "Equality",
+    "GreaterThan",
+    "LessThan",
+    "Max",
+    "Min",
+    "Mul",
+    "Not",
+    "Or",
+    "Pow",
+    "Rational",
+    "StrictGreaterThan",
+    "StrictLessThan",
+    "Unequality",
+)
+_OF_TORCH = (
+    "CeilDiv",
+    "CeilToInt",
+    "CleanDiv",
+    "FloatTrueDiv",
+    "FloorDiv",
+    "FloorToInt",
+    "Identity",
+    "IntTrueDiv",
+    "IsNonOverlappingAndDenseIndicator",
+    "Mod",
+    "ModularIndexing",
+    "PowByNatural",
+    "PythonMod",
+    "RoundToInt",
+    "ToFloat",
+    "TruncToFloat",
+    "TruncToInt",
+    "Where",
+)
+_POWERS = {"Pow", "PowByNatural"}
+
+
+def symbol_name(text: object) -> str:
+    """`text`, if it is the name of a symbol that torch makes.
+
+    Raises:
+        StoredError: it is not.
+    """
+    if not isinstance(text, str) or not _SYMBOL.fullmatch(text):
+        raise StoredError(f"{text!r:.80} is no name of a symbolic size")
+    return text
+
+
+@lru_cache(maxsize=1024)
+def expression(text: str) -> sympy.Basic:
+    """What torch wrote with sympy's `srepr`.
+
+    Args:
+        text: at most 4,000 characters and 100 calls, integers of 64 bits and exponents up to 8.
+
+    Raises:
+        StoredError: it is something else.
+    """
+    if len(text) > _LENGTH or text.count("(") > _TERMS:
+        raise StoredError("a symbolic size in it is too long")
+    try:
+        made = _made(ast.parse(text, mode="eval").body)
+    except StoredError:
+        raise
+    except Exception as error:  # ast and sympy raise whatever they meet
+        raise StoredError(f"{text!r:.80} is no symbolic size") from error
+    if not isinstance(made, sympy.Basic):
+        raise StoredError(f"{text!r:.80} is no symbolic size")
+    return made
+
+
+def _made(node: ast.expr) -> Any:
+    match node:
+        case ast.Name("true"):
+            return sympy.true
+        case ast.Name("false"):
+            return sympy.false
+        case ast.Constant(value) if type(value) is int:
+            return _bounded(value)
+        case ast.UnaryOp(ast.USub(), ast.Constant(value)) if type(value) is int:
+            return _bounded(-value)
+        case ast.Call(ast.Name("Symbol"), [ast.Constant(name)], keywords):
+            return _symbol(symbol_name(name), keywords)
+        case ast.Call(ast.Name("Integer"), [argument], []):
+            return _integer(_made(argument))
+        case ast.Call(ast.Name("Float"), [ast.Constant(str() as number)], _):
+            return sympy.Float(float(number))
+        case ast.Call(ast.Name(name), arguments, []) if name in _functions():
+            made = [_made(argument) for argument in arguments]
+            if name in _POWERS:
+                _check_exponent(made[-1])
+            return _bounded(_functions()[name](*made))
+    raise StoredError(f"{ast.unparse(node)!r:.80} is no part of a symbolic size")
+
+
+def _symbol(name: str, keywords: list[ast.keyword]) -> sympy.Symbol:
+    assumed = {item.arg: item.value.value for item in keywords if isinstance(item.value, ast.Constant)}
+    known = {name: value for name, value in assumed.items() if name in _ASSUMPTIONS and isinstance(value, bool)}
+    if len(known) != len(keywords):
+        raise StoredError(f"the symbolic size {name!r} assumes what torch does not")
+    return sympy.Symbol(name, **known)
+
+
+def _integer(value: Any) -> sympy.Integer:
+    if not isinstance(value, int):
+        raise StoredError(f"{value!r:.80} is no integer")
+    return sympy.Integer(value)
+
+
+def _check_exponent(exponent: Any) -> None:
+    if not isinstance(exponent, int | sympy.Integer) or abs(int(exponent)) > _EXPONENT:
+        raise StoredError(f"a symbolic size in it has the exponent {exponent!s:.40}")
+
+
+def _bounded(value: Any) -> Any:
+    numbers = (value.p, value.q) if isinstance(value, sympy.Rational) else (value,) if isinstance(value, int) else ()
+    if any(int(number).bit_length() > _DIGITS for number in numbers):
+        raise StoredError("a symbolic size in it has too large a number")
+    return value
+
+
+@cache
+def _functions() -> Mapping[str, Callable[..., Any]]:
+    found = {name: getattr(sympy, name) for name in _OF_SYMPY}
+    return found | {name: getattr(functions, name) for name in _OF_TORCH if hasattr(functions, name)}

@@ -1,0 +1,161 @@
+"""Reads JSON into the records of torch's schema, by a list of what each may hold; what is not listed is left out."""
+
+import dataclasses
+import enum
+import keyword
+from collections.abc import Callable, Collection
+from typing import Any
+
+from ._archive import StoredError
+
+Reader = Callable[[Any], Any]
+_WORDS = 10_000  # characters of a text that an operator is given
+_INFINITE = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
+
+
+def record(cls: type[Any], **fields: Reader) -> Reader:
+    """Reads an object as a dataclass; a field that this torch's dataclass does not have is left out."""
+    known = {item.name: item for item in dataclasses.fields(cls)}
+    readers = {name: reader for name, reader in fields.items() if name in known}
+    required = {name for name, item in known.items() if _is_required(item)}
+
+    def read(data: Any) -> Any:
+        given = _object(data)
+        found = {name: _at(name, reader, given[name]) for name, reader in readers.items() if name in given}
+        if missing := required - found.keys():
+            raise StoredError(f"it has no {min(missing)!r}")
+        return cls(**found)
+
+    return read
+
+
+def union(cls: type[Any], **fields: Reader) -> Reader:
+    """Reads an object with one key, which says what its value is."""
+    known = {item.name for item in dataclasses.fields(cls)}
+    readers = {name: reader for name, reader in fields.items() if name in known}
+
+    def read(data: Any) -> Any:
+        given = _object(data)
+        tag = next(iter(given), None)
+        if len(given) != 1 or tag not in readers:
+            raise StoredError(f"{tag!r:.80} is none of {', '.join(readers)}")
+        return cls.create(**{tag: readers[tag](given[tag])})
+
+    return read
+
+
+def listed(reader: Reader) -> Reader:
+    """Reads a list."""
+
+    def read(data: Any) -> list[Any]:
+        if not isinstance(data, list):
+            raise StoredError(f"{data!r:.80} is no list")
+        return [reader(item) for item in data]
+
+    return read
+
+
+def mapped(key: Reader, reader: Reader) -> Reader:
+    """Reads an object as a dictionary."""
+    return lambda data: {key(name): reader(value) for name, value in _object(data).items()}
+
+
+def optional(reader: Reader) -> Reader:
+    """Reads what may be null."""
+    return lambda data: None if data is None else reader(data)
+
+
+def later(find: Callable[[], Reader]) -> Reader:
+    """Reads what holds itself."""
+    return lambda data: find()(data)  # noqa: PLW0108  only then is it there
+
+
+def empty(data: Any) -> Any:
+    """What is not read must not be there."""
+    if data:
+        raise StoredError("it holds objects of classes, which only code can make")
+    return data
+
+
+def one_of(cls: type[enum.IntEnum], allowed: Collection[int] | None = None) -> Reader:
+    """Reads a number that stands for something."""
+
+    def read(data: Any) -> enum.IntEnum:
+        if type(data) is not int or data not in {*cls} or (allowed is not None and data not in allowed):
+            raise StoredError(f"{data!r:.80} is no {cls.__name__} that is read")
+        return cls(data)
+
+    return read
+
+
+def integer(data: Any) -> int:
+    """An integer of 64 bits."""
+    if type(data) is not int or not -(2**63) <= data < 2**64:
+        raise StoredError(f"{data!r:.80} is no integer of 64 bits")
+    return data
+
+
+def size(data: Any) -> int:
+    """The size of a dimension, or a stride."""
+    if integer(data) < 0 or data >= 2**63:
+        raise StoredError(f"{data!r:.80} is no size")
+    return int(data)
+
+
+def number(data: Any) -> float:
+    """A floating-point number."""
+    if isinstance(data, str) and data in _INFINITE:
+        return _INFINITE[data]
+    if type(data) is not float:
+        integer(data)
+    return float(data)
+
+
+def truth(data: Any) -> bool:
+    """True or false."""
+    if not isinstance(data, bool):
+        raise StoredError(f"{data!r:.80} is neither true nor false")
+    return data
+
+
+def text(data: Any) -> str:
+    """One line."""
+    if not isinstance(data, str) or len(data) > _WORDS or not data.isprintable():
+        raise StoredError(f"{data!r:.80} is no line of text")
+    return data
+
+
+def identifier(data: Any) -> str:
+    """The name of a value; torch writes it into the Python code that it makes of a graph."""
+    if not data or not text(data).isidentifier() or keyword.iskeyword(data):
+        raise StoredError(f"{data!r:.80} is no name of a value")
+    return str(data)
+
+
+def optional_identifier(data: Any) -> str:
+    """As `identifier`, or an empty text."""
+    return "" if data == "" else identifier(data)
+
+
+def path(data: Any) -> str:
+    """The path of a weight; torch may write it into Python code, between quotation marks."""
+    if any(mark in text(data) for mark in "\"'\\"):
+        raise StoredError(f"{data!r:.80} is no name of a weight")
+    return str(data)
+
+
+def _is_required(item: dataclasses.Field[Any]) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+
+
+def _object(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise StoredError(f"{data!r:.80} is no object")
+    return data
+
+
+def _at(name: str, reader: Reader, data: Any) -> Any:
+    try:
+        return reader(data)
+    except StoredError as error:
+        raise StoredError(f"{name}: {error}") from None

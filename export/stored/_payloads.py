@@ -1,0 +1,85 @@
+"""The weights of a stored program, made of their bytes."""
+
+from collections.abc import Mapping
+
+import torch
+from torch._export.serde import schema
+
+from filch.steal import parse_json
+
+from ._archive import Archive, StoredError
+from ._schema import DTYPES, read_payloads
+
+WEIGHTS, CONSTANTS = "data/weights/", "data/constants/"
+_CONFIG = {WEIGHTS: "model_weights_config.json", CONSTANTS: "model_constants_config.json"}
+
+
+def read_weights(archive: Archive, folder: str) -> dict[str, torch.Tensor]:
+    """The tensors of a folder of the archive, by their names; those that share memory do so again.
+
+    Args:
+        archive: the archive.
+        folder: `WEIGHTS`, which are parameters and buffers, or `CONSTANTS`.
+
+    Raises:
+        StoredError: one is stored as a pickle, or is not as it is said to be.
+    """
+    if f"{folder}model.pt" in archive:
+        raise StoredError("its weights are pickled, as torch up to 2.7 did")
+    files: dict[tuple[str, torch.device], torch.Tensor] = {}
+    found = {}
+    for name, payload in read_payloads(parse_json(archive.read(folder + _CONFIG[folder]))).items():
+        meta = payload.tensor_meta
+        if payload.use_pickle or meta is None:
+            raise StoredError(f"{name!r:.200} in it is pickled, and a pickle may hold code")
+        key = payload.path_name, _device(meta.device)
+        if key not in files:
+            files[key] = archive.tensor(folder + payload.path_name).to(key[1])
+        found[name] = _tensor(name, files[key], meta)
+        if payload.is_param:
+            found[name] = torch.nn.Parameter(found[name], requires_grad=meta.requires_grad)
+    return found
+
+
+def stand_ins(program: schema.ExportedProgram) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Parameters and buffers, and constants, without numbers: for a graph that is shown and not run."""
+    weights: dict[str, torch.Tensor] = {}
+    constants: dict[str, torch.Tensor] = {}
+    values = program.graph_module.graph.tensor_values
+    for spec in program.graph_module.signature.input_specs:
+        if spec.type == "parameter":
+            weights[spec.parameter.parameter_name] = torch.nn.Parameter(
+                _stand_in(values, spec.parameter.arg.name), requires_grad=False
+            )
+        elif spec.type == "buffer":
+            held = weights if spec.buffer.persistent else constants
+            held[spec.buffer.buffer_name] = _stand_in(values, spec.buffer.arg.name)
+        elif spec.type == "tensor_constant":
+            constants[spec.tensor_constant.tensor_constant_name] = _stand_in(values, spec.tensor_constant.arg.name)
+    return weights, constants
+
+
+def _device(device: schema.Device) -> torch.device:
+    return torch.device(device.type) if device.index is None else torch.device(device.type, device.index)
+
+
+def _stand_in(values: Mapping[str, schema.TensorMeta], name: str) -> torch.Tensor:
+    if name not in values:
+        raise StoredError(f"it does not say what {name!r:.200} is")
+    sizes = [size.value for size in values[name].sizes if size.type == "as_int"]
+    return torch.empty(sizes, dtype=DTYPES[values[name].dtype], device="meta")
+
+
+def _tensor(name: str, contents: torch.Tensor, meta: schema.TensorMeta) -> torch.Tensor:
+    numbers = [*meta.sizes, *meta.strides, meta.storage_offset]
+    dtype = DTYPES[meta.dtype]
+    if any(number.type != "as_int" for number in numbers) or len(meta.sizes) != len(meta.strides):
+        raise StoredError(f"{name!r:.200} in it has no fixed size")
+    sizes, strides = [size.as_int for size in meta.sizes], [stride.as_int for stride in meta.strides]
+    extents = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
+    last = 0 if 0 in sizes else meta.storage_offset.as_int + sum(extents) + 1
+    if contents.numel() % dtype.itemsize or last * dtype.itemsize > contents.numel():
+        raise StoredError(f"{name!r:.200} in it has not the size that it is said to have")
+    if 0 in sizes:
+        return torch.empty_strided(sizes, strides, dtype=dtype, device=contents.device)
+    return contents.view(dtype).as_strided(sizes, strides, meta.storage_offset.as_int)

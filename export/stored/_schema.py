@@ -1,0 +1,284 @@
+"""What of torch's schema of exported programs is read: nothing that holds code, or that torch makes code of."""
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch._export.serde import schema
+from torch._export.serde.schema import ArgumentKind, Layout, MemoryFormat, ScalarType
+
+from ._archive import StoredError
+from ._expressions import expression, symbol_name
+from ._fields import (
+    Reader,
+    empty,
+    identifier,
+    integer,
+    later,
+    listed,
+    mapped,
+    number,
+    one_of,
+    optional,
+    optional_identifier,
+    path,
+    record,
+    size,
+    text,
+    truth,
+    union,
+)
+
+MAJOR = 8  # of the schema; another one is another format
+_DEVICES = {"cpu", "cuda", "meta", "mps", "xpu"}
+_FRAME = re.compile(r'File "([^"]+)", line (\d{1,9}), in (\S+)')
+DTYPES = {
+    ScalarType.BYTE: torch.uint8,
+    ScalarType.CHAR: torch.int8,
+    ScalarType.SHORT: torch.int16,
+    ScalarType.INT: torch.int32,
+    ScalarType.LONG: torch.int64,
+    ScalarType.HALF: torch.float16,
+    ScalarType.FLOAT: torch.float32,
+    ScalarType.DOUBLE: torch.float64,
+    ScalarType.COMPLEXHALF: torch.complex32,
+    ScalarType.COMPLEXFLOAT: torch.complex64,
+    ScalarType.COMPLEXDOUBLE: torch.complex128,
+    ScalarType.BOOL: torch.bool,
+    ScalarType.BFLOAT16: torch.bfloat16,
+    ScalarType.UINT16: torch.uint16,
+    ScalarType.FLOAT8E4M3FN: torch.float8_e4m3fn,
+    ScalarType.FLOAT8E5M2: torch.float8_e5m2,
+    ScalarType.FLOAT8E4M3FNUZ: torch.float8_e4m3fnuz,
+    ScalarType.FLOAT8E5M2FNUZ: torch.float8_e5m2fnuz,
+}
+DTYPES |= {  # of later torch
+    getattr(ScalarType, name): dtype
+    for name, dtype in [
+        ("FLOAT8E8M0FNU", torch.float8_e8m0fnu),
+        ("UINT32", torch.uint32),
+        ("UINT64", torch.uint64),
+    ]
+    if hasattr(ScalarType, name)
+}
+_STACK = 100_000  # characters of a call stack
+
+_Target = Callable[[str], str]
+
+
+def read_program(data: Any, target: _Target) -> schema.ExportedProgram:
+    """A program, as torch's deserializer takes it; without examples, guards and notes.
+
+    Args:
+        data: the JSON.
+        target: gives back the name of an operator that may be there, and raises `StoredError` for another one.
+
+    Raises:
+        StoredError: it holds what is not read.
+    """
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    major = version.get("major") if isinstance(version, dict) else None
+    if major != MAJOR or schema.SCHEMA_VERSION[0] != MAJOR:
+        raise StoredError(
+            f"its schema has the version {major!r:.20}, torch's has {schema.SCHEMA_VERSION[0]}, and Filch reads {MAJOR}"
+        )
+    return _program(target)(data)  # type: ignore[no-any-return]
+
+
+def read_payloads(data: Any) -> dict[str, schema.PayloadMeta]:
+    """What says where each weight is stored, by its name.
+
+    Raises:
+        StoredError: it holds what is not read.
+    """
+    meta = record(schema.PayloadMeta, path_name=path, is_param=truth, use_pickle=truth, tensor_meta=optional(_tensor()))
+    return record(schema.PayloadConfig, config=mapped(path, meta))(data).config  # type: ignore[no-any-return]
+
+
+@cache
+def _program(target: _Target) -> Reader:
+    bound = optional(_bound)
+    return record(
+        schema.ExportedProgram,
+        graph_module=_module(target),
+        opset_version=mapped(text, integer),
+        range_constraints=mapped(symbol_name, record(schema.RangeConstraint, min_val=bound, max_val=bound)),
+        schema_version=record(schema.SchemaVersion, major=integer, minor=integer),
+        verifiers=listed(_verifier),
+        torch_version=text,
+    )
+
+
+def _module(target: _Target) -> Reader:
+    signature = record(schema.GraphSignature, input_specs=listed(_input()), output_specs=listed(_output()))
+    made = record(schema.GraphModule, graph=_graph(target), signature=signature, module_call_graph=lambda _: [])
+    return lambda data: made({**data, "module_call_graph": []} if isinstance(data, dict) else data)
+
+
+def _graph(target: _Target) -> Reader:
+    argument = _argument(target)
+    named = record(schema.NamedArgument, name=optional_identifier, arg=argument, kind=optional(one_of(ArgumentKind)))
+    node = record(
+        schema.Node,
+        target=target,
+        inputs=listed(named),
+        outputs=listed(argument),
+        metadata=_metadata,
+        is_hop_single_tensor_return=optional(truth),
+        name=optional(identifier),
+    )
+    return record(
+        schema.Graph,
+        inputs=listed(argument),
+        outputs=listed(argument),
+        nodes=listed(node),
+        tensor_values=mapped(identifier, _tensor()),
+        sym_int_values=mapped(identifier, _symbolic(schema.SymInt, as_int=integer)),
+        sym_float_values=mapped(identifier, _symbolic(schema.SymFloat, as_float=number)),
+        sym_bool_values=mapped(identifier, _symbolic(schema.SymBool, as_bool=truth)),
+        is_single_tensor_return=truth,
+        custom_obj_values=empty,
+    )
+
+
+def _argument(target: _Target) -> Reader:
+    tensor, device = _named(schema.TensorArgument), _device()
+    sym_int = union(schema.SymIntArgument, as_name=identifier, as_int=integer)
+    sym_float = union(schema.SymFloatArgument, as_name=identifier, as_float=number)
+    sym_bool = union(schema.SymBoolArgument, as_name=identifier, as_bool=truth)
+    maybe_tensor = union(schema.OptionalTensorArgument, as_tensor=tensor, as_none=truth)
+    graph = record(schema.GraphArgument, name=identifier, graph=later(cache(lambda: _graph(target))))
+    made = union(
+        schema.Argument,
+        as_none=truth,
+        as_tensor=tensor,
+        as_tensors=listed(tensor),
+        as_int=integer,
+        as_ints=listed(integer),
+        as_float=number,
+        as_floats=listed(number),
+        as_string=text,
+        as_strings=listed(text),
+        as_sym_int=sym_int,
+        as_sym_ints=listed(sym_int),
+        as_scalar_type=one_of(ScalarType, DTYPES),
+        as_memory_format=one_of(MemoryFormat),
+        as_layout=one_of(Layout, {Layout.Strided}),
+        as_device=device,
+        as_bool=truth,
+        as_bools=listed(truth),
+        as_sym_bool=sym_bool,
+        as_sym_bools=listed(sym_bool),
+        as_graph=graph,
+        as_optional_tensors=listed(maybe_tensor),
+        as_operator=target,
+        as_sym_float=sym_float,
+        as_sym_floats=listed(sym_float),
+        as_optional_tensor=maybe_tensor,
+        as_complex=record(getattr(schema, "ComplexValue", schema.Device), real=number, imag=number),
+        as_nested_tensors=listed(listed(tensor)),
+        as_int_lists=listed(listed(integer)),
+        as_float_lists=listed(listed(number)),
+        as_string_to_argument=mapped(identifier, later(lambda: made)),
+    )
+    return made
+
+
+def _input() -> Reader:
+    tensor, user = _named(schema.TensorArgument), record(schema.UserInputSpec, arg=_argument(_no_operator))
+    constant = union(
+        schema.ConstantValue, as_none=truth, as_int=integer, as_float=number, as_string=text, as_bool=truth
+    )
+    return union(
+        schema.InputSpec,
+        user_input=user,
+        parameter=record(schema.InputToParameterSpec, arg=tensor, parameter_name=path),
+        buffer=record(schema.InputToBufferSpec, arg=tensor, buffer_name=path, persistent=truth),
+        tensor_constant=record(schema.InputToTensorConstantSpec, arg=tensor, tensor_constant_name=path),
+        constant_input=record(schema.InputToConstantInputSpec, name=identifier, value=constant),
+        token=record(schema.InputTokenSpec, arg=_named(schema.TokenArgument)),
+    )
+
+
+def _output() -> Reader:
+    tensor, user = _named(schema.TensorArgument), record(schema.UserOutputSpec, arg=_argument(_no_operator))
+    return union(
+        schema.OutputSpec,
+        user_output=user,
+        loss_output=record(schema.LossOutputSpec, arg=tensor),
+        buffer_mutation=record(schema.BufferMutationSpec, arg=tensor, buffer_name=path),
+        gradient_to_parameter=record(schema.GradientToParameterSpec, arg=tensor, parameter_name=path),
+        gradient_to_user_input=record(schema.GradientToUserInputSpec, arg=tensor, user_input_name=identifier),
+        user_input_mutation=record(schema.UserInputMutationSpec, arg=tensor, user_input_name=identifier),
+        token=record(schema.OutputTokenSpec, arg=_named(schema.TokenArgument)),
+    )
+
+
+def _named(cls: type[Any]) -> Reader:
+    return record(cls, name=identifier)
+
+
+@cache
+def _tensor() -> Reader:
+    extent = _symbolic(schema.SymInt, as_int=size)
+    return record(
+        schema.TensorMeta,
+        dtype=one_of(ScalarType, DTYPES),
+        sizes=listed(extent),
+        requires_grad=truth,
+        device=_device(),
+        strides=listed(extent),
+        storage_offset=extent,
+        layout=one_of(Layout, {Layout.Strided}),
+    )
+
+
+def _device() -> Reader:
+    return record(schema.Device, type=_device_type, index=optional(size))
+
+
+def _symbolic(cls: type[Any], **plain: Reader) -> Reader:
+    hint = union(schema.SymExprHint, as_int=integer, as_bool=truth, as_float=number)
+    return union(cls, as_expr=record(schema.SymExpr, expr_str=_expression, hint=optional(hint)), **plain)
+
+
+def _expression(data: Any) -> Any:
+    if not isinstance(data, str):
+        raise StoredError(f"{data!r:.80} is no symbolic size")
+    return expression(data)  # torch takes what is parsed already as it is, and runs a text as Python
+
+
+def _bound(data: Any) -> int:
+    if type(data) is not int or data.bit_length() > 64:
+        raise StoredError(f"{data!r:.80} is no bound of a size")
+    return data
+
+
+def _device_type(data: Any) -> str:
+    if data not in _DEVICES:
+        raise StoredError(f"{data!r:.80} is no device that is read")
+    return str(data)
+
+
+def _verifier(data: Any) -> str:
+    return "TRAINING" if data == "TRAINING" else "ATEN"
+
+
+def _no_operator(data: Any) -> str:
+    raise StoredError(f"{data!r:.80} is an operator among the inputs or outputs")
+
+
+def _metadata(data: Any) -> dict[str, str]:
+    """Where a node is from. Of its call stack the places stay: torch writes it into code, as a comment."""
+    if not isinstance(data, dict):
+        raise StoredError(f"{data!r:.80} is no object")
+    found = {}
+    modules, lines = data.get("nn_module_stack"), data.get("stack_trace")
+    if isinstance(modules, str) and len(modules) <= _STACK and modules.isprintable():
+        found["nn_module_stack"] = modules
+    if isinstance(lines, str) and len(lines) <= _STACK:
+        places = [place for place in _FRAME.findall(lines) if "".join(place).isprintable()]
+        found["stack_trace"] = "\n".join(f'  File "{file}", line {line}, in {name}' for file, line, name in places)
+    return found

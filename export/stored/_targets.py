@@ -1,0 +1,123 @@
+"""Which operators a stored program may name, and which of them are run."""
+
+import re
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import fx
+
+from ._archive import StoredError
+
+_OVERLOAD = re.compile(r"torch\.ops\.(\w+)\.(\w+)\.(\w+)")
+_HIGHER = re.compile(r"torch\.ops\.higher_order\.(\w+)")
+_OPERATORS = {"add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "le", "lt", "mod", "mul", "ne", "neg", "or_"}
+_OPERATORS |= {"pos", "pow", "sub", "truediv"}
+_SYMBOLIC = ("sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sqrt")
+PYTHON = frozenset(
+    {f"_operator.{name}" for name in _OPERATORS} | {f"torch.{name}" for name in _SYMBOLIC} | {"math.trunc"}
+)
+
+# Of these, none runs for ever: `while_loop` might.
+_RUN_HIGHER = frozenset({"associative_scan", "cond", "map_impl", "scan"})
+_RUN_HIGHER |= {"wrap_with_autocast", "wrap_with_set_grad_enabled"}
+_SHOWN_HIGHER = _RUN_HIGHER | {"flex_attention", "while_loop"}
+
+_RUN_FROM = frozenset({"aten", "prims", "quantized_decomposed", "torchvision"})
+_PLAIN = {"Tensor", "Device", "Dimname", "Generator", "bool", "complex", "float", "int", "number", "str"}
+_TEXTS = {"UPLO", "approximate", "assert_msg", "driver", "equation", "indexing", "interpolation", "mode", "norm"}
+_TEXTS |= {"ord", "p", "pad_mode", "padding", "padding_mode", "padding_side", "reduce", "rounding_mode", "side"}
+# Of the operators with a leading underscore most are parts of others, which trust that their arguments were checked.
+_CHECKED = frozenset(
+    """
+    __and__ __lshift__ __or__ __rshift__ __xor__ _adaptive_avg_pool2d _adaptive_avg_pool3d _addmm_activation _aminmax
+    _assert_async _assert_scalar _assert_tensor_metadata _cdist_forward _conj _conj_copy _conj_physical _convolution
+    _convolution_mode _dim_arange _embedding_bag _embedding_bag_forward_only _euclidean_dist _fft_c2c _fft_c2r _fft_r2c
+    _functional_assert_async _functional_assert_scalar _functional_sym_constrain_range
+    _functional_sym_constrain_range_for_size _fused_rms_norm _grouped_mm _int_mm _is_all_true _is_any_true _linalg_det
+    _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd _local_scalar_dense _log_softmax
+    _log_softmax_backward_data _logcumsumexp _masked_softmax _native_batch_norm_legit
+    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training _neg_view _pad_circular _pad_enum
+    _pdist_forward _prelu_kernel _reshape_copy _safe_softmax _scaled_dot_product_attention_math
+    _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
+    _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_fused_attention_overrideable _shape_as_tensor
+    _softmax _softmax_backward_data _stack _to_copy _trilinear _unique2 _unsafe_index _unsafe_index_put
+    _unsafe_masked_index _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d
+    _upsample_nearest_exact2d _upsample_nearest_exact3d _weight_norm _weight_norm_interface
+    """.split()  # noqa: SIM905  a list of them would take a line each
+)
+# Files; tensors whose indices nothing checks; arguments in a library's own format.
+_NEVER = re.compile(r"from_file|set|resize\w*|.*(?:fbgemm|jagged|miopen|mkldnn|nested|sparse).*|(?!fake_).*quantize.*")
+_BACKWARD = re.compile(r"(?:elu|gelu|hardsigmoid|hardswish|hardtanh|leaky_relu|logit|mish|native_group_norm|"
+                       r"native_layer_norm|select|sigmoid|silu|slice|softplus|tanh|threshold)_backward")  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def shown(target: str) -> str:
+    """`target`, if it names an operator that torch knows here: a graph of it can be shown.
+
+    Raises:
+        StoredError: it does not.
+    """
+    if target not in PYTHON and _overload(target) is None and not _is_higher(target, _SHOWN_HIGHER):
+        raise StoredError(f"torch knows no operator {target!r:.200} here")
+    return target
+
+
+@lru_cache(maxsize=4096)
+def run(target: str) -> str:
+    """`target`, if it names a function of tensors and numbers that has no other effect than to return tensors.
+
+    Raises:
+        StoredError: it does not.
+    """
+    shown(target)
+    overload = _overload(target)
+    if overload is not None and not _is_function(overload):
+        raise StoredError(f"it calls {target!r:.200}, which Filch does not run from a file")
+    if overload is None and target not in PYTHON and not _is_higher(target, _RUN_HIGHER):
+        raise StoredError(f"it calls {target!r:.200}, which Filch does not run from a file")
+    return target
+
+
+def is_run(target: Any) -> bool:
+    """Whether an operation of a graph is one that `run` accepts once the graph is stored."""
+    if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001  it has no other name
+        return _is_function(target)
+    if isinstance(target, torch._ops.HigherOrderOperator):  # noqa: SLF001  nor this
+        return getattr(target, "_name", "") in _RUN_HIGHER
+    module = getattr(target, "__module__", "")
+    return f"{module}.{getattr(target, '__name__', '')}" in PYTHON or fx.node._type_repr(target) in PYTHON  # noqa: SLF001
+
+
+def _overload(target: str) -> Any:
+    found = _OVERLOAD.fullmatch(target)
+    if found is None or found[1] == "higher_order":
+        return None
+    try:
+        overload = getattr(getattr(getattr(torch.ops, found[1]), found[2]), found[3])
+    except (AttributeError, RuntimeError):
+        return None
+    return overload if isinstance(overload, torch._ops.OpOverload) else None  # noqa: SLF001
+
+
+def _is_higher(target: str, known: frozenset[str]) -> bool:
+    found = _HIGHER.fullmatch(target)
+    return found is not None and found[1] in known and hasattr(torch.ops.higher_order, found[1])
+
+
+def _is_function(overload: Any) -> bool:
+    schema = overload._schema  # noqa: SLF001  torch has no public name for it
+    name = str(schema.name).partition("::")[2]
+    if overload.namespace not in _RUN_FROM or _NEVER.fullmatch(name):
+        return False
+    if name.startswith("_") and name not in _CHECKED:
+        return False
+    if "backward" in name and name not in _CHECKED and not _BACKWARD.fullmatch(name):
+        return False
+    return not schema.is_mutable and all(map(_is_plain, schema.arguments))
+
+
+def _is_plain(argument: Any) -> bool:
+    kind = re.sub(r"(?:Optional|List)\[|\]", "", str(argument.type))
+    return kind in _PLAIN and ("str" not in kind or argument.name in _TEXTS)
