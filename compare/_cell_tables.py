@@ -5,8 +5,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rich.text import Text
-
 from ._cell import Cell
 from ._console import as_text, plain_table
 from ._markdown import table
@@ -25,7 +23,7 @@ def to_text(cells: Sequence[Cell], *, width: int = 80) -> str:
     for cell in cells:
         labels = [_shortened(text) for text in cell.labels.values()]
         told = f"{cell.status}: {cell.told}" if cell.status in _ABSENT else cell.told
-        shown.add_row(*map(Text, (*labels, _error(cell), told or "all close")))
+        shown.add_row(*labels, _error(cell), told or "all close")
     reasons = dict.fromkeys(cell.told for cell in cells if cell.status in _ABSENT)
     return as_text([shown, *(part for reason in reasons for part in ("", reason))], width=width)
 

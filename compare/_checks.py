@@ -11,6 +11,7 @@ from torch import nn
 from filch.export import Program, load_program
 from filch.export.backends import Backend, get_backend
 from filch.steal import FilchError, Scratch
+from filch.steal.text import for_terminal
 
 from ._compare import compare
 from ._diff import DumpDiff
@@ -83,7 +84,7 @@ class Checks:
             found = [self._compared(given, backend) for backend in self._chosen(backends)]
         problems = [problem for _, problem in found if problem]
         if problems:
-            raise AssertionError("\n\n".join(problems))
+            raise AssertionError(for_terminal("\n\n".join(problems)))
         return tuple(report for report, _ in found if report is not None)
 
     def golden(self, name: str, *, tolerance: float | Tolerance | None = None) -> Golden:
@@ -158,7 +159,8 @@ class Checks:
         if not found.close:
             first = found.first_divergence or "nothing could be judged"
             lines = [f"this run is not what the golden dump {name!r} holds: {found.headline()}; {_AGAIN}", ""]
-            raise AssertionError("\n".join([*lines, f"First: {first}", "", excerpt(found), "", f"report: {page}"]))
+            lines += [f"First: {first}", "", excerpt(found), "", f"report: {page}"]
+            raise AssertionError(for_terminal("\n".join(lines)))
 
     def _told(self, found: Report | DumpDiff) -> None:
         errors = [row.difference.error_max for row in found.rows if row.difference and not row.difference.problem]

@@ -17,6 +17,7 @@ from rich.filesize import decimal
 from filch.export import end_process_if_stuck, export, load_program, optimize
 from filch.export.backends import get_backend
 from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
+from filch.steal.text import for_terminal
 
 from ._blame import blame
 from ._cli_bisect import bisect_command
@@ -41,6 +42,7 @@ from ._cli_tables import matrix_command, precision_command, sweep_command
 from ._cli_trace import trace_command
 from ._cli_view import view_command
 from ._compare import compare
+from ._console import echo
 from ._demo import tiny_llm
 from ._diff import diff
 from ._factory import make_subject
@@ -80,7 +82,7 @@ def demo(folder: Annotated[Path, typer.Option(help="Where the files go.")] = Pat
     typer.echo(render(report))
     typer.echo("\nwritten:")
     for path in sorted(folder.iterdir()):
-        typer.echo(f"  {path}")
+        echo(f"  {path}")
     raise typer.Exit(not report.close)
 
 
@@ -111,10 +113,10 @@ def show(
         typer.echo(json.dumps({"environment": dump.environment, "records": rows}, indent=1))
         return
     for row in rows:
-        typer.echo(f"{tuple(row['key'])} -- {row['value']} -- {decimal(row['bytes'])}")
+        echo(f"{tuple(row['key'])} -- {row['value']} -- {decimal(row['bytes'])}")
     size = decimal(sum(row["bytes"] for row in rows))
     version, time = (dump.environment.get(name, "?") for name in ("torch", "time"))
-    typer.echo(f"{len(rows)} values, {size}; torch {version}, {time}")
+    echo(f"{len(rows)} values, {size}; torch {version}, {time}")
 
 
 @app.command()
@@ -338,7 +340,7 @@ def _write(reports: Sequence[Report], output: Path | None, *, quiet: bool) -> No
 
 def _say(quiet: bool, text: str) -> None:
     if not quiet:
-        typer.echo(text)
+        echo(text)
 
 
 def main() -> None:
@@ -353,8 +355,8 @@ def main() -> None:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
-            sys.stderr.write(f"filch: {error}\n")
+            sys.stderr.write(for_terminal(f"filch: {error}\n"))
         sys.exit(2)
     except Exception:  # noqa: BLE001  a crash must not look like a difference
-        traceback.print_exc()
+        sys.stderr.write(for_terminal(traceback.format_exc()))
         sys.exit(2)

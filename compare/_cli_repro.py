@@ -7,6 +7,7 @@ import typer
 
 from ._blame import telling_tolerance
 from ._cli_options import OptionList, Quiet, told_options
+from ._console import echo
 from ._errors import CompareError
 from ._load_report import load_report
 from ._progress import progress
@@ -43,7 +44,7 @@ def repro_command(
             stage=row.stage,
         )
     if not quiet:
-        typer.echo(f"written: {made}")
+        echo(f"written: {made}")
 
 
 # Options by which no backend runs another program, loads a library or writes a file. OpenVINO's and Inductor's `config`

@@ -23,6 +23,7 @@ from ._cli_options import (
     Wide,
     told_options,
 )
+from ._console import echo
 from ._errors import CompareError
 from ._factory import make_subject
 from ._matrix import matrix
@@ -96,7 +97,7 @@ def sweep_command(
     first = next((cell for cell in cells if cell.status == "different"), None)
     if first is not None and not (quiet or as_json or as_markdown):
         place = ", ".join(f"{name}={size}" for name, size in first.labels.items())
-        typer.echo(f"\nleaves the floor first at {place}:\n  {first.told}")
+        echo(f"\nleaves the floor first at {place}:\n  {first.told}")
     raise typer.Exit(exit_code(cells))
 
 

@@ -12,6 +12,7 @@ from filch.export import save_trace, trace
 from filch.export.views import get_view
 
 from ._cli_options import FACTORY, Json, Quiet
+from ._console import echo
 from ._errors import CompareError
 from ._factory import make_subject
 from ._progress import progress
@@ -43,7 +44,7 @@ def trace_command(
     if as_json and not quiet:
         typer.echo(json.dumps({"written": files, **counts}, indent=1))
     elif not quiet:
-        typer.echo(f"written: {', '.join(files)}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
+        echo(f"written: {', '.join(files)}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
 
 
 def _counts(found: dict[str, dict[int, dict[str, Any]]]) -> dict[str, int]:

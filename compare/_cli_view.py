@@ -13,6 +13,7 @@ from filch.steal import open_untrusted
 
 from ._cli_options import OptionList, Quiet, told_options
 from ._compiled_graph import compiled_graph
+from ._console import echo
 from ._errors import CompareError
 from ._factory import make_subject
 from ._load_report import load_report
@@ -68,7 +69,7 @@ def view_command(
     if printed:
         typer.echo(text.rstrip("\n"))
     elif not quiet:
-        typer.echo(f"written: {written}" + (f"\nnote: {note}" if note else ""))
+        echo(f"written: {written}" + (f"\nnote: {note}" if note else ""))
     if served:
         _serve(Path(written), quiet=quiet)
 
@@ -76,7 +77,7 @@ def view_command(
 def _serve(path: Path, *, quiet: bool) -> None:
     with serve(path) as running:
         if not quiet:
-            typer.echo(f"netron shows it at {running.url}; Ctrl-C ends it")
+            echo(f"netron shows it at {running.url}; Ctrl-C ends it")
         running.wait()
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from filch.steal import Key, Records, Skipped, Statistics, describe, left_out, restore, structure, tensors
+from filch.steal.text import named
 
 from ._metrics import Difference, compare_tensors
 from ._tolerance import Tolerance
@@ -46,7 +47,7 @@ class DiffRow:
         return self.difference is not None or self.same is True
 
     def __str__(self) -> str:
-        return f"{self.key.label}{self.path}: {self.difference or self.reason}"
+        return named(f"{self.key.label}{self.path}: {self.difference or self.reason}")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from filch.steal.text import named, visible
+
 from ._report import Report, Row, short_source
 from .truth import Judgement, times
 
@@ -53,7 +55,7 @@ class Explanation:
 
     def __str__(self) -> str:
         if self.starts is None and not self.results:
-            return self._of_nothing()
+            return visible(self._of_nothing())
         parts = [self._beginning(), self._several(), self._results(), self._growth(), self._ties()]
         if self.culprits:
             parts.append(f"Switching off {_listed(self.culprits)} removes it.")
@@ -62,7 +64,7 @@ class Explanation:
             parts.append(f"It stays with {all_of_them} switched off that could be.")
         if self.repro:
             parts.append(f"A repro that shows it by itself is in {self.repro}.")
-        return " ".join(filter(None, parts))
+        return visible(" ".join(filter(None, parts)))
 
     def facts(self) -> dict[str, Any]:
         """The same for other programs."""
@@ -130,8 +132,12 @@ class Explanation:
     def _results(self) -> str:
         if not self.results:
             return "No result of the model is off by more than rounding for it."
-        told = [f"{row.value} ({_amount(row.truth, row.dtype)})" for row in self.results if row.truth is not None]
-        told += [f"{row.value} ({row.reason or row.difference})" for row in self.results if row.truth is None]
+        told = [
+            f"{named(row.value)} ({_amount(row.truth, row.dtype)})" for row in self.results if row.truth is not None
+        ]
+        told += [
+            f"{named(row.value)} ({named(row.reason or row.difference)})" for row in self.results if row.truth is None
+        ]
         return f"Results that are off: {_listed(told)}."
 
     def _growth(self) -> str:
@@ -228,15 +234,15 @@ def _is_number(judgement: Judgement) -> bool:
 def _named(row: Row) -> str:
     """`layers.1.mlp.act (Gelu, fused from Div, Erf and 2 Mul, modeling_x.py:176)`."""
     counts = Counter(row.operators)
-    parts = [f"{count} {op}" if count > 1 else op for op, count in counts.items()]
+    parts = [f"{count} {named(op)}" if count > 1 else named(op) for op, count in counts.items()]
     inside = [f"fused from {_listed(parts, most=8)}"] if row.kind == "fused" else []
-    source = [short_source(row.source)] if row.source else []
-    before = [f"after {_listed(row.unjudged)}, which could not be judged"] if row.unjudged else []
-    return f"{_short(row)} ({', '.join([row.op, *inside, *source, *before])})"
+    source = [named(short_source(row.source))] if row.source else []
+    before = [f"after {_listed([*map(named, row.unjudged)])}, which could not be judged"] if row.unjudged else []
+    return f"{_short(row)} ({', '.join([named(row.op), *inside, *source, *before])})"
 
 
 def _short(row: Row) -> str:
-    return f"`{row.node}` in `{row.module}`" if row.module else f"`{row.node}`"
+    return f"`{named(row.node)}` in `{named(row.module)}`" if row.module else f"`{named(row.node)}`"
 
 
 def _listed(parts: Sequence[str], most: int = _MOST) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from filch.export import graph_to_json
+from filch.steal.text import for_csv, for_markdown
 
 from ._diff import DumpDiff
 from ._markdown import table
@@ -122,13 +123,14 @@ def to_csv(report: Report, path: str | os.PathLike[str] | None = None) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*_COLUMNS, *MEASURES])
     for row in report.rows:
-        writer.writerow([_text(value) for value in record(row).values()])
+        writer.writerow([for_csv(_text(value)) for value in record(row).values()])
     return written(text.getvalue(), path)
 
 
 def to_markdown(report: Report, path: str | os.PathLike[str] | None = None) -> str:
     """The rows of a report as a Markdown table."""
-    lines = [f"{report.program} on {report.backend} against {report.reference}: {report.headline()}.", ""]
+    told = f"{report.program} on {report.backend} against {report.reference}: {report.headline()}."
+    lines = [for_markdown(told), ""]
     columns = ["stage", "index", "kind", "operator", "module", "dtype", "error", "status"]
     lines += table(columns, map(_markdown_cells, report.rows))
     return written("\n".join(lines) + "\n", path)

@@ -6,10 +6,13 @@ from pathlib import Path
 
 from jinja2 import Environment
 
+from filch.steal.text import named
+
 from ._diff import DumpDiff
 from ._rendering import cells
 
 _TEMPLATE = "diff.html.jinja"
+_LONGEST = 2000  # characters of a cell
 
 
 def diff_to_html(found: DumpDiff, path: str | os.PathLike[str] | None = None) -> str:
@@ -17,7 +20,7 @@ def diff_to_html(found: DumpDiff, path: str | os.PathLike[str] | None = None) ->
 
     Names come from models and files that nobody has looked at: all text is escaped, and the page forbids scripts.
     """
-    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+    template = Environment(autoescape=True, finalize=_shown, trim_blocks=True, lstrip_blocks=True).from_string(
         files(__package__).joinpath(_TEMPLATE).read_text("utf-8")
     )
     first = found.first_divergence
@@ -35,3 +38,7 @@ def diff_to_html(found: DumpDiff, path: str | os.PathLike[str] | None = None) ->
     if path is not None:
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")  # a name may be no valid Unicode
     return text
+
+
+def _shown(value: object) -> str:
+    return named(value, _LONGEST)

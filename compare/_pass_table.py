@@ -6,6 +6,8 @@ from typing import Any
 
 from rich.text import Text
 
+from filch.steal.text import named
+
 from ._console import as_text, plain_table
 from ._pass_row import PassErrors, PassRow
 from ._rendering import ARROW
@@ -23,8 +25,8 @@ def render_passes(found: PassErrors, *, width: int | None = None) -> str:
     for title in ("nodes", "error", "diverge", "judged", "seconds", ""):
         table.add_column(title, no_wrap=True, justify="right")
     for row in found.rows:
-        name = Text(row.name, no_wrap=True, overflow="ellipsis")
-        table.add_row(name, *map(Text, _cells(row, found.culprit)))
+        name = Text(named(row.name), no_wrap=True, overflow="ellipsis")
+        table.add_row(name, *_cells(row, found.culprit))
     return as_text([table, "", *verdict(found)], width=width)
 
 

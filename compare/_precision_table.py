@@ -1,7 +1,6 @@
 """What lower precision costs, as text for a terminal."""
 
 from rich.table import Table
-from rich.text import Text
 
 from ._console import WIDE, as_text, plain_table
 from ._precision import PrecisionReport
@@ -39,7 +38,7 @@ def _table(rows: tuple[Sensitivity, ...], *, wide: bool) -> Table:
         names = (row.node, row.op.rpartition("::")[2], row.module or "")
         own = (_decibel(row.local.snr), str(row.local.overflowed or ""))
         outputs = ("", "") if row.alone is None else (f"{row.alone.error:.1e}", _decibel(row.alone.snr))
-        table.add_row(*(Text(name if wide else abbreviated(name, _NARROW)) for name in names), *own, *outputs)
+        table.add_row(*(name if wide else abbreviated(name, _NARROW) for name in names), *own, *outputs)
     return table
 
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from filch.steal.text import named
+
 log = logging.getLogger("filch")
 
 
@@ -23,7 +25,7 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[None]:
     if quiet or not console.is_terminal or not sys.stderr.isatty():
         yield
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     level = log.level
     with Progress(*columns, console=console, transient=True) as bar:
         handler = _Bar(bar, title)
@@ -47,5 +49,5 @@ class _Bar(logging.Handler):
         if (counted := getattr(record, "filch_step", None)) is not None:
             done, total = counted
             self._bar.update(
-                self._task, description=f"{self._title}: {record.getMessage()}", completed=done, total=total
+                self._task, description=named(f"{self._title}: {record.getMessage()}"), completed=done, total=total
             )

@@ -9,6 +9,8 @@ from typing import Protocol, TypeVar
 from rich.table import Table
 from rich.text import Text
 
+from filch.steal.text import named
+
 from ._console import WIDE, as_text, plain_table
 from ._diff import DiffRow, DumpDiff
 from ._fates import tally
@@ -24,7 +26,7 @@ def render(report: Report, view: str = "nodes", *, wide: bool = False, width: in
     """The report as text (see `Report.table`)."""
     if view not in _VIEWS:
         raise ValueError(f"there is no view {view!r}; there are {', '.join(_VIEWS)}")
-    parts: list[Table | Text | str] = [
+    parts: list[Table | str] = [
         report.headline(),
         f"{report.program} on {report.backend}, against {report.reference}",
         *(f"note: {note}" for note in report.notes),
@@ -56,14 +58,14 @@ def excerpt(found: Report | DumpDiff, *, around: int = 3, width: int = 80) -> st
     return as_text(parts, width=width)
 
 
-def _node_excerpt(report: Report, around: int) -> Iterable[Table | Text]:
+def _node_excerpt(report: Report, around: int) -> Iterable[Table | str]:
     first = report.first_divergence
     near = [row for row in report.rows if first and (row.call, row.stage) == (first.call, first.stage)]
     shown = [row for row in near if row.kind != "constant" or row.diverged]
     return _node_table(_around(shown, first, around), wide=False)
 
 
-def _diff_excerpt(found: DumpDiff, around: int) -> Iterable[Table | Text]:
+def _diff_excerpt(found: DumpDiff, around: int) -> Iterable[Table | str]:
     return [_table(_DIFF_COLUMNS, _around(found.rows, found.first_divergence, around))]
 
 
@@ -88,22 +90,22 @@ def render_operations(rows: Iterable[Sequence[str]]) -> str:
     for title in ("opcode", "name", "target", "args", "kwargs"):
         table.add_column(title, no_wrap=True)
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*row)
     return as_text([table], width=WIDE)
 
 
-def _nodes(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+def _nodes(report: Report, *, wide: bool) -> Iterable[Table | str]:
     for title, rows in _by_graph(report):
-        yield Text(title)
+        yield title
         if rows[0].stage == "compiled" and any(fate.how != "survives" for fate in report.fates):
-            yield Text(tally(report.fates))
+            yield tally(report.fates)
         yield from _node_table(rows, wide=wide)
 
 
 _STAGES = {"exported": "exported graph, node by node", "compiled": "compiled graph, as the backend optimised it"}
 
 
-def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
+def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | str]:
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
     timed = any(row.seconds is not None for row in rows)
     if wide:
@@ -115,7 +117,7 @@ def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | Text]:
     if hidden := len(rows) - len(shown):
         unjudged = sum(row.kind == "constant" and not row.judged for row in rows)
         judgement = f"{unjudged} of them not judged" if unjudged else "all the same"
-        yield Text(f"and {hidden} values that do not depend on the inputs, {judgement}")
+        yield f"and {hidden} values that do not depend on the inputs, {judgement}"
 
 
 _NARROW = 80
@@ -147,25 +149,25 @@ def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
         table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=least, max_width=least)
     before = None
     for row in rows:
-        texts = {title: get(row) for title, get in columns.items()}
+        texts: dict[str, Text | str] = {title: get(row) for title, get in columns.items()}
         texts["operator"] = _operator(row, width, repeated=before is not None and before.node == row.node)
-        texts["module"] = abbreviated(texts["module"], width)
-        table.add_row(*map(Text, texts.values()))
+        texts["module"] = abbreviated(columns["module"](row), width)
+        table.add_row(*texts.values())
         before = row
     return table
 
 
-def _operator(row: Row, width: int, *, repeated: bool) -> str:
+def _operator(row: Row, width: int, *, repeated: bool) -> Text | str:
     """The operator, and below it what is fused into it; another value of the same node has its name alone."""
-    name = "" if row.kind == "output" else row.op.rpartition("::")[2]
+    name = "" if row.kind == "output" else named(row.op.rpartition("::")[2])
     if row.kind != "fused":
-        return name
+        return Text(_in_two_lines(name, width))
     if repeated:
         return f"  → {abbreviated(row.value, width - 4)}"
     counts = Counter(row.operators)
-    parts = " + ".join(f"{count}\N{NO-BREAK SPACE}{op}" if count > 1 else op for op, count in counts.items())
+    parts = named(" + ".join(f"{count}\N{NO-BREAK SPACE}{op}" if count > 1 else op for op, count in counts.items()))
     inside = wrap(parts, width, initial_indent="  ", subsequent_indent="  ", max_lines=_LONGEST, placeholder=" …")
-    return "\n".join([_in_two_lines(name, width), *inside])
+    return Text("\n".join([_in_two_lines(name, width), *inside]))
 
 
 def _in_two_lines(name: str, width: int) -> str:
@@ -175,25 +177,25 @@ def _in_two_lines(name: str, width: int) -> str:
     return f"{name[:width]}\n…{name[1 - width :]}"
 
 
-def _operators(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+def _operators(report: Report, *, wide: bool) -> Iterable[Table | str]:
     for call, operators in enumerate(report.operators):
         if len(report.operators) > 1:
-            yield Text(f"call {call}")
+            yield f"call {call}"
         table = plain_table()
         for title in ("", "kind", "operator"):
             table.add_column(title, no_wrap=wide, overflow="fold")
         for title in ("dtype", "error", "attention"):
             table.add_column(title, no_wrap=True)
         for index, item in enumerate(operators):
-            table.add_row(*map(Text, (str(index), item.kind, item.text, *_judgement(item))))
+            table.add_row(str(index), item.kind, item.text, *_judgement(item))
         yield table
 
 
-def _dynamo(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+def _dynamo(report: Report, *, wide: bool) -> Iterable[Table | str]:
     yield from _operators(report, wide=wide)
     rows = [row for row in report.rows if row.stage == "compiled"]
     if rows:
-        yield Text(_STAGES["compiled"])
+        yield _STAGES["compiled"]
         yield from _node_table(rows, wide=False)
 
 
@@ -203,7 +205,7 @@ def _judgement(item: Operator) -> tuple[str, str, str]:
     return (item.row.dtype or "", _error(item.row), _arrow(item.row))
 
 
-def _modules(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+def _modules(report: Report, *, wide: bool) -> Iterable[Table | str]:
     if wide:
         yield _table(_MODULE_COLUMNS, report.modules)
         return
@@ -212,20 +214,20 @@ def _modules(report: Report, *, wide: bool) -> Iterable[Table | Text]:
     yield _table(columns, given)
 
 
-def _fates(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+def _fates(report: Report, *, wide: bool) -> Iterable[Table | str]:
     if not report.fates:
-        yield Text(f"{report.backend} made no graph of its own of the program")
+        yield f"{report.backend} made no graph of its own of the program"
         return
-    yield Text(tally(report.fates))
+    yield tally(report.fates)
     shown = report.fates if wide else [fate for fate in report.fates if fate.how != "folded"]
     yield _table(_FATE_COLUMNS, shown)
     if hidden := len(report.fates) - len(shown):
-        yield Text(f"and {hidden} that are folded into constants")
+        yield f"and {hidden} that are folded into constants"
 
 
-def _precision(report: Report, *, wide: bool) -> Iterable[Table | Text]:
+def _precision(report: Report, *, wide: bool) -> Iterable[Table | str]:
     for title, rows in _by_graph(report):
-        yield Text(title)
+        yield title
         shown = rows if wide else [row for row in rows if row.judged]
         yield _table(_PRECISION_COLUMNS if not wide else _PRECISION_COLUMNS | {"value": lambda row: row.value}, shown)
 
@@ -250,7 +252,7 @@ def _table(columns: dict[str, Callable[..., object]], rows: Iterable[object]) ->
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(get(row))) for get in columns.values()))
+        table.add_row(*(_cell(get(row)) for get in columns.values()))
     return table
 
 
@@ -309,7 +311,7 @@ def abbreviated(path: str, size: int) -> str:
     >>> abbreviated("model.layers.3.self_attn.q_proj", 20)
     'm.l.3.s.q_proj'
     """
-    steps = path.split(".")
+    steps = named(path).split(".")
     for index in range(len(steps) - 1):
         if len(".".join(steps)) <= size:
             break
@@ -403,7 +405,7 @@ _DIFF_COLUMNS: dict[str, Callable[..., object]] = {
 class _View(Protocol):
     """What makes the tables of a report."""
 
-    def __call__(self, report: Report, *, wide: bool) -> Iterable[Table | Text]: ...
+    def __call__(self, report: Report, *, wide: bool) -> Iterable[Table | str]: ...
 
 
 _VIEWS: dict[str, _View] = {

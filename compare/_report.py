@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from filch.export import Graph
 from filch.export.backends import Stage
 from filch.export.views import draw
+from filch.steal.text import named
 
 from ._metrics import Difference
 from ._spread import Spread
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Fated = Literal["survives", "fused", "folded", "removed"]
 Status = Literal["same", "different", "shape or dtype differs", "no value", "not mapped"]
+_SENTENCE = 4000  # characters; names may be of any length
 DIVERGED = frozenset({"different", "shape or dtype differs"})
 
 
@@ -129,13 +131,14 @@ class Row:
 
     def __str__(self) -> str:
         if self.kind == "output":
-            return f"{self.stage} output {self.value}: {self.difference or self.reason}"
+            return named(f"{self.stage} output {self.value}: {self.difference or self.reason}", _SENTENCE)
         where = f" in {self.module}" if self.module else ""
         line = f" ({short_source(self.source)})" if self.source else ""
         fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
         fused += f", after {_listed(self.unjudged)}, which could not be judged" if self.unjudged else ""
         what = str(self.difference) if self.difference else self.reason
-        return f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}"
+        told = f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}"
+        return named(told, _SENTENCE)
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ class ModuleRow:
 
     def __str__(self) -> str:
         port = self.port if self.side == "output" else f" {self.port}"
-        return f"{self.path or '(model)'}#{self.iteration} → {self.side}{port}"
+        return named(f"{self.path or '(model)'}#{self.iteration} → {self.side}{port}", _SENTENCE)
 
 
 @dataclass(frozen=True)
@@ -326,7 +329,7 @@ class Report:
         parts += [f"judged {_share(self.rows, stage)}" for stage in stages]
         parts += [f"INCOMPLETE: {reason}" for reason in self.failed]
         parts += [f"WRONG INTERFACE: {problem}" for problem in self.interface]
-        return "; ".join([*parts, f"the observed run {_told(self.effect)}"])
+        return named("; ".join([*parts, f"the observed run {_told(self.effect)}"]), _SENTENCE)
 
     def assert_close(self) -> None:
         """Raise if anything differs or no result could be judged.
@@ -343,7 +346,7 @@ class Report:
             lines += [f"  {row}" for row in self.diverged]
         lines += list(self.failed)
         lines += [f"  output {row.value} was not judged: {row.reason}" for row in outputs]
-        raise AssertionError("\n".join(lines))
+        raise AssertionError("\n".join(named(line, _SENTENCE) for line in lines))
 
     def table(self, view: str = "nodes", *, wide: bool = False, width: int | None = None) -> str:
         """The report as text.

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ._expected import without_backend
-from ._markdown import escaped, table
 
 _PREFIX = "filch."
 STALE = "filch_stale"
@@ -102,12 +101,14 @@ def _groups(report: pytest.TestReport) -> list[dict[str, str]]:
 
 
 def _lines(results: list[Result]) -> list[str]:
+    from ._markdown import Markup, escaped, table  # noqa: PLC0415  loads torch, which each start of pytest would do
+
     backends = list(dict.fromkeys(result.told["backend"] for result in results))
     cells: dict[tuple[str, str], list[str]] = {}
     for result in results:
         cells.setdefault((result.test, result.told["backend"]), []).append(result.cell)
     tests = list(dict.fromkeys(result.test for result in results))
-    rows = [[test, *(", ".join(cells.get((test, backend), [])) for backend in backends)] for test in tests]
+    rows = [[test, *(Markup(", ".join(cells.get((test, backend), []))) for backend in backends)] for test in tests]
     lines = ["### Filch: tests and backends, by the largest error", "", *table(["test", *backends], rows), ""]
     told = [result for result in results if result.told.get("first_divergence")]
     return lines + [

@@ -14,6 +14,7 @@ from ._optimize import optimize
 from ._original import Original
 from ._program import Program, load_program
 from ._sizes import value_sizes
+from ._telemetry import is_off as _is_off  # noqa: F401  runs before anything imports ONNX Runtime
 from ._time_limit import TimeLimit, default_limit, end_process_if_stuck
 from ._trace_check import check_trace
 from ._trace_file import load_trace, save_trace

@@ -11,6 +11,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from filch.steal.text import named
+
 from ._finding import Finding
 
 _log = logging.getLogger("filch")
@@ -214,7 +216,7 @@ class Graph:
 
         written, note = save(self, name, path)
         if note:
-            _log.warning(note)
+            _log.warning("%s", named(note))
         return written
 
     def __str__(self) -> str:

@@ -1,8 +1,16 @@
 """The exceptions of Filch; all of them are one sentence that says what was wrong, with what, and what to do."""
 
+from .text import for_terminal, named
+
 
 class FilchError(Exception):
-    """Anything that Filch refuses: bad arguments, unusable files, a backend that is not there."""
+    """Anything that Filch refuses: bad arguments, unusable files, a backend that is not there.
+
+    The message can be printed: names from a model or a file can't bring control characters into it.
+    """
+
+    def __str__(self) -> str:
+        return for_terminal(super().__str__())
 
 
 class NonFiniteError(FilchError):
@@ -24,10 +32,9 @@ class DumpError(FilchError):
 # What taking wrong JSON for the right one can raise; RecursionError is a RuntimeError.
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
-_LONGEST = 200
+_LONGEST, _READ = 200, 1000  # characters
 
 
 def in_short(what: object) -> str:
     """What somebody else says of a file that is not trusted, in one line that can be printed."""
-    text = str(what)[:1000]
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())[:_LONGEST]
+    return named(" ".join(str(what)[:_READ].split()), _LONGEST)

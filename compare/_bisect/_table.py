@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from rich.table import Table
-from rich.text import Text
 
 from filch.export.backends import Switch
 
@@ -59,7 +58,7 @@ def _table(report: BisectReport, *, wide: bool) -> Table:
             continue
         count = sum((step.ops or {}).values())
         cells = _left_out(step, report.candidates, wide=wide), *_figures(step.outcome), str(count), step.fingerprint[:8]
-        table.add_row(str(number), *map(Text, cells))
+        table.add_row(str(number), *cells)
     return table
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from filch.steal.text import named
+
 Truth = Literal["model", "reference", "unoptimised", "torch"]
 Culprit = Literal["translation", "optimiser", "runtime", "compiler", ""]
 
@@ -53,5 +55,5 @@ class Repro:
     after: Size
 
     def __str__(self) -> str:
-        what = ", ".join(self.operators)
+        what = named(", ".join(self.operators))
         return f"{self.script}: {what}, wrong by {self.error:.1e}; {self.after}, of {self.before}"

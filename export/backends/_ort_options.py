@@ -12,8 +12,11 @@ import onnxruntime as ort
 
 from .._errors import BackendError
 from .._hint import hint
+from .._telemetry import is_off
 from ._text import flag, literal, number, several, table
 
+if is_off():  # the process may have imported the library before Filch
+    ort.disable_telemetry_events()
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
+from filch.steal.text import for_dot
+
 from .._finding import Finding
 from .._folding import Folding, fold
 from .._graph import Graph, Node
 from ._colours import colour, is_dark
-from ._facts import Facts, cut, one_line, worst
+from ._facts import Facts, cut, worst
 from ._view import Drawing
 
 _ROLES = {"input": "#f3b5ad", "output": "#b7dcae", "constant": "#e4e4e4", "operation": "#fbd9a5", "value": "#5d96c9"}
@@ -159,9 +161,4 @@ def _attributes(*, tooltip: list[str], label: list[str] | None = None) -> str:
 
 def _quoted(*lines: str) -> str:
     r"""A string of some lines: `"` would end it, `\N` and the like would be replaced, `&lt;` would become `<`."""
-    return '"' + r"\n".join(map(_escaped, lines)) + '"'
-
-
-def _escaped(line: str) -> str:
-    # Netron ends a string at `\"`, too; in what is shown, Graphviz reads `&quot;` as HTML does.
-    return one_line(line).replace("\\", "\\\\").replace("&", "&amp;").replace('"', "&quot;")
+    return '"' + r"\n".join(map(for_dot, lines)) + '"'

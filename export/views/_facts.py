@@ -1,7 +1,6 @@
 """What views say of a node or a value: the same names and words in all of them."""
 
 import itertools
-import json
 from collections.abc import Iterable, Mapping
 
 from filch.steal import Statistics
@@ -91,11 +90,6 @@ def _statistics(held: Statistics | None) -> str:
 def unicode(text: str) -> str:
     """Text as any file can hold it: names of files may have halves of characters in them."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def one_line(text: str) -> str:
-    """Text that can't end its line, nor turn it around: what can't be printed is escaped as in JSON."""
-    return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text)
 
 
 def cut(text: str, length: int) -> str:

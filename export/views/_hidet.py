@@ -4,10 +4,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, TextIO
 
+from filch.steal.text import visible
+
 from .._folding import fold
 from .._graph import Graph, Node, Value
 from ._categories import category
-from ._facts import Facts, one_line
+from ._facts import Facts
 from ._view import Drawing
 
 # The viewer writes the names of values into its page as they are: to be safe they look like HTML, and are none.
@@ -23,7 +25,7 @@ class HidetView:
 
     def draw(self, graph: Graph, suffix: str) -> Drawing:
         """See `View.draw`."""
-        source = {"description": "\n".join(map(one_line, graph.remarks)), "source": "Filch", "format": "netron"}
+        source = {"description": "\n".join(map(visible, graph.remarks)), "source": "Filch", "format": "netron"}
         empty = dict.fromkeys(("author", "company", "license", "domain"), "")
         functions = [_Drawn(function, name).graph() for name, function in graph.functions.items()]
         model = {"graphs": [_Drawn(graph, graph.name).graph(), *functions], **empty, **source}
@@ -55,7 +57,7 @@ class _Drawn:
         graph = self._graph
         groups = self._groups()
         return {
-            "name": one_line(self._name),
+            "name": visible(self._name),
             "groups": any(groups),
             "inputs": [self._parameter(name, name) for name in graph.inputs],
             "outputs": [self._parameter(f"output:{place}", name) for place, name in enumerate(graph.outputs)],
@@ -71,25 +73,25 @@ class _Drawn:
         paths: list[str] = []
         for group in folding.groups:
             around = "" if group.parent is None else paths[group.parent]
-            paths.append(f"{around}/{one_line(str(group)).replace('/', '∕') or '_'}")  # noqa: RUF001  no separator
+            paths.append(f"{around}/{visible(str(group)).replace('/', '∕') or '_'}")  # noqa: RUF001  no separator
         return ["" if place is None else paths[place] for place in folding.places]
 
     def _node(self, place: int, node: Node, group: str) -> dict[str, Any]:
         kind = category(node.op)
         facts = self._facts.of_node(node)
         return {
-            "name": one_line(f"{place}_{node.name}"),
-            "type": {"name": one_line(node.op), "category": _OLDER.get(kind, kind).lower() or None},
+            "name": visible(f"{place}_{node.name}"),
+            "type": {"name": visible(node.op), "category": _OLDER.get(kind, kind).lower() or None},
             "inputs": [self._parameter(str(i), name) for i, name in enumerate(node.reads)],
             "outputs": [self._parameter(str(i), name) for i, name in enumerate(filter(None, node.outputs))],
             "attributes": [_attribute(name, value) for name, value in node.attributes.items()],
-            "description": [one_line(f"{name}: {text}") for name, text in facts.items()],
-            "location": one_line(node.source or ""),
+            "description": [visible(f"{name}: {text}") for name, text in facts.items()],
+            "location": visible(node.source or ""),
             "group": group,
         }
 
     def _parameter(self, title: str, name: str) -> dict[str, Any]:
-        return {"name": one_line(title), "arguments": [self._argument(name)], "visible": True}
+        return {"name": visible(title), "arguments": [self._argument(name)], "visible": True}
 
     def _argument(self, name: str) -> dict[str, Any]:
         made: dict[str, Any] = {"name": self._names[name], "type": _type(self._graph.values.get(name))}
@@ -97,15 +99,15 @@ class _Drawn:
 
 
 def _type(value: Value | None) -> dict[str, Any]:
-    dtype = one_line((value and value.dtype) or "?")
+    dtype = visible((value and value.dtype) or "?")
     shape = ("?",) if value is None or value.shape is None else value.shape
-    dims = ["?" if dim is None else one_line(str(dim)) for dim in shape]
+    dims = ["?" if dim is None else visible(str(dim)) for dim in shape]
     return {"string": f"{dtype}{dims}", "shape": {"dimensions": dims}, "dataType": dtype}
 
 
 def _attribute(name: str, value: Any) -> dict[str, Any]:
     kind = f"Sequence[{type(value[0]).__name__}]" if isinstance(value, list | tuple) and value else type(value).__name__
-    return {"name": one_line(name), "type": kind, "value": one_line(str(value)), "visible": True, "description": ""}
+    return {"name": visible(name), "type": kind, "value": visible(str(value)), "visible": True, "description": ""}
 
 
 def _all_names(graph: Graph) -> Iterable[str]:
@@ -118,7 +120,7 @@ def _safe_names(names: Iterable[str]) -> Mapping[str, str]:
     found: dict[str, str] = {}
     taken: set[str] = set()
     for name in names:
-        safe = one_line(name).translate(_ESCAPED)
+        safe = visible(name).translate(_ESCAPED)
         while safe in taken:
             safe += "_"
         taken.add(safe)

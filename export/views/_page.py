@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from filch.steal import Statistics
+from filch.steal.text import for_script, shortened
 
 from .._finding import Finding, Histogram
 from .._folding import fold
@@ -14,9 +15,8 @@ from .._graph import Frame, Graph, Node, Value
 from ._roles import ROLES, roles
 
 _EXACT = 2**53  # JavaScript's numbers hold all integers up to here
+_NAME = 20_000  # characters of any other text, likewise
 _LONGEST = 4000  # characters of an attribute: nobody reads more, and a table of indices may have millions
-# In a script element, `</script` ends it and `<!--` hides what ends it; nothing else in JSON is read as HTML.
-_ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
 def page_data(graph: Graph) -> str:
@@ -32,7 +32,7 @@ def page_data(graph: Graph) -> str:
         graphs.append(_graph(graph.before, "before", table))
     graphs += [_graph(function, "function", table) | {"of": name} for name, function in graph.functions.items()]
     data = {"remarks": [*graph.remarks], "graphs": graphs, **table.tables()}
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).translate(_ESCAPED)
+    return for_script(json.dumps(data, allow_nan=False, separators=(",", ":")))
 
 
 class _Table:
@@ -42,11 +42,11 @@ class _Table:
         self._places: dict[str, dict[Any, int]] = {"strings": {}, "lists": {}}
 
     def text(self, text: str | None) -> int | None:
-        return None if text is None else self._place("strings", text)
+        return None if text is None else self._place("strings", shortened(text, _NAME))
 
     def texts(self, texts: Iterable[str]) -> int:
         """The place of a list of texts, such as the names of what was measured."""
-        return self._place("lists", tuple(self._place("strings", text) for text in texts))
+        return self._place("lists", tuple(self._place("strings", shortened(text, _NAME)) for text in texts))
 
     def stack(self, stack: tuple[Frame, ...]) -> int:
         """The place of a list of calls: path, type and source of each, one behind the other."""

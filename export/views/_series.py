@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from filch.steal.text import named
+
 from .._errors import ViewError
 from .._graph import Graph
 from ._registry import get_view, save
@@ -64,7 +66,7 @@ class Series:
                 noted.write(f"{path.name}\n")
             if note and note not in self._told:
                 self._told.add(note)
-                _log.warning(note)
+                _log.warning("%s", named(note))
         self._count += 1
 
     @property

@@ -1,17 +1,46 @@
-"""Serves a written file to a browser with the `netron` package."""
+"""Serves a written file to a browser on this machine, in the viewer of the `netron` package."""
 
 import importlib
-import logging
-import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+import shutil
+import webbrowser
+from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTP_PORT
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from os import PathLike
 from pathlib import Path
+from threading import Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import BinaryIO, Self
+from urllib.parse import quote, unquote, urlsplit
 
-from .._errors import ViewError, reason
+from filch.steal.text import for_html
+
+from .._errors import ViewError
+
+_LOCAL = "127.0.0.1"
+_TYPES = {
+    ".css": "text/css",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript",
+    ".json": "application/json",
+    ".png": "image/png",
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    # The viewer asks whether it may send what is used to its makers, and where one is; the policy lets it send nothing.
+    "Set-Cookie": "consent=0; SameSite=Strict; Path=/",
+    "X-Content-Type-Options": "nosniff",
+}
+_VERSION = re.compile(r'<meta name="version" content="([^"]*)">')
 
 
 @dataclass(frozen=True)
@@ -23,22 +52,22 @@ class Served:
     """
 
     url: str
-    _netron: Any
-    _address: tuple[str, int]
+    _server: ThreadingHTTPServer
+    _thread: Thread
 
     def wait(self) -> None:
         """Wait until it is stopped, by Ctrl-C for one."""
         try:
-            while self._netron.status(self._address):
-                time.sleep(0.1)
+            while self._thread.is_alive():
+                self._thread.join(0.1)
         except KeyboardInterrupt:
             self.stop()
 
     def stop(self) -> None:
         """Stop serving, if that was not done; when it returns, the port is free again."""
-        self._netron.stop(self._address)
-        while self._netron.status(self._address):
-            time.sleep(0.01)
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
     def __enter__(self) -> Self:
         return self
@@ -49,8 +78,11 @@ class Served:
         self.stop()
 
 
-def serve(path: str | os.PathLike[str], *, port: int | None = None, browse: bool = False) -> Served:
+def serve(path: str | PathLike[str], *, port: int | None = None, browse: bool = False) -> Served:
     """Serve a file that Netron can open, in the background.
+
+    What is served is this file and the viewer, to GET and HEAD requests that name this machine as their host: a page of
+    another site can't read it under a name of its own (DNS rebinding). The page loads nothing from elsewhere.
 
     Args:
         path: of a file `.onnx`, `.netron` or `.dot`, for three.
@@ -58,29 +90,95 @@ def serve(path: str | os.PathLike[str], *, port: int | None = None, browse: bool
         browse: open it in the browser, too.
 
     Raises:
-        ViewError: there is no such file, the package is not installed, or it can't serve.
+        ViewError: there is no such file, the package is not installed, or the port is taken.
     """
     where = Path(path)
     if not where.is_file():
         raise ViewError(f"there is no file {str(where)!r} to serve")
     try:
-        netron = importlib.import_module("netron")
+        viewer = Path(importlib.import_module("netron").__file__ or "").parent
     except ImportError as error:
         raise ViewError(f"serving {str(where)!r} needs the package netron: pip install netron") from error
     try:
-        with _logging_untouched():
-            host, chosen = netron.start(str(where), address=("localhost", port), browse=browse)
-    except Exception as error:  # whatever its server raises
-        raise ViewError(f"netron can't serve {str(where)!r}: {reason(error)}") from error
-    return Served(f"http://{host}:{chosen}", netron, (host, chosen))
+        server = _Server((_LOCAL, port or 0), _Handler)
+    except (OSError, OverflowError) as error:
+        raise ViewError(f"can't serve {str(where)!r} on port {port}: {error}") from error
+    server.show(where.resolve(), viewer)
+    thread = Thread(target=server.serve_forever, args=(0.05,), name="filch-serve", daemon=True)
+    thread.start()
+    url = f"http://{_LOCAL}:{server.server_port}"
+    if browse:
+        webbrowser.open(url)
+    return Served(url, server, thread)
 
 
-@contextmanager
-def _logging_untouched() -> Iterator[None]:
-    """Netron sets logging up where nobody has; a handler that does nothing is enough to keep it from that."""
-    nothing = logging.NullHandler()
-    logging.getLogger().addHandler(nothing)
-    try:
-        yield
-    finally:
-        logging.getLogger().removeHandler(nothing)
+class _Server(ThreadingHTTPServer):
+    """Answers for one file and the files of the viewer.
+
+    Attributes:
+        hosts: what a request may call this machine.
+        content: what is served, by its path in a URL: a file, or the bytes of the page.
+    """
+
+    daemon_threads = True
+    block_on_close = False  # a client that is slow does not keep `stop` waiting
+    hosts: frozenset[str] = frozenset()
+    content: Mapping[str, Path | bytes] = {}
+
+    def show(self, file: Path, viewer: Path) -> None:
+        """Set what is served."""
+        port = f":{self.server_port}" if self.server_port != HTTP_PORT else ""
+        self.hosts = frozenset(f"{name}{port}" for name in ("localhost", _LOCAL, "[::1]"))
+        own = {f"/{item.name}": item for item in viewer.iterdir() if item.suffix in _TYPES and item.is_file()}
+        page = _page((viewer / "index.html").read_text("utf-8"), file.name)
+        self.content = {**own, "/": page, "/index.html": page, f"/data/{file.name}": file}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = 30  # seconds that a client may be silent
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Send a file."""
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        """Send what a GET would say of it."""
+        self._answer(with_body=False)
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing: what a client asks for is not for the terminal."""
+
+    def _answer(self, *, with_body: bool) -> None:
+        if self.headers.get("Host", "").lower() not in self.server.hosts:
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+            return
+        asked = unquote(urlsplit(self.path).path)
+        found = self.server.content.get(asked)
+        try:
+            body: BinaryIO = BytesIO(found) if isinstance(found, bytes) else open(found or "", "rb")  # noqa: PTH123, SIM115  closed below
+        except OSError:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        with body:
+            self.send_response(HTTPStatus.OK)
+            kind = "application/octet-stream" if asked.startswith("/data/") else _TYPES[Path(asked).suffix or ".html"]
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(body.seek(0, 2)))
+            self.end_headers()
+            body.seek(0)
+            if with_body:
+                shutil.copyfileobj(body, self.wfile)
+
+    def end_headers(self) -> None:
+        """Add to each answer, errors included, what a browser may do with it."""
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+
+def _page(page: str, name: str) -> bytes:
+    """The viewer's page, told to open a file; the names of these elements are those of Netron's own server."""
+    told = {"type": "Python", "file": f"/data/{quote(name)}", "name": name, "identifier": name}
+    more = "".join(f'\n<meta name="{key}" content="{for_html(value)}">' for key, value in told.items())
+    return _VERSION.sub(lambda found: found[0] + more, page, count=1).encode("utf-8", "backslashreplace")

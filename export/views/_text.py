@@ -5,15 +5,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from filch.steal.text import named, shortened, visible
+
 from .._finding import Finding
 from .._garbage import no_collection
 from .._graph import Dim, Graph, Node, Value
-from ._facts import Facts, one_line, worst
+from ._facts import Facts, worst
 from ._view import Drawing
 
 _PLAIN = re.compile(r"""[^\s"'(),=;#{}\\]+""")  # what a name may be made of and stand by itself
 _DIM = re.compile(r"[\w +*/()-]+")  # an expression of symbols
 _SHORT = re.compile(r"<(graph of \d+ nodes|graphs|\w+\[[\d, ]*\])>")  # how `Node.attributes` has tensors and subgraphs
+_LONGEST = 20_000  # characters of a name or an attribute
 _ARROW = "<------"  # hidet's, beside what deserves attention
 
 
@@ -36,7 +39,7 @@ def format_graph(graph: Graph, *, modules: bool = False, sources: bool = False, 
     blocks = [
         "\n".join(
             [
-                *(f"# {one_line(remark)}" for remark in graph.remarks),
+                *(f"# {visible(remark)}" for remark in graph.remarks),
                 *_Lines(graph, modules=modules, sources=sources)(title),
             ]
         )
@@ -86,7 +89,7 @@ class _Lines:
 
 
 def _comment(*notes: str | None) -> str:
-    told = [one_line(note) for note in notes if note]
+    told = [named(note, _LONGEST) for note in notes if note]
     return f"  # {', '.join(told)}" if told else ""
 
 
@@ -98,12 +101,13 @@ def _told(finding: Finding | None) -> str:
 
 
 def _name(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) and name.isprintable() else _quoted(name)
+    plain = len(name) <= _LONGEST and _PLAIN.fullmatch(name) and name.isprintable()
+    return name if plain else _quoted(name)
 
 
 def _quoted(text: str) -> str:
     """As JSON writes it, but with all that can be printed as it is."""
-    return f'"{one_line(json.dumps(text, ensure_ascii=False)[1:-1])}"'
+    return f'"{visible(json.dumps(shortened(text, _LONGEST), ensure_ascii=False)[1:-1])}"'
 
 
 def _type(value: Value | None) -> str:
@@ -125,4 +129,4 @@ def _literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         held = ", ".join(map(_literal, value))
         return f"[{held}]" if isinstance(value, list) else f"({held})"
-    return one_line(str(value))
+    return visible(str(value))

@@ -8,9 +8,9 @@ from ._visible import named, visible
 _LONGEST = 2000  # characters of a cell or a sentence
 # A punctuation mark that means something to CommonMark or GitHub wherever it stands; an underscore inside of a word,
 # as in `q_proj`, does not.
-_MARKS = re.compile(r"[\\`*\[\]{}()|~$!]|(?<![^\W_])_|_(?![^\W_])|:(?=//)")
+_MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])|:(?=//)")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_OPENING = re.compile(r"^(\s*)([#+=-]|\d+[.)])")
+_OPENING = re.compile(r"^(\s*)(#+|[+=-]+|\d+[.)])(?=\s|$)")
 _LINKED = re.compile(r"(?<!\w)([@#])(?=\w)|\b(www|WWW)(?=\.)")
 _SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
@@ -22,7 +22,7 @@ def for_markdown(value: object) -> str:
     are no links on GitHub. Control characters are `visible`; a text of over 2,000 characters is `shortened`.
 
     >>> for_markdown("[l](javascript:x) | <b> layers.0.q_proj")
-    '\\[l\\]\\(javascript:x\\) \\| &lt;b&gt; layers.0.q_proj'
+    '\\[l\\](javascript:x) \\| &lt;b&gt; layers.0.q_proj'
     """
     text = named(value, _LONGEST)
     text = _MARKS.sub(lambda found: f"\\{found[0]}", text)

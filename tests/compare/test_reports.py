@@ -109,7 +109,7 @@ def test_markdown_escapes_what_names_may_hold(report: Report, tmp_path) -> None:
 
     odd = replace(report, rows=(replace(report.rows[0], module="a|b<i>"),))
 
-    assert "a\\|b&lt;i>" in odd.to_markdown(tmp_path / "report.md")
+    assert "a\\|b&lt;i&gt;" in odd.to_markdown(tmp_path / "report.md")
     assert (tmp_path / "report.md").read_text() == odd.to_markdown()
 
 
