@@ -6,6 +6,7 @@ from ._errors import BackendError, ExportError, PassError, ProgramError, TraceEr
 from ._export import export
 from ._finding import Finding, Histogram
 from ._fingerprint import fingerprint
+from ._flag_scope import clear_trace_data, dump_trace_data, flag_scope
 from ._from_fx import graph_from_fx
 from ._graph import Frame, Graph, Node, Value, shared_calls
 from ._graph_json import graph_from_json, graph_to_json
@@ -43,10 +44,13 @@ __all__ = [
     "Value",
     "ViewError",
     "check_trace",
+    "clear_trace_data",
     "default_limit",
+    "dump_trace_data",
     "end_process_if_stuck",
     "export",
     "fingerprint",
+    "flag_scope",
     "graph_from_fx",
     "graph_from_json",
     "graph_to_json",

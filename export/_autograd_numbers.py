@@ -21,6 +21,7 @@ class AutogradNumbers:
         self._first: dict[int, str] = {}
         self._numbers: list[int] = []
         self._calls: list[tuple[str, str]] = []
+        self._unseen: list[tuple[int, int]] = []
         self._last = getattr(torch.autograd, "_get_sequence_nr", None)
         self._running = getattr(torch._C, "_current_autograd_node", None)  # noqa: SLF001  nothing public tells
         if self._last is None or self._running is None:
@@ -33,9 +34,18 @@ class AutogradNumbers:
         """Autograd's node that runs: `name()`, `_sequence_nr()`, and `variable` if it adds to a gradient; or None."""
         return self._running() if self._running is not None else None
 
+    def next(self) -> int:
+        """The number that autograd gives to the next operation of this thread."""
+        return int(self._last()) if self._last is not None else 0
+
+    def skip(self, first: int, end: int) -> None:
+        """Operations of the numbers from `first` up to `end` were not recorded."""
+        if first < end:
+            self._unseen.append((first, end))
+
     def claim(self, name: str, op: str) -> None:
         """A node has just run; what autograd noted last is of it, unless it is of an earlier one."""
-        number = self._last() - 1 if self._last is not None else 0
+        number = self.next() - 1
         self._first.setdefault(number, name)
         self._numbers.append(number)
         self._calls.append((name, op))
@@ -47,6 +57,8 @@ class AutogradNumbers:
         is made in between; and where one writes to a view, what is noted for the view's base comes behind it.
         """
         number: int = running._sequence_nr()  # noqa: SLF001  nothing public tells
+        if any(first <= number < end for first, end in self._unseen):
+            return None
         if number in self._first:
             return self._first[number]
         place = bisect_left(self._numbers, number)

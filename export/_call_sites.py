@@ -27,6 +27,11 @@ def is_machinery(file: str) -> bool:
     return is_ours(file) or file.startswith((_TORCH, "<"))
 
 
+def is_library(file: str) -> bool:
+    """Whether a file is torch's or ours; what is typed into a shell has no file, and is the user's."""
+    return is_ours(file) or file.startswith((_TORCH, "<frozen", "<eval_with_key"))
+
+
 def line_of(frame: FrameType) -> str:
     """The line that a frame is at."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -79,8 +79,7 @@ class CompiledStep(Dispatched):
     """
 
     def __init__(self, step: Step, calls: Calls, *, whole: bool) -> None:
-        super().__init__(step)
-        self.calls = calls
+        super().__init__(calls, type(step.model).__name__)
         self.updating = False
         self.compiled = False
         self._whole = whole

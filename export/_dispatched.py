@@ -14,13 +14,14 @@ from ._arguments import tensors_of, told
 from ._autograd_numbers import AutogradNumbers
 from ._call_sites import line_frame, lines_within, outside
 from ._from_fx import GRADIENT, operator_name
-from ._graph import Frame, Graph, Node
+from ._graph import Frame, Graph, Node, Value
 from ._module_calls import Calls, class_of
 from ._recording import Recording
 from ._step import Function, Step, failing, run
 
 # What these write to, their schemas don't say.
 _STATISTICS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
+_NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}  # what Python's are as tensors
 _PASSED_OVER = ("profiler", "prim")  # marks in time, and questions to a tensor
 LINES = 3  # that stand for the calls an operation runs in where no module does, as in Jittor
 
@@ -34,9 +35,10 @@ def dispatched(step: Step) -> Graph:
     Raises:
         TraceError: see `run`; or this version of torch does not tell which operation a derivative is of.
     """
-    tracer = Dispatched(step)
+    name = type(step.model).__name__
+    tracer = Dispatched(Calls(step.model), name)
     with (
-        failing(f"{type(step.model).__name__} itself fails on these inputs"),
+        failing(f"{name} itself fails on these inputs"),
         torch.compiler.set_stance("force_eager"),  # what the user has compiled would be dispatched in part
         tracer.calls.heard(),
         Watching(tracer),
@@ -48,19 +50,25 @@ def dispatched(step: Step) -> Graph:
 class Dispatched:
     """Records what torch dispatches; see `Tracer`.
 
+    Args:
+        calls: knows the modules.
+        name: of the graph.
+
     Attributes:
         recording: the graph so far.
         calls: which modules' calls are running.
         paused: whether calls are not to be recorded.
+        nodes: by name, what was recorded.
+        numbers: knows which of them a derivative is of.
     """
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, calls: Calls, name: str) -> None:
         self.recording = Recording()
         self.paused = True
-        self.calls = Calls(step.model)
-        self._root = type(step.model).__name__
-        self._nodes: dict[str, Node] = {}
-        self._numbers = AutogradNumbers()
+        self.calls = calls
+        self._root = name
+        self.nodes: dict[str, Node] = {}
+        self.numbers = AutogradNumbers()
         self._seed: Node | None = None
         self._held: dict[int, str] = {}
         self._results: tuple[str, ...] = ()
@@ -115,12 +123,12 @@ class Dispatched:
 
     def claim(self, node: Node) -> None:
         """A node has just run: see `AutogradNumbers.claim`."""
-        self._numbers.claim(node.name, node.op)
+        self.numbers.claim(node.name, node.op)
 
     def keep(self, node: Node) -> None:
         """Add a node to the recording."""
         self.recording.add(node)
-        self._nodes[node.name] = node
+        self.nodes[node.name] = node
 
     def _record(
         self, operator: Any, settings: dict[str, Any], reads: list[str], output: Any, written: list[torch.Tensor]
@@ -134,22 +142,32 @@ class Dispatched:
             (self.recording.write if id(tensor) in changed else self.recording.make)(tensor, value)
             for tensor, value in zip(everything, names, strict=True)
         )
+        if not everything and type(output) in _NUMBERS:  # `item()`
+            outputs = (self.recording.state(Value(name, _NUMBERS[type(output)], ())),)
         made_by = Node(name, operator_name(operator), tuple(dict.fromkeys(reads)), outputs, settings)
         self.keep(self._placed(made_by))
         self.claim(made_by)
 
     def _placed(self, node: Node) -> Node:
         """The node that has just run, with the calls that it ran in."""
-        running = self._numbers.running()
-        if running is None and self._seed is not None:  # the derivative of the loss by itself, which is 1
-            return derivative(node, self._seed)
+        running = self.numbers.running()
         if running is None:
-            source = next(lines_within(sys._getframe(1), run.__code__), None)  # noqa: SLF001  documented
-            return replace(node, stack=self.calls.running or _lines(), module=self.calls.label, source=source)
+            return self.place(node)
         if running.name().endswith("AccumulateGrad"):  # no operation made the parameter
-            owner = self._held.get(id(running.variable), "").rpartition(".")[0]
-            return replace(node, stack=(GRADIENT, *self.calls.seen.get(owner, ())), module=owner)
-        return derivative(node, self._nodes.get(self._numbers.owner(running) or ""))
+            owner = self.owner(running.variable)
+            return replace(node, stack=(GRADIENT, *self.calls.seen.get(owner or "", ())), module=owner)
+        return derivative(node, self.nodes.get(self.numbers.owner(running) or ""))
+
+    def place(self, node: Node) -> Node:
+        """A node that is no derivative, with the calls that it runs in."""
+        if self._seed is not None:  # the derivative of the loss by itself, which is 1
+            return derivative(node, self._seed)
+        source = next(lines_within(sys._getframe(1), run.__code__), None)  # noqa: SLF001  documented
+        return replace(node, stack=self.calls.running or _lines(), module=self.calls.label, source=source)
+
+    def owner(self, parameter: torch.Tensor) -> str | None:
+        """The path of the module that holds a parameter; None if not known."""
+        return self._held.get(id(parameter), "").rpartition(".")[0]
 
 
 def derivative(node: Node, of: Node | None) -> Node:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ._call_sites import is_ours, line_of, module_call, outside
 from ._graph import Frame
@@ -17,14 +18,19 @@ from ._graph import Frame
 class Calls:
     """Which modules' calls are running.
 
+    Args:
+        model: whose modules are heard; None: see `AnyCalls`.
+
     Attributes:
         seen: by a module's path, the calls that its first one ran in, and itself.
         sites: each call, by the module's path, with `@1` for its second call.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._paths: dict[int, str] = {id(module): path for path, module in model.named_modules()}
+    def __init__(self, model: nn.Module | None) -> None:
+        self._modules = list(model.modules()) if model is not None else []
+        self._paths: Any = WeakIdKeyDictionary()
+        for path, module in model.named_modules() if model is not None else ():
+            self._paths[module] = path
         self._running: list[tuple[nn.Module | None, Frame, str | None]] = []
         self._counts: Counter[str] = Counter()
         self.seen: dict[str, tuple[Frame, ...]] = {}
@@ -44,7 +50,7 @@ class Calls:
     def heard(self) -> Iterator[None]:
         """Hear of the calls of the model's modules inside of the block."""
         with ExitStack() as stack:
-            for module in self._model.modules():
+            for module in self._modules:
                 if not isinstance(module, torch.jit.ScriptModule):  # torch gives these no hooks
                     before = module.register_forward_pre_hook(self._enter, prepend=True)
                     after = module.register_forward_hook(self._leave, always_call=True)
@@ -79,7 +85,7 @@ class Calls:
         for name, child in caller.named_children() if caller is not None else ():
             if child is module:
                 return f"{frame.path}.{name}".lstrip(".")
-        return self._paths.get(id(module), "")
+        return str(self._paths.get(module, ""))
 
 
 def _site(hook: FrameType) -> str | None:

@@ -1,6 +1,7 @@
 """A graph that grows while a program runs: which value each tensor is, and what was written over it since."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ._graph import Graph, Node, Value
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may have no numbers
 _Place = tuple[Any, ...]
 _Known = tuple[str, int]  # a value's name, and how many times its memory had been written to by then
 
@@ -41,12 +43,23 @@ class Recording:
         nodes: in the order in which they ran.
         inputs: names of the values that the run was given.
         constants: names of the values that it held; those that nobody named, too.
+        labels: by a value's name, the path of the parameter or buffer that it is a state of, where that was told.
+        keeping: whether the numbers of each new value are copied.
+        kept: the copies, by the values' names.
+
+    Args:
+        name_of: the path of a tensor that the run holds, and that no node has made; None if it has none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name_of: Callable[[torch.Tensor], str | None] | None = None) -> None:
+        self.labels: dict[str, str] = {}
+        self.keeping = False
+        self.kept: dict[str, torch.Tensor] = {}
+        self._name_of = name_of
         self.nodes: list[Node] = []
         self.inputs: list[str] = []
         self.constants: list[str] = []
+        self._held: set[str] = set()
         self._values: dict[str, Value] = {}
         self._tensors: Any = WeakIdKeyDictionary()  # of _Known
         self._memories: dict[int, _Memory] = {}
@@ -59,13 +72,16 @@ class Recording:
 
     def hold(self, tensor: torch.Tensor, name: str) -> str:
         """The run holds a tensor: a parameter, a buffer, or some constant."""
-        self.constants.append(self._new(tensor, self.unique(name)))
-        return self.constants[-1]
+        return self._constant(self._new(tensor, self.unique(name)))
 
     def hold_unseen(self, value: Value) -> str:
         """The run holds a value of which no tensor was seen."""
-        self.constants.append(self.state(replace(value, name=self.unique(value.name))))
-        return self.constants[-1]
+        return self._constant(self.state(replace(value, name=self.unique(value.name))))
+
+    def _constant(self, name: str) -> str:
+        self.constants.append(name)
+        self._held.add(name)
+        return name
 
     def unique(self, name: str) -> str:
         """`name`, or `name_1`, … if there is one of this name."""
@@ -81,10 +97,28 @@ class Recording:
 
         The two may lie side by side in that memory: then the second is one too many, and no dependency is missing.
         """
-        name, writes = self._known(tensor) or (self.hold(tensor, "constant"), 0)
+        name, writes = self._known(tensor) or (self._found(tensor), 0)
         memory = self._memory(tensor)
         later = memory is not None and memory.writes > writes and memory.last != name
         return (name, memory.last) if later and memory is not None else (name,)
+
+    def _found(self, tensor: torch.Tensor) -> str:
+        """The value of a tensor that no node has made."""
+        path = self._name_of(tensor) if self._name_of is not None else None
+        name = self.hold(tensor, path or "constant")
+        if path:
+            self.labels[name] = path
+        return name
+
+    def label(self, tensor: torch.Tensor, path: str) -> None:
+        """A tensor that a node has made is a parameter or a buffer."""
+        known = self._known(tensor)
+        if known is not None:
+            self.labels.setdefault(known[0], path)
+
+    def alive(self) -> set[str]:
+        """The names of the values whose tensors are still there."""
+        return {name for name, _ in self._tensors.values()}
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is some value."""
@@ -98,9 +132,11 @@ class Recording:
         """A node changed a tensor in place; returns the new value's name: `weight@1` for that of a constant."""
         known = self._known(tensor)
         owner = known[0].partition("@")[0] if known else ""
-        if owner in self.constants:
+        if owner in self._held:
             self._names[f"{owner}@"] += 1
             name = f"{owner}@{self._names[f'{owner}@']}"
+        if known and known[0] in self.labels:
+            self.labels[name] = self.labels[known[0]]
         memory = self._memory(tensor)
         if memory is not None:
             memory.writes += 1
@@ -137,6 +173,8 @@ class Recording:
         if memory is not None:
             memory.held[_place(tensor)] = known
         self._values[name] = Value(name, str(tensor.dtype).removeprefix("torch."), tuple(map(_size, tensor.shape)))
+        if self.keeping and type(tensor) in _PLAIN and not tensor.is_meta:
+            self.kept[name] = tensor.detach().clone()
         return name
 
     def _memory(self, tensor: torch.Tensor) -> _Memory | None:

@@ -7,6 +7,7 @@ from typing import Any
 from filch.steal import parse_json, read_untrusted
 
 from ._errors import TraceError
+from ._garbage import no_collection
 from ._plain_pickle import load_plain
 from ._trace_check import NUMBER, unreadable
 from .views._trace import Trace, written
@@ -65,7 +66,8 @@ def load_trace(path: str | os.PathLike[str], *, memory: int | None = None) -> Tr
     except OSError as error:
         raise TraceError(f"can't read {str(where)!r}: {error.strerror or error}") from error
     try:
-        found = _of_json(content, memory) if where.suffix == ".json" else load_plain(content, memory)
+        with no_collection():
+            found = _of_json(content, memory) if where.suffix == ".json" else load_plain(content, memory)
     except TraceError as error:
         raise TraceError(f"{str(where)!r} {error}") from error
     except Exception as error:  # pickle raises whatever a damaged file makes it do

@@ -3,7 +3,7 @@
 import json
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from .._graph import Frame, Graph, Node, Value
@@ -13,6 +13,7 @@ Trace = dict[str, dict[int, dict[str, Any]]]
 _ROOT = "model"  # the model itself has no path; Jittor takes the name of the caller's variable
 _BITS = re.compile(r"\d+")
 _PROTOCOL = 4  # of Python 3.4 and later
+_NONE: Mapping[str, str] = {}
 
 
 class TraceView:
@@ -32,12 +33,21 @@ def written(trace: Trace, suffix: str) -> bytes:
     return pickle.dumps(trace, _PROTOCOL)
 
 
-def trace_of(graph: Graph) -> Trace:
+def trace_of(
+    graph: Graph,
+    *,
+    labels: Mapping[str, str] = _NONE,
+    data: Mapping[str, str] = _NONE,
+    unexecuted: Collection[str] = (),
+) -> Trace:
     """The dictionary of a graph.
 
     Args:
         graph: of operations; then each is executed by itself. Or of what a compiler made of them, with the graph of
             operations in `before`, and theirs as `origins`: then each of its nodes is one execution.
+        labels: by a value's name, what its variable is called; the others have the names of constants, or none.
+        data: by a value's name, its numbers as text.
+        unexecuted: names of nodes of which no execution is told.
 
     Returns:
         `node_data` and `execute_op_info`, as Jittor 1.3's `dump_trace_data()` has them (its document
@@ -45,8 +55,9 @@ def trace_of(graph: Graph) -> Trace:
     """
     compiled = graph.before is not None and any(node.origins for node in graph.nodes)
     operations = graph.before if compiled and graph.before is not None else graph
-    made = _Numbered(operations)
-    executions = (_execution(graph, node, made.ids, compiled=compiled) for node in graph.nodes)
+    made = _Numbered(operations, labels, data)
+    executed = (node for node in graph.nodes if node.name not in unexecuted)
+    executions = (_execution(graph, node, made.ids, compiled=compiled) for node in executed)
     return {"node_data": made.data, "execute_op_info": dict(enumerate(executions))}
 
 
@@ -58,8 +69,11 @@ class _Numbered:
         ids: the operators' numbers, by their nodes' names.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, labels: Mapping[str, str], data: Mapping[str, str]) -> None:
         self._graph = graph
+        self._labels = labels
+        self._numbers = data
+        self._constants = set(graph.constants)
         self._variables: dict[str, int] = {}
         self.data: dict[int, dict[str, Any]] = {}
         self.ids: dict[str, int] = {}
@@ -78,7 +92,8 @@ class _Numbered:
             if name not in self._variables:  # a subgraph's reads may be made nowhere here
                 self._variables[name] = self._variable(name, [])
             self._join(self._variables[name], number)
-        for name in filter(None, node.outputs):
+        # What makes nothing has a variable too, of no type: JittorVis takes an operator's type from its variables.
+        for name in tuple(filter(None, node.outputs)) or (f"{node.name}:none",):
             self._variables[name] = self._variable(name, _stacks(node))
             self._join(number, self._variables[name])
 
@@ -94,12 +109,13 @@ class _Numbered:
         constant = name.partition("@")[0]  # `weight@1` is the weight after a step
         return self._new(
             is_var="1",
-            name=constant if constant in self._graph.constants else "",
+            name=self._labels.get(name, constant if constant in self._constants else ""),
             stacks=stacks,
             shape="[" + "".join(f"{dim}," for dim in dims) + "]",
             ndim=str(len(dims)),
             dtype=value.dtype or "",
             dsize=str(_size(value.dtype)),
+            **({"data": self._numbers[name]} if name in self._numbers else {}),
         )
 
     def _new(self, *, stacks: list[dict[str, Any]], **attrs: str) -> int:
