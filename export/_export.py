@@ -25,6 +25,11 @@ from ._quiet import quiet
 from ._trace import Seen, SeenCall, leaf_paths, observe, remember
 
 _log = logging.getLogger("filch")
+_STRATEGIES = {  # by the name of torch.onnx's class
+    "TorchExportNonStrictStrategy": "strict=False, backed_size_oblivious",
+    "TorchExportStrictStrategy": "strict=True",
+    "TorchExportDraftExportStrategy": "draft_export",
+}
 Signatures = Mapping[tuple[str, int], ModuleCallSignature]
 
 
@@ -37,7 +42,9 @@ def export(
 ) -> Program:
     """Export `model` to ONNX, unoptimised, and say for each call of each module which values it took and gave.
 
-    The model is run once as it is, with these inputs, to see which modules run.
+    The model is run once as it is, with these inputs, to see which modules run. Where torch.export can't export it with
+    `strict=False`, the strategies of `torch.onnx.export(dynamo=True)` are tried in their order; `Program.strategy` says
+    which one did it.
 
     Args:
         model: in eval mode, usually.
@@ -57,7 +64,7 @@ def export(
     _register_caches(model)
     seen = observe(model, args, kwargs)
     with _frozen(model):
-        exported = _torch_export(model, args, kwargs, dynamic_shapes, seen)
+        exported, strategy = _torch_export(model, args, kwargs, dynamic_shapes, seen)
         signatures = _set_aside(exported)
         _drop_tracepoints(exported)
         _own_buffers(exported)
@@ -82,12 +89,14 @@ def export(
     ordered = {key: calls[key] for key in seen.calls}
     operators = model_operators(model, exported, names)
     kind = ModuleInfo.of(model).type_name
-    return Program(onnx_model, inputs, ordered, kind, operators, original, outputs=graph.outputs)
+    return Program(onnx_model, inputs, ordered, kind, operators, original, outputs=graph.outputs, strategy=strategy)
 
 
 def _torch_export(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, seen: Seen
-) -> ExportedProgram:
+) -> tuple[ExportedProgram, str]:
+    """The exported program, and the strategy that made it (see `Program.strategy`)."""
+
     def attempt(preserve: Sequence[str]) -> ExportedProgram:
         with quiet():
             return torch.export.export(
@@ -100,17 +109,37 @@ def _torch_export(
             )
 
     try:
-        return attempt(seen.plain_modules())
+        return attempt(seen.plain_modules()), "strict=False"
     except Exception as error:  # noqa: BLE001  torch.export raises whatever it meets
         first = error
     try:
         # A module that is called with arguments of different structure has no one signature; without signatures, the
         # calls are found again by what they took and gave.
-        exported = attempt(())
+        exported, strategy = attempt(()), "strict=False"
     except Exception as error:
-        raise ExportError(f"torch can't export {type(model).__name__}: {reason(error)}") from error
-    _log.info("exported without module signatures: %s", reason(first))
-    return exported
+        found = _fall_back(model, args, kwargs, dynamic_shapes)
+        if found is None:
+            raise ExportError(f"torch can't export {type(model).__name__}: {reason(error)}") from error
+        exported, strategy = found
+        first = error
+    _log.info("exported by %s without module signatures: %s", strategy, reason(first))
+    return exported, strategy
+
+
+def _fall_back(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> tuple[ExportedProgram, str] | None:
+    """What the first of torch.onnx's own strategies makes that can export the model, and its name."""
+    try:
+        from torch.onnx._internal.exporter._capture_strategies import CAPTURE_STRATEGIES  # noqa: PLC0415  may move
+    except ImportError:
+        return None
+    for strategy in CAPTURE_STRATEGIES:
+        with quiet():
+            made = strategy()(model, args, kwargs, _dimensions(dynamic_shapes))
+        if made.exported_program is not None:
+            return made.exported_program, _STRATEGIES.get(made.strategy, made.strategy)
+    return None
 
 
 def _dimensions(shapes: Any) -> Any:

@@ -32,6 +32,7 @@ _CALLS = "filch.module_calls"
 _MODEL = "filch.model"
 _OPERATORS = "filch.operators"
 _ORIGINAL = "filch.original"
+_STRATEGY = "filch.strategy"
 _VERSION = 1
 _ANY = "main_graph"  # what torch's exporter calls every graph
 _LARGE = 64 * 2**20  # beyond, weights go to a file beside the model
@@ -55,6 +56,8 @@ class Program:
         path: the file it was loaded from, or None.
         outputs: the names of the graph's outputs as they were exported: the model's results, in order, whatever became
             of the graph since; empty for a file that Filch did not export.
+        strategy: how torch exported the model: `strict=False`, or the first of torch.onnx's strategies that could,
+            `strict=False, backed_size_oblivious`, `strict=True` or `draft_export`; `""` if not known.
     """
 
     model: ir.Model
@@ -66,6 +69,7 @@ class Program:
     path: Path | None = None
     missing: str = ""
     outputs: tuple[str, ...] = ()
+    strategy: str = ""
 
     @property
     def graph(self) -> Graph:
@@ -135,6 +139,7 @@ class Program:
             for call in self.module_calls.values()
         ]
         contents = {_PROGRAM: _VERSION, _INPUTS: dict(self.inputs), _CALLS: calls, _MODEL: self.model_type}
+        contents |= {_STRATEGY: self.strategy} if self.strategy else {}
         contents[_OUTPUTS] = self.outputs
         contents[_OPERATORS] = [[item.kind, item.text, item.value] for item in self.operators]
         return {key: json.dumps(value) for key, value in contents.items()}
@@ -179,6 +184,7 @@ def load_program(path: str | os.PathLike[str]) -> Program:
             original=original,
             path=where,
             missing=missing,
+            strategy=str(json.loads(props.get(_STRATEGY, '""'))),
             outputs=_outputs(props, calls),
         )
     except (AttributeError, KeyError, ValueError, TypeError) as error:
