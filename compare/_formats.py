@@ -7,10 +7,10 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from filch.export import graph_to_json
+from filch.steal import write_output
 from filch.steal.text import for_csv, for_markdown
 
 from ._diff import DumpDiff
@@ -161,5 +161,5 @@ def _markdown_cells(row: Row) -> tuple[object, ...]:
 
 def written(text: str, path: str | os.PathLike[str] | None) -> str:
     if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+        write_output(path, text)
     return text

@@ -2,10 +2,10 @@
 
 import os
 from importlib.resources import files
-from pathlib import Path
 
 from jinja2 import Environment
 
+from filch.steal import write_output
 from filch.steal.text import named
 
 from ._diff import DumpDiff
@@ -36,7 +36,7 @@ def diff_to_html(found: DumpDiff, path: str | os.PathLike[str] | None = None) ->
         ],
     )
     if path is not None:
-        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")  # a name may be no valid Unicode
+        write_output(path, text, errors="backslashreplace")  # a name may be no valid Unicode
     return text
 
 

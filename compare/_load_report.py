@@ -1,13 +1,14 @@
 """Reads the JSON that a report was written as."""
 
-import json
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from filch.export import graph_from_json
 from filch.export.backends import Stage
+from filch.steal import parse_json, read_untrusted
 
 from ._errors import CompareError
 from ._formats import VERSION
@@ -31,20 +32,23 @@ def load_report(path: str | os.PathLike[str]) -> Report:
     """
     where = Path(path)
     try:
-        found = json.loads(where.read_text("utf-8"))
+        found = parse_json(read_untrusted(where))
     except OSError as error:
         raise CompareError(f"can't read {str(where)!r}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CompareError(f"{str(where)!r} is no JSON: {error}") from error
     if not isinstance(found, dict) or "filch_report" not in found:
         raise CompareError(f"{str(where)!r} is JSON, but no report: `filch check --output report.json` writes one")
     version = found["filch_report"]
     if type(version) is not int or not _OLDEST <= version <= VERSION:
-        raise CompareError(f"{str(where)!r} is a report of version {version!r}; this reads {_OLDEST} to {VERSION}")
+        raise CompareError(
+            f"{str(where)!r} is a report of version {reprlib.repr(version)}; this reads {_OLDEST} to {VERSION}"
+        )
     try:
         return _report(_ADDED | found)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, CompareError) as error:
-        raise CompareError(f"the report {str(where)!r} is damaged: {type(error).__name__}: {error}") from error
+    except _DAMAGE as error:
+        said = " ".join(str(error)[:_LONGEST].split())
+        raise CompareError(f"the report {str(where)!r} is damaged: {type(error).__name__}: {said}") from error
 
 
 def _report(found: Mapping[str, Any]) -> Report:
@@ -57,6 +61,9 @@ def _report(found: Mapping[str, Any]) -> Report:
     )
 
 
+# What taking wrong JSON for a report can raise; RecursionError is a RuntimeError.
+_DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, CompareError)
+_LONGEST = 300  # characters of what is said of it
 _OLDEST = 2
 _ADDED: dict[str, Any] = {"interface": []}  # since then
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from filch.export import Graph
 from filch.export.backends import Stage
 from filch.export.views import draw
+from filch.steal import write_output
 from filch.steal.text import named
 
 from ._metrics import Difference
@@ -392,7 +393,7 @@ class Report:
         """
         text = draw(self.graph, "html").content.decode("utf-8")
         if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
+            write_output(path, text)
         return text
 
 

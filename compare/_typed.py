@@ -67,7 +67,16 @@ def _literal(parts: tuple[Any, ...], found: Any, place: str) -> Any:
     return found
 
 
-_MAKERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {tuple: _tuple, UnionType: _union, Literal: _literal}
+def _mapping(parts: tuple[Any, ...], found: Any, place: str) -> dict[str, Any]:
+    return {name: typed(parts[1], item, f"{place}.{name}") for name, item in _checked(found, dict, place).items()}
+
+
+_MAKERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
+    tuple: _tuple,
+    Mapping: _mapping,
+    UnionType: _union,
+    Literal: _literal,
+}
 
 
 def _checked(found: Any, kind: type, place: str) -> Any:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 from torch.export import ExportedProgram
 
-from filch.steal import parse_json
+from filch.steal import parse_json, refuse_link_out
 
 from . import _original
 from ._arrays import array_to_torch
@@ -125,6 +125,8 @@ class Program:
         held = [value.const_value for value in saved.graph.initializers.values() if value.const_value is not None]
         large = sum(tensor.nbytes for tensor in held) > _LARGE
         try:
+            for file in (where, where.with_name(f"{where.name}.data")):
+                refuse_link_out(file)
             if original and self.original is not None and _original.save(self.original, beside(where)):
                 saved.metadata_props[_ORIGINAL] = json.dumps([beside(where).name, self.original.identity])
             if not large:

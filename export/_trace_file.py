@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from filch.steal import parse_json, read_untrusted
+from filch.steal import parse_json, read_untrusted, write_output
 
 from ._errors import TraceError
 from ._garbage import no_collection
@@ -35,7 +35,7 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
         for file in paths:
-            file.write_bytes(written(trace, file.suffix))
+            write_output(file, written(trace, file.suffix))
     except OSError as error:
         raise TraceError(f"can't write {str(where)!r}: {error.strerror or error}") from error
     return paths

@@ -12,6 +12,7 @@ from ._describe import describe
 from ._dump import Dump, restore
 from ._errors import DumpError, FilchError, NonFiniteError
 from ._key import Key
+from ._outputs import refuse_link_out, write_output
 from ._records import Call, ModuleInfo, Origin, Record, Records, Totals
 from ._recover import recover
 from ._scratch import Scratch
@@ -49,10 +50,12 @@ __all__ = [
     "parse_json",
     "read_untrusted",
     "recover",
+    "refuse_link_out",
     "restore",
     "statistics",
     "steal_append",
     "steal_forward",
     "structure",
     "tensors",
+    "write_output",
 ]

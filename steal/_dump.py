@@ -4,13 +4,12 @@ import contextlib
 import errno
 import gc
 import itertools
-import json
 import os
 import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 from onnx import StringStringEntryProto
@@ -22,7 +21,7 @@ from ._key import Key
 from ._reader import Reader
 from ._records import ModuleInfo, Origin, Record, Records
 from ._structure import Spec, decode
-from ._untrusted import read_untrusted
+from ._untrusted import parse_index, read_untrusted
 from ._wire import Span, fields
 
 _EXACT = 2**53  # see `_structure`; larger integers can be chosen so that all have one hash, and a dictionary crawls
@@ -172,11 +171,7 @@ def _nodes(contents: bytes, graph: Span, count: int) -> list[Span]:
 
 
 def _json(text: Spec) -> Any:
-    return json.loads(_text(text), parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+    return parse_index(_text(text))
 
 
 def _record(row: Spec) -> tuple[Key, Record]:

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from onnx import NodeProto, StringStringEntryProto
 
 from . import _format as form
+from ._untrusted import read_untrusted
 from ._wire import fields
 
 try:
@@ -203,7 +204,7 @@ def _data_of(path: Path) -> Path | None:
     """The data file of the dump that stands at `path`: without it, that file is dead weight."""
     ours = re.compile(re.escape(path.name) + r"(\.\d+)?\.data")
     try:
-        contents = path.read_bytes() if path.stat().st_size <= form.LARGEST else b""
+        contents = read_untrusted(path, form.LARGEST)
         parts = [(number, start, stop) for number, _, start, stop in fields(contents, 0, len(contents))]
         entries = [
             StringStringEntryProto.FromString(contents[a:b]) for number, a, b in parts if number == form.METADATA

@@ -16,6 +16,7 @@ from ._errors import DAMAGE, DumpError, in_short
 from ._key import Key
 from ._model import Entry, Index, known_modules
 from ._records import ModuleInfo
+from ._untrusted import parse_index, parse_json
 
 _FAILED = 3  # what the row of a call that raised has
 _LINE = 64  # rows: so few that their many small objects are gone before the garbage collector looks
@@ -71,7 +72,7 @@ def read(lines: Iterable[bytes], size: int, name: str) -> Index | None:
         first = next(rows, b"")
         if not first.endswith(b"\n"):
             return None
-        version, environment, modules = json.loads(first)
+        version, environment, modules = parse_json(first)
         if version != form.VERSION:
             raise DumpError(f"{name!r} has format {version!r}; this Filch reads format {form.VERSION}")
         infos = {str(key): ModuleInfo(str(info["class"]), tuple(info["parameters"])) for key, info in modules.items()}
@@ -79,7 +80,7 @@ def read(lines: Iterable[bytes], size: int, name: str) -> Index | None:
         for line in rows:
             if not line.endswith(b"\n"):
                 break
-            _take(index, json.loads(line))
+            _take(index, parse_index(line))
     except DAMAGE as error:
         raise DumpError(f"the journal {name!r} is damaged: {in_short(error)}") from error
     index.cut_to(size)

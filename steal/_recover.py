@@ -8,6 +8,7 @@ from ._dump import Dump, restore
 from ._errors import DumpError
 from ._files import Draft
 from ._journal import read
+from ._untrusted import open_untrusted
 from ._writer import publish
 
 
@@ -48,7 +49,7 @@ def recover(path: str | os.PathLike[str], to: str | os.PathLike[str] | None = No
 def _finish(draft: Draft, target: Path) -> Dump:
     data = os.open(draft.data, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     try:
-        with draft.journal.open("rb") as lines:
+        with open_untrusted(draft.journal, follow=False) as lines:
             index = read(lines, os.fstat(data).st_size, str(draft.journal))
         if index is None or not index.tops:
             draft.remove()

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NoReturn
 
 LARGEST = 2**31  # bytes: what protobuf can hold, and more than any text
 _MEMORY = 400 * 2**20  # bytes that parsed JSON may take
+_MOST_GROWN = 16  # times as long as its text; a dump's index takes ten times
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -132,6 +133,11 @@ def parse_json(text: str | bytes, *, memory: int = _MEMORY) -> Any:
         raise
     except ValueError as error:
         raise ValueError("a number in it has too many digits" if "digits" in str(error) else str(error)) from None
+
+
+def parse_index(text: str | bytes) -> Any:
+    """What JSON text says that may be long because there is much that it speaks of; see `parse_json`."""
+    return parse_json(text, memory=max(_MEMORY, _MOST_GROWN * len(text)))
 
 
 def _memory(text: str) -> int:

@@ -1,19 +1,21 @@
 """The runs of a bisection on disk, so that one that was stopped goes on where it was."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from filch.export.backends import Switch
+from filch.steal import parse_json, read_untrusted
 
 from .._errors import CompareError
 from .._formats import plain
-from .._trial import Outcome
+from .._typed import typed
 from ._report import Step
 
 _VERSION = 1
+_LARGEST = 2**26  # bytes; a run takes some hundreds
 
 
 class Journal:
@@ -51,8 +53,12 @@ class Journal:
 
     def _lines(self, path: Path) -> list[str]:
         try:
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_untrusted(path, _LARGEST, follow=False).decode("utf-8")
+        except FileNotFoundError:
+            text = ""
+        except OSError as error:
+            raise CompareError(f"can't read the journal {str(path)!r}: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
             raise CompareError(f"can't read the journal {str(path)!r}: {error}") from error
         return text.split("\n")[:-1]  # what has no end is what was being written
 
@@ -69,24 +75,15 @@ class Journal:
 
     def _read(self, line: str, number: int) -> Step:
         try:
-            held = _read(line)
-            outcome = Outcome(
-                **{**held["outcome"], **{name: float(held["outcome"][name]) for name in ("error", "snr")}}
-            )
-            return Step(
-                tuple(Switch(**one) for one in held["off"]),
-                outcome,
-                str(held["fingerprint"]),
-                held["ops"],
-                tuple(Switch(**one) for one in held["switches"]),
-            )
+            step: Step = typed(Step, _read(line), "step")
         except (KeyError, TypeError, ValueError) as error:
             raise CompareError(f"the journal {str(self._path)!r} is damaged in line {number}: remove it") from error
+        return step
 
     def _write(self, text: str, mode: str) -> None:
         if self._path is not None:
             try:
-                with self._path.open(mode, encoding="utf-8") as file:
+                with open(self._path, mode, encoding="utf-8", opener=_no_link) as file:
                     file.write(text)
             except OSError as error:
                 raise CompareError(f"can't write the journal {str(self._path)!r}: {error.strerror or error}") from error
@@ -98,6 +95,10 @@ def _line(contents: Mapping[str, Any]) -> str:
 
 def _read(line: str) -> Any:
     try:
-        return json.loads(line)
+        return parse_json(line)
     except ValueError:
         return None
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 import torch
 
 from filch.export.backends import Script
-from filch.steal import Scratch
+from filch.steal import Scratch, refuse_link_out
 from filch.steal.text import for_markdown
 
 from .._errors import CompareError
@@ -129,6 +129,8 @@ def write_folder(case: Case, error: float, told: Told, to: Path) -> None:
         )
         (folder / "README.md").write_text(text, encoding="utf-8")
         try:
+            for file in folder.iterdir():
+                refuse_link_out(to / file.name)
             shutil.copytree(folder, to, dirs_exist_ok=True)
         except OSError as refused:
             raise CompareError(f"can't write {str(to)!r}: {refused.strerror or refused}") from refused

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from filch.steal import write_output
+
 from .._errors import ViewError
 from .._extensions import Extensions
 from .._graph import Graph
@@ -87,7 +89,7 @@ def save(graph: Graph, name: str, path: str | os.PathLike[str]) -> tuple[Path, s
     where = where.with_suffix(drawing.suffix)
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_bytes(drawing.content)
+        write_output(where, drawing.content)
     except OSError as error:
         raise ViewError(f"can't write {str(where)!r}: {error.strerror or error}") from error
     return where, drawing.note

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from filch.steal import write_output
 from filch.steal.text import named
 
 from .._errors import ViewError
@@ -45,7 +46,7 @@ class Series:
             self._folder.mkdir(parents=True, exist_ok=True)
             for path in self._drawn_before():
                 path.unlink(missing_ok=True)
-            self._noted.write_text("", "utf-8")
+            write_output(self._noted, "")
         except OSError as error:
             raise ViewError(f"can't draw into {str(self._folder)!r}: {error.strerror or error}") from error
         self._count = 0

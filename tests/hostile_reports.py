@@ -1,0 +1,81 @@
+"""Reports, journals and dumps that are damaged or made up, with what each is refused with."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SECRET = "what no report may show"  # noqa: S105  nobody's
+
+Write = Callable[[Path], object]
+
+
+def _link(target: str) -> Write:
+    return lambda path: path.symlink_to(target)
+
+
+def _sparse(size: int) -> Write:
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            file.truncate(size)
+
+    return write
+
+
+def _text(text: str | bytes) -> Write:
+    return lambda path: path.write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+# Whatever reads text: reports and journals.
+FILES: dict[str, tuple[Write, str]] = {
+    "FIFO": (os.mkfifo, "it is a (FIFO|link)"),
+    "device": (_link("/dev/zero"), "it is a (device|link)"),
+    "folder": (os.mkdir, "Is a directory"),
+    "a terabyte": (_sparse(2**40), "at most .* are read"),
+}
+
+REPORTS: dict[str, tuple[Write, str]] = {
+    "brackets": (_text("[" * 100_000), "is no JSON: it is nested too deep"),
+    "objects": (_text('{"a":' * 100_000), "is no JSON: it is nested too deep"),
+    "digits": (_text('{"filch_report": ' + "9" * 5000 + "}"), "a number in it has too many digits"),
+    "not a number": (_text('{"filch_report": NaN}'), "NaN is not JSON"),
+    "many lists": (_text("[" + "[]," * 2_500_000 + "[]]"), "it would take about"),
+    "many objects": (_text("[" + "{}," * 2_000_000 + "{}]"), "it would take about"),
+    "not UTF-8": (_text(b"\xff\xfe{}"), "is no JSON"),
+    "cut": (_text('{"filch_report": 3, "rows": ['), "is no JSON"),
+    "empty": (_text(""), "is no JSON"),
+    "a list": (_text("[]"), "is JSON, but no report"),
+    "another version": (_text('{"filch_report": [[[[[1]]]]]}'), "is a report of version"),
+    "a version of many characters": (_text(json.dumps({"filch_report": "x" * 10**6})), "is a report of version"),
+    "nothing else": (_text('{"filch_report": 3}'), "is damaged: KeyError"),
+}
+
+# What a report holds, in place of what belongs there.
+PLACES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "rows that are none": (lambda found: found.update(rows={"a": 1}), "is damaged: TypeError: rows is"),
+    "a row of another report": (lambda found: found["operators"].append([["x", "y", 10**9, "z"]]), "IndexError"),
+    "operators that are a number": (lambda found: found.update(operators=5), "is damaged: TypeError"),
+    "graphs that are text": (lambda found: found.update(graphs="x" * 10**6), "is damaged: AttributeError"),
+    "a graph without nodes": (lambda found: found.update(graphs={"exported": {}}), "is damaged: KeyError"),
+    "a huge number": (lambda found: found.update(calls=[1, 10**400]), None),
+    "a large text": (lambda found: found.update(backend=["x" * 10**6]), "is damaged: TypeError: backend is"),
+}
+
+_HEADING = '{"filch_bisect_journal": 1}\n'
+JOURNALS: dict[str, tuple[Write, str]] = {
+    "brackets": (_text("[" * 100_000 + "\n"), "is no journal of a bisection"),
+    "brackets in a run": (_text(_HEADING + "[" * 100_000 + "\n"), "is damaged in line 2"),
+    "not UTF-8": (_text(b"\xff\n"), "can't decode byte"),
+    "a run that is none": (_text(_HEADING + '{"off": 1}\n'), "is damaged in line 2"),
+    "a run of wrong types": (
+        _text(
+            _HEADING
+            + '{"off": [], "outcome": {"passes": 1, "error": "x", "snr": [], "overflowed": 0, "problem": ""},'
+            + ' "fingerprint": "", "ops": null, "switches": []}\n'
+        ),
+        "is damaged in line 2",
+    ),
+    "a number of many digits": (_text(_HEADING + "1" * 5000 + "\n"), "is damaged in line 2"),
+    "a letter": (_text("Dear reader,\n"), "is no journal of a bisection"),
+}
