@@ -6,12 +6,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from filch.export import Program
+from filch.export import Program, as_program
 from filch.export.backends import Backend
 from filch.steal import FilchError, Records
 
 from ._bisect import bisect
-from ._compare import as_program
 from ._report import Report, Row
 from ._tolerance import Tolerance
 from .repro import write_repro

@@ -4,9 +4,10 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
+import onnx
 import onnx_ir as ir
 
-from filch.export import Program, TimeLimit, default_limit, load_program
+from filch.export import Graph, Program, TimeLimit, as_program, default_limit
 from filch.export.backends import Backend, Stage, get_backend, limit_backend
 from filch.steal import Records, restore
 
@@ -21,11 +22,12 @@ from ._tolerance import Tolerance, as_pair
 
 BUFFER = 2**28
 Path = str | os.PathLike[str]
+ProgramLike = Path | Program | Graph | ir.Model | onnx.ModelProto
 
 
 def compare(
     reference: Path | Records,
-    program: Path | Program | ir.Model,
+    program: ProgramLike,
     *,
     backend: str | Backend = "onnxruntime-cpu",
     options: Mapping[str, Any] | None = None,
@@ -45,7 +47,7 @@ def compare(
 
     Args:
         reference: a capture or dump of the model itself, with as many of its submodules as one likes; or a dump's path.
-        program: what `export` returned, or any ONNX file.
+        program: what `export` returned, the path of any ONNX file, an ONNX model, or a graph that was read from one.
         backend: what runs it: one of `filch.export.backends.backend_names()`, or a backend itself.
         options: what the backend, given by its name, is to be made with.
         tolerance: how far values may be apart: None is by dtype (float32 1e-5, float16 1e-2 …), a number is the
@@ -158,14 +160,3 @@ def _bytes(buffer: int) -> int:
     if isinstance(buffer, int) and not isinstance(buffer, bool) and buffer > 0:
         return buffer
     raise CompareError(f"buffer is a number of bytes from 1 on, not {buffer!r}")
-
-
-def as_program(given: Path | Program | ir.Model) -> Program:
-    """A program, whichever way it was given."""
-    if isinstance(given, Program):
-        return given
-    if isinstance(given, ir.Model):
-        return Program(given)
-    if isinstance(given, str | os.PathLike):
-        return load_program(given)
-    raise CompareError(f"compare takes a Program or the path of an ONNX file, not {type(given).__name__}")

@@ -4,18 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import onnx_ir as ir
-
-from filch.export import Graph, Program
+from filch.export import Graph, as_program
 from filch.export.backends import Backend
 
-from ._compare import Path, as_program, make_engine, time_limit
+from ._compare import ProgramLike, make_engine, time_limit
 from ._errors import CompareError
 from ._origins import Origins
 
 
 def compiled_graph(
-    program: Path | Program | ir.Model,
+    program: ProgramLike,
     *,
     backend: str | Backend = "onnxruntime-cpu",
     options: Mapping[str, Any] | None = None,
@@ -24,7 +22,7 @@ def compiled_graph(
     """Compile a program, and say which of its nodes each compiled node computes.
 
     Args:
-        program: what `export` returned, or any ONNX file.
+        program: what `export` returned, the path of any ONNX file, an ONNX model, or a graph that was read from one.
         backend: see `compare`.
         options: see `compare`.
         limit: see `compare`.

@@ -15,6 +15,8 @@ from torch import nn
 from ._errors import CompareError
 from ._subject import Subject
 
+_MOST_FUNCTIONS = 5  # in an error message
+
 
 @dataclass(frozen=True)
 class Factory:
@@ -55,9 +57,16 @@ def find_factory(name: str) -> Factory:
     if not callable(function):
         own = [known for known, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
         close = get_close_matches(attribute, own, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
-        raise CompareError(f"{place!r} has no function {attribute!r}{meant}")
+        raise CompareError(f"{place!r} has no function {attribute!r}{_meant(close, own)}")
     return Factory(name, function)
+
+
+def _meant(close: list[str], own: list[str]) -> str:
+    """What may have been meant: the function of nearly this name, or whichever there are."""
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    functions = [name for name in own if not name.startswith("_")]
+    return f"; it has {', '.join(map(repr, functions[:_MOST_FUNCTIONS]))}" if functions else ""
 
 
 def make_subject(name: str) -> Subject:

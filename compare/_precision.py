@@ -8,11 +8,10 @@ from functools import partial
 import onnx_ir as ir
 import torch
 
-from filch.export import BackendError, Lowering, Precision, Program
+from filch.export import BackendError, Lowering, Precision, Program, as_program
 from filch.export.backends import Backend, get_backend
 from filch.steal import Records, restore
 
-from ._compare import as_program
 from ._delta import smallest
 from ._inputs import stolen_calls
 from ._progress import step

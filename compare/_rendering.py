@@ -196,7 +196,7 @@ def _dynamo(report: Report, *, wide: bool) -> Iterable[Table | str]:
     rows = [row for row in report.rows if row.stage == "compiled"]
     if rows:
         yield _STAGES["compiled"]
-        yield from _node_table(rows, wide=False)
+        yield from _node_table(rows, wide=wide)
 
 
 def _judgement(item: Operator) -> tuple[str, str, str]:

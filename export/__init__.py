@@ -10,6 +10,7 @@ from ._flag_scope import clear_trace_data, dump_trace_data, flag_scope
 from ._from_fx import graph_from_fx
 from ._graph import Frame, Graph, Node, Value, shared_calls
 from ._graph_json import graph_from_json, graph_to_json
+from ._graph_like import as_graph, as_program
 from ._lower import Lowering, Precision, lower
 from ._optimize import optimize
 from ._original import Original
@@ -43,6 +44,8 @@ __all__ = [
     "TraceError",
     "Value",
     "ViewError",
+    "as_graph",
+    "as_program",
     "check_trace",
     "clear_trace_data",
     "default_limit",

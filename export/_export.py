@@ -17,9 +17,11 @@ from ._by_value import find_by_value
 from ._calls import ModuleCall, Port, Sides
 from ._errors import ExportError, reason
 from ._from_onnx import graph_from_onnx
+from ._infer import infer_types
 from ._names import Names
 from ._operators import model_operators
 from ._original import Original
+from ._process_state import kept_process_state
 from ._program import Program
 from ._quiet import quiet
 from ._trace import Seen, SeenCall, leaf_paths, observe, remember
@@ -33,6 +35,7 @@ _STRATEGIES = {  # by the name of torch.onnx's class
 Signatures = Mapping[tuple[str, int], ModuleCallSignature]
 
 
+@kept_process_state()
 def export(
     model: nn.Module,
     args: Sequence[Any] = (),
@@ -71,6 +74,7 @@ def export(
         translated = _torch_onnx_export(exported, dynamic_shapes)
     decomposed = translated.exported_program
     onnx_model = translated.model
+    infer_types(onnx_model)
     graph = graph_from_onnx(onnx_model)
     names = Names(exported, decomposed, graph)
     followed = {("", 0): _root_sides(seen, exported, names)}

@@ -18,6 +18,7 @@ _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _STACK = "pkg.torch.onnx.stack_trace"
 _NOWHERE = "_empty_nn_module_stack_from_metadata_hook"  # what torch.export calls the place of its own shape queries
 _LONGEST_LIST = 2**14  # characters; parsed, each may take a hundred bytes
+_MOST_NUMBERS = 8  # of a constant, that are shown
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -52,7 +53,15 @@ def value_of(value: ir.Value) -> Value:
         value.name or "",
         None if dtype is None else dtype_name(dtype),
         None if shape is None else tuple(_dim(dim) for dim in shape),
+        None if value.const_value is None else _content(value.const_value),
     )
+
+
+def _content(tensor: ir.TensorProtocol) -> Any:
+    """The numbers of a small tensor as Python has them; None for a larger one, and for texts."""
+    if tensor.size > _MOST_NUMBERS or tensor.dtype == ir.DataType.STRING:
+        return None
+    return tensor.numpy().tolist()
 
 
 def dtype_name(dtype: ir.DataType) -> str:
@@ -123,9 +132,8 @@ def _source(node: ir.Node) -> str | None:
 def _attribute(attr: ir.Attr) -> Any:
     if attr.type in (ir.AttributeType.TENSOR, ir.AttributeType.SPARSE_TENSOR):
         tensor = attr.as_tensor()
-        if tensor.size <= 8 and tensor.dtype != ir.DataType.STRING:
-            return tensor.numpy().tolist()
-        return f"<{dtype_name(tensor.dtype)}{list(tensor.shape)}>"
+        held = _content(tensor)
+        return f"<{dtype_name(tensor.dtype)}{list(tensor.shape)}>" if held is None else held
     if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
         return f"<graph of {len(list(attr.as_graph()))} nodes>" if attr.type == ir.AttributeType.GRAPH else "<graphs>"
     value = attr.value

@@ -27,11 +27,14 @@ class Value:
         name: unique in its graph.
         dtype: as numpy and torch write it (`"float32"`); None if not known.
         shape: its dimensions; None if not known.
+        content: the numbers of a constant with eight elements at most, as nested lists of Python numbers, or the number
+            of one without dimensions; None for all else.
     """
 
     name: str
     dtype: str | None = None
     shape: tuple[Dim, ...] | None = None
+    content: Any = field(default=None, compare=False)  # NaN is equal to nothing, itself included
 
     def __str__(self) -> str:
         dims = "?" if self.shape is None else ", ".join("?" if dim is None else str(dim) for dim in self.shape)

@@ -19,7 +19,7 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
         "outputs": graph.outputs,
         "constants": graph.constants,
         "nodes": [_packed(node) for node in graph.nodes],
-        "values": [[value.name, value.dtype, value.shape] for value in graph.values.values()],
+        "values": [_packed_value(value) for value in graph.values.values()],
         "functions": {name: graph_to_json(function) for name, function in graph.functions.items()},
     }
 
@@ -30,7 +30,7 @@ def graph_from_json(found: Mapping[str, Any]) -> Graph:
     Raises:
         KeyError, TypeError, ValueError: it is none.
     """
-    values = [Value(_text(name), _told(dtype), _dims(shape)) for name, dtype, shape in found["values"]]
+    values = [_value(*item) for item in found["values"]]
     return Graph(
         name=_text(found["name"]),
         inputs=_texts(found["inputs"]),
@@ -40,6 +40,15 @@ def graph_from_json(found: Mapping[str, Any]) -> Graph:
         values={value.name: value for value in values},
         functions={name: graph_from_json(function) for name, function in found["functions"].items()},
     )
+
+
+def _packed_value(value: Value) -> list[Any]:
+    found = [value.name, value.dtype, value.shape]
+    return found if value.content is None else [*found, _plain(value.content)]
+
+
+def _value(name: Any, dtype: Any, shape: Any, content: Any = None) -> Value:
+    return Value(_text(name), _told(dtype), _dims(shape), _attribute(content))
 
 
 def _packed(node: Node) -> dict[str, Any]:

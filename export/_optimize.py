@@ -3,28 +3,33 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, overload
 
+import onnx
 import onnx_ir as ir
 
 from filch.steal import FilchError
 
 from ._errors import PassError, reason
 from ._graph import Graph
+from ._graph_like import as_program
 from ._program import Program, follow_changes
 from .passes import Pass, PassContext, default_passes
 from .passes._instrument import tell
 from .passes._registry import find_passes
 
+Passes = Sequence[str | Pass | ir.passes.PassBase | Callable[[Program], Any]]
 
-def optimize(
-    program: Program,
-    passes: Sequence[str | Pass | ir.passes.PassBase | Callable[[Program], Any]] | None = None,
-) -> Program:
+
+@overload
+def optimize(program: Program | ir.Model | onnx.ModelProto, passes: Passes | None = None) -> Program: ...
+@overload
+def optimize(program: Graph, passes: Passes | None = None) -> Graph: ...
+def optimize(program: Program | Graph | ir.Model | onnx.ModelProto, passes: Passes | None = None) -> Program | Graph:
     """Optimise a program, one pass after the other; what looks on is up to the `PassContext` that it runs in, if any.
 
     Args:
-        program: as `export` returns it; it stays as it is.
+        program: as `export` returns it, an ONNX model, or a graph that was read from one; it stays as it is.
         passes: names of `filch.export.passes.pass_names()`, passes of onnx-ir's, or functions that take a `Program`
             whose model is a copy for them to change, and return it, or the model alone. The copy shares the weights:
             they put others in their places, and write into none. They keep the graph's inputs and outputs, and the
@@ -32,12 +37,18 @@ def optimize(
             constants folded, patterns rewritten.
 
     Returns:
-        the optimised program. A value of a module call that is no longer in the graph is resolved as folded to a
-        constant, or as fused into the node that is named.
+        the optimised program; for a graph, the optimised graph. A value of a module call that is no longer in the graph
+        is resolved as folded to a constant, or as fused into the node that is named.
 
     Raises:
         PassError: there is no such pass, or one fails; then the error says which one, and its cause is the reason.
+        ProgramError: `program` is none of these.
     """
+    made = _optimized(as_program(program), passes)
+    return replace(made.graph, name=program.name) if isinstance(program, Graph) else made
+
+
+def _optimized(program: Program, passes: Passes | None) -> Program:
     steps = find_passes(default_passes() if passes is None else passes)
     context = PassContext.current()
     ahead = context.instruments if context is not None else ()

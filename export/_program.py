@@ -78,6 +78,10 @@ class Program:
         known = self.model_type.rpartition(":")[2].rpartition(".")[2]
         return replace(graph, name=known) if known and graph.name == _ANY else graph
 
+    def __str__(self) -> str:
+        """The graph as text, a line a node (see `Graph.text`)."""
+        return str(self.graph)
+
     @cached_property
     def is_foreign(self) -> bool:
         """Whether the module calls are not known, so that values can only be mapped by inference."""

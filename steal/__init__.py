@@ -18,6 +18,7 @@ from ._recover import recover
 from ._scratch import Scratch
 from ._statistics import Statistics, statistics
 from ._steal import Capture, is_stealing, steal_append, steal_forward
+from ._string_type import string_type
 from ._structure import Foreign, Skipped, left_out, structure, tensors
 from ._untrusted import open_companion, open_untrusted, parse_json, read_untrusted
 from ._watch import NonFinite
@@ -55,6 +56,7 @@ __all__ = [
     "statistics",
     "steal_append",
     "steal_forward",
+    "string_type",
     "structure",
     "tensors",
     "write_output",

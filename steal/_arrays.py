@@ -13,6 +13,14 @@ from ._foreign import Spec
 
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.uint16, np.uint16)}
 _RAW = "SUMm"  # strings and times, held as their bytes
+_LONG = frozenset("gG")  # the codes of longdouble and clongdouble, which torch lacks: held as their bytes, too
+# Types of ml_dtypes that torch lacks or has no arithmetic for, and the narrowest types that hold their numbers.
+_WIDER = {
+    **dict.fromkeys(("int2", "int4"), np.dtype(np.int8)),
+    **dict.fromkeys(("uint2", "uint4"), np.dtype(np.uint8)),
+    **dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), np.dtype(np.float16)),
+    **dict.fromkeys(("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"), np.dtype(np.float16)),
+}
 _STORED = re.compile(r"[<>|][SUMmiufcb]\d+(\[\w+\])?")  # what `"dtype"` may say: nothing with objects in it
 
 
@@ -33,11 +41,13 @@ def array_form(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | str:
         extra["order"] = "F"
     if exact and not (extra.get("scalar") or value.flags.writeable):
         extra["readonly"] = True
-    if dtype.kind in _RAW and dtype.itemsize:
+    if _is_raw(dtype) and dtype.itemsize:
         raw = plain.reshape(-1).view(np.uint8) if plain.size else np.zeros(0, np.uint8)
         return torch.from_numpy(raw.reshape(*plain.shape, dtype.itemsize)), extra | {"dtype": dtype.str}
     if dtype.type.__module__ == "ml_dtypes":
         narrow = dtype_of(dtype.name)
+        if narrow is None and dtype.name in _WIDER:
+            return torch.from_numpy(plain.astype(_WIDER[dtype.name])), extra | {"dtype": dtype.name}
         if narrow is None:
             return f"torch has no dtype {dtype}"
         return torch.from_numpy(plain.view(_BITS[dtype.itemsize][1])).view(narrow), extra
@@ -47,6 +57,11 @@ def array_form(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | str:
         return torch.from_numpy(plain), extra
     except (TypeError, ValueError):
         return f"torch has no dtype {dtype}"
+
+
+def _is_raw(dtype: "np.dtype[Any]") -> bool:
+    """Whether numbers of this type are held as their bytes."""
+    return dtype.kind in _RAW or dtype.char in _LONG
 
 
 def _contiguous(value: Any) -> Any:
@@ -92,10 +107,13 @@ def array_of(tensor: torch.Tensor, spec: Spec, copies: Callable[[int], None]) ->
 
 
 def _under(array: Any, name: str, copies: Callable[[int], None]) -> Any:
+    if name in _WIDER and array.dtype == _WIDER[name]:
+        copies(array.nbytes)
+        return array.astype(getattr(ml_dtypes, name))
     if not _STORED.fullmatch(name):
         raise ValueError(f"{name!r} is no dtype of an array")
     dtype = np.dtype(name)
-    if dtype.kind in _RAW:
+    if _is_raw(dtype):
         if array.dtype != np.uint8 or array.shape[-1] != dtype.itemsize:
             raise ValueError(f"{array.dtype}{list(array.shape)} does not hold {dtype}")
         return array.view(dtype)[..., 0]

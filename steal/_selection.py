@@ -25,7 +25,8 @@ def select(
             that what lies below it carries its own path; several without names are called by their index.
         submodules: take all modules below the given ones too.
         include: patterns over names; submodules that match one are taken. `*` stands for any part of one step of the
-            path, `?` for one character of it, `**` for any number of steps.
+            path, `?` for one character of it, `[02]`, `[0-3]` and `[!0]` for one of some characters (as in `fnmatch`),
+            `**` for any number of steps.
         exclude: patterns over names; submodules that match one are left out.
 
     Raises:
@@ -93,7 +94,7 @@ def _add(chosen: dict[str, nn.Module], name: str, module: nn.Module) -> None:
 
 
 def patterns(given: str | Iterable[str] | None) -> dict[str, re.Pattern[str]]:
-    """What patterns over dotted names match: `*` any part of one step, `?` one character, `**` any steps."""
+    """What patterns over dotted names match: `*`, `?` and `[02]` within one step, `**` any number of steps."""
     if given is None:
         return {}
     listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
@@ -107,10 +108,27 @@ def matching(patterns: dict[str, re.Pattern[str]], name: str) -> set[str]:
     return {pattern for pattern, regex in patterns.items() if regex.fullmatch(name)}
 
 
+_STEPS = {"**.": r"(?:.*\.)?", "**": ".*", "*": "[^.]*", "?": "[^.]"}
+_CLASS = r"\[!?\]?[^]]*\]"  # as in `fnmatch`: a `]` that comes first is one of the characters
+_IN_CLASS = re.compile(r"([\\\[\]^&~|])")  # what means something else in a class of `re`
+
+
 def _regex(pattern: str) -> re.Pattern[str]:
-    steps = {"**.": r"(?:.*\.)?", "**": ".*", "*": "[^.]*", "?": "[^.]"}
-    parts = re.split(r"(\*\*\.|\*\*|\*|\?)", pattern)
-    return re.compile("".join(steps.get(part, re.escape(part)) for part in parts))
+    parts = re.split(rf"(\*\*\.|\*\*|\*|\?|{_CLASS})", pattern)
+    try:
+        return re.compile("".join(map(_part, parts)))
+    except re.error as error:
+        raise FilchError(f"{pattern!r} is not a pattern over module names: {error}") from error
+
+
+def _part(part: str) -> str:
+    """What a wildcard, a class of characters or plain text is in a regular expression."""
+    if re.fullmatch(_CLASS, part):
+        inner = part[1:-1]
+        negation, inner = ("^", inner[1:]) if inner.startswith("!") else ("", inner)
+        escaped = _IN_CLASS.sub(r"\\\1", inner)
+        return rf"(?!\.)[{negation}{escaped}]"
+    return _STEPS.get(part) or re.escape(part)
 
 
 def _example(given: list[tuple[str, nn.Module]]) -> str:

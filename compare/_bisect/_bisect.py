@@ -10,11 +10,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from filch.export import Precision, Program, fingerprint
+from filch.export import Precision, Program, as_program, fingerprint
 from filch.export.backends import Backend, Switch, Switches
 from filch.steal import Records, restore
 
-from .._compare import as_program, make_engine, time_limit
+from .._compare import make_engine, time_limit
 from .._delta import smallest
 from .._errors import CompareError
 from .._inputs import stolen_calls

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filch.export import Program
+from filch.export import Program, as_program
 from filch.export.backends import Backend, Stage
 from filch.steal import Records, restore
 
-from .._compare import as_program, make_engine, time_limit
+from .._compare import make_engine, time_limit
 from .._errors import CompareError
 from .._inputs import StolenCall, stolen_calls
 from .._limits import Limits

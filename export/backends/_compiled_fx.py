@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from .._errors import BackendError, reason
+from .._process_state import kept_process_state
 from .._quiet import quiet
 from ._held import Holding
 from ._kernels import Call, Lowered, lowering
@@ -93,7 +94,7 @@ class CompiledGraph:
             with quiet(), lowering(given, self._take, backward=bool(options.get("is_backward"))):
                 return compile_fx_inner(given, inputs, **options)
 
-        with quiet(), functorch_config.patch(enable_autograd_cache=False):
+        with quiet(), kept_process_state(), functorch_config.patch(enable_autograd_cache=False):
             return compile_fx(module, list(examples), inner_compile=inner, config_patches=settings)  # type: ignore[return-value]
 
     def _take(self, lowered: Lowered, plain: Call) -> Call:

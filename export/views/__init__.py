@@ -3,6 +3,7 @@
 from ._hidet import ViewerFiles, netron
 from ._plot import plot_graph
 from ._plot_dot import plot_dot
+from ._plot_legend import plot_legend
 from ._registry import draw, get_view, save, view_names
 from ._series import Series
 from ._serve import Served, serve
@@ -19,6 +20,7 @@ __all__ = [
     "netron",
     "plot_dot",
     "plot_graph",
+    "plot_legend",
     "save",
     "serve",
     "view_names",

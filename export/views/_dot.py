@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from filch.steal.text import for_dot
 
@@ -126,7 +127,9 @@ class _Dot:
 
     def _type(self, name: str) -> list[str]:
         value = self._graph.values.get(name)
-        return [str(value)] if value and value.dtype else []
+        if value is None or not value.dtype:
+            return []
+        return [str(value) if value.content is None else f"{value} = {_literal(value.content)}"]
 
     def edges(self) -> Iterator[str]:
         """A line from what makes a value to what reads it; what is read and made by nothing is left out."""
@@ -138,6 +141,13 @@ class _Dot:
         for place, name in enumerate(self._graph.outputs, self._last):
             if name in self._source:
                 yield f"{self._source[name]} -> {place}{_attributes(tooltip=[name])};"
+
+
+def _literal(content: Any) -> str:
+    """The numbers of a constant with the digits that a reader needs: `8`, `[0.5, 1]`."""
+    if isinstance(content, list):
+        return f"[{', '.join(map(_literal, content))}]"
+    return f"{content:g}" if isinstance(content, float) else str(content)
 
 
 def _statement(place: int, title: list[str], facts: list[str], role: str, found: Finding | None) -> str:

@@ -17,7 +17,7 @@ class SvgView:
 
     def draw(self, graph: Graph, suffix: str) -> Drawing:
         """See `View.draw`."""
-        return _picture(dot_text(graph), suffix)
+        return picture(dot_text(graph), suffix)
 
 
 class PngView:
@@ -27,10 +27,10 @@ class PngView:
 
     def draw(self, graph: Graph, suffix: str) -> Drawing:
         """See `View.draw`."""
-        return _picture(dot_text(graph), suffix)
+        return picture(dot_text(graph), suffix)
 
 
-def _picture(text: str, suffix: str) -> Drawing:
+def picture(text: str, suffix: str) -> Drawing:
     """What `dot` makes of it, or the text itself and how to go on."""
     kind = suffix.removeprefix(".")
     command = f"dot -T{kind} FILE.dot -o FILE.{kind}"

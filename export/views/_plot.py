@@ -2,38 +2,43 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from .._errors import ViewError
-from .._graph import Graph
+from .._graph_like import as_graph
 from ._registry import get_view, view_names
 
 
-def plot_graph(graph: Graph, path: str | os.PathLike[str]) -> Path:
+def plot_graph(graph: Any, file_path: str | os.PathLike[str]) -> Path:
     """Draw a graph into a file.
 
     Args:
-        graph: any, with what a comparison found if it has `findings`.
-        path: of the file. `.html` is a page that opens in a browser from disk, without a server and without a network;
-            any other suffix is that of the view that writes such files.
+        graph: a `Graph`, with what a comparison found if it has `findings`, or what has one: a `Program`, an ONNX
+            model, the path of an ONNX file, a `torch.export` or `torch.fx` program.
+        file_path: of the file. `.html` is a page that opens in a browser from disk, without a server and without a
+            network; any other suffix is that of the view that writes such files.
 
     Returns:
         the path of what was written, as `Graph.view` gives it.
 
     Raises:
+        ProgramError: `graph` is none of these, or the file can't be read.
         ViewError: there is no suffix, no view or more than one writes such files, or the disk refuses.
     """
-    suffix = Path(path).suffix
+    suffix = Path(file_path).suffix
     views = {name: suffixes for name in view_names() if (suffixes := _suffixes(name))}
     fitting = ["html"] if suffix in views["html"] else [name for name, suffixes in views.items() if suffix in suffixes]
     if len(fitting) > 1:
         raise ViewError(
-            f"several views write {suffix} files, and {os.fspath(path)!r} does not say which: "
+            f"several views write {suffix} files, and {os.fspath(file_path)!r} does not say which: "
             f"write graph.view({fitting[0]!r}, path), or one of {', '.join(fitting[1:])}"
         )
     if not fitting:
         known = ", ".join(sorted({suffix for suffixes in views.values() for suffix in suffixes}))
-        raise ViewError(f"the suffix of {os.fspath(path)!r} says nothing of how to draw a graph: use one of {known}")
-    return graph.view(fitting[0], path)
+        raise ViewError(
+            f"the suffix of {os.fspath(file_path)!r} says nothing of how to draw a graph: use one of {known}"
+        )
+    return as_graph(graph).view(fitting[0], file_path)
 
 
 def _suffixes(name: str) -> tuple[str, ...]:

@@ -4,42 +4,38 @@ import os
 from pathlib import Path
 from typing import Any
 
-import onnx
-import onnx_ir as ir
-
-from .._errors import ViewError
-from .._from_onnx import graph_from_onnx
-from .._graph import Graph
+from .._graph_like import as_graph
 from ._dot import dot_text
+from ._graphviz import picture
 
 
-def plot_dot(model: Any, path: str | os.PathLike[str] | None = None) -> str:
+class DotText(str):
+    """A drawing in Graphviz's language; a notebook shows it as a picture, if Graphviz is installed."""
+
+    __slots__ = ()
+
+    def _repr_svg_(self) -> str | None:
+        drawing = picture(self, ".svg")
+        return drawing.content.decode() if drawing.suffix == ".svg" else None
+
+
+def plot_dot(model: Any, path: str | os.PathLike[str] | None = None) -> DotText:
     """Draw a graph with Graphviz.
 
     Args:
-        model: a `Graph`, what has one (a `Program`), or an ONNX model (`onnx.ModelProto`, `onnx_ir.Model`), which is
-            not changed.
+        model: a `Graph`, a `Program`, an ONNX model (`onnx.ModelProto`, `onnx_ir.Model`), which is not changed, the
+            path of an ONNX file, a `torch.export` or `torch.fx` program.
         path: of a file to write, too: `.dot`, or `.png` and `.svg`, for which Graphviz has to be installed: if it is
             not, the `.dot` file is written, and the log says how to go on.
 
     Returns:
-        the text in Graphviz's language.
+        the text in Graphviz's language, which notebooks show as a picture where Graphviz is installed.
 
     Raises:
-        ViewError: it is nothing of these, or the file can't be written.
+        ProgramError: it is nothing of these, or the file can't be read.
+        ViewError: the file can't be written.
     """
-    graph = _graph(model)
+    graph = as_graph(model)
     if path is not None:
         graph.view(Path(path).suffix.removeprefix(".") or "dot", path)
-    return dot_text(graph)
-
-
-def _graph(model: Any) -> Graph:
-    if isinstance(model, onnx.ModelProto):
-        return graph_from_onnx(ir.from_proto(model))
-    if isinstance(model, ir.Model):
-        return graph_from_onnx(model)
-    graph = getattr(model, "graph", model)
-    if not isinstance(graph, Graph):
-        raise ViewError(f"a {type(model).__name__} is no graph: give a Graph, a Program or an ONNX model")
-    return graph
+    return DotText(dot_text(graph))

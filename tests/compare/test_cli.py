@@ -181,7 +181,7 @@ BAD = {
         ["check", "export.py:alone"],
         "has to return (model, args[, kwargs[, dynamic_shapes]]), not Scaled",
     ),
-    "no such factory": (["check", "export.py:bad"], "'export.py' has no function 'bad'"),
+    "no such factory": (["check", "export.py:bad"], "'export.py' has no function 'bad'; it has '"),
     "a factory misspelt": (["check", "export.py:god"], "'export.py' has no function 'god'; did you mean 'good'?"),
     "a report below a file": (
         ["check", "export.py:good", "-o", "model.onnx/r.html"],

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -170,3 +171,13 @@ def test_what_differs_between_two_captures_is_named(expected: dict, actual: dict
 def test_nothing_is_not_close_to_nothing() -> None:
     """Two empty captures were never compared."""
     assert not diff(capture(), capture()).close
+
+
+def test_a_wide_table_has_the_whole_names_of_kernels(report: Report) -> None:
+    """So that they can be searched for."""
+    kernel = "extern_kernels.convolution_with_a_name_of_many_letters"
+    row = replace(report.rows[0], stage="compiled", op=kernel)
+    compiled = replace(report, rows=(*report.rows, row))
+
+    assert kernel in compiled.table("dynamo", wide=True)
+    assert kernel in compiled.table(wide=True)

@@ -1,12 +1,14 @@
 """Every tensor that has numbers comes back with its bits; one that has none is recorded with the reason."""
 
+import ml_dtypes
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.masked import MaskedTensor, masked_tensor
 
-from filch.steal import DumpError, Skipped, describe, restore, steal_forward, structure, tensors
+from filch.steal import DumpError, Skipped, describe, restore, steal_append, steal_forward, structure, tensors
 from filch.steal._dtypes import CARRIERS, SHELLS, not_storable
 from filch.steal._structure import decode, encode
 from filch.steal._tensors import parts
@@ -533,3 +535,24 @@ def test_a_tensor_inside_a_transformation_is_skipped():
     torch.func.grad(look)(torch.ones(3, 4))
 
     assert reasons == ["it is inside a transformation of torch.func"] * 4
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(ml_dtypes.int2, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn, ml_dtypes.float6_e3m2fn),
+        *(ml_dtypes.float8_e3m4, np.longdouble, np.clongdouble, np.dtype(np.longdouble).newbyteorder()),
+    ],
+    ids=lambda dtype: np.dtype(dtype).str + np.dtype(dtype).name,
+)
+def test_arrays_of_types_that_torch_lacks_come_back(dtype, tmp_path):
+    """Bit for bit, as arrays and as scalars."""
+    array = np.array([[0, 1], [1, 0]]).astype(dtype)
+    with steal_forward(torch.nn.Identity(), dump_file=tmp_path / "dump.onnx"):
+        steal_append("array", array)
+        steal_append("scalar", array[0, 1])
+    dump = restore(tmp_path / "dump.onnx")
+    found, scalar = dump["array", 0, "V"], dump["scalar", 0, "V"]
+
+    assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+    assert (type(scalar), scalar) == (type(array[0, 1]), array[0, 1])

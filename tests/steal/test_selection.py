@@ -96,10 +96,13 @@ def test_named_modules_may_overlap_with_submodules_of_the_same_names(model):
         (["norm", "layers.1"], ["norm", "layers.1"]),
         ({"norm"}, ["norm"]),
         ("layers.0.mlp", ["layers.0.mlp"]),
+        ("layers.[02].norm", ["layers.0.norm"]),
+        ("layers.[!0].norm", ["layers.1.norm"]),
+        ("layers.[0-9]", ["layers.0", "layers.1"]),
     ],
 )
 def test_include_takes_what_its_patterns_match(model, include, names):
-    """`*` and `?` stay within a step of the path, `**` is any number of steps; the given module is there too."""
+    """`*`, `?` and `[…]` stay within a step of the path, `**` is any number; the given module is there, too."""
     assert _stolen(model, model, include=include) == [*names, ""]
     assert _stolen(model, model, include=include, submodules=True) == [*names, ""]
 
@@ -140,6 +143,8 @@ def test_a_dot_in_a_pattern_is_a_dot():
         ),
         ({"include": "norm"}, "no module is called like 'norm'; names look like 'm.norm'"),
         ({"exclude": "m.nrom", "submodules": True}, "no module is called like 'm.nrom'; names look like 'm.norm'"),
+        ({"include": "m.layers[.]0"}, "no module is called like 'm.layers[.]0'; names look like 'm.norm'"),
+        ({"include": "[b-a]"}, "'[b-a]' is not a pattern over module names: bad character range b-a at position 7"),
         ({"include": 5}, "a pattern is a string like 'decoder.layers.*.mlp', not 5"),
         ({"exclude": ["m.norm", None]}, "a pattern is a string like 'decoder.layers.*.mlp', not None"),
         ({"storage_limit": "1GB"}, "storage_limit is a number of bytes like 2**28, not '1GB'"),

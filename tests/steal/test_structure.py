@@ -298,7 +298,6 @@ SKIPPED = {
     "slice of strings": (slice("a", "b"), "builtins:slice", UNKNOWN),
     "array of objects": (np.array([None]), "numpy:ndarray", UNKNOWN),
     "array of records": (np.zeros(2, [("a", "i4")]), "numpy:ndarray", "torch has no dtype [('a', '<i4')]"),
-    "array of four bits": (np.zeros(2, ml_dtypes.int4), "numpy:ndarray", "torch has no dtype int4"),
 }
 
 

@@ -1,0 +1,72 @@
+"""`plot_legend`: a picture of some words, named as onnx-diagnostic has it."""
+
+import os
+from html import escape
+from pathlib import Path
+
+from .._errors import ViewError
+from ._facts import unicode
+
+_SIDE, _SMALL, _LINE = 200, 10, 1.2  # points: the picture's side, the size of the text at the bottom; lines in sizes
+
+
+class SvgText(str):
+    """A picture as SVG, which notebooks show."""
+
+    __slots__ = ()
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+
+def plot_legend(
+    text: str,
+    text_bottom: str = "",
+    color: str = "green",
+    fontsize: int = 15,
+    path: str | os.PathLike[str] | None = None,
+) -> SvgText:
+    """Draw some words in a coloured box: the picture that stands for an example in a gallery.
+
+    Args:
+        text: the words, in one line or several.
+        text_bottom: small words below the box.
+        color: of the box, as CSS writes colours.
+        fontsize: of the words, in points.
+        path: of an SVG file to write, too.
+
+    Returns:
+        the picture as SVG, 200 points wide and high.
+
+    Raises:
+        ViewError: the file can't be written.
+
+    Source: `onnx_diagnostic.doc.plot_legend`, which draws with matplotlib.
+    """
+    lines, middle = text.split("\n"), _SIDE / 2
+    width = max(map(len, lines)) * fontsize * 0.6 + 2 * fontsize
+    height = len(lines) * fontsize * _LINE + fontsize
+    first = middle - (len(lines) - 1) / 2 * fontsize * _LINE
+    words = "".join(
+        f'<text x="{middle:g}" y="{first + place * fontsize * _LINE:g}" font-size="{fontsize:g}" text-anchor="middle" '
+        f'dominant-baseline="central">{_safe(line)}</text>'
+        for place, line in enumerate(lines)
+    )
+    drawn = SvgText(
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_SIDE}" height="{_SIDE}" font-family="sans-serif">'
+        f'<rect x="{middle - width / 2:g}" y="{middle - height / 2:g}" width="{width:g}" height="{height:g}" '
+        f'fill="{_safe(color)}" fill-opacity="0.5" stroke="black"/>{words}'
+        f'<text x="{_SIDE - _SMALL}" y="{_SIDE - _SMALL}" font-size="{_SMALL}" text-anchor="end">'
+        f"{_safe(text_bottom)}</text></svg>"
+    )
+    if path is not None:
+        try:
+            Path(path).write_text(drawn, "utf-8")
+        except OSError as error:
+            raise ViewError(f"can't write {os.fspath(path)!r}: {error.strerror or error}") from error
+    return drawn
+
+
+def _safe(text: str) -> str:
+    """Text that XML can hold."""
+    return escape(unicode("".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)))

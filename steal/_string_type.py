@@ -1,0 +1,174 @@
+"""`string_type`: any nesting of values in the short codes of onnx-diagnostic, `(T7s2x30,)`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from onnx import helper
+
+from ._arrays import array_form
+from ._children import children
+from ._dtypes import CARRIERS, dtype_name
+from ._structure import type_name
+
+_MOST = 25  # items of a sequence; of a longer one the first stands for all
+_FLOAT4 = 23  # ONNX's number of FLOAT4E2M1, of which torch packs two in a byte
+_COMPLEX = {torch.complex64: 14, torch.complex128: 15}  # ONNX's numbers; a file holds pairs of reals instead
+_NO_NUMBERS = "SUMm"  # kinds of arrays of numpy: texts and times
+_DEEPEST = 100
+
+
+def string_type(value: Any, *, with_shape: bool = False, with_device: bool = False, with_min_max: bool = False) -> str:
+    """Describe `value` in one line of type codes.
+
+    A tensor is `T` and the number of its dtype in `onnx.TensorProto.DataType`, then `r` and its rank or `s` and its
+    shape: `T1r2` or `T1s2x30` for float32. An array of numpy begins with `A`, a fake tensor with `F`. A list is
+    `#2[…,…]`, a dict `dict(key:…)`; other values are the names of their types.
+
+    Args:
+        value: a tensor, or any nesting that holds some, dynamic shapes of `torch.export` included.
+        with_shape: write shapes instead of ranks.
+        with_device: begin a tensor with `C` or `G`, for the CPU and for any other device.
+        with_min_max: add the minimum, maximum and mean of a tensor's numbers that are not NaN, the number of its NaNs,
+            and what numbers are.
+
+    >>> string_type((torch.zeros(2, 30, dtype=torch.int64),), with_shape=True)
+    '(T7s2x30,)'
+
+    Source: `onnx_diagnostic.helpers.string_type`.
+    """
+    return _Coder(with_shape=with_shape, with_device=with_device, with_min_max=with_min_max).of(value, 0)
+
+
+class _Coder:
+    def __init__(self, *, with_shape: bool, with_device: bool, with_min_max: bool) -> None:
+        self._with_shape, self._with_device, self._with_min_max = with_shape, with_device, with_min_max
+
+    def of(self, value: Any, depth: int) -> str:
+        cls = type(value)
+        if depth > _DEEPEST:
+            return "…"
+        if issubclass(cls, torch.Tensor):
+            return self._tensor(value, "F" if cls.__name__ == "FakeTensor" else "T")
+        if issubclass(cls, np.ndarray):
+            return self._array(value)
+        if issubclass(cls, bool | int | float | complex) and cls.__module__ == "builtins":
+            return f"{cls.__name__}={value}" if self._with_min_max else cls.__name__
+        if cls in (str, slice, type(None), torch.SymInt, torch.SymFloat, torch.dtype):
+            return "None" if value is None else cls.__name__
+        if cls.__module__ == torch.export.dynamic_shapes.__name__:
+            return _dimension(value)
+        return self._container(value, depth + 1)
+
+    def _container(self, value: Any, depth: int) -> str:
+        cls = type(value)
+        if cls is tuple:
+            return self._sequence(value, depth, "({})", "({},)")
+        if cls is list:
+            return f"#{len(value)}" + self._sequence(value, depth, "[{}]", "[{}]")
+        if cls in (set, frozenset):
+            return self._sequence(sorted(value, key=repr), depth, "{{{}}}", "{{{}}}")
+        if cls is dict:
+            return self._mapping(value, depth)
+        if layers := _cache_layers(value):
+            keys, values = ([getattr(layer, name) for layer in layers] for name in ("keys", "values"))
+            return f"{cls.__name__}(key_cache={self.of(keys, depth)}, value_cache={self.of(values, depth)})"
+        parts = children(value)
+        name = type_name(cls).rpartition(":")[2].rpartition(".")[2]
+        if parts is None:
+            return name
+        return f"{name}({','.join(f'{key}:{self.of(part, depth)}' for _, key, part in parts[1])})"
+
+    def _sequence(self, items: Any, depth: int, form: str, single: str) -> str:
+        if len(items) < _MOST:
+            return (single if len(items) == 1 else form).format(",".join(self.of(item, depth) for item in items))
+        text = form.format(f"{self.of(items[0], depth)},...")
+        if self._with_min_max and all(isinstance(item, int | float) for item in items):
+            text += f"[{min(items)},{max(items)}:{sum(items) / len(items)}]"
+        return text
+
+    def _mapping(self, value: dict[Any, Any], depth: int) -> str:
+        if not value:
+            return "{}"
+        numbered = all(isinstance(key, int) for key in value)
+        dynamic = numbered and all(isinstance(item, str) or _is_dimension(item) for item in value.values())
+        inner = ",".join(
+            f"{key}:DYN({item})" if dynamic and isinstance(item, str) else f"{key}:{self.of(item, depth)}"
+            for key, item in value.items()
+        )
+        return f"{{{inner}}}" if numbered else f"dict({inner})"
+
+    def _tensor(self, value: torch.Tensor, letter: str) -> str:
+        device = ("C" if value.device.type == "cpu" else "G") if self._with_device and letter == "T" else ""
+        text = f"{device}{letter}{_code(value.dtype)}{self._dims(value.shape)}"
+        return text + self._numbers(value) if self._with_min_max and letter == "T" else text
+
+    def _array(self, value: np.ndarray) -> str:
+        text = f"A{_array_code(value.dtype)}{self._dims(value.shape)}"
+        form = array_form(value, exact=False)
+        has_numbers = not isinstance(form, str) and value.dtype.kind not in _NO_NUMBERS
+        return text + self._numbers(form[0]) if self._with_min_max and has_numbers else text
+
+    def _dims(self, shape: Iterable[int]) -> str:
+        sizes = [*shape]
+        return f"s{'x'.join(map(str, sizes))}" if self._with_shape else f"r{len(sizes)}"
+
+    def _numbers(self, value: torch.Tensor) -> str:
+        if not value.numel():
+            return "[empty]"
+        if not value.dim():
+            return f"={value.item()}"
+        numbers = value.detach()
+        numbers = numbers.abs() if numbers.is_complex() else numbers
+        nan = int(numbers.isnan().sum()) if numbers.is_floating_point() else 0
+        known = numbers[~numbers.isnan()] if nan else numbers
+        if not known.numel():
+            return f"[N{nan}nans]"
+        nans = f"N{nan}nans" if nan else ""
+        wide = known.double()  # torch finds no minimum of the narrow types
+        low, high = (_as_written(end, known.dtype) for end in (wide.min(), wide.max()))
+        return f"[{low},{high}:A{wide.mean().item()}{nans}]"
+
+
+def _as_written(number: torch.Tensor, dtype: torch.dtype) -> Any:
+    return number.to(dtype).item()
+
+
+def _code(dtype: torch.dtype) -> str:
+    """The number of a dtype in ONNX; its name where ONNX has none."""
+    if dtype == torch.float4_e2m1fn_x2:
+        return str(_FLOAT4)
+    if dtype in _COMPLEX:
+        return str(_COMPLEX[dtype])
+    if dtype in CARRIERS and dtype != torch.complex32:
+        return str(CARRIERS[dtype].onnx_type)
+    return dtype_name(dtype)
+
+
+def _array_code(dtype: "np.dtype[Any]") -> str:
+    """Likewise of numpy's and of ml_dtypes'."""
+    try:
+        return str(int(helper.np_dtype_to_tensor_dtype(dtype)))
+    except (KeyError, ValueError):
+        return dtype.name
+
+
+def _is_dimension(value: Any) -> bool:
+    return type(value).__module__ == torch.export.dynamic_shapes.__name__
+
+
+def _dimension(value: Any) -> str:
+    """`Dim(batch)`, `DYNAMIC`, `AUTO`, `STATIC`."""
+    name = getattr(value, "__name__", None)
+    if name is not None:
+        return "DerivedDim" if hasattr(value, "root") else f"Dim({name})"
+    kind = getattr(value, "type", None)
+    return getattr(kind, "name", type(value).__name__)
+
+
+def _cache_layers(value: Any) -> list[Any]:
+    """The layers of a key-value cache of transformers; none of anything else."""
+    layers = getattr(value, "layers", None) if type(value).__name__.endswith("Cache") else None
+    given = list(layers) if isinstance(layers, list | tuple) else []
+    return given if all(hasattr(layer, "keys") and hasattr(layer, "values") for layer in given) else []
