@@ -15,7 +15,7 @@ _BITS = {1: (torch.uint8, np.uint8), 2: (torch.uint16, np.uint16)}
 _RAW = "SUMm"  # strings and times, held as their bytes
 _LONG = frozenset("gG")  # the codes of longdouble and clongdouble, which torch lacks: held as their bytes, too
 # Types of ml_dtypes that torch lacks or has no arithmetic for, and the narrowest types that hold their numbers.
-_WIDER = {
+_WIDER: dict[str, np.dtype[Any]] = {
     **dict.fromkeys(("int2", "int4"), np.dtype(np.int8)),
     **dict.fromkeys(("uint2", "uint4"), np.dtype(np.uint8)),
     **dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), np.dtype(np.float16)),

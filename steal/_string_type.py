@@ -107,8 +107,9 @@ class _Coder:
     def _array(self, value: np.ndarray) -> str:
         text = f"A{_array_code(value.dtype)}{self._dims(value.shape)}"
         form = array_form(value, exact=False)
-        has_numbers = not isinstance(form, str) and value.dtype.kind not in _NO_NUMBERS
-        return text + self._numbers(form[0]) if self._with_min_max and has_numbers else text
+        if not self._with_min_max or isinstance(form, str) or value.dtype.kind in _NO_NUMBERS:
+            return text
+        return text + self._numbers(form[0])
 
     def _dims(self, shape: Iterable[int]) -> str:
         sizes = [*shape]

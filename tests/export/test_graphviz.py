@@ -11,7 +11,7 @@ import pytest
 from hostile import TEXTS, hostile_graph
 from pictures import MODEL, fused_graph, judged_graph, netron_finds
 
-from filch.export import Graph, Node, ViewError
+from filch.export import Graph, Node, ProgramError
 from filch.export.views import draw, plot_dot, save
 from filch.export.views._colours import UNJUDGED
 
@@ -193,7 +193,7 @@ def test_plot_dot_takes_what_holds_a_graph_and_changes_nothing(tmp_path):
 
 def test_plot_dot_says_what_it_takes():
     """In one sentence."""
-    with pytest.raises(ViewError, match="a dict is no graph: give a Graph, a Program or an ONNX model"):
+    with pytest.raises(ProgramError, match="a dict has no graph: give a Graph, a Program, an ONNX model"):
         plot_dot({})
 
 
