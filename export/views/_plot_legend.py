@@ -1,11 +1,11 @@
 """`plot_legend`: a picture of some words, named as onnx-diagnostic has it."""
 
 import os
-from html import escape
 from pathlib import Path
 
+from filch.steal.text import for_html
+
 from .._errors import ViewError
-from ._facts import unicode
 
 _SIDE, _SMALL, _LINE = 200, 10, 1.2  # points: the picture's side, the size of the text at the bottom; lines in sizes
 
@@ -49,15 +49,15 @@ def plot_legend(
     first = middle - (len(lines) - 1) / 2 * fontsize * _LINE
     words = "".join(
         f'<text x="{middle:g}" y="{first + place * fontsize * _LINE:g}" font-size="{fontsize:g}" text-anchor="middle" '
-        f'dominant-baseline="central">{_safe(line)}</text>'
+        f'dominant-baseline="central">{for_html(line)}</text>'
         for place, line in enumerate(lines)
     )
     drawn = SvgText(
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_SIDE}" height="{_SIDE}" font-family="sans-serif">'
         f'<rect x="{middle - width / 2:g}" y="{middle - height / 2:g}" width="{width:g}" height="{height:g}" '
-        f'fill="{_safe(color)}" fill-opacity="0.5" stroke="black"/>{words}'
+        f'fill="{for_html(color)}" fill-opacity="0.5" stroke="black"/>{words}'
         f'<text x="{_SIDE - _SMALL}" y="{_SIDE - _SMALL}" font-size="{_SMALL}" text-anchor="end">'
-        f"{_safe(text_bottom)}</text></svg>"
+        f"{for_html(text_bottom)}</text></svg>"
     )
     if path is not None:
         try:
@@ -65,8 +65,3 @@ def plot_legend(
         except OSError as error:
             raise ViewError(f"can't write {os.fspath(path)!r}: {error.strerror or error}") from error
     return drawn
-
-
-def _safe(text: str) -> str:
-    """Text that XML can hold."""
-    return escape(unicode("".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)))
