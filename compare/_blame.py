@@ -76,7 +76,7 @@ def telling_tolerance(report: Report, row: Row) -> Tolerance | None:
     found = row.difference
     if report.tolerance is not None or row.local is None or found is None or not found.close:
         return report.tolerance
-    return Tolerance(found.error_max / _SHARE, found.scale / _SHARE)
+    return Tolerance(found.error_max / _SHARE, found.scale / _SHARE, found.rms / _SHARE)
 
 
 def _value(report: Report, program: Program, row: Row) -> str | None:

@@ -41,7 +41,8 @@ def cell_of(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
     if not report.close:
         return Cell(labels, "failed", worst, report.headline())
     judged = [row.judged for row in report.rows if row.kind != "constant"]
-    unjudged = f"all close, {judged.count(False)} of {len(judged)} not judged" if not all(judged) else ""
+    without = f"{judged.count(False)} of {len(judged)} values could not"
+    unjudged = "" if all(judged) else f"all that could be judged is close, {without}"
     return Cell(labels, "close", worst, unjudged)
 
 

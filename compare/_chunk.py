@@ -19,8 +19,8 @@ class Measured(NamedTuple):
         absolute: the largest absolute difference.
         largest: the largest expected magnitude.
         relative: the largest relative difference.
-        signal: the sum of the expected squares.
-        noise: the sum of the squared differences.
+        signal: the root of the sum of the expected squares.
+        noise: the root of the sum of the squared differences.
     """
 
     worst: float
@@ -55,7 +55,7 @@ def measure(expected: torch.Tensor, actual: torch.Tensor, beyond: float, within:
     distance, size, quotient = within[:, : e.numel()]
     torch.sub(a, e, out=distance).abs_()
     torch.abs(e, out=size)
-    sums = distance.amax(), size.amax(), torch.dot(size, size), torch.dot(distance, distance)
+    sums = distance.amax(), size.amax(), torch.dot(size, size).sqrt(), torch.dot(distance, distance).sqrt()
     relatives = torch.div(distance, size, out=quotient).amax()
     error = torch.div(distance, size.add_(1), out=quotient)
     found = torch.stack((*sums, relatives, error.amax(), error.sum())).tolist()

@@ -26,7 +26,7 @@ class Explanation:
         inherits: the values within that are off although no node is wrong by itself, one for each node.
         sound: the names of the stages that are sound.
         grows: the row at which the error grows most, where that is by ten times or more; None elsewhere.
-        growth: by how much, relative to the largest numbers of each tensor.
+        growth: by how much, relative to the typical numbers of each tensor (see `Judgement.magnitude`).
         ties: integers that rounding decides.
         suspicious: rows whose own node is off by a little more than rounding.
         unknown: how many values differ and were judged by the tolerance, as float64 does not know them.
@@ -95,7 +95,7 @@ class Explanation:
         worst, level = self.worst, self.worst.local
         few = f", {len(self.suspicious)} of them suspiciously far" if self.suspicious else ""
         return (
-            f"Rounding explains all differences{few}: the largest that a node makes by itself is {level.ratio:.1f} "
+            f"Rounding explains all differences{few}: the largest that a node makes by itself is {times(level.ratio)} "
             f"times its rounding, at {_named(worst)}.{self._unknown()}"
         )
 
@@ -143,7 +143,7 @@ class Explanation:
     def _growth(self) -> str:
         if self.grows is None:
             return ""
-        return f"On its way the error grows most at {_named(self.grows)}: {self.growth:.0f} times."
+        return f"On its way the error grows most at {_named(self.grows)}: {times(self.growth)} times."
 
     def _ties(self) -> str:
         told = [f"{_short(row)} ({row.truth.note})" for row in self.ties if row.truth is not None]
@@ -196,7 +196,7 @@ def _one_each(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def _growing(report: Report) -> tuple[Row | None, float]:
-    """Where the error grows most, relative to the tensors' largest numbers, by a node that is not wrong by itself."""
+    """Where the error grows most, relative to the tensors' typical numbers, by a node that is not wrong by itself."""
     best, most = None, _GROWTH
     for call, stage in dict.fromkeys((row.call, row.stage) for row in report.rows):
         graph = report.graphs.get(stage)
@@ -206,15 +206,18 @@ def _growing(report: Report) -> tuple[Row | None, float]:
         for name, row in rows.items() if graph is not None else ():
             if row.introduced or row.truth is None or row.truth.sound or not _is_number(row.truth) or graph is None:
                 continue
-            before = [_to_scale(rows[read]) for read in graph.producer[name].reads if read in rows]
-            if before and max(before) > 0 and _to_scale(row) / max(before) > most:
-                best, most = row, _to_scale(row) / max(before)
+            before = max(
+                (_relative(rows[read].truth) for read in graph.producer[name].reads if read in rows), default=0
+            )
+            growth = _relative(row.truth) / before if before else 0.0
+            if math.isfinite(growth) and growth > most:
+                best, most = row, growth
     return best, most if best is not None else 0.0
 
 
-def _to_scale(row: Row) -> float:
-    scale = row.difference.scale if row.difference is not None else math.nan
-    return scale if math.isfinite(scale) else 0.0
+def _relative(judgement: Judgement | None) -> float:
+    """How far off a value is, relative to its typical numbers; 0 if that is not known."""
+    return judgement.error / judgement.magnitude if judgement is not None and judgement.magnitude else 0.0
 
 
 def _amount(judgement: Judgement, dtype: str | None) -> str:

@@ -154,7 +154,7 @@ def by_limits(difference: Difference, spread: torch.Tensor | None) -> Judgement:
         return Judgement("wrong", math.inf, math.inf, spread=distance, note=difference.problem or "not finite")
     if not difference.absolute:
         return same(spread)
-    ratio = difference.scale / (difference.tolerance.scale or 1.0)
+    ratio = difference.excess if math.isfinite(difference.excess) else difference.scale
     unstable = distance is not None and 0 < difference.absolute <= 2 * distance
     verdict: Verdict = "rounding" if difference.close else "unstable" if unstable else "wrong"
     return Judgement(verdict, ratio, difference.absolute, spread=distance, note=_BY_TOLERANCE)

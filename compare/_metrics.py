@@ -8,6 +8,7 @@ import torch
 from filch.steal import describe
 
 from ._chunk import Measured, measure, room
+from ._pairs import in_pairs
 from ._tolerance import ANY_ERROR, Tolerance, is_coarser, largest_of, tolerance_for
 
 _UNITS = 16  # in the last place: what the roundings on the way through a model add up to
@@ -16,12 +17,13 @@ _SAMPLE = 2**18  # elements are enough to know a tensor's magnitude
 _MASK = 0.9  # of the lowest number of a type is what a mask holds at least, with what is added to it
 _FIRST = 2**10  # elements tell of most tensors that they are not equal
 _ON_DEVICE = 2**26  # elements at a time on a GPU: few launches, and sums of their squares that float32 holds
+_WITH_SUBNORMALS = frozenset({torch.float16, torch.complex32})  # no processor flushes theirs to 0
 _CHUNK = 2**18  # elements at a time: they stay in the processor's cache, and are enough for all of its threads
 
 
 MEASURES = (
-    *("error_max", "error_mean", "absolute", "relative", "scale", "snr"),
-    *("mismatched", "nonfinite", "overflowed", "clipped", "count"),
+    *("error_max", "error_mean", "absolute", "relative", "scale", "rms", "snr"),
+    *("mismatched", "nonfinite", "overflowed", "clipped", "zeroed", "count"),
 )
 
 
@@ -31,7 +33,7 @@ class Difference:
 
     Attributes:
         close: whether they count as the same: shapes and dtypes are equal, NaNs and infinities stand in the same
-            places, and both limits of the tolerance hold.
+            places, and all limits of the tolerance hold.
         problem: why they can't be compared number by number (shapes, dtypes, a missing value), or None.
         error_max: the largest harmonic error `|a - e| / (|e| + 1)`, half the harmonic mean of absolute and relative
             error (source: hidet's correctness report); inf where one side is not finite and the other is anything else.
@@ -39,13 +41,15 @@ class Difference:
         absolute: the largest absolute difference.
         relative: the largest relative difference, over the elements whose expected value is not 0.
         scale: the largest absolute difference relative to the largest expected magnitude.
-        snr: the signal-to-noise ratio in decibel, 10 log10(sum e² / sum (a - e)²); inf for equal tensors.
+        rms: the root mean square of the difference relative to that of the expected tensor.
+        snr: the same in decibel, as the signal-to-noise ratio -20 log10(rms); inf for equal tensors.
         mismatched: elements whose error is over the harmonic limit and more than rounding (for exact dtypes: that
             differ).
         nonfinite: elements of which one is NaN or infinite and the other is not the same.
         overflowed: elements that are NaN or infinite and should be a finite number.
         clipped: elements that stand at the end of what their type can hold, while they should be beyond it: of a
             floating-point type coarser than expected, or of the integers that they were quantised to.
+        zeroed: elements that are 0 and should not be.
         count: elements.
         index: where the largest error is.
         tolerance: the limits that were applied.
@@ -58,11 +62,13 @@ class Difference:
     absolute: float = math.nan
     relative: float = math.nan
     scale: float = math.nan
+    rms: float = math.nan
     snr: float = math.nan
     mismatched: int = 0
     nonfinite: int = 0
     overflowed: int = 0
     clipped: int = 0
+    zeroed: int = 0
     count: int = 0
     index: tuple[int, ...] = ()
     tolerance: Tolerance = Tolerance(0.0, 0.0)
@@ -72,19 +78,46 @@ class Difference:
         """All that was measured, by name."""
         return {name: getattr(self, name) for name in MEASURES}
 
+    @property
+    def excess(self) -> float:
+        """How many times its limit a measure is, at the most; inf if a limit of 0 does not hold."""
+        return max(map(_times, self._measured, self._limits))
+
     def __str__(self) -> str:
+        """The measures as a sentence; of those over their limits, the one that is over it most comes first."""
         if self.problem:
             return self.problem
+        harmonic, scale, rms = map(_times, self._measured, self._limits)
+        harmonic *= self.mismatched > 0  # else rounding explains it
         where = f" at index {list(self.index)}" if self.index else ""
-        parts = [
-            f"{self.mismatched} of {self.count} elements differ",
-            f"greatest error {self.error_max:.1e}{where}{_allowed(self.tolerance.harmonic)}",
-            f"absolute {self.absolute:.1e}, relative to the tensor's scale {self.scale:.1e}",
-        ]
-        if self.tolerance.harmonic == ANY_ERROR or self.scale > self.tolerance.scale:
-            parts[-1] += _allowed(self.tolerance.scale)
-        counts = {"NaN or inf on one side": self.nonfinite, "overflowed": self.overflowed, "clipped": self.clipped}
-        return "; ".join([*parts, *(f"{count} {what}" for what, count in counts.items() if count)])
+        differ = f"{self.mismatched} of {self.count} elements differ"
+        error = f"greatest error {self.error_max:.1e}{where}{_allowed(self.tolerance.harmonic)}"
+        told = f"absolute {self.absolute:.1e}, relative to the tensor's scale {self.scale:.1e}"
+        if scale > 1 or self.tolerance.harmonic == ANY_ERROR:
+            told += _allowed(self.tolerance.scale)
+        parts = [(harmonic, f"{differ}; {error}"), (scale, told)]
+        if rms > 1 and self.tolerance.rms:
+            told = f"root mean square {self.rms:.1e} relative to the tensor's{_allowed(self.tolerance.rms)}"
+            parts.append((rms, told))
+        if not self.close:
+            parts.sort(key=lambda part: -max(part[0], 1))
+        odd = [f"{self.nonfinite} NaN or inf on one side"] if self.nonfinite else []
+        counts = {"overflowed": self.overflowed, "clipped": self.clipped, "became 0": self.zeroed}
+        return "; ".join(
+            [*odd, *(text for _, text in parts), *(f"{count} {what}" for what, count in counts.items() if count)]
+        )
+
+    @property
+    def _measured(self) -> tuple[float, float, float]:
+        return self.error_max, self.scale, self.rms
+
+    @property
+    def _limits(self) -> tuple[float, float, float]:
+        return self.tolerance.harmonic, self.tolerance.scale, self.tolerance.rms
+
+
+def _times(measured: float, limit: float) -> float:
+    return measured / limit if limit else math.inf if measured else 0.0
 
 
 def _allowed(limit: float) -> str:
@@ -102,7 +135,8 @@ def compare_tensors(
     """Measure how far `actual` is from `expected`.
 
     Nothing broadcasts, no dtype is promoted, NaN is equal to NaN alone and an infinity to itself. Differences are taken
-    in a type that holds them: float32 and below in float64, integers by equality.
+    in a type that holds them: float32 and below in float64, integers by equality. Complex numbers are compared as pairs
+    of real ones, in one dimension more.
 
     Args:
         expected: the reference; None if there is none.
@@ -110,7 +144,9 @@ def compare_tensors(
         tolerance: see `tolerance_for`.
         magnitude: the magnitude of what went into the elements that differ, if it is larger than theirs (see
             `typical_magnitude`). Differences of up to 16 units in the last place of it are rounding, however small the
-            element that has them (but no more than the harmonic limit of it: tolerance 0 asks for equality).
+            element that has them (but no more than the harmonic limit of it: tolerance 0 asks for equality). So are
+            differences under the dtype's smallest normal number, as processors may flush such to 0; float16 has its
+            smallest number instead, as its subnormal numbers are in use.
         lower_precision: let `actual` be of a coarser floating-point type than `expected`: the numbers are compared, and
             the coarser type says how far they may be apart. What is near the lowest number of the one type (masks are)
             and near that of the other, or -inf, is the same.
@@ -128,6 +164,7 @@ def compare_tensors(
     expected = expected.to(actual.device)  # where it was computed, it is measured
     if lowered:
         expected, actual = _in_one_type(expected, actual)
+    expected, actual = in_pairs(expected), in_pairs(actual)
     e, a = _flat(expected), _flat(actual)
     if torch.equal(e[:_FIRST], a[:_FIRST]) and torch.equal(e, a):  # a NaN is not, here, and is looked at more closely
         return _no_difference(expected.numel(), limits)
@@ -135,14 +172,17 @@ def compare_tensors(
     totals = _Totals(largest_of(dtype), room(step, a.device))
     for start in range(0, e.numel(), step):
         totals.add(e[start : start + step], a[start : start + step], start)
-    rounding, mismatched = 0.0, 0
-    if totals.worst > limits.harmonic or totals.scale > limits.scale:
+    rounding, mismatched, rms = 0.0, 0, totals.rms
+    if totals.worst > limits.harmonic or totals.scale > limits.scale or rms > limits.rms:
         rounding = _rounding(dtype, max(typical_magnitude(e[e != a]), magnitude), limits)
-        chunks = zip(torch.split(e, _CHUNK), torch.split(a, _CHUNK), strict=True)
-        mismatched = sum(_mismatched(*pair, limits.harmonic, rounding) for pair in chunks)
+        mismatched, noise = _beyond_rounding(e, a, limits.harmonic, rounding)
+        rms = _quotient(noise, totals.signal)
     in_scale = totals.scale <= limits.scale or totals.absolute <= rounding
     return totals.difference(
-        close=not mismatched and in_scale, mismatched=mismatched, limits=limits, shape=tuple(expected.shape)
+        close=not mismatched and in_scale and rms <= limits.rms,
+        mismatched=mismatched,
+        limits=limits,
+        shape=tuple(expected.shape),
     )
 
 
@@ -180,6 +220,7 @@ def _no_difference(count: int, limits: Tolerance) -> Difference:
         absolute=0.0,
         relative=0.0,
         scale=0.0,
+        rms=0.0,
         snr=math.inf,
         count=count,
         tolerance=limits,
@@ -190,7 +231,9 @@ def _rounding(dtype: torch.dtype, largest: float, limits: Tolerance) -> float:
     """The absolute difference that rounding explains, where the largest number is `largest`."""
     if dtype.itemsize == 1 or not (dtype.is_floating_point or dtype.is_complex):
         return 0.0  # 16 units of a float8 are more than its whole range
-    return min(_UNITS * torch.finfo(dtype).eps, limits.harmonic) * largest
+    kind = torch.finfo(dtype)
+    subnormal = (kind.smallest_normal * (kind.eps if dtype in _WITH_SUBNORMALS else 1)) if limits.harmonic else 0.0
+    return max(min(_UNITS * kind.eps, limits.harmonic) * largest, subnormal)
 
 
 def typical_magnitude(tensor: torch.Tensor) -> float:
@@ -228,13 +271,18 @@ class _Totals:
         self._overflowed = self._clipped = 0
         self.worst, self._where = -1.0, 0
         self.absolute = self.largest = 0.0
-        self._sum = self._relative = self._signal = self._noise = 0.0
-        self._nonfinite = self._count = 0
+        self._sum = self._relative = self.signal = self._noise = 0.0
+        self._nonfinite = self._zeroed = self._count = 0
 
     @property
     def scale(self) -> float:
         """The largest absolute difference relative to the largest expected magnitude."""
-        return self.absolute / self.largest if self.largest else (math.inf if self.absolute else 0.0)
+        return _quotient(self.absolute, self.largest)
+
+    @property
+    def rms(self) -> float:
+        """The root mean square of the difference relative to that of the expected tensor."""
+        return _quotient(self._noise, self.signal)
 
     def add(self, expected: torch.Tensor, actual: torch.Tensor, start: int) -> None:
         """Add a chunk whose first element is that of index `start`."""
@@ -247,13 +295,15 @@ class _Totals:
         self.absolute = max(self.absolute, measured.absolute)
         self.largest = max(self.largest, measured.largest)
         self._relative = max(self._relative, measured.relative)
-        self._signal += measured.signal
-        self._noise += measured.noise
+        self.signal = math.hypot(self.signal, measured.signal)
+        self._noise = math.hypot(self._noise, measured.noise)
         self._nonfinite += odd
         if odd or measured.largest > self._most:  # nothing else can have overflowed or be clipped
             overflowed, clipped = _beyond(expected, actual, self._most)
             self._overflowed += overflowed
             self._clipped += clipped
+        if odd or measured.relative >= 1:  # it is of an element that becomes 0
+            self._zeroed += _zeroed(expected, actual)
         self._count += expected.numel()
 
     def difference(self, *, close: bool, mismatched: int, limits: Tolerance, shape: tuple[int, ...]) -> Difference:
@@ -264,11 +314,13 @@ class _Totals:
             absolute=self.absolute,
             relative=self._relative,
             scale=self.scale,
-            snr=_decibel(self._signal, self._noise),
+            rms=self.rms,
+            snr=_decibel(self.rms),
             mismatched=mismatched,
             nonfinite=self._nonfinite,
             overflowed=self._overflowed,
             clipped=self._clipped,
+            zeroed=self._zeroed,
             count=self._count,
             index=_unravel(self._where, shape),
             tolerance=limits,
@@ -282,19 +334,37 @@ def _measured_wide(expected: torch.Tensor, actual: torch.Tensor) -> tuple[Measur
     worst, where = error.max(dim=0)
     # Nothing is relative to 0, and what is not finite is counted apart.
     relative = (distance / size).nan_to_num_(nan=0.0, posinf=0.0).max()
-    sums = error.sum(), distance.max(), size.max(), relative, size.square().sum(), distance.square().sum()
-    return Measured(float(worst), int(where), *map(float, sums)), odd
+    sums = error.sum(), distance.max(), size.max(), relative
+    return Measured(float(worst), int(where), *map(float, sums), _norm(size), _norm(distance)), odd
 
 
-def _decibel(signal: float, noise: float) -> float:
-    if not noise:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal and math.isfinite(noise) else -math.inf
+def _norm(sizes: torch.Tensor) -> float:
+    """The root of the sum of the squares of numbers from 0 on, whose squares may leave float64's range."""
+    largest = float(sizes.max())
+    return largest * float((sizes / largest).norm()) if 0 < largest < math.inf else largest
 
 
-def _mismatched(expected: torch.Tensor, actual: torch.Tensor, harmonic: float, rounding: float) -> int:
-    distance, size, _ = _distances(expected, actual)
-    return int(((distance / (size + 1) > harmonic) & (distance > rounding)).sum())
+def _quotient(part: float, whole: float) -> float:
+    return part / whole if whole else (math.inf if part else 0.0)
+
+
+def _decibel(rms: float) -> float:
+    return -20 * math.log10(rms) if 0 < rms < math.inf else -math.inf if rms else math.inf
+
+
+def _beyond_rounding(e: torch.Tensor, a: torch.Tensor, harmonic: float, rounding: float) -> tuple[int, float]:
+    """How many elements are over the harmonic limit, and the norm of all differences, rounding left out of both."""
+    count, noise = 0, 0.0
+    for chunks in zip(torch.split(e, _CHUNK), torch.split(a, _CHUNK), strict=True):
+        distance, size, _ = _distances(*chunks)
+        beyond = distance > rounding
+        count += int(((distance / (size + 1) > harmonic) & beyond).sum())
+        noise = math.hypot(noise, _norm(torch.where(beyond, distance, 0.0)))
+    return count, noise
+
+
+def _zeroed(expected: torch.Tensor, actual: torch.Tensor) -> int:
+    return int(((expected.double() != 0) & (actual.double() == 0)).sum())
 
 
 def _distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
@@ -303,14 +373,13 @@ def _distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tens
     Where both are the same NaN or infinity, the distance is 0; where only one is, it is infinite. The size of what is
     not finite is 0, so that it can't hide another element in a sum or a quotient.
     """
-    if not (expected.dtype.is_floating_point or expected.dtype.is_complex):
+    if not expected.dtype.is_floating_point:
         return _integer_distances(expected, actual)
-    wide = torch.complex128 if expected.dtype.is_complex else torch.float64
-    e, a = expected.to(wide), actual.to(wide)
+    e, a = expected.double(), actual.double()
     distance, size = (a - e).abs(), e.abs()
     if math.isfinite(float(distance.sum())):  # neither side has a NaN or an infinity: by far the usual case
         return distance, size, 0
-    same = _same(e, a) if wide == torch.float64 else _same(e.real, a.real) & _same(e.imag, a.imag)
+    same = (e == a) | (e.isnan() & a.isnan())
     odd = ~same & ~(torch.isfinite(a) & torch.isfinite(e))
     distance = torch.where(same, 0.0, torch.where(odd, math.inf, distance))
     return distance, torch.where(size.isfinite(), size, 0.0), int(odd.sum())
@@ -318,8 +387,7 @@ def _distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tens
 
 def _beyond(expected: torch.Tensor, actual: torch.Tensor, most: float) -> tuple[int, int]:
     """How many elements overflowed, and how many were clipped to `most`."""
-    wide = torch.complex128 if expected.dtype.is_complex else torch.float64
-    e, a = expected.to(wide), actual.to(wide)
+    e, a = expected.double(), actual.double()
     overflowed, clipped = e.isfinite() & ~a.isfinite(), (a.abs() == most) & (e.abs() > most)
     return int(overflowed.sum()), int(clipped.sum())
 
@@ -330,10 +398,6 @@ def _integer_distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[to
     e, a = expected.to(torch.float64), actual.to(torch.float64)
     # Differences of large integers may round to 0 in float64; they differ all the same.
     return torch.where(same, 0.0, (a - e).abs().clamp_(min=1.0)), e.abs(), 0
-
-
-def _same(e: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-    return (e == a) | (e.isnan() & a.isnan())
 
 
 def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -343,6 +343,7 @@ _PRECISION_COLUMNS: dict[str, Callable[..., object]] = {
     "SNR (dB)": _decibels,
     "overflowed": _count("overflowed"),
     "clipped": _count("clipped"),
+    "zeroed": _count("zeroed"),
     "attention": _arrow,
 }
 _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
@@ -363,11 +364,13 @@ _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
     "absolute": _measure("absolute"),
     "relative": _measure("relative"),
     "to scale": _measure("scale"),
+    "rms": _measure("rms"),
     "SNR (dB)": _decibels,
     "differ": _measure("mismatched"),
     "not finite": _measure("nonfinite"),
     "overflowed": _measure("overflowed"),
     "clipped": _measure("clipped"),
+    "zeroed": _measure("zeroed"),
     "evidence": lambda row: row.evidence,
     "µs": _microseconds,
     "attention": _arrow,

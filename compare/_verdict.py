@@ -35,10 +35,9 @@ def _of_values(report: Report) -> list[str]:
 
 def _all_close(report: Report) -> str:
     """Not more than was found: what had no reference is not among what is close."""
-    rows = [row for row in report.rows if row.stage == "exported" and row.kind != "output"]
-    without = sum(row.status == "not mapped" for row in rows)
-    return (
-        f"all that could be judged is close, {without} of {len(rows)} exported values could not"
-        if without
-        else "all close"
-    )
+    missing = []
+    for stage in dict.fromkeys(row.stage for row in report.rows):
+        rows = [row for row in report.rows if row.stage == stage and row.kind != "output"]
+        without = sum(not row.judged for row in rows)
+        missing += [f"{without} of {len(rows)} {stage} values"] if without else []
+    return f"all that could be judged is close, {' and '.join(missing)} could not" if missing else "all close"

@@ -17,7 +17,9 @@ _EXACT = 2.0  # units that a number moves if it is only moved: the noise is up t
 _ASTRAY = 64.0  # times what rounding explains on the average: eager itself computes something else
 _SUBNORMAL = {2.0**-11: 2.0**-25}  # half of float16's smallest number, on which models' numbers are rounded
 _TINY = torch.finfo(torch.float64).tiny
-_SAMPLE = 2**14  # elements are enough to know how large they are
+# The smallest normal numbers of float32, bfloat16 and float64 by their units: processors may flush what is less to 0.
+_NORMAL = {2.0**-24: 2.0**-126, 2.0**-8: 2.0**-126, 2.0**-53: _TINY}
+_SAMPLE, _FEW_OF_THEM = 2**14, 2**10  # elements are enough to know how large they are
 _CHUNK = 2**16  # elements at a time
 _FEW, _MANY = 10, 1_000_000
 _GAP, _MASK = 256, 1000  # times as large as the next smaller number, and so large: a mask
@@ -29,14 +31,16 @@ class Judgement:
 
     Attributes:
         verdict: `same` (bit for bit what the model had), `rounding` (up to twice the rounding level), `suspicious` (up
-            to eight times), `wrong` (more, or NaN, or another integer), `unstable` (more, but no more than it changes
-            from run to run).
+            to eight times), `wrong` (more, or another integer, or finite where the model's number is not, or the other
+            way round), `unstable` (more, but no more than it changes from run to run).
         ratio: how many times the rounding level it is off: at the worst element, or on the average, whichever is more.
         error: the largest absolute distance from the truth.
         eager: likewise of what the model had.
         rounding: the largest absolute distance that rounding explains, at the element where `error` is.
         spread: the largest absolute distance between runs; None if it ran once.
         note: what else there is to say: a near-tie.
+        magnitude: how large the number is that `error` is of, or the root mean square of all, masks aside, if that is
+            more; 0 if it was not measured.
     """
 
     verdict: Verdict
@@ -46,6 +50,7 @@ class Judgement:
     rounding: float = 0.0
     spread: float | None = None
     note: str = ""
+    magnitude: float = 0.0
 
     @property
     def sound(self) -> bool:
@@ -139,17 +144,18 @@ def judge(
         None if the model itself is so far from float64 that no rounding explains it, as where its float16 overflows:
         then float64 is not what it computes, and says nothing of the value.
     """
+    if not actual.numel():
+        return same(spread)
     distance = largest_distance(spread)
     if not (actual.is_floating_point() or actual.is_complex()):
         return _of_integers(actual, reference, truth, distance)
     found = _Measured(actual, reference, truth, unit, spread)
-    if found.odd and not (distance and math.isinf(distance)):
-        return Judgement("wrong", math.inf, math.inf, spread=distance, note=f"not finite in {found.odd} elements")
     if distance and math.isinf(distance):
         return Judgement("unstable", math.inf, math.inf, spread=distance, note="not finite in some runs alone")
-    if found.lost:
-        note = f"not infinite in {found.lost} elements, as it should be"
-        return Judgement("wrong", math.inf, math.inf, spread=distance, note=note)
+    if found.odd:
+        return Judgement("wrong", math.inf, math.inf, spread=distance, note=found.odd)
+    if found.unknown:
+        return None
     if found.is_astray(length, sums):
         return None
     largest, typical = found.levels(length, sums)
@@ -165,6 +171,8 @@ def judge(
         eager=found.eager,
         rounding=largest * found.rounding,
         spread=distance,
+        note="" if math.isfinite(ratio) else "further off than a float64 can hold",
+        magnitude=found.magnitude,
     )
 
 
@@ -191,17 +199,17 @@ class _Sum:
 class _Measured:
     """How far a value and its reference are from the truth, in units of what rounding comes to at each element.
 
-    Elements at which the truth is not finite, or which the reference has in common with the value, do not count if they
-    are not finite.
+    Elements that are not finite count for no distance: where the value and the reference have the same NaN or infinity,
+    there is nothing to measure, and where one of them has another, the value is wrong.
 
     Attributes:
         off: of the value.
         was: of the reference.
         moved: of the truth, if what goes into it is moved.
         swung: of the value, in further runs, from itself.
-        odd: elements that are not finite, and should be.
-        lost: elements that should be infinite, as the model had them, and are not.
+        unknown: elements that are finite, but not in float64.
         error: the distance of the value where it is farthest in units.
+        magnitude: see `Judgement`.
         rounding: a unit there.
         farthest: the largest distance of the value.
         eager: the largest distance of the reference.
@@ -222,12 +230,24 @@ class _Measured:
         _, _, value, noisy = self._values
         step = max(1, value.numel() // _SAMPLE)
         self._typical = _typical((noisy[::step] - value[::step]).abs() * self._factor, unit)
+        self._flushed = _NORMAL.get(unit, 0.0)
         self._exact = self._is_exact()
         self.off, self.was, self.moved, self.swung = _Sum(), _Sum(), _Sum(), _Sum()
-        self.odd = self.lost = 0
+        self.unknown = self._infinite = self._not_infinite = self._not_nan = 0
         self.error = self.rounding = self.farthest = self.eager = 0.0
+        self.magnitude = _typical(value[:: max(1, value.numel() // _FEW_OF_THEM)].abs(), 1.0)
         for part in self.parts():
             self._add(part)
+
+    @property
+    def odd(self) -> str:
+        """Where the value is not finite and the reference is, or has another infinity, or the other way round."""
+        counts = {
+            "not finite in {} elements": self._infinite,
+            "not infinite in {} elements, as it should be": self._not_infinite,
+            "a number in {} elements that should be NaN": self._not_nan,
+        }
+        return "; ".join(text.format(count) for text, count in counts.items() if count)
 
     def parts(self) -> Iterator[slice]:
         """Elements at a time: they stay in the processor's cache."""
@@ -260,8 +280,8 @@ class _Measured:
         return torch.nan_to_num_(self._values[2][part].abs(), 0.0, 0.0, 0.0).mul_(self._unit).clamp_(min=self._least)
 
     def _moved(self, part: slice) -> torch.Tensor:
-        moved = (self._values[3][part] - self._values[2][part]).abs_()
-        return torch.nan_to_num_(moved, 0.0, 0.0, 0.0).mul_(self._factor)
+        moved = (self._values[3][part] - self._values[2][part]).abs_().mul_(self._factor)
+        return torch.nan_to_num_(moved, 0.0, 0.0, 0.0)
 
     def _scale(self, part: slice, moved: torch.Tensor | None) -> torch.Tensor:
         own = self._own(part)
@@ -272,35 +292,48 @@ class _Measured:
         _, reference, value, _ = self._values
         for part in self.parts():
             known = value[part]
-            if not bool(((reference[part] == known) | ~known.isfinite()).all()):
+            if not bool(((reference[part].double() == known) | ~known.isfinite()).all()):
                 return False
             if not bool((self._moved(part) <= _EXACT * self._own(part)).all()):
                 return False
         return True
 
     def _add(self, part: slice) -> None:
-        actual, reference, value, _ = (tensor[part] for tensor in self._values)
-        off, was = (actual.double() - value).abs_(), (reference.double() - value).abs_()
+        actual, reference, value, _ = (tensor[part].double() for tensor in self._values)  # float8 does nothing itself
+        off, was = (actual - value).abs_(), (reference - value).abs_()
         farthest, eager = float(off.max()), float(was.max())
         if not math.isfinite(farthest + eager):  # by far the usual case is that it is
-            alike = (actual == reference) | (actual.isnan() & reference.isnan())
-            self.odd += int((~alike & ~actual.isfinite() & value.isfinite()).sum())
-            self.lost += int((~alike & value.isinf() & (reference == value)).sum())  # a mask that is left out, say
-            off, was = (torch.where(tensor.isfinite(), tensor, 0.0) for tensor in (off, was))
+            self._count_odd(actual, reference, value)
+            known = value.isfinite()
+            off, was = (
+                torch.where(known & tensor.isfinite(), distance, 0.0)
+                for tensor, distance in ((actual, off), (reference, was))
+            )
             farthest, eager = float(off.max()), float(was.max())
         self.farthest, self.eager = max(self.farthest, farthest), max(self.eager, eager)
         moved = None if self._exact else self._moved(part)
         scale = self._scale(part, moved)
         per_unit = scale.reciprocal()
+        if self._typical < self._flushed:
+            off, was = (distance.masked_fill_(distance < self._flushed, 0.0) for distance in (off, was))
         if self.off.add(off.mul_(per_unit)):
             place = int(off.argmax())
             self.rounding = float(scale[place])
             self.error = float(off[place]) * self.rounding
+            self.magnitude = max(self.magnitude, abs(float(value[place])))
         self.was.add(was.mul_(per_unit))
         if self._spread is not None:
             self.swung.add(self._spread[part] * per_unit)
         if moved is not None:
             self.moved.add(moved.mul_(per_unit))
+
+    def _count_odd(self, actual: torch.Tensor, reference: torch.Tensor, value: torch.Tensor) -> None:
+        alike = (actual == reference) | (actual.isnan() & reference.isnan())
+        given, own = actual.isfinite(), reference.isfinite()
+        self._infinite += int((~given & own).sum())
+        self._not_infinite += int((~alike & reference.isinf()).sum())  # a mask that is left out, say
+        self._not_nan += int((~alike & reference.isnan()).sum())
+        self.unknown += int((~alike & given & own & ~value.isfinite()).sum())
 
 
 def same(spread: torch.Tensor | None = None) -> Judgement:
@@ -340,10 +373,11 @@ def _typical(moved: torch.Tensor, unit: float) -> float:
     Masks are large numbers that stand apart from scores by some powers of ten with nothing between, and would explain
     any difference in these.
     """
-    sample = moved[moved > 0].sort().values
+    sample = moved[(moved > 0) & moved.isfinite()].sort().values
     if not sample.numel():
         return 0.0
     above, below = sample[1:], sample[:-1]
     gaps = ((above > _GAP * below) & (above > _MASK * unit)).nonzero()
     usual = sample[: 1 + int(gaps[0])] if gaps.numel() else sample
-    return float(usual.square().mean().sqrt())
+    largest = usual[-1]  # squares may leave float64's range
+    return float((usual / largest).square().mean().sqrt() * largest)

@@ -84,16 +84,77 @@ def test_a_mask_does_not_hide_what_is_beside_it() -> None:
     assert judge(wrong, eager, truth, unit=UNIT).verdict == "wrong"
 
 
-@pytest.mark.parametrize("odd", [math.nan, math.inf])
-def test_what_is_not_finite_is_wrong_unless_eager_has_it_too(odd: float) -> None:
-    """An overflow of the model itself is no fault of a backend, and one that the backend avoids neither."""
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_wrong_unless_the_model_has_the_same(odd: float) -> None:
+    """So is a number where the model has none, whatever float64 says, and another infinity."""
     eager, truth = sums()
     over = eager.clone()
     over[0, 0] = odd
+    raised = replace(truth, value=truth.value.masked_fill(~over.isfinite(), odd))
 
-    assert judge(over, eager, truth, unit=UNIT).verdict == "wrong"
-    assert judge(eager, over, truth, unit=UNIT).verdict == "rounding"
-    assert judge(over + 0, over, truth, unit=UNIT).sound
+    for known in (truth, raised):
+        assert judge(over, eager, known, unit=UNIT).verdict == "wrong"
+        assert judge(eager, over, known, unit=UNIT).verdict == "wrong"
+        assert judge(over.where(over.isfinite(), 12345.0), over, known, unit=UNIT).verdict == "wrong"
+        for other in {math.nan, math.inf, -math.inf} - {odd}:
+            assert judge(over.where(over.isfinite(), other), over, known, unit=UNIT).verdict == "wrong"
+        assert judge(over + 0, over, known, unit=UNIT).sound
+
+
+def test_where_float64_alone_is_not_finite_it_does_not_judge() -> None:
+    """The tolerance does: no element is left out of a judgement."""
+    eager, truth = sums()
+    unknown = truth.value.clone()
+    unknown[0, 0] = math.nan
+    wrong = eager.clone()
+    wrong[0, 0] = 12345
+
+    assert judge(wrong, eager, replace(truth, value=unknown), unit=UNIT) is None
+
+
+def test_distances_beyond_the_range_of_float64_are_wrong() -> None:
+    """Between its two ends, and between numbers whose squares it does not hold."""
+    unit = 2.0**-53
+    for value in (torch.finfo(torch.float64).max, 1e200):
+        right = torch.full((4,), value, dtype=torch.float64)
+        truth = Truth(right, right * (1 - 3 * unit), unit)
+
+        assert judge(-right, right, truth, unit=unit).verdict == "wrong"
+        assert judge(right * (1 - 2 * unit), right, truth, unit=unit).sound
+
+
+def test_numbers_that_processors_flush_are_rounding() -> None:
+    """What is under float32's smallest normal number may be 0, with or without float64; what is over it may not."""
+    least = 2.0**-126
+    for share, sound in ((0.75, True), (1e-7, True), (8.0, False)):
+        exact = torch.full((64,), share * least, dtype=torch.float64)
+        for noisy in (exact, exact * (1 + 4 * UNIT)):
+            truth, made = Truth(exact, noisy, UNIT), exact.float()
+
+            assert judge(torch.zeros(64), made, truth, unit=UNIT).sound == sound
+            if sound:
+                assert judge(made, torch.zeros(64), truth, unit=UNIT).sound
+
+
+def test_float8_is_judged_and_nothing_is_nothing() -> None:
+    """PyTorch has no arithmetic for the one, and no largest element for the other."""
+    right = torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn)
+    truth = Truth(right.double(), right.double(), UNIT)
+    empty = torch.empty(0, 3)
+
+    assert judge(torch.tensor([1.0, -2.0]).to(right.dtype), right, truth, unit=UNIT).verdict == "wrong"
+    assert judge(empty, empty, Truth(empty.double(), empty.double(), UNIT), unit=UNIT).sound
+
+
+def test_the_magnitude_of_a_value_leaves_masks_out() -> None:
+    """An error of 1e-3 among scores is not relative to -3.4e38."""
+    scores = torch.linspace(-1, 1, 64)
+    scores[10:50] = torch.finfo(torch.float32).min
+    truth = Truth(scores.double(), scores.double() * (1 + 3 * UNIT), UNIT)
+    wrong = scores.clone()
+    wrong[3] += 1e-3
+
+    assert 0.1 < judge(wrong, scores, truth, unit=UNIT).magnitude < 2
 
 
 def test_a_finite_number_is_wrong_where_infinity_is_right() -> None:

@@ -1,0 +1,92 @@
+"""The judge and its wrong answers: none gets through, whether tensors, tolerances or float64 decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wrong_answers import CASES, NAN, Case
+
+from filch.compare import Report, compare_tensors
+from filch.compare._judge import Judge
+from filch.compare._limits import Limits
+from filch.compare._pairs import in_pairs
+from filch.compare._references import Known, Reference
+from filch.compare._rounding import Rounding
+from filch.compare._run import Run
+from filch.compare.truth import CallTruth, unit_of
+from filch.export import Graph, Node, Value
+from filch.export.backends import Compiled
+
+SPECIAL = (0.0, 1.5, -2.0, 1e-30, 3e4, float("inf"), float("-inf"), NAN)
+GRAPH = Graph("main", ("x",), ("y",), (), (Node("copy", "Identity", ("x",), ("y",)),), {"y": Value("y")})
+
+
+@dataclass(frozen=True)
+class Values:
+    """What values are in float64."""
+
+    values: Mapping[str, torch.Tensor]
+    problem: str = ""
+
+    def get(self, name: str) -> torch.Tensor | None:
+        return self.values.get(name)
+
+    def done(self, name: str) -> None:
+        pass
+
+
+def compared(expected: torch.Tensor | None, actual: torch.Tensor | None, *, truth: bool) -> Report:
+    """The report on a graph of one node that makes `actual` where the model has `expected`."""
+    known = {} if expected is None else {"y": in_pairs(expected)}
+    made = {} if actual is None else {"y": in_pairs(actual)}
+    run = Run(0, "exported", Compiled(GRAPH, None), {"x": known["y"]} if known else {}, made)
+    rounding = Rounding(_truth(expected), run, lambda node: (node,), GRAPH) if truth and expected is not None else None
+    references = {name: Reference(tensor, "module") for name, tensor in known.items()}
+    judge = Judge(run, Known(references), None, Limits(GRAPH, None), None, rounding)
+    return Report("backend", "model", "program", tuple(judge.rows(made.items())))
+
+
+def _truth(expected: torch.Tensor) -> CallTruth:
+    """The expected numbers, and the same off by some units as what a node makes of rounded inputs is."""
+    unit, plain = unit_of(expected.dtype), in_pairs(expected)
+    exact = plain.double() if plain.is_floating_point() else plain
+    noisy = (
+        exact * (1 + 3 * unit * torch.ones(exact.shape, dtype=exact.dtype).cumsum(-1).remainder(2)) if unit else exact
+    )
+    return CallTruth(Values({"y": exact}), Values({"y": noisy}), {"y": unit} if unit else {})
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_no_wrong_answer_gets_through_and_no_right_one_is_flagged(case: Case) -> None:
+    """By itself, in a comparison by the tolerance, and in one by float64."""
+    alone = compare_tensors(case.expected, case.actual).close
+    reports = [compared(case.expected, case.actual, truth=truth) for truth in (False, True)]
+
+    assert [alone, *(report.close for report in reports)] == [case.close] * 3, [str(row) for row in reports[1].rows]
+
+
+def test_there_are_wrong_answers_of_all_kinds() -> None:
+    """No name twice, and clean counterparts among them."""
+    assert len({case.name for case in CASES}) == len(CASES) >= 120
+    assert sum(case.close for case in CASES) >= 25
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+@settings(max_examples=30, deadline=None)
+@given(pairs=st.lists(st.tuples(st.sampled_from(SPECIAL), st.sampled_from(SPECIAL)), min_size=1, max_size=4))
+def test_what_is_finite_on_one_side_alone_never_passes(dtype: torch.dtype, pairs: list[tuple[float, float]]) -> None:
+    """Nor another infinity, nor a number for NaN, whatever stands beside it and whoever judges."""
+    expected, actual = (torch.tensor(side).to(dtype) for side in zip(*pairs, strict=True))
+    e, a = in_pairs(expected), in_pairs(actual)
+    alike = (e == a) | (e.isnan() & a.isnan())
+    odd = bool((~alike & ~(e.isfinite() & a.isfinite())).any())
+
+    for report in (compared(expected, actual, truth=truth) for truth in (False, True)):
+        assert not (odd and report.close), str(report.rows[0].truth)
+        assert not odd or not any(row.truth is not None and row.truth.sound for row in report.rows)
+    assert not (odd and compare_tensors(expected, actual, tolerance=1e6, magnitude=1e30).close)
