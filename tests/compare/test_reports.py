@@ -12,6 +12,7 @@ from fakes import WrongBackend
 from torch import nn
 
 from filch.compare import Report, compare, diff
+from filch.compare._report import Status
 from filch.export import export
 from filch.steal import steal_append, steal_forward
 
@@ -37,6 +38,20 @@ def report() -> Report:
         model(x)
     program = export(model, (x,))
     return compare(capture, program, backend=WrongBackend({"linear": lambda t: t + 1}))
+
+
+@pytest.mark.parametrize("status", ["no value", "not mapped"])
+def test_what_could_not_be_judged_is_not_among_what_is_close(report: Report, status: Status) -> None:
+    """In either graph, whatever the reason."""
+    close = [replace(row, status="same") for row in report.rows]
+    compiled = [replace(row, stage="compiled") for row in close]
+    unjudged = replace(compiled[0], status=status)
+
+    assert replace(report, rows=(*close, *compiled)).close
+    assert "\nall close; the largest" in str(replace(report, rows=(*close, *compiled)))
+    said = " ".join(str(replace(report, rows=(*close, unjudged, *compiled[1:]))).split())
+    assert "all that could be judged is close, 1 of 5 compiled values could not; the largest" in said
+    assert "all close" not in said
 
 
 def test_the_table_is_the_seeds_with_modules(report: Report) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from fakes import WrongBackend
 from torch import nn
 
-from filch.compare import compare, load_report
+from filch.compare import compare, compare_tensors, load_report
 from filch.compare.truth import Judgement, Truth, judge
 from filch.compare.truth import same as judge_same
 from filch.compare.truth._judgement import SUSPICIOUS
@@ -369,3 +370,57 @@ def test_truth_needs_the_exported_program(subject: tuple[Capture, Program]) -> N
     """A bare ONNX file does not say what the model computes."""
     with pytest.raises(FilchError, match="truth needs the exported program"):
         compare(subject[0], replace(subject[1], original=None), truth="float64")
+
+
+def test_a_number_where_the_model_has_none_is_not_explained_by_rounding() -> None:
+    """Not in a whole run and not in a node by itself; the model's own NaN is no fault."""
+
+    class Log(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.log()
+
+    x = torch.tensor([[-1.0, 0.0, 2.0]])
+    with steal_forward(model := Log()) as capture:
+        model(x)
+    program = export(model, (x,))
+    name, how = program.graph.outputs[0], {"truth": "float64", "stages": ["exported"]}
+    instead: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda made: made.where(~made.isnan(), 12345.0),
+        lambda made: made.where(~made.isinf(), 7.0),
+        lambda made: made.where(~made.isinf(), math.inf),
+        lambda made: made.where(~made.isfinite(), math.nan),
+    ]
+
+    assert compare(capture, program, **how).close
+    for fault in instead:
+        report = compare(capture, program, backend=WrongBackend({name: fault}), **how)
+
+        assert not report.close
+        assert [row.value for row in report.introduced] == [name]
+        assert "Rounding" not in str(report)
+
+
+def test_the_growth_of_an_error_is_not_relative_to_masks(subject: tuple[Capture, Program]) -> None:
+    """-3.4e38 in what a node reads would make its error nothing, and growth from it a number of 38 digits."""
+    report = compare(*subject, stages=["exported"], truth="float64")
+    graph = report.graphs["exported"]
+    last = graph.producer[graph.outputs[0]]
+    scores = torch.linspace(-1, 1, 8)
+    scores[5:] = torch.finfo(torch.float32).min
+    masked = compare_tensors(scores, scores + 1e-6)
+    off = {name: Judgement("rounding", 1.0, 1e-6, magnitude=1.0) for name in last.reads} | {
+        last.outputs[0]: Judgement("wrong", 900.0, 2.5e-4, magnitude=1.0)
+    }
+    rows = [
+        replace(
+            row, status="different" if row.kind == "output" else "same", truth=off.get(row.value), difference=masked
+        )
+        for row in report.rows
+    ]
+
+    words = replace(report, rows=tuple(rows)).explanation
+
+    assert words is not None
+    assert words.growth == pytest.approx(250)
+    assert f"the error grows most at `{last.name}`" in str(words) and str(words).count("250 times") == 1
+    assert "2.8e+37 times" in str(replace(words, growth=2.8e37))
