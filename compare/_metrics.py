@@ -88,7 +88,7 @@ class Difference:
         if self.problem:
             return self.problem
         harmonic, scale, rms = map(_times, self._measured, self._limits)
-        harmonic *= self.mismatched > 0  # else rounding explains it
+        harmonic = harmonic if self.mismatched else 0.0  # rounding explains it
         where = f" at index {list(self.index)}" if self.index else ""
         differ = f"{self.mismatched} of {self.count} elements differ"
         error = f"greatest error {self.error_max:.1e}{where}{_allowed(self.tolerance.harmonic)}"
@@ -96,11 +96,11 @@ class Difference:
         if scale > 1 or self.tolerance.harmonic == ANY_ERROR:
             told += _allowed(self.tolerance.scale)
         parts = [(harmonic, f"{differ}; {error}"), (scale, told)]
-        if rms > 1 and self.tolerance.rms:
-            told = f"root mean square {self.rms:.1e} relative to the tensor's{_allowed(self.tolerance.rms)}"
-            parts.append((rms, told))
         if not self.close:
             parts.sort(key=lambda part: -max(part[0], 1))
+        if rms > max(harmonic, scale, 1):
+            told = f"root mean square {self.rms:.1e} relative to the tensor's{_allowed(self.tolerance.rms)}"
+            parts.insert(0, (rms, told))
         odd = [f"{self.nonfinite} NaN or inf on one side"] if self.nonfinite else []
         counts = {"overflowed": self.overflowed, "clipped": self.clipped, "became 0": self.zeroed}
         return "; ".join(
@@ -334,8 +334,8 @@ def _measured_wide(expected: torch.Tensor, actual: torch.Tensor) -> tuple[Measur
     worst, where = error.max(dim=0)
     # Nothing is relative to 0, and what is not finite is counted apart.
     relative = (distance / size).nan_to_num_(nan=0.0, posinf=0.0).max()
-    sums = error.sum(), distance.max(), size.max(), relative
-    return Measured(float(worst), int(where), *map(float, sums), _norm(size), _norm(distance)), odd
+    sums = float(error.sum()), float(distance.max()), float(size.max()), float(relative)
+    return Measured(float(worst), int(where), *sums, _norm(size), _norm(distance)), odd
 
 
 def _norm(sizes: torch.Tensor) -> float:
