@@ -105,14 +105,13 @@ def _model_of(frame: FrameType | None, module: nn.Module) -> tuple[str, nn.Modul
 
 
 def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
-    """The variables of the function that a frame runs: its own, the attributes of its `self`, and global ones."""
+    """The variables of the function that a frame runs: its own, the attributes of its object, and global ones."""
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return
-    local = dict(frame.f_locals)
-    owner = local.pop("self", None)
-    yield from local.items()
+    owner = _self(frame)
+    yield from list(frame.f_locals.items())
     yield from vars(owner).items() if hasattr(owner, "__dict__") else ()
     yield from list(frame.f_globals.items())
 

@@ -13,7 +13,7 @@ from ._trace_check import NUMBER, unreadable
 from .views._trace import Trace, written
 
 _SUFFIXES = (".pkl", ".json")
-_MEMORY = 400 * 2**20
+_MEMORY = 200 * 2**20
 _VALUE = 40  # bytes that a value takes at least
 
 
@@ -49,8 +49,8 @@ def load_trace(path: str | os.PathLike[str], *, memory: int | None = None) -> Tr
 
     Args:
         path: of a `.pkl` or a `.json`.
-        memory: how many bytes the trace may take, as estimated from the file; None is 400 MiB, the trace of some
-            twenty thousand operators.
+        memory: how many bytes the trace may take, as estimated from the file; None is 200 MiB, the trace of some
+            ten thousand operators.
 
     Returns:
         what is in it; `check_trace` says what is wrong with it.

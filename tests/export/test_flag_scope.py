@@ -224,6 +224,24 @@ def test_several_models_are_told_apart():
     ]
 
 
+class Trainer:
+    def __init__(self):
+        self.net = nn.Linear(2, 1)
+        self.updates = torch.optim.SGD(self.net.parameters(), 0.1)
+
+    def fit(self):
+        self.net(torch.ones(1, 2)).sum().backward()
+        self.updates.step()
+
+
+def test_attributes_are_variables_too():
+    """A model and an optimiser that an object has are called by the names of its attributes."""
+    trainer = Trainer()
+    with flag_scope(trace_py_var=2):
+        trainer.fit()
+    assert {"net", "grad/net", "updates"} <= by_stack(dump_trace_data()).keys()
+
+
 def test_blocks_nest():
     """An inner block changes what it is told, until its end; its derivatives then belong to nothing that was seen."""
     x = torch.ones(2, requires_grad=True)
