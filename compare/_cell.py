@@ -6,6 +6,7 @@ from typing import Literal
 
 from filch.steal import FilchError
 
+from ._compare_export import OPTIMIZED
 from ._report import Report
 
 
@@ -18,7 +19,8 @@ class Cell:
         status: `close`, `different`, `failed` (it could not be compared) or `missing` (the backend or device is not
             there); the last two are never a pass.
         worst: the largest harmonic error, where something was judged.
-        told: the first divergence, why there is no comparison, or how many values of a close one were not judged.
+        told: the first divergence, why there is no comparison, or how many values of a close one were not judged, and
+            why it is the exporter's optimised program.
     """
 
     labels: dict[str, str]
@@ -42,8 +44,9 @@ def cell_of(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
         return Cell(labels, "failed", worst, report.headline())
     judged = [row.judged for row in report.rows if row.kind != "constant"]
     without = f"{judged.count(False)} of {len(judged)} values could not"
-    unjudged = "" if all(judged) else f"all that could be judged is close, {without}"
-    return Cell(labels, "close", worst, unjudged)
+    told = [] if all(judged) else [f"all that could be judged is close, {without}"]
+    told += [note for note in report.notes if note.startswith(OPTIMIZED)]
+    return Cell(labels, "close", worst, "; ".join(told))
 
 
 def exit_code(cells: Iterable[Cell]) -> int:

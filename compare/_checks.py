@@ -14,6 +14,7 @@ from filch.steal import FilchError, Scratch
 from filch.steal.text import for_terminal
 
 from ._compare import compare
+from ._compare_export import compare_runnable
 from ._diff import DumpDiff
 from ._errors import CompareError
 from ._golden import Golden
@@ -80,7 +81,9 @@ class Checks:
             dump = folder / "reference.onnx"
             subject.steal(dump)
             told = self._place.reports is not None  # every page is kept
-            given = _Given(dump, _program(subject, program), tolerance, options or {}, lower_precision, told)
+            given = _Given(
+                dump, _program(subject, program), tolerance, options or {}, lower_precision, told, program is None
+            )
             found = [self._compared(given, backend) for backend in self._chosen(backends)]
         problems = [problem for _, problem in found if problem]
         if problems:
@@ -125,13 +128,13 @@ class Checks:
         name = backend if isinstance(backend, str) else backend.name
         self._place.say("backend", name)
         try:
-            report = given.compared(backend)
+            report, given = given.compared(backend)
         except FilchError as error:
             self._place.say("result", "failed")
             self._place.say("first_divergence", str(error))
             return None, f"{name} could not be compared: {error}"
         if not report.close and not given.statistics:  # its page is read
-            report = replace(given, statistics=True).compared(backend)
+            report, given = replace(given, statistics=True).compared(backend)
         self._told(report)
         label = self._place.numbered(_file_name(name))
         page = self._place.write(report, label)
@@ -182,18 +185,23 @@ class _Given:
     options: Mapping[str, Any]
     lower_precision: bool
     statistics: bool
+    exported: bool  # not given by the user: it may be optimised, if the backend can't run it otherwise
 
-    def compared(self, backend: str | Backend) -> Report:
+    def compared(self, backend: str | Backend) -> tuple[Report, "_Given"]:
+        """The report, and what was compared in the end."""
         engine = get_backend(backend, **self.options) if isinstance(backend, str) else backend
-        report = compare(
-            self.dump,
-            self.program,
-            backend=engine,
-            tolerance=self.tolerance,
-            lower_precision=self.lower_precision,
-            statistics=self.statistics,
-        )
-        return replace(report, reference="eager PyTorch")  # where the dump was matters to nobody
+        how: dict[str, Any] = {
+            "backend": engine,
+            "tolerance": self.tolerance,
+            "lower_precision": self.lower_precision,
+            "statistics": self.statistics,
+        }
+        if self.exported:
+            report, ran = compare_runnable(self.dump, self.program, **how)
+        else:
+            report, ran = compare(self.dump, self.program, **how), self.program
+        # Where the dump was matters to nobody.
+        return replace(report, reference="eager PyTorch"), replace(self, program=ran)
 
     def repro(self, backend: str, folder: Path) -> Path:
         return write_comparison(

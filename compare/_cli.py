@@ -42,6 +42,7 @@ from ._cli_tables import matrix_command, precision_command, sweep_command
 from ._cli_trace import trace_command
 from ._cli_view import view_command
 from ._compare import compare
+from ._compare_export import compare_runnable
 from ._console import echo
 from ._demo import tiny_llm
 from ._diff import diff
@@ -286,8 +287,8 @@ def check(
         program = subject.export()
         program = optimize(program) if optimized else program
         capture = subject.steal()
-        reports = [
-            compare(
+        compared = [
+            compare_runnable(
                 capture,
                 program,
                 backend=name,
@@ -302,10 +303,12 @@ def check(
             )
             for name in backend
         ]
+        reports = [report for report, _ in compared]
         if blamed is not None:
             folders = [blamed / name if len(reports) > 1 else blamed for name in backend]
             reports = [
-                blame(one, capture, program, folder, limit=limit) for one, folder in zip(reports, folders, strict=True)
+                blame(report, capture, ran, folder, limit=limit)
+                for (report, ran), folder in zip(compared, folders, strict=True)
             ]
     if as_json and not quiet:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))

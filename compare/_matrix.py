@@ -14,7 +14,7 @@ from filch.export.backends import Backend, backend_names, get_backend
 from filch.steal import FilchError
 
 from ._cell import Cell, cell_of
-from ._compare import compare
+from ._compare_export import compare_export
 from ._errors import CompareError
 from ._factory import Factory, find_factory
 from ._report import Report
@@ -55,7 +55,7 @@ def matrix(
         _dtype(name)
     for name in devices:
         _device(name)
-    how = partial(compare, tolerance=tolerance, lower_precision=lower_precision, limit=limit)
+    how = partial(compare_export, tolerance=tolerance, lower_precision=lower_precision, limit=limit)
     for factory, dtype, device in product(made, dtypes or [""], devices or [""]):
         labels = {"model": factory.name} | ({"dtype": dtype} if dtype else {}) | ({"device": device} if device else {})
         ready = _ready(factory, dtype, device, how)

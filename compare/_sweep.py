@@ -13,7 +13,7 @@ from filch.export.backends import get_backend
 from filch.steal import Capture
 
 from ._cell import Cell, cell_of
-from ._compare import compare
+from ._compare_export import compare_export
 from ._errors import CompareError
 from ._factory import Factory, find_factory
 from ._report import Report
@@ -57,7 +57,9 @@ def sweep(
         there = f"there are {', '.join(named)}" if named else "the factory returns none that are named"
         raise CompareError(f"{factory!r} has no dynamic dimension {unknown[0]!r}: {there}")
     program = subject.export()
-    against = partial(compare, program=program, tolerance=tolerance, lower_precision=lower_precision, limit=limit)
+    against = partial(
+        compare_export, program=program, tolerance=tolerance, lower_precision=lower_precision, limit=limit
+    )
     for combination in product(*sizes.values()):
         chosen = dict(zip(sizes, combination, strict=True))
         labels = {name: str(size) for name, size in chosen.items()}

@@ -1,0 +1,98 @@
+"""A program that a backend can't run as it was exported is compared with the exporter's optimisations."""
+
+import pytest
+from commands import run
+from torch import nn
+
+from filch.compare import Checks, compare
+from filch.compare._compare_export import OPTIMIZED, compare_runnable
+from filch.compare._matrix import matrix
+from filch.compare._place import Place
+from filch.compare._subject import Subject
+from filch.compare._sweep import sweep
+from filch.export import BackendError, Program
+
+FACTORY = """
+from torch import nn
+
+def model():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv3d(2, 3, 2, bias=False), nn.ReLU()).eval()
+    return model, (torch.randn(2, 2, 3, 3, 3),), {}, ({0: torch.export.Dim("batch", min=1, max=8)},)
+"""
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    """A convolution without bias: torch's exporter computes one, which ONNX Runtime refuses unless it is folded."""
+    names: dict = {}
+    exec(FACTORY, names)  # noqa: S102  the text above
+    return Subject.of(*names["model"]())
+
+
+@pytest.fixture(scope="module")
+def exported(subject: Subject) -> Program:
+    """The program, with computed biases."""
+    return subject.export()
+
+
+@pytest.fixture
+def factory(tmp_path, monkeypatch, exported) -> str:
+    """The factory's name; its model is not exported again."""
+    (tmp_path / "convolution.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Subject, "export", lambda _: exported)
+    return "convolution.py:model"
+
+
+def test_the_optimised_program_is_judged_and_the_report_says_why(subject, exported):
+    """As it was exported it can't be run, so that there was no report at all."""
+    capture = subject.steal()
+    with pytest.raises(BackendError, match="bias must be a 1D tensor"):
+        compare(capture, exported)
+    report, program = compare_runnable(capture, exported)
+    assert report.close
+    assert program is not exported
+    assert report.notes[0].startswith(OPTIMIZED)
+    assert "bias must be a 1D tensor" in report.notes[0]
+    assert "bias must be a 1D tensor" in " ".join(report.table(width=1000).split())
+
+
+def test_a_wrong_weight_is_found_in_the_optimised_program(subject, exported):
+    """It is no way around a fault."""
+    other = Subject.of(nn.Sequential(nn.Conv3d(2, 3, 2, bias=False), nn.ReLU()).eval(), subject.args, {})
+    report, _ = compare_runnable(other.steal(), exported)
+    assert not report.close
+    assert report.first_divergence is not None
+
+
+def test_a_program_that_runs_is_compared_as_it_is(subject, exported):
+    """Nothing is optimised without need."""
+    report, program = compare_runnable(subject.steal(), exported, backend="eager")
+    assert program is exported
+    assert not [note for note in report.notes if note.startswith(OPTIMIZED)]
+
+
+def test_the_command_check_does_so(factory, capsys):
+    """It passes, and prints why the other program is missing."""
+    assert run("check", factory) == 0
+    assert "bias must be a 1D tensor" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.usefixtures("factory")
+def test_the_fixture_does_so_but_for_a_program_that_it_is_given(subject, exported, tmp_path):
+    """What a user ships has to run as it is."""
+    checks = Checks(Place(tmp_path, None, lambda: tmp_path / "scratch", lambda *_: None))
+    (report,) = checks.check(subject.model, subject.args)
+    assert report.notes[0].startswith(OPTIMIZED)
+    with pytest.raises(AssertionError, match="bias must be a 1D tensor"):
+        checks.check(subject.model, subject.args, program=exported)
+
+
+@pytest.mark.parametrize("kind", ["matrix", "sweep"])
+def test_many_comparisons_do_so(factory, kind):
+    """The cell is close, and says why."""
+    found = matrix([factory], backends=["onnxruntime-cpu"]) if kind == "matrix" else sweep(factory, {"batch": [3]})
+    (cell,) = found
+    assert cell.status == "close"
+    assert "bias must be a 1D tensor" in cell.told
