@@ -27,6 +27,8 @@ from ._errors import ExportError, reason
 from ._from_onnx import graph_from_onnx
 from ._graph import Graph
 from ._one_node import evaluate
+from ._onnx_graphs import check_graphs
+from ._onnx_room import check_room
 from ._quiet import quiet
 from ._raised import Raised
 from ._time_limit import limited_steps
@@ -236,7 +238,9 @@ def _read(archive: Archive, identity: str) -> tuple[ExportedProgram, ir.Model] |
 
 def _with_weights(contents: bytes, program: ExportedProgram) -> ir.Model:
     """The graph, with the program's weights; it may refer to no other data outside of itself."""
+    check_room(contents)
     proto = onnx.ModelProto.FromString(contents)
+    check_graphs(proto, lambda *_, **__: None)
     held = {**program.state_dict, **program.constants}
     apart = [tensor for tensor in _tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     own = [tensor for tensor in proto.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]

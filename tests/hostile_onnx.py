@@ -326,6 +326,47 @@ def _endless():
     return model_of([helper.make_node("Loop", ["", "t", "x"], ["y"], "loop", body=body)], [true])
 
 
+def _sized(sizes, operator, *inputs, **attributes):
+    """A model that makes a value of some size of an initialiser that says it, and adds the sum of it to its input."""
+    held = [numpy_helper.from_array(np.array(numbers), name) for name, numbers in sizes.items()]
+    nodes = [
+        helper.make_node(operator, list(inputs), ["large"], "large", **attributes),
+        helper.make_node("ReduceSum", ["large"], ["sum"], keepdims=0),
+        helper.make_node("CastLike", ["sum", "x"], ["cast"]),
+        helper.make_node("Add", ["x", "cast"], ["y"]),
+    ]
+    return model_of(nodes, held)
+
+
+def _sized_in_function():
+    body = [
+        helper.make_node("Constant", [], ["s"], value_ints=[200_000, 200_000]),
+        helper.make_node("ConstantOfShape", ["s"], ["large"]),
+        helper.make_node("ReduceSum", ["large"], ["sum"], keepdims=0),
+        helper.make_node("Add", ["a", "sum"], ["b"]),
+    ]
+    return _calling(helper.make_function("local", "F", ["a"], ["b"], body, _OPSETS))
+
+
+def _sized_and_denied():
+    model = _sized({"s": [200_000, 200_000]}, "ConstantOfShape", "s")
+    model.graph.value_info.append(helper.make_tensor_value_info("large", TensorProto.FLOAT, [1, 1]))
+    return model
+
+
+# What loads, and must not be run: some bytes that ask for terabytes.
+LARGE: dict[str, Make] = {
+    "filled": lambda _: _sized({"s": [200_000, 200_000]}, "ConstantOfShape", "s"),
+    "filled, and said to be small": lambda _: _sized_and_denied(),
+    "filled in a function": lambda _: _sized_in_function(),
+    "expanded": lambda _: _sized({"s": [2**20, 2**20, 2, 8]}, "Expand", "x", "s"),
+    "tiled": lambda _: _sized({"s": [2**20, 2**20]}, "Tile", "x", "s"),
+    "counted": lambda _: _sized({"a": 0, "b": 2**40, "c": 1}, "Range", "a", "b", "c"),
+    "drawn": lambda _: _sized({}, "RandomNormal", shape=[2**20, 2**20]),
+    "padded": lambda _: _sized({"s": [0, 0, 2**20, 2**20]}, "Pad", "x", "s"),
+}
+
+
 def write(make: Make, folder: Path) -> Path:
     """Write a file to a folder, beside which there is a secret.
 

@@ -4,12 +4,14 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
 from filch.steal import Scratch
 
 from .._errors import BackendError
+from .._onnx_values import check_values
 from ._backend import Compiled
 
 DATA = "program.data"
@@ -32,7 +34,7 @@ def write_model(model: ir.Model, path: Path) -> Path:
     """Write a model, its weights to a file `DATA` beside it if they are large.
 
     Raises:
-        BackendError: the graph is not whole.
+        BackendError: the graph is not whole, or a value in it would be far too large.
     """
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     try:
@@ -42,7 +44,20 @@ def write_model(model: ir.Model, path: Path) -> Path:
             path.write_bytes(serde.serialize_model(with_weights(model)).SerializeToString())
     except ValueError as error:  # onnx-ir's
         raise BackendError(f"the program can't be written: {first_line(error)}") from error
+    refuse_large_values(onnx.load(path, load_external_data=False), size)
     return path
+
+
+def refuse_large_values(model: onnx.ModelProto, weights: int) -> None:
+    """Refuse to run a model whose values would take all memory, or be folded into constants that do.
+
+    Raises:
+        BackendError: it has such a value; see `check_values`.
+    """
+    try:
+        check_values(model, weights)
+    except ValueError as error:
+        raise BackendError(f"the program can't be run: {error}") from error
 
 
 def with_weights(model: ir.Model) -> ir.Model:

@@ -14,7 +14,7 @@ from .._arrays import array_to_torch, torch_to_array
 from .._errors import BackendError
 from .._program import Program
 from ._backend import Compiled, Script, Should, Stage, Values
-from ._files import with_weights
+from ._files import refuse_large_values, with_weights
 from ._forms import kind_of
 
 _CODE = """\
@@ -31,8 +31,10 @@ class ReferenceBackend:
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:  # noqa: ARG002  it never does
         """See `Backend.compile`."""
+        proto = serde.serialize_model(with_weights(program.model))
+        refuse_large_values(proto, proto.ByteSize())
         try:
-            evaluator = ReferenceEvaluator(serde.serialize_model(with_weights(program.model)))
+            evaluator = ReferenceEvaluator(proto)
         except Exception as error:
             raise BackendError(f"onnx.reference refuses the program: {error}") from error
         return Compiled(program.graph, evaluator)

@@ -5,9 +5,10 @@ import resource
 import signal
 
 import pytest
-from hostile_onnx import LOADED, OUTSIDE, REFUSED, SECRET, write
+from hostile_onnx import LARGE, LOADED, OUTSIDE, REFUSED, SECRET, write
 
-from filch.export import ProgramError, load_program
+from filch.export import BackendError, ProgramError, load_program
+from filch.export.backends import get_backend
 from filch.export.views import draw
 
 _MEMORY = 500 * 2**10  # KiB, as `ru_maxrss` counts
@@ -64,6 +65,17 @@ def test_an_odd_program_is_shown(case, tmp_path):
 
     for view in ("text", "html"):
         assert draw(graph, view).content
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference"])
+@pytest.mark.parametrize("case", LARGE)
+def test_a_value_of_terabytes_is_refused_before_anything_runs(case, backend, tmp_path):
+    """Neither backend folds it into a constant, or makes it."""
+    program = load_program(write(LARGE[case], tmp_path / "in"))
+
+    with pytest.raises(BackendError, match=r"would take .* GiB, more than 64 times all weights and inputs"):
+        get_backend(backend).compile(program, optimize=True)
 
 
 @pytest.mark.parametrize("case", ["up", "link", "FIFO"])
