@@ -1,21 +1,22 @@
 """A program on a backend, ready to be held against one call of the model after the other."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
 
-from filch.export import BackendError, Graph, Program, value_sizes
+from filch.export import BackendError, Graph, Node, Program, value_sizes
 from filch.export.backends import Backend, Compiled, Observes, Profiles, Refers, Stage, isolate
 from filch.steal import Records
 
+from ._allowances import Allowances
 from ._errors import CompareError
 from ._fates import fates_of
 from ._inputs import StolenCall, cast_inputs, cast_notes
-from ._judge import Judge, in_order
+from ._judge import Judge, allowances_of, in_order, with_covered
 from ._limits import Limits
 from ._local import Fed, Local
 from ._lowered import Lowered
@@ -156,20 +157,21 @@ class Comparison:
             observed = values.items()
         sources.prefer(modules.references())
         rounding = None if truth is None else self._rounding(run, truth)
-        judge = Judge(run, sources, self._origins_of(stage), self._limits, modules, rounding)
+        judge = Judge(run, sources, self._origins_of(stage), self._limits, modules, rounding, self._allowances(run))
         rows = judge.rows(observed)
         self._note_problem(rounding)
         if self._truths is not None:
             fed = Fed(run, rows, sources if sources.is_whole else self._sources(call, stage))
             rows = self._with_local(run, rows, fed, self._truths.alone(run.inputs, fed.known), spreads)
-        return rows, judge.effect
+        origins = self._origins_of(stage)
+        return rows if origins is None else with_covered(rows, run.graph, origins), judge.effect
 
     def _with_local(
         self, run: Run, rows: list[Row], fed: Fed, truth: CallTruth, spreads: dict[str, torch.Tensor]
     ) -> list[Row]:
         """The rows, with what each node makes of what it should be given."""
         rounding = self._rounding(run, truth, fed.cut)
-        local = Local(run, rows, fed, rounding, self._measure)
+        local = Local(run, rows, fed, rounding, self._allowances(run), self._measure, self._computes(run.stage))
         given = partial(
             isolate,
             self._engine,
@@ -191,15 +193,29 @@ class Comparison:
         if rounding is not None and rounding.problem:
             self._noted[f"the tolerance judges where float64 does not: {rounding.problem}"] = None
 
-    def _measure(self, row: Row, expected: torch.Tensor, actual: torch.Tensor) -> Difference:
+    def _measure(self, row: Row, expected: torch.Tensor, actual: torch.Tensor, magnitude: float) -> Difference:
         tolerance = None if row.difference is None else row.difference.tolerance
-        return compare_tensors(expected, actual, tolerance=tolerance)
+        return compare_tensors(expected, actual, tolerance=tolerance, magnitude=magnitude)
+
+    def _allowances(self, run: Run) -> Allowances:
+        return allowances_of(run, self._origins_of(run.stage), self._constant)
+
+    def _computes(self, stage: Stage) -> Callable[[Node], Sequence[Node]]:
+        """Gives the exported nodes that a node of a stage's graph computes."""
+        origins = self._origins_of(stage)
+        return (lambda node: (node,)) if origins is None else origins.of
 
     def _rounding(self, run: Run, truth: CallTruth, cut: Collection[str] = frozenset()) -> Rounding:
-        origins, lower = self._origins_of(run.stage), self._how.lower_precision
-        if origins is None:  # what runs may be another program than the one that was given
-            return Rounding(truth, run, lambda node: (node,), run.graph, lower_precision=lower, cut=cut)
-        return Rounding(truth, run, origins.of, self._graph, lower_precision=lower, cut=cut)
+        # What runs may be another program than the one that was given.
+        graph = run.graph if self._origins_of(run.stage) is None else self._graph
+        lower = self._how.lower_precision
+        return Rounding(truth, run, self._computes(run.stage), graph, lower_precision=lower, cut=cut)
+
+    def _constant(self, name: str) -> torch.Tensor | None:
+        """The numbers of a value that does not depend on the inputs, as far as the exported graph holds it."""
+        held = self._given.constant(name)
+        number = None if held is not None or self._origins is None else self._origins.redundant.number(name)
+        return held if number is None else torch.tensor(float(number))
 
     def _origins_of(self, stage: Stage) -> Origins | None:
         return self._origins if stage == "compiled" else None

@@ -12,7 +12,7 @@ from filch.export import Graph, graph_from_fx
 from filch.export.backends import Backend, BackwardRun, Compiled, Refers, Stage
 
 from ._fx_operators import fx_operators
-from ._judge import judge, worst_effect
+from ._judge import judge
 from ._limits import Limits
 from ._metrics import Difference
 from ._origins import Origins
@@ -60,17 +60,18 @@ class GraphCheck:
         references = {name: Reference(in_pairs(tensor), "eager") for name, tensor in known.items()}
         limits = Limits(graph, self.tolerance)
         run = Run(0, "exported", Compiled(graph, None), _of_tensors(given), outputs)
-        judged = [judge(run, self._exposed(inputs), references, None, limits)]
+        rows, effect = judge(run, self._exposed(inputs), references, None, limits)
+        notes = _of_second(effect)
         origins = None if self.compiled is None else Origins(graph, self.compiled)
-        judged += self._kernels(given, outputs, references, limits, origins)
-        rows = [row for found, _ in judged for row in found]
+        for found, of_kernels in self._kernels(given, outputs, references, limits, origins):
+            rows, effect = [*rows, *found], of_kernels
         return Report(
             backend=self.backend,
             reference="eager PyTorch",
             program=self.name,
             rows=tuple(rows),
-            effect=worst_effect(effect for _, effect in judged),
-            notes=(*_notes(self.module), *(self.compiled.notes if self.compiled is not None else ())),
+            effect=effect,
+            notes=(*notes, *_notes(self.module), *(self.compiled.notes if self.compiled is not None else ())),
             operators=(tuple(fx_operators(self.module.graph, rows)),),
             graphs={stage: _with_weights(drawn, given) for stage, drawn in _drawn(graph, origins).items()},
         )
@@ -181,6 +182,15 @@ def _tensors(module: fx.GraphModule, given: Sequence[Any]) -> list[Any]:
 
 def _of_tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: value.detach() for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+
+def _of_second(effect: Difference | None) -> tuple[str, ...]:
+    """What the operations' rows are of, where that is not what the user runs."""
+    if effect is None:
+        return ()
+    amount = effect.problem or f"{effect.error_max:.1e}"
+    text = "the table of operations is of a second compilation, which returns every value and so may fuse others"
+    return (f"{text}: its results differ from those of the compiled graph that is used, by up to {amount}",)
 
 
 # A dropout draws only where it is told that the model trains.

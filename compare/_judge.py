@@ -1,7 +1,7 @@
 """Holds the values of a graph against their references, a row each, as they come."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -10,8 +10,9 @@ import torch
 
 from filch.export import Graph, Node
 
+from ._allowances import Allowances
 from ._limits import Limits
-from ._metrics import Difference, compare_tensors, typical_magnitude
+from ._metrics import Difference, compare_tensors
 from ._origins import Origins
 from ._pairs import in_pairs
 from ._references import Known, Reference
@@ -50,6 +51,7 @@ class Judge:
         limits: the tolerance of each value.
         listen: is told of each value.
         rounding: what knows whether a value is off by more than rounding: it says which are wrong, not the limits.
+        allowances: what rounding explains by the tolerance; None is what is known without the numbers of constants.
     """
 
     def __init__(  # noqa: PLR0917  made in two places
@@ -60,6 +62,7 @@ class Judge:
         limits: Limits,
         listen: Listener | None = None,
         rounding: Rounding | None = None,
+        allowances: Allowances | None = None,
     ) -> None:
         self._run = run
         self._sources = sources
@@ -67,6 +70,7 @@ class Judge:
         self._limits = limits
         self._listen = listen
         self._rounding = rounding
+        self._allowances = allowances_of(run, origins) if allowances is None else allowances
         graph = run.graph
         self._live = dict(run.inputs)
         self._places = {name: (index, node) for index, node in enumerate(graph.nodes) for name in node.outputs if name}
@@ -153,7 +157,7 @@ class Judge:
             inside = self._origins.inside(row.value)
         limit = self._limit(row.value, tensor)
         measure = partial(compare_tensors, tolerance=limit, lower_precision=lowered is not None)
-        magnitude = partial(_magnitude, self._live, node)
+        magnitude = partial(self._allowances.magnitude, row.value, node, self._live)
         row = _judged(row, reference, tensor, measure=measure, magnitude=magnitude, inside=inside)
         row = row if lowered is None else lowered.with_clipped(row, node, self._live, reference)
         if reference is None or tensor is None:
@@ -219,6 +223,13 @@ class Judge:
         return self._with_numbers(row, reference, tensor, node)
 
 
+def allowances_of(
+    run: Run, origins: Origins | None, constant: Callable[[str], torch.Tensor | None] = lambda _: None
+) -> Allowances:
+    """What rounding explains in a run, by the tolerance; `constant` gives the numbers of the program's constants."""
+    return Allowances((lambda node: (node,)) if origins is None else origins.worked, run.known_as, constant)
+
+
 def judge(
     run: Run,
     values: Mapping[str, torch.Tensor],
@@ -229,6 +240,21 @@ def judge(
     """The rows of a run whose values are all there already, and how far its outputs are from the undisturbed ones."""
     one = Judge(run, Known(references), origins, limits)
     return one.rows(in_order(run.graph, values)), one.effect
+
+
+def with_covered(rows: Sequence[Row], graph: Graph, origins: Origins) -> list[Row]:
+    """The rows of a compiled graph; where an error begins, with the exported nodes that were removed or folded, too."""
+    wrong = {row.value for row in rows if row.diverged and row.kind != "output"}
+
+    def told(row: Row) -> Row:
+        node = graph.producer.get(row.value)
+        begins = row.introduced or (row.diverged and node is not None and wrong.isdisjoint(node.reads))
+        if node is None or not begins or row.kind == "output":
+            return row
+        covered = origins.covers(node, row.value)
+        return replace(row, origins=tuple(item.name for item in covered), operators=tuple(item.op for item in covered))
+
+    return [told(row) for row in rows]
 
 
 def in_order(graph: Graph, values: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -274,39 +300,6 @@ def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:
 def _is_quantized(limit: float | Tolerance | None) -> bool:
     """Whether a value is as coarse as the integers that it was: float64 says nothing of that."""
     return isinstance(limit, Tolerance) and limit.harmonic == ANY_ERROR
-
-
-def _magnitude(live: Mapping[str, torch.Tensor], node: Node, expected: torch.Tensor, actual: torch.Tensor) -> float:
-    """The magnitude of what a node computes its wrong elements with, weights aside.
-
-    Only where expected and actual differ, as far as an input's elements can be told to go there: a mask of -3.4e38 is
-    the same in both, and would explain any difference beside it. What puts each element of its inputs somewhere, or
-    chooses among them, rounds nothing: the -3.4e38 that went elsewhere explain nothing either.
-    """
-    if node.op in _CHOOSES:
-        return 0.0
-    differs = expected.to(actual.device) != actual.to(expected.dtype)
-    found = 0.0
-    for name in node.reads:
-        tensor = live.get(name)
-        if tensor is not None and tensor.is_floating_point():
-            goes_there = _broadcasts(tensor.shape, expected.shape)
-            there = tensor.to(differs.device).expand(expected.shape)[differs] if goes_there else tensor
-            found = max(found, typical_magnitude(there))
-    return found
-
-
-_CHOOSES = frozenset(
-    {
-        *("Clip", "Concat", "Max", "Min", "Pad", "ScatterElements", "ScatterND", "Where"),
-        *("cat", "clamp", "clamp_max", "clamp_min", "constant_pad_nd", "index_put", "masked_fill", "masked_scatter"),
-        *("maximum", "minimum", "pad", "scatter", "select_scatter", "slice_scatter", "where"),
-    }
-)
-
-
-def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
-    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
 def _judged(

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from filch.export import Graph
+from filch.export import Graph, Node
 
+from ._allowances import Allowances
 from ._judge import Source
 from ._metrics import Difference
 from ._pairs import in_pairs
@@ -36,6 +37,7 @@ class Fed:
         self._uses.update(self._rows.keys())  # the last to ask is who judges it
         self._held: dict[str, torch.Tensor] = {}
         self._names = frozenset(map(run.known_as, self._rows))
+        self._inside: frozenset[str] = frozenset()
 
     @property
     def cut(self) -> frozenset[str]:
@@ -57,10 +59,25 @@ class Fed:
         self._held[name] = tensor.to(dtype)
         return self._held[name]
 
+    def read_by(self, node: Node, computes: Iterable[Node]) -> None:
+        """Say which node is judged next: what it computes again by itself, it is not given.
+
+        Args:
+            node: of the graph that ran.
+            computes: the exported nodes that it computes.
+        """
+        read = set(map(self._run.known_as, node.reads))
+        self._inside = frozenset(name for item in computes for name in item.outputs if name not in read)
+
     def known(self, name: str) -> torch.Tensor | None:
         """Likewise, by its name in the exported graph, in its own type."""
-        held = self._sources.get(name) if name in self._names else None
+        held = self._sources.get(name) if name in self._names and name not in self._inside else None
         return None if held is None else held.tensor
+
+    def read(self, node: Node) -> dict[str, torch.Tensor]:
+        """What a node is given, by name, weights aside."""
+        found = {name: self.given(name) for name in node.reads}
+        return {**self._run.inputs, **{name: tensor for name, tensor in found.items() if tensor is not None}}
 
     def done(self, names: Iterable[str]) -> None:
         """Say that nobody will ask for these once more than they have."""
@@ -83,18 +100,23 @@ class Local:
         rows: its rows.
         fed: what the nodes are given.
         rounding: what knows whether a value is off by more than rounding.
-        measure: how far a value is from its reference where float64 does not know it: (name, expected, actual).
+        allowances: what rounding explains where float64 does not know a value.
+        measure: how far it is from its reference there: (row, expected, actual, magnitude that was rounded).
+        computes: gives the exported nodes that a node computes.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  made in one place
         self,
         run: Run,
         rows: Sequence[Row],
         fed: Fed,
         rounding: Rounding,
-        measure: Callable[[Row, torch.Tensor, torch.Tensor], Difference],
+        allowances: Allowances,
+        measure: Callable[[Row, torch.Tensor, torch.Tensor, float], Difference],
+        computes: Callable[[Node], Iterable[Node]],
     ) -> None:
-        self._run, self._rows, self._fed, self._rounding, self._measure = run, rows, fed, rounding, measure
+        self._run, self._rows, self._fed, self._rounding = run, rows, fed, rounding
+        self._allowances, self._measure, self._computes = allowances, measure, computes
 
     def rows(self, isolated: Iterable[tuple[str, torch.Tensor]]) -> list[Row]:
         """The rows, with what was found.
@@ -110,6 +132,7 @@ class Local:
             if node is None or name not in by_value:
                 continue
             plain = in_pairs(tensor)
+            self._fed.read_by(node, self._computes(node))
             self._rounding.saw(node, name, plain.dtype)
             judgement = self._judged(by_value[name], self._fed.given(name), plain)
             if judgement is not None:
@@ -136,7 +159,14 @@ class Local:
             if judgement is not None:
                 numbers = self._fed.given(node.inputs[0]) if node.inputs else None
                 return with_ties(judgement, node, numbers, tensor, reference)
-        return None if reference is None else by_limits(self._measure(row, reference, tensor), spread)
+        return None if reference is None else by_limits(self._measured(row, node, reference, tensor), spread)
+
+    def _measured(self, row: Row, node: Node, reference: torch.Tensor, tensor: torch.Tensor) -> Difference:
+        difference = self._measure(row, reference, tensor, 0.0)
+        if difference.close or difference.problem:
+            return difference
+        magnitude = self._allowances.magnitude(row.value, node, self._fed.read(node), reference, tensor)
+        return self._measure(row, reference, tensor, magnitude)
 
 
 def _misshapen(rows: Mapping[str, Row], graph: Graph) -> Iterator[tuple[str, Judgement]]:

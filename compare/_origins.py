@@ -1,6 +1,6 @@
 """Which exported nodes a compiled node computes."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, cached_property
 
@@ -67,7 +67,7 @@ class Origins:
     def of(self, node: Node) -> tuple[Node, ...]:
         """The exported nodes that a compiled node computes, alone or with its neighbours.
 
-        Of a node that was inserted, those whose value it holds; if it holds an input, those that its readers compute.
+        Of a node that was inserted, those whose value it holds; none, if it holds an input.
         """
         if node.name not in self._computes:
             self._computes[node.name] = self._of(node)
@@ -80,10 +80,56 @@ class Origins:
         for name in node.outputs:
             for end in [name] if self._survives(name) else self._ends(name):
                 found |= {item.name: item for item in self._cone(self.known_as(end))}
-        if not found and self.is_inserted(node):
-            users = self.compiled.consumers.get(node.outputs[0], ())
-            found = {item.name: item for user in users for item in self.of(user)}
         return tuple(found.values())
+
+    def worked(self, node: Node) -> tuple[Node, ...]:
+        """The exported nodes whose rounding a compiled node has: none that it only changes the form of; or itself."""
+        return (() if self.is_inserted(node) else self.of(node)) or (node,)
+
+    def covers(self, node: Node, name: str) -> tuple[Node, ...]:
+        """The exported nodes between a value of a compiled node and what it reads: their faults show in it.
+
+        They are those that it computes, and those that were removed or folded on the way.
+
+        Args:
+            node: the compiled node.
+            name: which of its values.
+        """
+        ends = [self.known_as(end) for end in ([name] if self._survives(name) else self._ends(name))]
+        read = {self.known_as(item) for item in node.reads if item not in self.compiled.fixed}
+        behind = self.exported.cone(ends, frozenset())
+        instead = read.difference(item for other in behind for item in other.reads)
+        between = [*self._between(ends, read, self._before(node)), *self.of(node)]
+        # What it reads in place of another value, which an optimiser took for the same, may be wrong, or that one.
+        merged = {item.name for item in self.exported.cone(instead, frozenset())} - {item.name for item in behind}
+        found = merged.union(item.name for item in between)
+        return tuple(item for item in self.exported.nodes if item.name in found)
+
+    def _before(self, node: Node) -> frozenset[str]:
+        """The exported values that are there when a compiled node runs, constants aside."""
+        nodes = self.compiled.cone(node.reads, frozenset())
+        made = {self.known_as(item) for other in nodes for item in other.outputs} - self.exported.fixed
+        return frozenset({*self.exported.inputs, *made})
+
+    def _between(self, ends: Iterable[str], read: Collection[str], before: Collection[str]) -> Iterator[Node]:
+        """The exported nodes between some values and those that are read for them, or are there before."""
+        pending, seen = [*ends], {*ends}
+        while pending:
+            producer = self.exported.producer.get(pending.pop())
+            if producer is None:
+                continue
+            yield producer
+            for item in producer.reads:
+                # What was removed hands on what is read in its place; its own value may be there still for others.
+                stays = item in before and item not in self._handed_on
+                if item not in read and item not in seen and not stays:
+                    seen.add(item)
+                    pending.append(item)
+
+    @cached_property
+    def _handed_on(self) -> frozenset[str]:
+        nodes = (self._by_name[name] for name in self.redundant.unchanged)
+        return frozenset(name for node in nodes for name in node.outputs)
 
     @cached_property
     def _stops(self) -> frozenset[str]:

@@ -61,16 +61,16 @@ class Redundant:
         if node.op == "Identity":
             return True
         if node.op == "Dropout":
-            return len(node.inputs) < 3 or bool(self._number(node.inputs[2]) == 0)
+            return len(node.inputs) < 3 or bool(self.number(node.inputs[2]) == 0)
         if not node.inputs or not self._keeps_type(node):
             return False
         if node.op == "Transpose":
             perm = list(node.attributes.get("perm", ()))
             return bool(perm) and perm == sorted(perm)
         if node.op == "Slice":
-            return len(node.inputs) < 5 or bool(self._number(node.inputs[4]) == 1)
+            return len(node.inputs) < 5 or bool(self.number(node.inputs[4]) == 1)
         if node.op in _NEUTRAL:
-            return bool(self._number(node.inputs[1]) == _NEUTRAL[node.op])
+            return bool(self.number(node.inputs[1]) == _NEUTRAL[node.op])
         return node.op in _SHAPES or (node.op in _OF_ONE and len(node.inputs) == 1)
 
     def _keeps_type(self, node: Node) -> bool:
@@ -80,7 +80,7 @@ class Redundant:
         known = None not in before.shape
         return known and before.dtype == after.dtype and before.shape == after.shape
 
-    def _number(self, name: str) -> Any:
+    def number(self, name: str) -> float | None:
         """The number that a constant holds; None if it holds several or is none."""
         node = self._graph.producer.get(name)
         if node is None or node.op != "Constant":

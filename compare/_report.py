@@ -54,9 +54,10 @@ class Row:
             none.
         difference: how far it is from the reference, where both are there.
         origins: the names of the exported nodes that a compiled node computes, or whose value one that was inserted
-            holds; for an exported node that diverged, its own and those of the nodes before it that could not be
-            judged, so that the fault may be theirs.
-        operators: their operators.
+            holds, and where an error begins, those that were removed or folded between what it reads and its value, so
+            that the fault may be theirs; for an exported node that diverged, its own and those of the nodes before it
+            that could not be judged, likewise.
+        operators: the operators of those that it computes; for an exported node, of all of them.
         behind: for a compiled node that diverged, the names of those before it that could not be judged, so that the
             fault may be theirs.
         code: the line of generated code that computes it, `file:line`; None where there is none.

@@ -5,6 +5,7 @@ a value may have been scaled or rounded on the way. What is known for sure is wh
 for as an output: if that layer is there when nothing is asked for, too, it has that value there.
 """
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from .._graph import Dim, Graph, Node, Value
 
 Port = tuple[str, int]  # a layer's name, and which of its outputs
 Owners = Mapping[str, tuple[str, ...]]
+Results = Mapping[str, tuple[tuple[str, ...], tuple[Dim, ...]]]  # names and shape, by the name of a layer
 Key = tuple[str, str, str, tuple[str, ...]]
 _NO_NODES = frozenset({"Const", "Input", "Output"})
 _COPIES = frozenset({"Convert", "Reorder"})
@@ -88,14 +90,21 @@ class Executed:
     Args:
         model: what `get_runtime_model` returned.
         owners: see `owners_of`.
-        results: the names of the values that it returns, by the names of their layers.
+        results: the values that were asked for, by the names of the layers that return them. One that is returned with
+            another number of elements is none of them: OpenVINO 2026 gives what RoPE makes of all channels under the
+            name of the sum of those that are rotated, if it is asked for that.
     """
 
-    def __init__(self, model: Any, owners: Owners, results: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(self, model: Any, owners: Owners, results: Results) -> None:
         ops = sorted(model.get_ordered_ops(), key=lambda op: int(_info(op, "execOrder")))
         self.layers = {layer.name: layer for layer in (_layer(op, owners) for op in ops)}
         ends = [layer for layer in self.layers.values() if layer.kind == "Output"]
-        self.results = {value: layer.inputs[0] for layer in ends for value in results.get(layer.name, ())}
+        self.results: dict[str, Port] = {}
+        for layer in ends:
+            names, shape = results.get(layer.name, ((), ()))
+            source, index = layer.inputs[0]
+            if _has_as_many(self.layers[source].values[index].shape, shape):
+                self.results |= dict.fromkeys(names, (source, index))
 
     @cached_property
     def by_key(self) -> Mapping[Key, tuple[Layer, ...]]:
@@ -288,7 +297,7 @@ def _layer(op: Any, owners: Owners) -> Layer:
         key=(kind, primitive, precision, tuple(sorted({*known, *others}))),
         inputs=tuple((source.get_node().get_friendly_name(), source.get_index()) for source in sources),
         values=tuple(
-            Value("", _DTYPES.get(dtype, dtype), _shape(port.get_partial_shape()))
+            Value("", _DTYPES.get(dtype, dtype), shape_of(port.get_partial_shape()))
             for dtype, port in zip(precisions * len(op.outputs()), op.outputs(), strict=False)
         ),
     )
@@ -308,7 +317,19 @@ def _info(op: Any, name: str) -> str:
     return str(found[name].astype(str)) if name in found else ""
 
 
-def _shape(shape: Any) -> tuple[Dim, ...]:
+def _has_as_many(shape: tuple[Dim, ...] | None, asked: tuple[Dim, ...]) -> bool:
+    """Whether two shapes have the same number of elements, as far as they are known."""
+    counts = [math.prod(dims) for dims in map(_sizes_of, (shape, asked)) if dims is not None]
+    return len({*counts}) < 2
+
+
+def _sizes_of(shape: tuple[Dim, ...] | None) -> tuple[int, ...] | None:
+    """A shape that is known; None of one that is not."""
+    dims = tuple(dim for dim in shape or () if isinstance(dim, int))
+    return dims if shape is not None and len(dims) == len(shape) else None
+
+
+def shape_of(shape: Any) -> tuple[Dim, ...]:
     return tuple(None if dim.is_dynamic else dim.get_length() for dim in shape)
 
 

@@ -22,7 +22,7 @@ from .._program import Program
 from ._backend import Compiled, Script, Should, Stage, Values
 from ._files import in_folder, write_model
 from ._isolate import CutProgram
-from ._layers import Border, Executed, Owners, Port, alike, owners_of, spread
+from ._layers import Border, Executed, Owners, Port, alike, owners_of, shape_of, spread
 from ._scalars import move_scalars
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
@@ -165,7 +165,10 @@ class OpenVinoBackend:
             asked.add_outputs(list(names))
             compiled = _core(self.device).compile_model(asked, self.device, self._properties())
             results = {
-                result.get_friendly_name(): tuple(result.input(0).get_source_output().get_names())
+                result.get_friendly_name(): (
+                    tuple(result.input(0).get_source_output().get_names()),
+                    shape_of(result.get_output_partial_shape(0)),
+                )
                 for result in asked.get_results()
             }
             return _Run(compiled, Executed(compiled.get_runtime_model(), owners, results))

@@ -9,6 +9,7 @@ from compilers import needs_compiler
 from torch import nn
 
 from filch.compare import Report
+from filch.compare._graph_check import GraphCheck
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -182,19 +183,31 @@ def _copy(module):
     return torch.fx.GraphModule(module, graph)
 
 
+def _rounding_otherwise(module, inputs):
+    (results,) = module.graph.output_node().args
+    factor = 1.0 if len(results) == 1 else 1.0 + 1e-6
+    return lambda *values: tuple(value * factor for value in module.forward(*values))
+
+
 def test_the_observers_effect_is_said():
     """A compiler that gives other numbers where more is returned: the report says that observing changed them."""
-
-    def fused(module, inputs):
-        (results,) = module.graph.output_node().args
-        factor = 1.0 if len(results) == 1 else 1.0 + 1e-6
-        return lambda *values: tuple(value * factor for value in module.forward(*values))
-
     reports = []
     with torch.no_grad():
-        _compiled(Sum().eval(), correctness_report=reports, inner=fused)(_input())
+        _compiled(Sum().eval(), correctness_report=reports, inner=_rounding_otherwise)(_input())
     assert not reports[0].undisturbed
     assert "DIFFERS FROM the undisturbed one" in reports[0].headline()
+    assert any(note.startswith("the table of operations is of a second compilation") for note in reports[0].notes)
+
+
+def test_a_second_compilation_that_differs_is_no_effect_on_the_kernels(monkeypatch):
+    """Where the kernels are shown that run, a note says that the operations' table alone is of others."""
+    monkeypatch.setattr(GraphCheck, "_kernels", lambda *_: iter([([], None)]))
+    reports = []
+    with torch.no_grad():
+        _compiled(Sum().eval(), correctness_report=reports, inner=_rounding_otherwise)(_input())
+    assert reports[0].undisturbed
+    assert "the observed run equals the undisturbed one" in reports[0].headline()
+    assert any("second compilation" in note and "by up to" in note for note in reports[0].notes)
 
 
 def test_what_is_written_in_place_is_seen_as_it_was():

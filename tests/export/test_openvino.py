@@ -184,6 +184,33 @@ def test_a_factor_that_openvino_moved_is_in_no_value_s_way(monkeypatch: pytest.M
     assert "Transpose" in first.op and {"node_linear", "node_linear_1"} & {*first.origins}
 
 
+class Rotated(nn.Module):
+    """Rotates half of the channels, as GPT-NeoX does: OpenVINO makes one layer of it, with all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Linear(16, 16)
+        angles = torch.arange(6.0)[:, None] * torch.tensor([1.0, 0.1, 1.0, 0.1])
+        self.cos, self.sin = nn.Buffer(angles.cos()[None, None]), nn.Buffer(angles.sin()[None, None])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query = self.query(x).view(2, 6, 2, 8).transpose(1, 2)
+        part, rest = query[..., :4], query[..., 4:]
+        turned = torch.cat((-part[..., 2:], part[..., :2]), -1)
+        query = torch.cat((part * self.cos + turned * self.sin, rest), -1)
+        return query @ query.transpose(-1, -2)
+
+
+def test_a_layer_is_not_called_by_a_value_of_another_size() -> None:
+    """Asked for the sum of the rotated channels, OpenVINO gives all of them under its name."""
+    torch.manual_seed(0)
+    report = compare(*subject(Rotated().eval(), torch.randn(2, 6, 16)), backend=get_backend("openvino", config=FLOAT32))
+
+    assert report.close
+    row = next(row for row in report.rows if row.op == "RoPE")
+    assert (row.shape, row.status) == ((2, 2, 6, 8), "same")
+
+
 class Unrolled(nn.Module):
     """A recurrent cell whose first state is zero: a product of constants, which OpenVINO adds to the other bias."""
 

@@ -1,0 +1,101 @@
+"""Which exported nodes a compiled node is said to compute, and which of them its error may come from."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from onnx import numpy_helper
+from onnx_ir import serde
+from torch import nn
+
+from filch.compare import compare, compiled_graph
+from filch.export import export
+from filch.steal import steal_forward
+
+
+class Block(nn.Module):
+    """A residual between two norms that compute the same if it is lost, and a factor of weights alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.scale = nn.Parameter(torch.rand(16) + 0.5)
+
+    def forward(self, x):
+        x = x + self.first(normalized(x))
+        return self.last(normalized(x) * (self.scale * 0.5 + 1.0))
+
+
+def normalized(x):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
+
+
+@pytest.fixture(scope="module")
+def block():
+    """What the model did, and its program."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model, x = Block().eval().requires_grad_(requires_grad=False), torch.randn(4, 16)
+        with steal_forward(model, submodules=True) as capture:
+            model(x)
+    return capture, export(model, (x,))
+
+
+def lose_residual(node, model):
+    """It hands on what it should add to: the optimiser removes it, and merges the norms."""
+    del node.input[1:]
+    node.op_type = "Identity"
+
+
+def change_factor(node, model):
+    """It multiplies weights by something else: the optimiser folds it."""
+    model.graph.initializer.append(numpy_helper.from_array(torch.tensor(0.6).numpy(), "planted"))
+    node.input[1] = "planted"
+
+
+@pytest.mark.parametrize(("value", "plant"), [("add_1", lose_residual), ("mul_2", change_factor)])
+def test_all_that_a_removed_or_folded_node_makes_wrong_names_it(block, value, plant):
+    """The compiled nodes that show the error are said to have it from there, and nothing else is blamed."""
+    capture, program = block
+    model = serde.serialize_model(program.model)
+    node = next(node for node in model.graph.node if value in node.output)
+    plant(node, model)
+    report = compare(capture, replace(program, model=serde.deserialize_model(model)), truth="float64")
+    blamed = [row for row in report.introduced if row.stage == "compiled"]
+    assert blamed
+    assert not [row for row in report.introduced if node.name not in (row.node, *row.origins)]
+    assert report.first_divergence.node == node.name
+    assert not report.explanation.others
+
+
+def test_origins_of_sound_nodes_are_what_they_compute(block):
+    """What was removed or folded is only told where an error begins."""
+    capture, program = block
+    report = compare(capture, program, truth="float64")
+    assert report.close
+    drawn = {node.name: node.origins for node in compiled_graph(program).nodes}
+    rows = {row.node: row.origins for row in report.rows if row.stage == "compiled" and row.kind != "output"}
+    assert rows == {name: drawn[name] for name in rows}
+
+
+class Sum(nn.Module):
+    """ONNX Runtime computes it in float32, and casts what it is given once for both."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.linear(x) + x
+
+
+def test_a_cast_of_an_input_is_not_said_to_compute_what_reads_it():
+    """It computes nothing; the cast of a result holds what its node makes."""
+    graph = compiled_graph(export(Sum().half().eval(), (torch.randn(2, 8).half(),)))
+    origins = {
+        node.outputs[0]: [graph.before.producer[graph.before.outputs[0]].name in node.origins, node.origins]
+        for node in graph.nodes
+        if node.op == "Cast"
+    }
+    assert origins["InsertedPrecisionFreeCast_x"] == [False, ()]
+    assert origins["add"][0]
