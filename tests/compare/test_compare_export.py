@@ -13,6 +13,7 @@ from filch.compare._sweep import sweep
 from filch.export import BackendError, Program
 
 FACTORY = """
+import torch
 from torch import nn
 
 def model():
