@@ -43,9 +43,8 @@ class _Fates:
         self._takes: dict[str, list[Node]] = {}
         for node in reversed(self._graph.nodes):
             users = [user for name in node.outputs for user in self._graph.consumers.get(name, ())]
-            self._takes[node.name] = self._into.get(node.name) or [
-                item for user in users for item in self._takes[user.name]
-            ]
+            taken = {item.name: item for user in users for item in self._takes[user.name]}  # once, by however many ways
+            self._takes[node.name] = self._into.get(node.name) or list(taken.values())
         self.found = tuple(map(self._fate, self._graph.nodes))
 
     def _names_before(self, stop: frozenset[str]) -> frozenset[str]:
