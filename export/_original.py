@@ -29,6 +29,7 @@ from ._graph import Graph
 from ._one_node import evaluate
 from ._onnx_graphs import check_graphs
 from ._onnx_room import check_room
+from ._onnx_tensors import Tensors
 from ._quiet import quiet
 from ._raised import Raised
 from ._time_limit import limited_steps
@@ -222,7 +223,7 @@ def _load(path: Path, identity: str) -> tuple[ExportedProgram, ir.Model]:
             found = _read(Archive(file), identity)
     except Exception as error:  # onnx and onnx_ir raise whatever a damaged file makes them do
         told = error.strerror if isinstance(error, OSError) else str(error)
-        told = told if isinstance(error, OSError | StoredError) else reason(error)
+        told = told if isinstance(error, OSError | StoredError | ValueError) else reason(error)
         raise ExportError(f"can't load {str(path)!r}, which holds the reference of all nodes: {told}") from error
     if found is None:
         raise ExportError(f"{str(path)!r} is of another export than the ONNX file: only modules have reference values")
@@ -240,17 +241,23 @@ def _with_weights(contents: bytes, program: ExportedProgram) -> ir.Model:
     """The graph, with the program's weights; it may refer to no other data outside of itself."""
     check_room(contents)
     proto = onnx.ModelProto.FromString(contents)
-    check_graphs(proto, lambda *_, **__: None)
     held = {**program.state_dict, **program.constants}
     apart = [tensor for tensor in _tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     own = [tensor for tensor in proto.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
     if len(apart) > len(own) or any(tensor.name not in held for tensor in own):
         raise StoredError("its graph refers to other files")
+    check_graphs(proto, _check_inside)
     model = serde.deserialize_model(proto)
     for name, value in model.graph.initializers.items():
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value = tensor_adapters.TorchTensor(held[name].detach(), name=name)
     return model
+
+
+def _check_inside(tensor: onnx.TensorProto, *, load: bool = False) -> None:
+    """As `Tensors.check`, of a tensor with its numbers in the graph."""
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        Tensors(Path()).check(tensor, load=load)
 
 
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:

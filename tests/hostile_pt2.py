@@ -186,6 +186,17 @@ def outside(files: Files, _: Path) -> None:
     files["extra/filch.onnx"] = base64.b64encode(model.SerializeToString())
 
 
+def unmade(files: Files, _: Path) -> None:
+    """Its graph reads a value that nothing makes."""
+    model = onnx.ModelProto.FromString(base64.b64decode(files["extra/filch.onnx"]))
+    model.graph.node[0].input[0] = "nothing"
+    files["extra/filch.onnx"] = base64.b64encode(model.SerializeToString())
+
+
+def many_nodes(data: dict[str, Any], _: Path) -> None:
+    data["nodes"] = [{}] * 20_001
+
+
 def nested(files: Files, _: Path) -> None:
     files[MODEL] = b"[" * 200_000
 
@@ -255,6 +266,8 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a weight at the end of memory": (weight_meta(storage_offset={"as_int": 2**62}), "not the size"),
     "a weight of another file": (weight(path_name="../../../../etc/passwd"), "it has no member"),
     "a graph with data of another file": (outside, "refers to other files"),
+    "a graph with a value that nothing makes": (unmade, "nothing makes 'nothing'"),
+    "a graph of too many operations": (graph(many_nodes), "at most 20,000 are read"),
 }
 
 HARMLESS: dict[str, Change] = {

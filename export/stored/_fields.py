@@ -44,12 +44,14 @@ def union(cls: type[Any], **fields: Reader) -> Reader:
     return read
 
 
-def listed(reader: Reader) -> Reader:
-    """Reads a list."""
+def listed(reader: Reader, most: int | None = None) -> Reader:
+    """Reads a list of at most so many items."""
 
     def read(data: Any) -> list[Any]:
         if not isinstance(data, list):
             raise StoredError(f"{data!r:.80} is no list")
+        if most is not None and len(data) > most:
+            raise StoredError(f"there are {len(data):,}, and at most {most:,} are read")
         return [reader(item) for item in data]
 
     return read

@@ -22,7 +22,6 @@ _MODEL = "models/model.json"
 _OLD_MODEL = "serialized_exported_program.json"  # up to torch 2.7
 _EXTRA = "extra/"
 _JSON = 64 * 2**20  # bytes; torch takes about 2,500 for an operation
-_NODES = 50_000
 
 
 def load_program(archive: Archive) -> ExportedProgram:
@@ -69,8 +68,6 @@ def _read(archive: Archive, target: Callable[[str], str]) -> schema.ExportedProg
     except (RecursionError, ValueError) as error:
         told = "it is nested too deep" if isinstance(error, RecursionError) else error
         raise StoredError(f"its graph can't be read: {told}") from error
-    if len(stored.graph_module.graph.nodes) > _NODES:
-        raise StoredError(f"its graph has more than {_NODES:,} operations")
     stored.graph_module.module_call_graph = [_flat(stored.graph_module.signature)]
     return stored
 

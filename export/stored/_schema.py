@@ -63,6 +63,7 @@ DTYPES |= {  # of later torch
     ]
     if hasattr(ScalarType, name)
 }
+_NODES = 20_000  # of which torch makes about 1,000 a second
 _STACK = 100_000  # characters of a call stack
 
 _Target = Callable[[str], str]
@@ -133,7 +134,7 @@ def _graph(target: _Target) -> Reader:
         schema.Graph,
         inputs=listed(argument),
         outputs=listed(argument),
-        nodes=listed(node),
+        nodes=listed(node, _NODES),
         tensor_values=mapped(identifier, _tensor()),
         sym_int_values=mapped(identifier, _symbolic(schema.SymInt, as_int=integer)),
         sym_float_values=mapped(identifier, _symbolic(schema.SymFloat, as_float=number)),
