@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from filch.export import BackendError, Graph, Node, Program, value_sizes
-from filch.export.backends import Backend, Compiled, Observes, Profiles, Refers, Stage, isolate
+from filch.export.backends import Backend, Compiled, Observes, Profiles, Refers, Should, Stage, isolate
 from filch.steal import Records
 
 from ._allowances import Allowances
@@ -25,7 +25,8 @@ from ._modules import Modules, result_references
 from ._operators import operators_of
 from ._origins import Origins
 from ._pairs import in_pairs
-from ._references import Reference, References, Sources, stolen_tensors
+from ._random import Draws
+from ._references import Reference, References, Sources, stolen_tensors, without_random
 from ._report import Fate, ModuleRow, Operator, Row
 from ._rounding import Rounding
 from ._run import Run
@@ -150,44 +151,47 @@ class Comparison:
     ) -> tuple[list[Row], Difference | None]:
         spreads: dict[str, torch.Tensor] = {}
         run = self._run(stage, call, spreads)
-        observed = self._repeated(partial(self._observed, run), spreads)
+        draws = self._draws(run)
+        observed = self._repeated(partial(self._observed, run, draws, sources), spreads)
         if not modules.is_resolved:  # which values are modules' has to be known before any is judged
             values = dict(observed)
             modules.infer({**call.inputs, **values})
             observed = values.items()
-        sources.prefer(modules.references())
+        sources.prefer(without_random(modules.references(), self._given.unpredictable))
         rounding = None if truth is None else self._rounding(run, truth)
-        judge = Judge(run, sources, self._origins_of(stage), self._limits, modules, rounding, self._allowances(run))
+        judge = Judge(
+            run, sources, self._origins_of(stage), self._limits, modules, rounding, self._allowances(run), draws
+        )
         rows = judge.rows(observed)
         self._note_problem(rounding)
         if self._truths is not None:
             fed = Fed(run, rows, sources if sources.is_whole else self._sources(call, stage))
-            rows = self._with_local(run, rows, fed, self._truths.alone(run.inputs, fed.known), spreads)
+            rounding = self._rounding(run, self._truths.alone(run.inputs, fed.known), fed.cut)
+            computes = self._computes(stage)
+            local = Local(run, rows, fed, rounding, self._allowances(run), self._measure, computes, draws.unjudged)
+            rows = self._with_local(local, run, rows, fed, spreads)
+            self._note_problem(rounding)
         origins = self._origins_of(stage)
         return rows if origins is None else with_covered(rows, run.graph, origins), judge.effect
 
     def _with_local(
-        self, run: Run, rows: list[Row], fed: Fed, truth: CallTruth, spreads: dict[str, torch.Tensor]
+        self, local: Local, run: Run, rows: list[Row], fed: Fed, spreads: dict[str, torch.Tensor]
     ) -> list[Row]:
         """The rows, with what each node makes of what it should be given."""
-        rounding = self._rounding(run, truth, fed.cut)
-        local = Local(run, rows, fed, rounding, self._allowances(run), self._measure, self._computes(run.stage))
-        given = partial(
-            isolate,
-            self._engine,
-            self._given,
-            run.made,
-            run.inputs,
-            fed.given,
-            optimize=run.stage == "compiled",
-            buffer=self._how.buffer,
-        )
         try:
-            rows = local.rows(self._repeated(given, spreads))
+            return local.rows(self._repeated(partial(self._isolated, run, fed.given), spreads))
         except BackendError as error:
             self._noted[f"{run.stage} nodes were not run by themselves: {error}"] = None
-        self._note_problem(rounding)
-        return rows
+            return rows
+
+    def _isolated(self, run: Run, given: Should) -> Observed:
+        optimize = run.stage == "compiled"
+        return isolate(
+            self._engine, self._given, run.made, run.inputs, given, optimize=optimize, buffer=self._how.buffer
+        )
+
+    def _draws(self, run: Run) -> Draws:
+        return Draws(run, self._given.unpredictable, self._computes(run.stage))
 
     def _note_problem(self, rounding: Rounding | None) -> None:
         if rounding is not None and rounding.problem:
@@ -248,14 +252,24 @@ class Comparison:
             return {}
         return self._engine.profile(made, inputs)
 
-    def _observed(self, run: Run) -> Observed:
+    def _observed(self, run: Run, draws: Draws, sources: Sources) -> Observed:
+        def should(name: str) -> torch.Tensor | None:
+            held = sources.get(name)
+            return None if held is None else held.tensor
+
+        if draws.any_drawn and self._given.original is not None:
+            try:
+                return self._isolated(run, lambda name: draws.given(name, should))
+            except BackendError as error:
+                self._noted[f"the {run.stage} graph can't be given the reference's random numbers: {error}"] = None
         if isinstance(self._engine, Observes):
             return self._engine.observe(run.made, run.inputs, buffer=self._how.buffer)
         return in_order(run.graph, self._engine.run(run.made, run.inputs, run.graph.producer))
 
     def _sources(self, call: StolenCall, *stages: Stage) -> Sources:
         sources = self._references.of(call, frozenset().union(*(self._asked[stage] for stage in stages)))
-        sources.fall_back_on({**self._said(call), **result_references(self._held, self._graph, call)})
+        known = {**self._said(call), **result_references(self._held, self._graph, call)}
+        sources.fall_back_on(without_random(known, self._given.unpredictable))
         return sources
 
     def _truth(self, call: StolenCall, *stages: Stage) -> CallTruth | None:
@@ -271,7 +285,17 @@ class Comparison:
             return {}
         compiled = self._made["compiled"]
         said = self._engine.reference(compiled, self._fed(compiled, call))
-        return {name: Reference(in_pairs(tensor), "derived") for name, tensor in said.items()}
+        random = self._random_in(compiled.graph)  # it was computed from other random numbers than these would be
+        return {name: Reference(in_pairs(tensor), "derived") for name, tensor in said.items() if name not in random}
+
+    def _random_in(self, graph: Graph) -> set[str]:
+        """The values of a compiled graph that are computed from random numbers."""
+        known, random = self._made["compiled"].same, self._given.unpredictable.random
+        found = {name for name in graph.known if known.get(name, name) in random}
+        for node in graph.nodes:
+            if not found.isdisjoint(node.reads):
+                found.update(node.outputs)
+        return found
 
     def _count_results(self, call: StolenCall) -> None:
         noted = self._given.outputs

@@ -97,16 +97,18 @@ def _draw(drawn: GraphIr | None, module: fx.GraphModule, made: Compiled | None) 
 
 
 def _checked(
-    run: Callable[..., Any], report: Callable[[Sequence[Any]], Report], options: DynamoOptions
+    run: Callable[..., Any], make: Callable[[Sequence[Any]], Report], options: DynamoOptions
 ) -> Callable[..., Any]:
-    """`run`, which reports at its first call; what it is given is not touched."""
+    """`run`, which reports at its first call; what it is given, and the random numbers to come, are not touched."""
     if options.correctness_report is False:
         return run
-    pending = [report]
+    pending = [make]
 
     def checked(*inputs: Any) -> Any:
         if pending:
-            _collect(pending.pop()(inputs), options)
+            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+                report = pending.pop()(inputs)
+            _collect(report, options)
         return run(*inputs)
 
     return checked

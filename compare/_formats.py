@@ -44,6 +44,7 @@ def to_json(report: Report, path: str | os.PathLike[str] | None = None) -> str:
         "undisturbed": report.undisturbed,
         "headline": report.headline(),
         "notes": report.notes,
+        "random": report.random,
         "first_divergence": None if first is None else record(first),
         "rows": [_whole(row) for row in report.rows],
         "modules": [asdict(row) for row in report.modules],
@@ -66,7 +67,7 @@ def _whole(row: Row) -> dict[str, Any]:
     """A row with all that is known of it."""
     more = {"truth": row.truth, "local": row.local, "difference": row.difference, "spread": row.spread}
     found = {name: None if item is None else asdict(item) for name, item in more.items()}
-    return record(row) | found | {"amplification": row.amplification}
+    return record(row) | found | {"amplification": row.amplification, "random": row.random}
 
 
 def _operation(item: Operator, places: Mapping[int, int]) -> list[Any]:

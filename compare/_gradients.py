@@ -15,6 +15,7 @@ from filch.export.backends import Compiled
 
 from ._dynamo import filch
 from ._errors import CompareError
+from ._graph_check import BACKWARD
 from ._joined import joined
 from ._judge import judge
 from ._limits import Limits
@@ -72,10 +73,20 @@ def compare_gradients(
         program=f"{type(model).__name__}, forward and backward",
         rows=tuple(rows),
         effect=next((report.effect for report in reports if report.effect is not None), None),
-        notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+        notes=tuple(dict.fromkeys(note for report in reports for note in (*report.notes, *_backward_notes(report)))),
         calls=(len(reports), len(reports)),
         graphs=graphs,
     )
+
+
+def _backward_notes(report: Report) -> tuple[str, ...]:
+    return (_DECOMPOSED,) if report.program.endswith(BACKWARD) else ()
+
+
+_DECOMPOSED = (
+    "backward kernels are compared with the backward graph after its operations were decomposed: "
+    "a wrong decomposition shows in the parameters' gradients alone"
+)
 
 
 def _judged(
@@ -87,10 +98,10 @@ def _judged(
     """A row for each parameter; gradients flow back, so the last parameter comes first.
 
     A parameter's gradient is added up from what arrives at its module, and is rounded like that: a bias in front of a
-    BatchNorm has a gradient of 0 and rounding.
+    BatchNorm has a gradient of 0 and rounding. What a row belongs to is the parameter: a module has several.
     """
     owners = {name: name.rpartition(".")[0] for name in reversed([*expected])}
-    nodes = [Node(name, "gradient", (path,), (f"{name}.grad",), module=path) for name, path in owners.items()]
+    nodes = [Node(name, "gradient", (path,), (f"{name}.grad",), module=name) for name, path in owners.items()]
     values = {value: Value(value) for node in nodes for value in node.outputs}
     graph = Graph("gradients", tuple(dict.fromkeys(owners.values())), (), (), tuple(nodes), values)
     found = {f"{name}.grad": tensor for name, tensor in actual.items()}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from filch.export import Graph, graph_from_fx
+from filch.export import Graph, graph_from_fx, random_nodes
 from filch.export.backends import Backend, BackwardRun, Compiled, Refers, Stage
 
 from ._fx_operators import fx_operators
@@ -22,6 +22,7 @@ from ._report import Report, Row
 from ._run import Run
 from ._tolerance import Tolerance
 
+BACKWARD = ", backward"  # behind the name of a graph
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
@@ -65,16 +66,23 @@ class GraphCheck:
         origins = None if self.compiled is None else Origins(graph, self.compiled)
         for found, of_kernels in self._kernels(given, outputs, references, limits, origins):
             rows, effect = [*rows, *found], of_kernels
+        random = random_nodes(self.module.graph)
+        rows = [replace(row, random=row.node in random) for row in rows]
         return Report(
             backend=self.backend,
             reference="eager PyTorch",
             program=self.name,
             rows=tuple(rows),
             effect=effect,
-            notes=(*notes, *_notes(self.module), *(self.compiled.notes if self.compiled is not None else ())),
+            notes=(*notes, *self._notes(random)),
             operators=(tuple(fx_operators(self.module.graph, rows)),),
             graphs={stage: _with_weights(drawn, given) for stage, drawn in _drawn(graph, origins).items()},
         )
+
+    def _notes(self, random: Sequence[str]) -> tuple[str, ...]:
+        if self.compiled is not None:
+            return self.compiled.notes
+        return (f"{random[0]} draws random numbers: compilers draw others than eager PyTorch",) if random else ()
 
     def _exposed(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Every value of the graph, compiled so that each is returned: what is fused then may differ."""
@@ -98,7 +106,8 @@ class GraphCheck:
         made = self.compiled
         with _same_numbers():
             values = self.engine.run(made, given, made.graph.producer)
-        said = self.engine.reference(made, given) if isinstance(self.engine, Refers) else {}
+        with _same_numbers():
+            said = self.engine.reference(made, given) if isinstance(self.engine, Refers) else {}
         held = {name: Reference(tensor, "given") for name, tensor in _of_tensors(given).items()}
         own = {name: Reference(tensor, "derived") for name, tensor in said.items()}
         run = Run(0, "compiled", made, _of_tensors(given), outputs)
@@ -127,7 +136,7 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: float 
     return Report(
         backend=backend,
         reference="eager PyTorch",
-        program=f"{name}, backward",
+        program=name + BACKWARD,
         rows=tuple(rows),
         effect=effect,
         graphs={"exported": run.graph, "compiled": origins.drawn()},
@@ -191,22 +200,6 @@ def _of_second(effect: Difference | None) -> tuple[str, ...]:
     amount = effect.problem or f"{effect.error_max:.1e}"
     text = "the table of operations is of a second compilation, which returns every value and so may fuse others"
     return (f"{text}: its results differ from those of the compiled graph that is used, by up to {amount}",)
-
-
-# A dropout draws only where it is told that the model trains.
-_RANDOM = frozenset({"bernoulli", "multinomial", "normal", "rand", "rand_like", "randint", "randn", "randn_like"})
-
-
-def _notes(module: fx.GraphModule) -> tuple[str, ...]:
-    names = {node: str(getattr(node.target, "__name__", node.target)) for node in module.graph.nodes}
-    random = [
-        node.name for node, name in names.items() if name in _RANDOM or ("dropout" in name and True in _told(node))
-    ]
-    return (f"{random[0]} draws random numbers: compilers draw others than eager PyTorch",) if random else ()
-
-
-def _told(node: fx.Node) -> list[Any]:
-    return [item for item in (*node.args, *node.kwargs.values()) if isinstance(item, bool)]
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from ._limits import Limits
 from ._metrics import Difference, compare_tensors
 from ._origins import Origins
 from ._pairs import in_pairs
+from ._random import Draws, judged
 from ._references import Known, Reference
 from ._report import Row, Status
 from ._rounding import Rounding, with_truth
@@ -52,6 +53,7 @@ class Judge:
         listen: is told of each value.
         rounding: what knows whether a value is off by more than rounding: it says which are wrong, not the limits.
         allowances: what rounding explains by the tolerance; None is what is known without the numbers of constants.
+        draws: what knows which values are random, or memory that nothing has written to.
     """
 
     def __init__(  # noqa: PLR0917  made in two places
@@ -63,6 +65,7 @@ class Judge:
         listen: Listener | None = None,
         rounding: Rounding | None = None,
         allowances: Allowances | None = None,
+        draws: Draws | None = None,
     ) -> None:
         self._run = run
         self._sources = sources
@@ -71,6 +74,7 @@ class Judge:
         self._listen = listen
         self._rounding = rounding
         self._allowances = allowances_of(run, origins) if allowances is None else allowances
+        self._draws = draws
         graph = run.graph
         self._live = dict(run.inputs)
         self._places = {name: (index, node) for index, node in enumerate(graph.nodes) for name in node.outputs if name}
@@ -88,8 +92,12 @@ class Judge:
         return worst_effect(
             self._effects[name] if name in self._effects else compare_tensors(output, None)
             for name, output in self._run.outputs.items()
-            if name in self._places
+            if name in self._places and not self._varies(name)
         )
+
+    def _varies(self, name: str) -> bool:
+        """Whether the undisturbed run need not have the value that the observed run has."""
+        return self._draws is not None and self._draws.varies(name)
 
     def rows(self, observed: Iterable[tuple[str, torch.Tensor]]) -> list[Row]:
         """A row for each value that a node made, in order, then one for each output of the undisturbed run.
@@ -151,6 +159,12 @@ class Judge:
         return held if lowered is None else lowered.reference(name, held, tensor)
 
     def _with_numbers(self, row: Row, reference: Reference | None, tensor: torch.Tensor | None, node: Node) -> Row:
+        kind = "" if self._draws is None else self._draws.kind(row.value, node)
+        if kind and self._draws is not None:
+            row = judged(row, kind, None if reference is None else reference.tensor, tensor)
+            if row.random and row.status == "shape or dtype differs":
+                self._draws.lost(row.value)
+            return row
         lowered = self._run.lowered
         inside = lowered.unjudged(node, tensor) if lowered is not None else ""
         if not inside and reference is None and self._origins is not None and row.kind != "output":
@@ -207,6 +221,8 @@ class Judge:
     def _output(self, name: str) -> Row:
         graph = self._run.graph
         node = graph.producer.get(name) or Node(name, "", (), (name,))
+        if name in self._rows and self._varies(name):  # the undisturbed run has drawn other numbers
+            return replace(self._rows[name], index=len(graph.nodes), kind="output", origins=(), operators=(), behind=())
         row = Row(
             call=self._run.call,
             stage=self._run.stage,

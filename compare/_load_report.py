@@ -52,7 +52,7 @@ def load_report(path: str | os.PathLike[str]) -> Report:
 
 
 def _report(found: Mapping[str, Any]) -> Report:
-    rows = typed(tuple[Row, ...], found["rows"], "rows")
+    rows = typed(tuple[Row, ...], [_ADDED_TO_ROWS | row for row in found["rows"]], "rows")
     return Report(
         **{name: typed(kind, found[name], name) for name, kind in _PLAIN.items()},
         rows=rows,
@@ -66,6 +66,7 @@ _DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError
 _LONGEST = 300  # characters of what is said of it
 _OLDEST = 2
 _ADDED: dict[str, Any] = {"interface": []}  # since then
+_ADDED_TO_ROWS: dict[str, Any] = {"random": False}
 
 _PLAIN: Mapping[str, Any] = {
     "backend": str,

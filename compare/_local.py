@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -89,7 +89,7 @@ class Fed:
 
 def _is_cut(row: Row) -> bool:
     """Whether a value is given to those that read it: it has a reference of its own shape and type."""
-    return row.judged and row.status != "shape or dtype differs" and row.shape is not None
+    return (row.judged or row.random) and row.status != "shape or dtype differs" and row.shape is not None
 
 
 class Local:
@@ -103,6 +103,7 @@ class Local:
         allowances: what rounding explains where float64 does not know a value.
         measure: how far it is from its reference there: (row, expected, actual, magnitude that was rounded).
         computes: gives the exported nodes that a node computes.
+        unjudged: the names of values that no reference can judge: random numbers, say.
     """
 
     def __init__(  # noqa: PLR0917  made in one place
@@ -114,9 +115,11 @@ class Local:
         allowances: Allowances,
         measure: Callable[[Row, torch.Tensor, torch.Tensor, float], Difference],
         computes: Callable[[Node], Iterable[Node]],
+        unjudged: Collection[str] = (),
     ) -> None:
         self._run, self._rows, self._fed, self._rounding = run, rows, fed, rounding
         self._allowances, self._measure, self._computes = allowances, measure, computes
+        self._unjudged = unjudged
 
     def rows(self, isolated: Iterable[tuple[str, torch.Tensor]]) -> list[Row]:
         """The rows, with what was found.
@@ -134,7 +137,8 @@ class Local:
             plain = in_pairs(tensor)
             self._fed.read_by(node, self._computes(node))
             self._rounding.saw(node, name, plain.dtype)
-            judgement = self._judged(by_value[name], self._fed.given(name), plain)
+            given = self._fed.given(name)
+            judgement = None if name in self._unjudged else self._judged(by_value[name], given, plain)
             if judgement is not None:
                 found[name] = judgement
             if node.name not in passed:

@@ -7,7 +7,7 @@ from filch.export import Finding, Graph, Node, Value
 from filch.export.backends import Stage
 
 from ._report import Report, Row
-from ._verdict import in_short
+from ._verdict import in_short, random_numbers
 
 
 def picture(report: Report) -> Graph:
@@ -19,7 +19,7 @@ def picture(report: Report) -> Graph:
     ]
     title = f"{report.program} on {report.backend}, against {report.reference}"
     explained = [] if report.explanation is None else [str(report.explanation)]
-    notes = [f"note: {note}" for note in report.notes]
+    notes = [*(f"note: {note}" for note in report.notes), *random_numbers(report)]
     told = (report.headline(), *explained, *notes, " ".join(map(str.strip, in_short(report))))
     *before, last = drawn or [_of_rows(())]
     return replace(last, name=title, remarks=told, before=before[0] if before else None)

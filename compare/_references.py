@@ -3,16 +3,19 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 
-from filch.export import ExportError, Original, Program, value_sizes
+from filch.export import ExportError, Original, Program, Unpredictable, value_sizes
 from filch.steal import Key, Records, argument_tensors, tensors
 
 from ._computed import Computed
 from ._derived import Derivation
 from ._inputs import StolenCall, cast_notes
 from ._pairs import in_pairs
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class References:
             call: which one.
             wanted: the names of those that will be asked for this time.
         """
-        stolen = stolen_values(self._reference, self._program, call)
+        stolen = without_random(stolen_values(self._reference, self._program, call), self._program.unpredictable)
         original = self._program.original
         if original is None or not self._is_reference(original, {**call.inputs, **stolen}):
             return Sources(self._given(call), stolen, None)
@@ -194,6 +197,11 @@ class Sources:
         """Say that a value will not be asked for again in this run: it may be let go."""
         if self._computed is not None:
             self._computed.done(name)
+
+
+def without_random(values: Mapping[str, T], unpredictable: Unpredictable) -> dict[str, T]:
+    """The values on which another run has to agree."""
+    return {name: value for name, value in values.items() if name not in unpredictable.all}
 
 
 def stolen_values(reference: Records, program: Program, call: StolenCall) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from ._console import WIDE, as_text, plain_table
 from ._diff import DiffRow, DumpDiff
 from ._fates import tally
 from ._report import ModuleRow, Operator, Report, Row
-from ._verdict import verdict
+from ._verdict import random_numbers, verdict
 from .truth import Judgement
 
 T = TypeVar("T")
@@ -30,6 +30,7 @@ def render(report: Report, view: str = "nodes", *, wide: bool = False, width: in
         report.headline(),
         f"{report.program} on {report.backend}, against {report.reference}",
         *(f"note: {note}" for note in report.notes),
+        *random_numbers(report),
     ]
     for table in _VIEWS[view](report, wide=wide):
         parts += ["", table]

@@ -66,6 +66,7 @@ class Row:
         truth: how far it is from float64, held against rounding, where that was asked for and is known (`truth`).
         local: likewise of what its node makes of what it should be given: what the node itself does wrong. Where
             float64 does not say, by the tolerance.
+        random: whether its node draws it at random: then its shape, type and distribution are compared, and no numbers.
     """
 
     call: int
@@ -91,6 +92,7 @@ class Row:
     spread: Spread | None = field(default=None, repr=False)
     truth: Judgement | None = None
     local: Judgement | None = None
+    random: bool = False
 
     @property
     def judged(self) -> bool:
@@ -289,6 +291,15 @@ class Report:
     def introduced(self) -> tuple[Row, ...]:
         """The rows whose own node makes them wrong, or differently from run to run, in order: see `Row.local`."""
         return tuple(row for row in self.rows if row.introduced)
+
+    @cached_property
+    def random(self) -> tuple[str, ...]:
+        """The names of the nodes that draw random numbers, in order.
+
+        What is computed from them is judged on the numbers that the reference has drawn, where the backend can be given
+        these; elsewhere it is not judged.
+        """
+        return tuple(dict.fromkeys(row.node for row in self.rows if row.random and row.kind != "output"))
 
     @cached_property
     def close(self) -> bool:

@@ -2,6 +2,8 @@
 
 from ._report import Report
 
+_MOST = 5
+
 
 def verdict(report: Report) -> list[str]:
     """What the report says in the end."""
@@ -12,6 +14,15 @@ def verdict(report: Report) -> list[str]:
 def in_short(report: Report) -> list[str]:
     """The same without what float64 explains."""
     return [*report.interface, *_of_values(report)]
+
+
+def random_numbers(report: Report) -> list[str]:
+    """A line about the nodes that draw random numbers, if there are such."""
+    if not report.random:
+        return []
+    names = ", ".join(report.random[:_MOST])
+    more = f" and {len(report.random) - _MOST} more" if len(report.random) > _MOST else ""
+    return [f"random numbers are drawn by {names}{more}: their distribution is compared, not the numbers"]
 
 
 def _of_values(report: Report) -> list[str]:

@@ -21,6 +21,7 @@ from ._time_limit import TimeLimit, default_limit, end_process_if_stuck
 from ._trace_check import check_trace
 from ._trace_file import load_trace, save_trace
 from ._tracing import trace, trace_graph
+from ._unpredictable import Unpredictable, random_nodes
 
 __all__ = [
     "AGAIN",
@@ -42,6 +43,7 @@ __all__ = [
     "ProgramError",
     "TimeLimit",
     "TraceError",
+    "Unpredictable",
     "Value",
     "ViewError",
     "as_graph",
@@ -61,6 +63,7 @@ __all__ = [
     "load_trace",
     "lower",
     "optimize",
+    "random_nodes",
     "save_trace",
     "shared_calls",
     "trace",

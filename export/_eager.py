@@ -10,6 +10,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx.node import Target
 
 from ._errors import ExportError
+from ._unpredictable import drawing, draws, reserves, zeroed
 
 Visit = Callable[[str, torch.Tensor], None]
 Replace = Callable[[str, torch.Tensor], torch.Tensor]
@@ -147,6 +148,14 @@ class Interpreter(fx.Interpreter):
             return super().fetch_args_kwargs_from_env(n)
         args, kwargs = fx.node.map_arg((n.args, n.kwargs), lambda item: read(item.name, self.env[item]))
         return args, kwargs
+
+    def run_node(self, n: fx.Node) -> Any:
+        """See `fx.Interpreter`; what no two runs have to agree on is the same in each."""
+        if draws(n):
+            with drawing(n):
+                return super().run_node(n)
+        value = super().run_node(n)
+        return zeroed(value) if reserves(n) else value
 
     def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """See `fx.Interpreter`."""

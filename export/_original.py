@@ -33,6 +33,7 @@ from ._onnx_tensors import Tensors
 from ._quiet import quiet
 from ._raised import Raised
 from ._time_limit import limited_steps
+from ._unpredictable import Unpredictable, of_program
 from .stored import Archive, StoredError, is_run, load_extra, load_program
 
 _log = logging.getLogger("filch")
@@ -129,6 +130,11 @@ class Original:
         """The numbers of a value that `graph` holds; None if it does not hold one of this name."""
         value = self.model.graph.initializers.get(name)
         return None if value is None or value.const_value is None else array_to_torch(value.const_value.numpy())
+
+    @cached_property
+    def unpredictable(self) -> Unpredictable:
+        """The values of the program, and of `graph`, on which no two runs have to agree."""
+        return of_program(self.program.graph, self.graph)
 
     @cached_property
     def types(self) -> Mapping[str, torch.dtype]:

@@ -1,5 +1,6 @@
 """A model exported to ONNX, with what is known of how its modules' calls became the graph's values."""
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from ._graph import Graph
 from ._onnx_file import read_onnx
 from ._operators import ModelOperator
 from ._original import Original
+from ._unpredictable import Unpredictable, of_graph
 
 _PROGRAM = "filch.program"
 _INPUTS = "filch.inputs"
@@ -101,6 +103,17 @@ class Program:
         return graph != replace(self.original.graph, name=graph.name) or any(
             not _equal(held[name], kept[name]) for name in held
         )
+
+    @cached_property
+    def unpredictable(self) -> Unpredictable:
+        """The values on which no two runs have to agree: by the exported program, if it is there, else by operators.
+
+        What draws random numbers in the graph alone is no such value, but a fault of the graph.
+        """
+        if self.original is not None:
+            with contextlib.suppress(ExportError):
+                return self.original.unpredictable
+        return of_graph(self.graph)
 
     def constant(self, name: str) -> torch.Tensor | None:
         """The numbers of a value that the graph holds; None if it does not hold one of this name."""

@@ -1,11 +1,10 @@
 """What the values of one call are in float64: as the model computes them, and as each node does by itself."""
 
 from collections.abc import Collection, Mapping
-from operator import getitem
 
 import torch
 
-from filch.export import ExportError, Original, Program
+from filch.export import ExportError, Program
 
 from .._errors import CompareError
 from ._float64 import Alone, Float64, Given, Whole
@@ -34,17 +33,17 @@ class Truths:
             self._units = {name: unit_of(dtype) for name, dtype in original.types.items() if unit_of(dtype)}
         except ExportError as error:
             raise CompareError(f"truth needs the exported program: {error}") from error
-        self._original, self._drawn = original, _drawn(original)
+        self._original, self._random = original, original.unpredictable
 
     def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "CallTruth":
         """What the model computes in one call (see `Whole`)."""
         exact, noisy = (Whole(self._original, inputs, wanted, units, keep=keep) for units in (None, self._units))
-        return CallTruth(exact, noisy, self._units, self._drawn[1], is_whole=keep)
+        return CallTruth(exact, noisy, self._units, self._random.random, is_whole=keep)
 
     def alone(self, inputs: Mapping[str, torch.Tensor], given: Given) -> "CallTruth":
         """What each node makes in one call, if it is given what it should be (see `Alone`)."""
         exact, noisy = (Alone(self._original, inputs, given, units) for units in (None, self._units))
-        return CallTruth(exact, noisy, self._units, self._drawn[0])
+        return CallTruth(exact, noisy, self._units, self._random.drawn)
 
 
 class CallTruth:
@@ -93,36 +92,6 @@ class CallTruth:
         """Say that a value will not be asked for again."""
         self._exact.done(name)
         self._noisy.done(name)
-
-
-def _drawn(original: Original) -> tuple[frozenset[str], frozenset[str]]:
-    """The names of the values that are drawn at random, and of all that are made of such: float64 draws others."""
-    drawn, made = set(), set()
-    for node in original.program.graph.nodes:
-        if _draws(node):
-            drawn.add(node.name)
-        if node.name in drawn or any(item.name in made for item in node.all_input_nodes):
-            made.add(node.name)
-    drawn |= {node.name for node in original.program.graph.nodes if _is_part(node, drawn)}
-    for node in original.graph.nodes:
-        if any(name in made for name in node.reads):
-            made.update(node.outputs)
-    return frozenset(drawn), frozenset(made)
-
-
-def _draws(node: torch.fx.Node) -> bool:
-    """Whether a node draws at random; attention and recurrent networks are marked so even if they drop nothing out."""
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
-        return False
-    arguments = getattr(node.target, "_schema").arguments  # noqa: B009  of an operator, which a tag says it is
-    told = {item.name: node.kwargs.get(item.name, item.default_value) for item in arguments}
-    told |= {item.name: value for item, value in zip(arguments, node.args, strict=False)}
-    return all(told.get(name) != 0 for name in ("p", "dropout", "dropout_p")) and told.get("train") is not False
-
-
-def _is_part(node: torch.fx.Node, drawn: Collection[str]) -> bool:
-    """Whether a node takes out one of several values that are drawn together."""
-    return node.target is getitem and any(item.name in drawn for item in node.all_input_nodes)
 
 
 def unit_of(dtype: torch.dtype) -> float:

@@ -16,6 +16,7 @@ from .._eager import bound, held_names
 from .._errors import BackendError
 from .._from_fx import graph_from_fx
 from .._program import Program
+from .._unpredictable import random_nodes
 from ._backend import Compiled, Script, Should, Stage, Switch, Switched, Values
 from ._inductor_options import InductorOptions
 from ._inductor_switches import fingerprint_of, switches_of, without
@@ -58,11 +59,12 @@ class InductorBackend:
             outputs=tuple(index for index, spec in enumerate(specs) if _is_given(spec)),
             device=torch.device(self.device or "cpu"),
         )
-        graphs = KernelGraphs(given, self.options)
+        options = _drawing_as_eager(self.options, given.module)
+        graphs = KernelGraphs(given, options)
         placeholders = {node.name: node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")}
         like = {name: _like(value) for name, value in placeholders.items() if isinstance(value, torch.Tensor)}
         made = graphs.compiled_for(bound(exported, like))
-        return replace(made, products=rounding_of_torch(given.device))
+        return _noted(replace(made, products=rounding_of_torch(given.device)), options, self.options)
 
     def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         """See `CompilesTorch.compile_graph`."""
@@ -76,7 +78,8 @@ class InductorBackend:
             guarded=True,
             gradients=_needed(inputs),
         )
-        return KernelGraphs(given, self.options).compiled_for(inputs)
+        options = _drawing_as_eager(self.options, module)
+        return _noted(KernelGraphs(given, options).compiled_for(inputs), options, self.options)
 
     def switched(self, program: Program, off: Collection[Switch]) -> Switched:
         """See `Switches.switched`: Inductor's settings by their names, and the user's own."""
@@ -132,6 +135,23 @@ def inductor(*, device: str | None = None, **options: Any) -> InductorBackend:
     made = InductorOptions(**options)
     made.settings()
     return InductorBackend(made, device)
+
+
+def _drawing_as_eager(options: InductorOptions, module: fx.GraphModule) -> InductorOptions:
+    """The options, with random numbers drawn by PyTorch's generator where the graph draws some.
+
+    Inductor draws its own inside of its kernels, where nothing can be put in their place.
+    """
+    if "fallback_random" in options.settings() or not random_nodes(module.graph):
+        return options
+    return replace(options, config={**options.config, "fallback_random": True})
+
+
+def _noted(made: Compiled, options: InductorOptions, asked: InductorOptions) -> Compiled:
+    return made if options is asked else replace(made, notes=(*made.notes, _DRAWN))
+
+
+_DRAWN = "fallback_random was set: PyTorch draws the random numbers, which Inductor would draw inside of its kernels"
 
 
 def _is_given(spec: OutputSpec) -> bool:

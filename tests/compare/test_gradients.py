@@ -68,14 +68,18 @@ def test_a_wrong_backward_lowering_is_found_in_its_kernel(model, monkeypatch):
 
 @needs_compiler
 def test_what_ends_in_a_norm_has_gradients_to_compare():
-    """The plain sum of what a norm gives has none but rounding, which would be held against rounding."""
+    """The plain sum of what a norm gives is held against rounding; a dropout draws the same numbers on both sides."""
+    torch._dynamo.reset()  # noqa: SLF001  torch documents it
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16))
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.25), nn.LayerNorm(16))
 
     report = compare_gradients(model, (torch.randn(3, 8),))
 
     assert report.close, report
     assert all(row.difference.snr > 80 for row in report.rows if row.op == "gradient")
+    assert {row.module for row in report.rows if row.op == "gradient"} >= {"0.weight", "0.bias"}
+    assert report.random
+    assert any("after its operations were decomposed" in note for note in report.notes)
 
 
 @needs_compiler

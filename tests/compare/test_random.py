@@ -1,0 +1,233 @@
+"""Random numbers, and memory that nothing has written to: what can't be compared is not, and what reads it is."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import Report, compare, load_report
+from filch.compare._random import distance_of_distributions
+from filch.export import Program, export
+from filch.export.backends import get_backend
+from filch.export.backends._inductor import _drawing_as_eager
+from filch.steal import Capture, steal_forward
+
+Case = tuple[Capture, Program]
+
+
+class Noisy(nn.Module):
+    """Adds noise, and computes with the sum."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + torch.rand_like(x)).tanh()
+
+
+class Dropping(nn.Module):
+    """A dropout that trains, between two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.drop = nn.Dropout(0.5)
+        self.last = nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.drop(self.first(x)).relu())
+
+
+class Reserving(nn.Module):
+    """Writes all of two pieces of memory before it reads them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        whole, parts = x.new_empty(x.shape), torch.empty_like(x)
+        whole.copy_(x * 2)
+        parts[:, 0] = x[:, 0]
+        parts[:, 1:] = x[:, 1:] + 1
+        return whole + parts
+
+
+def case_of(model: nn.Module, x: torch.Tensor) -> Case:
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+    return capture, export(model, (x,))
+
+
+@pytest.fixture(scope="module")
+def x() -> torch.Tensor:
+    return torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def noisy(x: torch.Tensor) -> Case:
+    return case_of(Noisy(), x)
+
+
+@pytest.fixture(scope="module")
+def dropping(x: torch.Tensor) -> Case:
+    return case_of(Dropping().train(), x)
+
+
+@pytest.fixture(scope="module")
+def reserving(x: torch.Tensor) -> Case:
+    """Freed memory of the allocator, which `empty` may give, holds large numbers."""
+    freed = [torch.full((16, 16), 1e30 * number) for number in range(1, 50)]
+    freed.clear()
+    return case_of(Reserving(), x)
+
+
+def planted(case: Case, op: str, instead: str) -> Case:
+    """The case, with another operator in the program."""
+    capture, program = case
+    model = program.model.clone()
+    node = next(node for node in model.graph if node.op_type == op)
+    node.op_type = instead
+    for bound in ("low", "high"):  # of uniform numbers alone
+        node.attributes.pop(bound, None)
+    return capture, replace(program, model=model)
+
+
+@pytest.mark.parametrize("truth", [None, "float64"])
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference"])
+def test_what_reads_random_numbers_is_judged_on_the_references(noisy: Case, backend: str, truth) -> None:
+    """Every value is judged, and none differs."""
+    report = compare(*noisy, backend=backend, truth=truth)
+
+    assert report.close, report
+    assert report.undisturbed
+    assert all(row.judged for row in report.rows)
+    assert report.random == ("node_rand_like",)
+    assert "random numbers of the same distribution" in next(row.reason for row in report.rows if row.random)
+
+
+@pytest.mark.parametrize("truth", [None, "float64"])
+def test_a_fault_behind_random_numbers_is_found(noisy: Case, truth) -> None:
+    """At the node that is wrong."""
+    report = compare(*planted(noisy, "Add", "Sub"), truth=truth)
+
+    assert not report.close
+    assert report.first_divergence is not None
+    assert report.first_divergence.node == "node_add"
+    assert not any(row.diverged for row in report.rows if row.random)
+
+
+@pytest.mark.parametrize("truth", [None, "float64"])
+def test_random_numbers_of_another_distribution_are_found(noisy: Case, truth) -> None:
+    """Normal instead of uniform; what reads them is right."""
+    report = compare(*planted(noisy, "RandomUniformLike", "RandomNormalLike"), truth=truth)
+
+    assert {row.node for row in report.diverged} == {"node_rand_like"}
+    assert report.first_divergence is not None
+    assert "random numbers of another distribution" in report.first_divergence.reason
+
+
+def test_random_numbers_where_the_model_draws_none_are_a_fault(reserving: Case) -> None:
+    """The operator alone excuses nothing."""
+    capture, program = planted(reserving, "Mul", "RandomUniformLike")
+    node = next(node for node in program.model.graph if node.op_type == "RandomUniformLike")
+    node.resize_inputs(1)
+
+    report = compare(capture, program, stages=["exported"])
+
+    assert not report.close
+    assert report.random == ()
+
+
+def test_a_dropout_that_trains_is_no_fault(dropping: Case) -> None:
+    """What reads it is judged, down to the result."""
+    report = compare(*dropping, stages=["exported"])
+    assert report.close, report
+    assert all(row.judged for row in report.rows)
+
+
+def test_what_a_compiler_draws_inside_of_a_kernel_is_not_called_wrong(dropping: Case) -> None:
+    """ONNX Runtime leaves the dropout out of its optimised graph: nothing there can be judged, and it says why."""
+    report = compare(*dropping)
+
+    assert not report.diverged
+    assert not report.close
+    unjudged = [row for row in report.rows if row.kind == "output" and not row.judged]
+    assert [row.stage for row in unjudged] == ["compiled"]
+    assert "other random numbers than the reference, or from none" in unjudged[0].reason
+
+
+def test_another_exporters_random_results_are_not_judged(noisy: Case) -> None:
+    """Nothing says what they should be."""
+    capture, program = noisy
+
+    report = compare(capture, Program(program.model))
+
+    assert not report.diverged
+    assert not report.close
+    assert report.random == ("node_rand_like",)
+
+
+@pytest.mark.parametrize("truth", [None, "float64"])
+def test_unwritten_memory_is_not_judged_and_what_is_written_there_is(reserving: Case, truth) -> None:
+    """A clean run is close; a fault in what is written is found."""
+    report = compare(*reserving, truth=truth)
+    assert report.close, report
+    reasons = {row.value: row.reason for row in report.rows if not row.judged}
+    assert {"new_empty", "empty_like"} <= reasons.keys()
+    assert {*reasons.values()} == {"memory that nothing has written to: no two runs have to agree on it"}
+
+    wrong = compare(*planted(reserving, "Mul", "Add"), truth=truth)
+    assert wrong.first_divergence is not None
+    assert wrong.first_divergence.node == "node_mul"
+
+
+def test_random_nodes_stand_in_text_and_json(noisy: Case, tmp_path: Path) -> None:
+    """And in what is read back; a report of version 2 has none."""
+    report: Report = compare(*noisy)
+    report.to_json(tmp_path / "report.json")
+    found = json.loads((tmp_path / "report.json").read_text())
+
+    assert found["random"] == ["node_rand_like"]
+    assert load_report(tmp_path / "report.json").random == report.random
+    assert "random numbers are drawn by node_rand_like: their distribution is compared" in " ".join(str(report).split())
+
+    for row in found["rows"]:
+        del row["random"]
+    (tmp_path / "old.json").write_text(json.dumps(found | {"filch_report": 2}))
+    assert load_report(tmp_path / "old.json").random == ()
+
+
+def test_a_comparison_leaves_the_random_numbers_to_come_as_they_were(noisy: Case) -> None:
+    """And its own reference draws the same ones each time."""
+    before = torch.get_rng_state()
+    compare(*noisy, backend="eager")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        (torch.rand, torch.rand, True),
+        (torch.randn, torch.rand, False),
+        (torch.randn, lambda *size: torch.randn(*size) + 0.5, False),
+        (torch.rand, lambda *size: torch.rand(*size) * 2, False),
+    ],
+)
+def test_distributions_are_told_apart(first, second, same: bool) -> None:
+    """By their shapes, means and widths; few numbers tell nothing."""
+    torch.manual_seed(0)
+
+    found = distance_of_distributions(first(40, 50), second(40, 50))
+
+    assert found is not None
+    assert (found[0] <= found[1]) is same
+    assert distance_of_distributions(first(99), second(99)) is None
+
+
+def test_inductor_lets_pytorch_draw(dropping: Case, noisy: Case, reserving: Case) -> None:
+    """Where the graph draws random numbers, and the user does not say otherwise."""
+    options = get_backend("inductor").options
+    told = get_backend("inductor", config={"fallback_random": False}).options
+
+    for _, program in (dropping, noisy):
+        module = program.exported_program.graph_module
+        assert _drawing_as_eager(options, module).config == {"fallback_random": True}
+        assert _drawing_as_eager(told, module) is told
+    assert _drawing_as_eager(options, reserving[1].exported_program.graph_module) is options
