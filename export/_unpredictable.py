@@ -82,6 +82,8 @@ def of_graph(graph: Graph) -> Unpredictable:
 
 def draws(node: fx.Node) -> bool:
     """Whether a node draws at random; attention and recurrent networks are marked so even if they drop nothing out."""
+    if not node.op.startswith("call_"):  # an input may be called `normal`
+        return False
     if not hasattr(node.target, "tags"):
         name = str(getattr(node.target, "__name__", node.target)).rstrip("_")
         return name in _FUNCTIONS or ("dropout" in name and any(item is True for item in _arguments(node)))
@@ -95,7 +97,7 @@ def draws(node: fx.Node) -> bool:
 
 def random_nodes(graph: fx.Graph) -> tuple[str, ...]:
     """The names of the nodes of a torch graph that draw random numbers, in order; a dropout does where it trains."""
-    return tuple(node.name for node in graph.nodes if node.op.startswith("call_") and draws(node))
+    return tuple(node.name for node in graph.nodes if draws(node))
 
 
 def _arguments(node: fx.Node) -> tuple[Any, ...]:
