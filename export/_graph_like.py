@@ -1,6 +1,7 @@
 """The graph, or the program, of whatever a caller holds a model in."""
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -30,7 +31,9 @@ def as_graph(given: Any) -> Graph:
     """
     if isinstance(given, Graph):
         return given
-    if isinstance(given, ExportedProgram | fx.GraphModule):
+    if isinstance(given, ExportedProgram):
+        return _of_exported(given)
+    if isinstance(given, fx.GraphModule):
         return graph_from_fx(given.graph)
     if isinstance(given, fx.Graph):
         return graph_from_fx(given)
@@ -43,6 +46,15 @@ def as_graph(given: Any) -> Graph:
     if isinstance(given, str | os.PathLike):
         return load_program(given).graph
     raise ProgramError(f"a {type(given).__name__} has no graph: give {GRAPHS}")
+
+
+def _of_exported(program: ExportedProgram) -> Graph:
+    """The graph of an exported program, whose weights are inputs in torch's graph, and constants here."""
+    graph = graph_from_fx(program.graph)
+    given = {*program.graph_signature.user_inputs}
+    weights = tuple(name for name in graph.inputs if name not in given)
+    inputs = tuple(name for name in graph.inputs if name in given)
+    return replace(graph, inputs=inputs, constants=(*weights, *graph.constants))
 
 
 def as_program(given: Any) -> Program:

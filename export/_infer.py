@@ -1,7 +1,10 @@
 """Types and shapes of the values that an exporter leaves without."""
 
+import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
+from onnx_ir import serde
+
+_SMALL = 1024  # elements: a constant of no more may be a shape, whose numbers inference has to know
 
 
 def infer_types(model: ir.Model) -> None:
@@ -9,11 +12,25 @@ def infer_types(model: ir.Model) -> None:
 
     What the exporter says of a value stays as it is; a value that inference knows nothing of does, too.
     """
-    unknown = [value for node in model.graph for value in node.outputs if value.type is None or value.shape is None]
-    if not unknown:
+    made = [value for node in model.graph for value in node.outputs]
+    if all(value.type is not None and value.shape is not None for value in made):
         return
-    told = {value: (value.type, value.shape) for node in model.graph for value in node.outputs}
-    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
-    for value, (kind, shape) in told.items():
-        value.type = value.type if kind is None else kind
-        value.shape = value.shape if shape is None else shape
+    proto = onnx.shape_inference.infer_shapes(serde.serialize_model(_without_weights(model)), data_prop=True)
+    found = {value.name: value for node in serde.deserialize_model(proto).graph for value in node.outputs}
+    for value in made:
+        inferred = found[value.name]
+        value.type = inferred.type if value.type is None else value.type
+        value.shape = inferred.shape if value.shape is None else value.shape
+
+
+def _without_weights(model: ir.Model) -> ir.Model:
+    """A copy whose large constants are inputs: protobuf holds no more than 2 GB."""
+    light = model.clone()
+    for name, value in [*light.graph.initializers.items()]:
+        if value.const_value is not None and value.const_value.size > _SMALL:
+            value.shape = value.shape or ir.Shape(value.const_value.shape.numpy())
+            value.type = value.type or ir.TensorType(value.const_value.dtype)
+            del light.graph.initializers[name]
+            value.const_value = None
+            light.graph.inputs.append(value)
+    return light

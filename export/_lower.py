@@ -37,7 +37,9 @@ def lower(
         program: float32. For `int8` and `int4`, what `optimize` returned: only weights that stand in the graph as they
             are get quantised.
         to: `float16` or `bfloat16`: every node computes in it, with casts around those that are kept. `int8`: weights
-            and activations, as pairs of QuantizeLinear and DequantizeLinear. `int4`: the weights of MatMul alone.
+            and activations, as pairs of QuantizeLinear and DequantizeLinear; on a processor on which ONNX Runtime's
+            8-bit products saturate (x86-64 without VNNI), weights have 7 bits, as its documentation asks for. `int4`:
+            the weights of MatMul alone.
         keep: names of nodes that stay in float32.
         calibration: for `int8`, inputs of the program by name, from which the ranges of its values are taken.
         simulate: for the first two, compute in float32 and round what each node reads and makes; None is False. ONNX

@@ -100,7 +100,9 @@ def test_a_graph_is_read_from_whatever_holds_a_model(program, holders):
     assert all(as_graph(held).nodes == program.graph.nodes for held in holders)
     assert all(as_program(held).graph.nodes == program.graph.nodes for held in holders)
     exported = program.exported_program
-    assert as_graph(exported) == as_graph(exported.graph_module) == as_graph(exported.graph)
+    assert as_graph(exported).nodes == as_graph(exported.graph_module).nodes == as_graph(exported.graph).nodes
+    assert as_graph(exported).inputs == ("x",)
+    assert as_graph(exported).constants == ("p_query_weight", "p_query_bias")
     with pytest.raises(ProgramError, match=r"an? int has no graph: give a Graph, a Program, an ONNX model"):
         as_graph(1)
 
