@@ -105,7 +105,7 @@ class Node:
     origins: tuple[str, ...] = ()
     gradient_of: str | None = None
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """All values that it depends on."""
         return tuple(name for name in (*self.inputs, *self.captured) if name)

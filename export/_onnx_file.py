@@ -10,7 +10,6 @@ from onnx_ir import serde
 from filch.steal import read_untrusted
 
 from ._errors import ProgramError
-from ._from_onnx import graph_from_onnx
 from ._onnx_graphs import check_graphs
 from ._onnx_room import check_room
 from ._onnx_tensors import Tensors
@@ -41,7 +40,6 @@ def read_onnx(path: Path) -> ir.Model:
         check_graphs(proto, Tensors(path).check)
         model = serde.deserialize_model(proto)
         _sort(model.graph)
-        graph_from_onnx(model)
     except (DecodeError, IndexError) as error:
         raise ProgramError(f"{str(path)!r} is not an ONNX file, or it is cut short") from error
     except ValueError as error:

@@ -18,7 +18,7 @@ from filch.steal import parse_json, refuse_link_out
 from . import _original
 from ._arrays import array_to_torch
 from ._calls import ModuleCall, Port
-from ._errors import ExportError, ProgramError
+from ._errors import ExportError, ProgramError, reason
 from ._from_onnx import graph_from_onnx
 from ._garbage import no_collection
 from ._graph import Graph
@@ -75,8 +75,16 @@ class Program:
 
     @property
     def graph(self) -> Graph:
-        """The graph as it is now, under the name of the model's class if the exporter's is all that it has."""
-        graph = graph_from_onnx(self.model)
+        """The graph as it is now, under the name of the model's class if the exporter's is all that it has.
+
+        Raises:
+            ProgramError: an attribute or a constant of the model can't be read.
+        """
+        try:
+            graph = graph_from_onnx(self.model)
+        except Exception as error:  # a file may hold anything
+            name = repr(str(self.path)) if self.path else "the model"
+            raise ProgramError(f"{name} can't be used: {reason(error)}") from error
         known = self.model_type.rpartition(":")[2].rpartition(".")[2]
         return replace(graph, name=known) if known and graph.name == _ANY else graph
 
