@@ -57,7 +57,10 @@ def bisect_command(
             limit=limit,
         )
     if output is not None:
-        found.to_json(output)
+        try:
+            found.to_json(output)
+        except OSError as error:
+            raise CompareError(f"can't write {str(output)!r}: {error.strerror or error}") from error
     if not quiet:
         typer.echo(found.to_json() if as_json else render_bisect(found, wide=wide))
     raise typer.Exit(not found.close)

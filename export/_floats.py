@@ -7,6 +7,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from ._quiet import quiet
+
 Use = tuple[ir.Node, int]  # which of its inputs
 _FLOAT = ir.DataType.FLOAT
 _ALWAYS_FLOAT = {"Resize": (2,)}  # inputs that ONNX has in float32 alone
@@ -29,7 +31,8 @@ def write_floats(model: ir.Model, dtype: ir.DataType, keep: Collection[str], *, 
         simulate: compute in float32, and round what each node reads and makes.
     """
     if any(value.dtype is None for node in model.graph for value in node.outputs):
-        ShapeInferencePass()(model)  # the exporter says no types of branches' results
+        with quiet():
+            ShapeInferencePass()(model)  # the exporter says no types of branches' results
     graph = model.graph
     lowered = {node for node in graph if node.name not in keep and _can_be(node, model)}
     weights = [value for value in graph.initializers.values() if value.dtype == _FLOAT]

@@ -211,7 +211,7 @@ def load_program(path: str | os.PathLike[str]) -> Program:
             original=original,
             path=where,
             missing=missing,
-            strategy=str(json.loads(props.get(_STRATEGY, '""'))),
+            strategy=str(parse_json(props.get(_STRATEGY, '""'))),
             outputs=_outputs(props, calls),
         )
     except (AttributeError, KeyError, ValueError, TypeError) as error:

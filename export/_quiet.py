@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 
-_TALKATIVE = ("torch.onnx", "torch.export", "torch._export", "torch.fx", "torch._dynamo", "onnxscript")
+_TALKATIVE = ("torch.onnx", "torch.export", "torch._export", "torch.fx", "torch._dynamo", "onnxscript", "onnx_ir")
 
 
 @contextlib.contextmanager

@@ -275,6 +275,7 @@ BYTES: dict[str, tuple[Make, str]] = {
 
 NOTES: dict[str, tuple[Make, str]] = {
     "calls of many brackets": (lambda _: _noted(module_calls="[" * 100_000), "it is nested too deep"),
+    "a strategy of many brackets": (lambda _: _noted(strategy="[" * 100_000), "it is nested too deep"),
     "calls that are none": (lambda _: _noted(module_calls="[1]"), "is damaged"),
     "a call of many digits": (lambda _: _noted(module_calls="[" + "1" * 5000 + "]"), "too many digits"),
     "calls that are many": (lambda _: _noted(module_calls="[" + "{}," * (2 * 10**6) + "{}]"), "would take about"),

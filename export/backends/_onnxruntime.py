@@ -24,6 +24,7 @@ from .._fingerprint import fingerprint
 from .._from_onnx import graph_from_onnx
 from .._graph import Graph
 from .._program import Program
+from .._quiet import quiet
 from .._sizes import value_sizes
 from ._backend import Compiled, Script, Should, Stage, Switch, Switched, Values
 from ._files import DATA, first_line, in_folder, write_model
@@ -349,7 +350,8 @@ class _Handle:
 
 def _with_shapes(program: Program) -> Graph:
     """The graph, with the shapes that follow from those it has: how many channels a block holds can't be seen."""
-    return graph_from_onnx(ShapeInferencePass()(program.model.clone()).model)
+    with quiet():  # where shapes contradict each other, it logs a traceback and leaves the model as it is
+        return graph_from_onnx(ShapeInferencePass()(program.model.clone()).model)
 
 
 def _numbers(model: ir.Model, name: str) -> list[int] | None:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from filch.steal import refuse_link_out
+
 from .._errors import PassError, reason
 from .._program import Program
 from ._instrument import Instrument
@@ -43,6 +45,7 @@ class ProfileInstrument(Instrument):
         where = self._log_file or Path()
         try:
             where.parent.mkdir(parents=True, exist_ok=True)
+            refuse_link_out(where)
             with where.open(mode, encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:

@@ -1,8 +1,8 @@
 """`plot_legend`: a picture of some words, named as onnx-diagnostic has it."""
 
 import os
-from pathlib import Path
 
+from filch.steal import write_output
 from filch.steal.text import for_html
 
 from .._errors import ViewError
@@ -61,7 +61,7 @@ def plot_legend(
     )
     if path is not None:
         try:
-            Path(path).write_text(drawn, "utf-8")
+            write_output(path, drawn)
         except OSError as error:
             raise ViewError(f"can't write {os.fspath(path)!r}: {error.strerror or error}") from error
     return drawn

@@ -13,7 +13,8 @@ from filch.compare import CompareError, compare, load_report
 from filch.compare._bisect._journal import Journal
 from filch.compare._expected import read_table
 from filch.export import export
-from filch.export.views import save
+from filch.export.passes._profile import ProfileInstrument
+from filch.export.views import plot_legend, save
 from filch.steal import DumpError, recover, restore, steal_forward
 
 _MEMORY = 500 * 2**10  # KiB, as `ru_maxrss` counts
@@ -94,14 +95,16 @@ def test_a_journal_follows_no_link(folder, target):
 
 @pytest.mark.parametrize("target", ["../secret", "../new"])
 def test_what_is_written_follows_no_link_out_of_the_folder(folder, report, target):
-    """A page, a report in each format, a program: the file that a link leads to stays what it was."""
-    for name in ("out.html", "out.json", "out.txt", "out.onnx"):
+    """A page, a report in each format, a legend, a log, a program: what a link leads to stays what it was."""
+    for name in ("out.html", "out.json", "out.txt", "out.svg", "out.log", "out.onnx"):
         (folder / name).symlink_to(target)
     graph = report.graph
     writers = (
         (report.to_html, "out.html"),
         (report.to_json, "out.json"),
         (lambda path: save(graph, "text", path), "out.txt"),
+        (lambda path: plot_legend("T", path=path), "out.svg"),
+        (lambda path: ProfileInstrument(log_file=path).before_all_passes(None), "out.log"),
         (export(nn.Linear(2, 2), (torch.ones(1, 2),)).save, "out.onnx"),
     )
 
