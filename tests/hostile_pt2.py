@@ -209,6 +209,12 @@ def cyclic(_: Path) -> dict[str, Any]:
     return {"as_tensor": {"name": "further"}}
 
 
+@graph
+def beyond_counting(data: dict[str, Any], _: Path) -> None:
+    for value in data["tensor_values"].values():
+        value.update(sizes=[{"as_int": 2**62}] * 8, strides=[{"as_int": 1}] * 8)
+
+
 HUGE = {"as_int": 200_000}
 POWERS = "Pow(Integer(9), Pow(Integer(9), Pow(Integer(9), Integer(9))))"
 
@@ -263,6 +269,11 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a pickled weight": (pickled_weight, "a pickle may hold code"),
     "weights of an older torch": (pickled("data/weights/model.pt"), "its weights are pickled"),
     "a weight larger than its bytes": (weight_meta(sizes=[HUGE, HUGE], strides=[HUGE, {"as_int": 1}]), "not the size"),
+    "a weight that repeats its numbers": (
+        weight_meta(sizes=[HUGE, HUGE], strides=[{"as_int": 0}, {"as_int": 0}]),
+        "repeats its numbers too often",
+    ),
+    "values of too many elements": (beyond_counting, "can't make a program"),
     "a weight at the end of memory": (weight_meta(storage_offset={"as_int": 2**62}), "not the size"),
     "a weight of another file": (weight(path_name="../../../../etc/passwd"), "it has no member"),
     "a graph with data of another file": (outside, "refers to other files"),

@@ -1,5 +1,6 @@
 """The weights of a stored program, made of their bytes."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -10,6 +11,8 @@ from filch.steal import parse_json
 from ._archive import Archive, StoredError
 from ._schema import DTYPES, read_payloads
 
+# A stride of 0 repeats numbers; the limits are those of the values of an ONNX file.
+_LARGE, _MOST_REPEATED = 2**31, 64  # bytes; times
 WEIGHTS, CONSTANTS = "data/weights/", "data/constants/"
 _CONFIG = {WEIGHTS: "model_weights_config.json", CONSTANTS: "model_constants_config.json"}
 
@@ -67,7 +70,10 @@ def _stand_in(values: Mapping[str, schema.TensorMeta], name: str) -> torch.Tenso
     if name not in values:
         raise StoredError(f"it does not say what {name!r:.200} is")
     sizes = [size.value for size in values[name].sizes if size.type == "as_int"]
-    return torch.empty(sizes, dtype=DTYPES[values[name].dtype], device="meta")
+    try:
+        return torch.empty(sizes, dtype=DTYPES[values[name].dtype], device="meta")
+    except RuntimeError as error:  # more elements than a number of 64 bits counts
+        raise StoredError(f"{name!r:.200} has too many elements") from error
 
 
 def _tensor(name: str, contents: torch.Tensor, meta: schema.TensorMeta) -> torch.Tensor:
@@ -80,6 +86,8 @@ def _tensor(name: str, contents: torch.Tensor, meta: schema.TensorMeta) -> torch
     last = 0 if 0 in sizes else meta.storage_offset.as_int + sum(extents) + 1
     if contents.numel() % dtype.itemsize or last * dtype.itemsize > contents.numel():
         raise StoredError(f"{name!r:.200} in it has not the size that it is said to have")
+    if math.prod(sizes) * dtype.itemsize > max(_LARGE, _MOST_REPEATED * contents.numel()):
+        raise StoredError(f"{name!r:.200} in it repeats its numbers too often: a copy of it would take all memory")
     if 0 in sizes:
         return torch.empty_strided(sizes, strides, dtype=dtype, device=contents.device)
     return contents.view(dtype).as_strided(sizes, strides, meta.storage_offset.as_int)
