@@ -268,7 +268,8 @@ def with_covered(rows: Sequence[Row], graph: Graph, origins: Origins) -> list[Ro
         if node is None or not begins or row.kind == "output":
             return row
         covered = origins.covers(node, row.value)
-        return replace(row, origins=tuple(item.name for item in covered), operators=tuple(item.op for item in covered))
+        operators = tuple(item.op for item in covered if item.op != "Constant")  # a number is no computation
+        return replace(row, origins=tuple(item.name for item in covered), operators=operators)
 
     return [told(row) for row in rows]
 

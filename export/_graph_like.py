@@ -45,7 +45,7 @@ def as_graph(given: Any) -> Graph:
         return given.graph
     if isinstance(given, str | os.PathLike):
         return load_program(given).graph
-    raise ProgramError(f"a {type(given).__name__} has no graph: give {GRAPHS}")
+    raise ProgramError(f"{type(given).__name__!r} has no graph: give {GRAPHS}")
 
 
 def _of_exported(program: ExportedProgram) -> Graph:
@@ -79,4 +79,4 @@ def as_program(given: Any) -> Program:
         if given.onnx is None:
             raise ProgramError(f"the graph {given.name!r} was not read from an ONNX model: give {PROGRAMS}")
         return Program(given.onnx)
-    raise ProgramError(f"a {type(given).__name__} is not a program: give {PROGRAMS}")
+    raise ProgramError(f"{type(given).__name__!r} is not a program: give {PROGRAMS}")

@@ -81,24 +81,30 @@ def _followed(made: Program, program: Program, start: Graph) -> Program:
 
 def _mended(made: Program, start: Graph) -> Program:
     """What a pass made, with the names back that it had to keep."""
-    _name_inputs(made.model, start.inputs)
+    copies = _name_inputs(made.model, start.inputs)
     if len(made.model.graph.outputs) != len(start.outputs):
         raise PassError(f"its graph gives {len(made.model.graph.outputs)} values, not {len(start.outputs)}")
     _name_parts(made.model, start)
-    return made
+    return replace(made, outputs=tuple(copies.get(name, name) for name in made.outputs))
 
 
-def _name_inputs(model: ir.Model, names: Sequence[str]) -> None:
-    """Give the inputs their names back: one that is a result, too, loses its own to the result's copy."""
+def _name_inputs(model: ir.Model, names: Sequence[str]) -> dict[str, str]:
+    """Give the inputs their names back: one that is a result, too, loses its own to the result's copy.
+
+    Returns:
+        the names of such copies, by the names of the inputs.
+    """
     inputs = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     if len(inputs) != len(names):
         raise PassError(f"its graph takes {len(inputs)} values, not {len(names)} ({', '.join(names)})")
     made = {value.name: value for node in model.graph for value in node.outputs}
+    copies = dict[str, str]()
     for value, name in zip(inputs, names, strict=True):
         if value.name != name:
             if name in made:
-                made[name].name = f"{name}_copy"
+                copies[name] = made[name].name = f"{name}_copy"
             value.name = name
+    return copies
 
 
 def _name_parts(model: ir.Model, before: Graph) -> None:

@@ -53,7 +53,7 @@ REPORTS: dict[str, tuple[Write, str]] = {
 
 # What a report holds, in place of what belongs there.
 PLACES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "rows that are none": (lambda found: found.update(rows={"a": 1}), "is damaged: TypeError: rows is"),
+    "rows that are none": (lambda found: found.update(rows={"a": 1}), "is damaged: TypeError"),
     "a row of another report": (lambda found: found["operators"].append([["x", "y", 10**9, "z"]]), "IndexError"),
     "operators that are a number": (lambda found: found.update(operators=5), "is damaged: TypeError"),
     "graphs that are text": (lambda found: found.update(graphs="x" * 10**6), "is damaged: AttributeError"),

@@ -13,7 +13,7 @@ from fakes import WrongBackend
 from torch import nn
 
 from filch.compare import CompareError, Report, compare, tiny_llm
-from filch.export import BackendError, Program, export, load_program
+from filch.export import BackendError, Program, ProgramError, export, load_program
 from filch.steal import Capture, DumpError, FilchError, steal_forward
 
 
@@ -331,7 +331,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
         compare(tmp_path / "text.onnx", program)
     with pytest.raises(FilchError, match="there is no backend 'nothing'"):
         compare(parts, program, backend="nothing")
-    with pytest.raises(CompareError, match="not int"):
+    with pytest.raises(ProgramError, match="'int' is not a program: give a Program, the path of an ONNX file"):
         compare(parts, 3)  # type: ignore[arg-type]
     with pytest.raises(CompareError, match="the reference comes first: a capture, a dump or its path, not a Program"):
         compare(program, parts)  # type: ignore[arg-type]

@@ -193,7 +193,7 @@ def test_plot_dot_takes_what_holds_a_graph_and_changes_nothing(tmp_path):
 
 def test_plot_dot_says_what_it_takes():
     """In one sentence."""
-    with pytest.raises(ProgramError, match="a dict has no graph: give a Graph, a Program, an ONNX model"):
+    with pytest.raises(ProgramError, match="'dict' has no graph: give a Graph, a Program, an ONNX model"):
         plot_dot({})
 
 
