@@ -54,7 +54,8 @@ class TorchParts:
             there[node.name].meta = {}  # shapes, which may be made smaller
         graph.output(tuple(there[name] for name in outputs))
         graph = _needed(graph)
-        taken = {node.name: known[node.name].detach() for node in graph.find_nodes(op="placeholder")}
+        placeholders = graph.find_nodes(op="placeholder")  # a name such as `input` is kept by the target alone
+        taken = {str(node.target): known[str(node.target)].detach() for node in placeholders}
         return Case(
             inputs={name: tensor for name, tensor in taken.items() if name not in self._weights},
             outputs=tuple(outputs),

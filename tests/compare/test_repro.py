@@ -14,6 +14,7 @@ from fakes import WrongBackend
 from torch import fx, nn
 
 from filch.compare import CompareError, write_repro
+from filch.compare.repro._fx_part import TorchParts
 from filch.export import Program, export, graph_from_fx
 from filch.export.backends import Compiled, Script, get_backend
 from filch.export.backends._onnxruntime import OnnxRuntimeBackend
@@ -259,3 +260,14 @@ def test_the_command_says_what_a_report_lacks(given, tmp_path, monkeypatch, caps
         assert run("repro", *arguments, "-o", "out") == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_value_with_the_name_of_a_builtin_keeps_it() -> None:
+    """The argument of a sequence is called `input`, and torch renames the node that reads it."""
+    x = torch.ones(2, 4)
+    program = export(nn.Sequential(nn.ReLU()), (x,)).exported_program
+    assert program is not None
+
+    case = TorchParts(program, {"input": x, "relu": x}).case(["relu"])
+
+    assert case is not None and [*case.inputs] == ["input"]
