@@ -154,6 +154,10 @@ def compare_tensors(
     if expected is None or actual is None:
         side = "expected value" if expected is None else "value"
         return Difference(close=False, problem=f"the {side} is missing")
+    for tensor in (expected, actual):
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+            return Difference(close=False, problem=f"a {kind} tensor can't be compared: convert it to a dense one")
     lowered = lower_precision and is_coarser(actual.dtype, expected.dtype)
     if expected.shape != actual.shape or (expected.dtype != actual.dtype and not lowered):
         what = "shape" if expected.shape != actual.shape else "dtype"

@@ -83,9 +83,9 @@ class OpenVinoBackend:
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`.
 
-        A compilation that gives other outputs than the undisturbed one computes something else: adding outputs makes
-        OpenVINO reuse a buffer that is still read, for one. Its values are left out, unless all compilations do so;
-        then the outputs are the changed ones, too.
+        A compilation that gives other outputs than the undisturbed one computes something else, as OpenVINO does for
+        some models where further values are made outputs. Its values are left out, unless all compilations do so; then
+        the outputs are the changed ones, too.
         """
         outputs = _infer(compiled.handle.plain, inputs)
         runs = [_infer(observing, inputs) for observing in compiled.handle.observing] if watch else []

@@ -40,6 +40,7 @@ _SEARCH: Mapping[int, Mapping[str, str]] = {
     },
 }
 _AUTO_TUNE = "ep.cuda.enable_gemm_auto_tune"
+_MOST_THREADS = 1024
 # After a run its threads would go on looking for work, and take the processors from those who measure what it gave.
 _CALM = {"session.force_spinning_stop": "1"}
 
@@ -256,6 +257,14 @@ def _typed(text: str) -> Any:
     return literal(text)
 
 
+def _threads(value: Any) -> int:
+    """A number of threads, which a report of unknown origin may ask for, too."""
+    count = number(value)
+    if count > _MOST_THREADS:
+        raise ValueError(f"{value!r} is more than {_MOST_THREADS:,} threads")
+    return count
+
+
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "level": _level,
     "providers": several,
@@ -264,7 +273,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "search_space": _search,
     "tunable": flag,
     "tf32": flag,
-    "threads": number,
+    "threads": _threads,
     "session_options": _attributes,
     "session_config": _texts,
     "disabled_optimizers": several,

@@ -224,3 +224,20 @@ def test_comparing_changes_neither_side() -> None:
     compare_tensors(expected, actual)
 
     assert expected[0] == 0 and expected[1].isnan() and actual.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor.*deprecated:UserWarning")
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (torch.Tensor.to_sparse, "sparse_coo"),
+        (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "quantized"),
+    ],
+)
+def test_what_is_not_dense_is_not_compared_and_never_close(make, kind) -> None:
+    """Not even with itself; the problem says what to do."""
+    tensor = make(torch.eye(3))
+    for expected, actual in ((tensor, tensor), (tensor, torch.eye(3)), (torch.eye(3), tensor)):
+        found = compare_tensors(expected, actual)
+        assert not found.close
+        assert found.problem == f"a {kind} tensor can't be compared: convert it to a dense one"
