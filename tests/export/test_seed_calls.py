@@ -167,3 +167,17 @@ def test_exporting_leaves_the_process_as_it_was():
 def test_what_is_exported_is_valid_onnx(program):
     """With the types that inference added."""
     onnx.checker.check_model(ir.to_proto(program.model), full_check=True)
+
+
+@pytest.mark.parametrize("error", [onnx.shape_inference.InferenceError("contradiction"), ValueError("over 2 GB")])
+def test_a_model_whose_types_cannot_be_inferred_is_exported(monkeypatch, error):
+    """As the exporter wrote it."""
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fails)
+    graph = export(Attention(), (torch.ones(1, 3, 4),)).graph
+
+    assert "?[?]" in str(graph)
+    assert graph.values[graph.outputs[0]].shape == (1, 2, 3, 2)
