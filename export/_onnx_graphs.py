@@ -4,9 +4,9 @@ Runtimes and shape inference take that for granted, and some crash or never end 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
-import networkx as nx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 _MOST_NODES = 250_000  # once every call of a function is replaced by its nodes
@@ -153,21 +153,23 @@ def _check_order(
     """
     made_by = {name: index for index, node in enumerate(nodes) for name in node.output}
     back = [(made_by[name], index) for index, name in early]
-    edges = nx.DiGraph(back)
+    before: dict[int, set[int]] = {index: set() for _, index in back}
+    for maker, index in back:
+        before[index].add(maker)
     # Every cycle has such an edge, and none of its nodes is outside of what these span.
-    for index in range(min(reader for _, reader in back), max(maker for maker, _ in back) + 1):
+    for index in range(min(before), max(maker for maker, _ in back) + 1):
         names = [*nodes[index].input, *captured.get(index, ())]
-        edges.add_edges_from((made_by[name], index) for name in names if name and name in made_by)
-    if cycle := _cycle(edges):
-        raise ValueError(f"the graph has a cycle: {_chain(_name_of(nodes[index]) for index in cycle)}")
-
-
-def _cycle(edges: nx.DiGraph) -> list[Any]:
-    """What is on one cycle, each before what follows from it; empty if there is none."""
+        before.setdefault(index, set()).update(made_by[name] for name in names if name and name in made_by)
     try:
-        return [start for start, _ in nx.find_cycle(edges)]
-    except nx.NetworkXNoCycle:
-        return []
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        raise ValueError(f"the graph has a cycle: {_chain(_name_of(nodes[index]) for index in _cycle(error))}") from None
+
+
+def _cycle(error: CycleError) -> list[Any]:
+    """What is on a cycle, each before what follows from it."""
+    cycle: list[Any] = error.args[1]
+    return cycle[:-1]  # it ends with the first again
 
 
 def _chain(names: Iterable[str]) -> str:
@@ -182,13 +184,13 @@ def _name_of(node: NodeProto) -> str:
 
 def _check_calls(main: _Unit, functions: Mapping[_Function, _Unit]) -> None:
     """Refuse functions that call themselves, or become too many nodes."""
-    edges = nx.DiGraph([(key, called) for key, unit in functions.items() for called in unit.calls])
-    edges.add_nodes_from(functions)
-    if cycle := _cycle(edges):
-        raise ValueError(f"a function calls itself: {_chain(name for _, name in cycle)}")
+    try:
+        order = [*TopologicalSorter({key: unit.calls for key, unit in functions.items()}).static_order()]
+    except CycleError as error:
+        raise ValueError(f"a function calls itself: {_chain(name for _, name in reversed(_cycle(error)))}") from None
     depth: dict[_Function, int] = {}
     nodes: dict[_Function, int] = {}
-    for key in reversed(list(nx.topological_sort(edges))):
+    for key in order:  # first those that call none
         unit = functions[key]
         depth[key] = 1 + max((depth[called] for called in unit.calls), default=0)
         nodes[key] = unit.nodes + sum(count * nodes[called] for called, count in unit.calls.items())

@@ -19,6 +19,10 @@ def _chain(nodes: int) -> list[onnx.NodeProto]:
     return [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(nodes)]
 
 
+def _backwards(nodes: int) -> list[onnx.NodeProto]:
+    return _chain(nodes)[::-1]
+
+
 def _residual(nodes: int) -> list[onnx.NodeProto]:
     return [helper.make_node("Mul", [f"v{i}", f"v{max(i - 1, 0)}"], [f"v{i + 1}"], name=f"n{i}") for i in range(nodes)]
 
@@ -70,7 +74,7 @@ def test_a_graph_is_read_and_written_as_text_in_linear_time(tmp_path):
     first = _saved(_chain(100), tmp_path / "first.onnx")
     paths = [
         _saved(make(size), tmp_path / f"{make.__name__}{size}.onnx")
-        for make in (_chain, _residual, _fan_out)
+        for make in (_chain, _backwards, _residual, _fan_out)
         for size in sizes
     ]
     done = subprocess.run(
