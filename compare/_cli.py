@@ -16,7 +16,7 @@ from rich.filesize import decimal
 
 from filch.export import end_process_if_stuck, export, load_program, optimize
 from filch.export.backends import get_backend
-from filch.steal import DumpError, FilchError, describe, recover, restore, steal_forward
+from filch.steal import Dump, DumpError, FilchError, describe, recover, restore, steal_forward
 from filch.steal.text import for_terminal
 
 from ._blame import blame
@@ -94,11 +94,13 @@ def show(
     as_json: Json = False,
 ) -> None:
     """List what a dump holds, or write a program's graph as text."""
+    dump: Dump | None = None
     try:
         dump = restore(file)
     except DumpError as error:
         if "but no dump" not in str(error):
             raise
+    if dump is None:
         typer.echo(load_program(file).graph.text(modules=True))
         return
     rows: list[dict[str, Any]] = [

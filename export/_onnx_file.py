@@ -9,7 +9,7 @@ from onnx_ir import serde
 
 from filch.steal import read_untrusted
 
-from ._errors import ProgramError
+from ._errors import ProgramError, reason
 from ._onnx_graphs import check_graphs
 from ._onnx_room import check_room
 from ._onnx_tensors import Tensors
@@ -45,7 +45,7 @@ def read_onnx(path: Path) -> ir.Model:
     except ValueError as error:
         raise ProgramError(f"{str(path)!r} can't be used: {error}") from error
     except Exception as error:
-        raise ProgramError(f"{str(path)!r} can't be used: {type(error).__name__}: {str(error)[:200]!r}") from error
+        raise ProgramError(f"{str(path)!r} can't be used: {reason(error):.300}") from error
     ir.external_data.set_base_dir(model.graph, path.parent)
     return model
 

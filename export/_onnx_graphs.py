@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
 _MOST_NODES = 250_000  # once every call of a function is replaced by its nodes
+_NEWEST = 1000  # version of ONNX's operators; OpenVINO counts down from what a file says
 _DEEPEST_CALL = 50  # a function that calls a function …
 _SHOWN = 8  # nodes of a cycle
 
@@ -42,7 +43,9 @@ def check_graphs(model: ModelProto, check_tensor: CheckTensor) -> None:
         ValueError: what is wrong with it.
     """
     functions = {}
+    _check_versions(model.opset_import)
     for function in model.functions:
+        _check_versions(function.opset_import)
         key = function.domain, function.name
         if key in functions:
             raise ValueError(f"it has the function {function.name!r:.80} twice")
@@ -52,6 +55,12 @@ def check_graphs(model: ModelProto, check_tensor: CheckTensor) -> None:
     if main.free:
         raise ValueError(f"nothing makes {main.free[0]!r:.80}, which a node reads or the graph gives")
     _check_calls(main, {key: check.function(function) for key, function in functions.items()})
+
+
+def _check_versions(imports: Iterable[OperatorSetIdProto]) -> None:
+    for entry in imports:
+        if entry.domain in ("", "ai.onnx") and entry.version > _NEWEST:
+            raise ValueError(f"it wants version {entry.version:,} of ONNX's operators, which is none")
 
 
 class _Checker:
@@ -105,6 +114,8 @@ class _Checker:
             kind = attribute.type
             if kind in _PLAIN:
                 continue
+            if kind == AttributeProto.UNDEFINED:
+                raise ValueError(f"the attribute {attribute.name!r:.80} has no type that is known")
             if attribute.HasField("sparse_tensor") or len(attribute.sparse_tensors):
                 raise ValueError(f"the attribute {attribute.name!r:.80} is a sparse tensor, which no backend here runs")
             tensors: list[TensorProto] = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else ())]
@@ -163,7 +174,8 @@ def _check_order(
     try:
         TopologicalSorter(before).prepare()
     except CycleError as error:
-        raise ValueError(f"the graph has a cycle: {_chain(_name_of(nodes[index]) for index in _cycle(error))}") from None
+        names = [_name_of(nodes[index]) for index in _cycle(error)]
+        raise ValueError(f"the graph has a cycle: {_chain(names)}") from None
 
 
 def _cycle(error: CycleError) -> list[Any]:

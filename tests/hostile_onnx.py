@@ -185,6 +185,25 @@ def _cycle_through_branch():
     return model_of([node, _relu("a", "b", "back"), _relu("b", "y")], [true])
 
 
+def _attribute(attribute):
+    model = model_of([_relu("x", "y")])
+    model.graph.node[0].attribute.append(attribute)
+    return model
+
+
+def _versioned(domain, version):
+    model = model_of([_relu("x", "y")])
+    model.ClearField("opset_import")
+    model.opset_import.add(domain=domain, version=version)
+    return model
+
+
+def _typed(kind):
+    model = model_of([_relu("x", "y")])
+    model.graph.input[0].type.CopyFrom(kind)
+    return model
+
+
 Make = Callable[[Path], onnx.ModelProto | bytes]
 
 OUTSIDE: dict[str, tuple[Make, str]] = {
@@ -252,6 +271,24 @@ GRAPHS: dict[str, tuple[Make, str]] = {
     "functions in a chain": (
         lambda _: _calling(_calls("F0", "Relu"), *(_calls(f"F{i}", f"F{i - 1}") for i in range(1, 100))),
         "call each other more than 50 deep",
+    ),
+    "attribute without a type": (
+        lambda _: _attribute(onnx.AttributeProto(name="a", i=1)),
+        "the attribute 'a' has no type that is known",
+    ),
+    "attribute of an unknown type": (
+        lambda _: _attribute(onnx.AttributeProto.FromString(b"\x0a\x01a\xa0\x01\x63")),
+        "the attribute 'a' has no type that is known",
+    ),
+    "operators of a version to come": (lambda _: _versioned("", 2**62), "it wants version 4,611,.* which is none"),
+    "the same, by the domain's other name": (lambda _: _versioned("ai.onnx", 2**32 + 18), "which is none"),
+    "input of an unknown type": (
+        lambda _: _typed(onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=99))),
+        "ValueError: 99 is not a valid DataType",
+    ),
+    "input that is a map": (
+        lambda _: _typed(onnx.TypeProto(map_type=onnx.TypeProto.Map(key_type=TensorProto.INT64))),
+        "NotImplementedError: Map types are not supported",
     ),
     "function twice": (lambda _: _calling(_calls("F", "Relu"), _calls("F", "Relu")), "has the function 'F' twice"),
 }
