@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from filch.export import end_process_if_stuck, export, load_program, optimize
+from filch.export import end_process_if_stuck, export, optimize, read_graph
 from filch.export.backends import get_backend
 from filch.steal import Dump, DumpError, FilchError, describe, recover, restore, steal_forward
 from filch.steal.text import for_terminal
@@ -101,7 +101,7 @@ def show(
         if "but no dump" not in str(error):
             raise
     if dump is None:
-        typer.echo(load_program(file).graph.text(modules=True))
+        typer.echo(read_graph(file).text(modules=True))
         return
     rows: list[dict[str, Any]] = [
         {

@@ -12,6 +12,7 @@ from ._graph import Frame, Graph, Node, Value, shared_calls
 from ._graph_json import graph_from_json, graph_to_json
 from ._graph_like import as_graph, as_program
 from ._lower import Lowering, Precision, lower
+from ._onnx_file import read_graph
 from ._optimize import optimize
 from ._original import Original
 from ._program import Program, load_program
@@ -64,6 +65,7 @@ __all__ = [
     "lower",
     "optimize",
     "random_nodes",
+    "read_graph",
     "save_trace",
     "shared_calls",
     "trace",

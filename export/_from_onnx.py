@@ -3,12 +3,13 @@
 import ast
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from onnx import NodeProto
 
 from ._garbage import no_collection
 from ._graph import Dim, Frame, Graph, Node, Value
@@ -19,7 +20,7 @@ _STACK = "pkg.torch.onnx.stack_trace"
 _NOWHERE = "_empty_nn_module_stack_from_metadata_hook"  # what torch.export calls the place of its own shape queries
 _LONGEST_LIST = 2**14  # characters; parsed, each may take a hundred bytes
 _MOST_NUMBERS = 8  # of a constant, that are shown
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_LAST_FRAME = re.compile(r'.*File "([^"]+)", line (\d+)', re.DOTALL)
 
 
 @no_collection()
@@ -33,27 +34,28 @@ def _graph(graph: ir.Graph | ir.Function, initializers: Mapping[str, ir.Value]) 
     values: dict[str, Value] = {}
     for value in (*graph.inputs, *initializers.values(), *(out for node in graph for out in node.outputs)):
         if value.name:
-            values[value.name] = value_of(value)
-    taken = {node.name for node in graph if node.name}
+            values[value.name] = value_of(value.name, value.dtype, value.shape, value.const_value)
     return Graph(
         name=graph.name or "",
         inputs=tuple(value.name or "" for value in graph.inputs if value.name not in initializers),
         outputs=tuple(value.name or "" for value in graph.outputs),
         constants=tuple(initializers),
-        nodes=tuple(_node(node, index, taken) for index, node in enumerate(graph)),
+        nodes=tuple(map(_node, graph, node_names(graph))),
         values=values,
     )
 
 
-def value_of(value: ir.Value) -> Value:
-    """What an ONNX value says of itself, or its constant does."""
-    shape = value.shape if value.shape is not None else value.const_value.shape if value.const_value else None
-    dtype = value.dtype if value.dtype is not None else value.const_value.dtype if value.const_value else None
+def value_of(
+    name: str, dtype: ir.DataType | None, shape: ir.Shape | None, held: ir.TensorProtocol | None = None
+) -> Value:
+    """What an ONNX value says of itself, or the constant that it holds does."""
+    dtype = held.dtype if dtype is None and held is not None else dtype
+    dims = held.shape if shape is None and held is not None else shape
     return Value(
-        value.name or "",
+        name,
         None if dtype is None else dtype_name(dtype),
-        None if shape is None else tuple(_dim(dim) for dim in shape),
-        None if value.const_value is None else _content(value.const_value),
+        None if dims is None else tuple(_dim(dim) for dim in dims),
+        None if held is None else _content(held),
     )
 
 
@@ -79,23 +81,59 @@ def _dim(dim: Any) -> Dim:
     return dim if isinstance(dim, int) else dim.value
 
 
-def _node(node: ir.Node, index: int, taken: set[str]) -> Node:
-    op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
-    name = node.name or _free(f"{node.op_type}_{index}", taken)
-    *paths, target = _listed(node, _SCOPES) or (None,)
-    stack = tuple(Frame(*pair) for pair in zip(paths, _listed(node, _CLASSES), strict=False) if pair[0] != _NOWHERE)
-    return Node(
-        name=name,
-        op=op,
+def _node(node: ir.Node, name: str) -> Node:
+    return node_of(
+        node,
+        name,
         inputs=tuple("" if value is None else value.name or "" for value in node.inputs),
         outputs=tuple(value.name or "" for value in node.outputs),
         attributes={attr.name: _attribute(attr) for attr in node.attributes.values()},
-        captured=tuple(sorted(_captured(node))),
-        module=None if target is None else "" if not paths else None if paths[-1] == _NOWHERE else paths[-1],
-        source=_source(node),
-        target=target,
-        stack=stack,
+        captured=_captured(node) if node.attributes else (),
+        noted=node.metadata_props,
     )
+
+
+def node_of(
+    node: ir.Node | NodeProto,
+    name: str,
+    *,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    attributes: Mapping[str, Any],
+    captured: Collection[str],
+    noted: Mapping[str, str],
+) -> Node:
+    """A node of ONNX, whichever library parsed it, with the module and the line of code that its metadata tells.
+
+    Args:
+        node: its operator is read.
+        name: what it is called; see `Node`, as for the next four.
+        inputs: names of values.
+        outputs: names of values.
+        attributes: by name.
+        captured: names of values, in any order.
+        noted: its metadata.
+    """
+    *paths, target = _listed(noted.get(_SCOPES)) or (None,)
+    return Node(
+        name=name,
+        op=node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}",
+        inputs=inputs,
+        outputs=outputs,
+        attributes=attributes,
+        captured=tuple(sorted(captured)),
+        module=None if target is None else "" if not paths else None if paths[-1] == _NOWHERE else paths[-1],
+        source=_source(noted.get(_STACK)),
+        target=target,
+        stack=_stack(tuple(paths), _listed(noted.get(_CLASSES))),
+    )
+
+
+def node_names(nodes: Iterable[ir.Node | NodeProto]) -> Iterator[str]:
+    """The name of each node of a graph; one that no other has for a node without a name."""
+    taken = {node.name for node in nodes if node.name}
+    for index, node in enumerate(nodes):
+        yield node.name or _free(f"{node.op_type}_{index}", taken)
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -105,16 +143,19 @@ def _free(name: str, taken: set[str]) -> str:
     return name
 
 
-def _listed(node: ir.Node, key: str) -> tuple[str, ...]:
-    """One of the lists that torch's exporter leaves on nodes: of the calls around an operation, then of itself."""
-    noted = node.metadata_props.get(key)
-    return _read_list(noted) if noted is not None else ()
+@lru_cache(maxsize=2**10)  # nodes of one module have the same
+def _stack(paths: tuple[str, ...], classes: tuple[str, ...]) -> tuple[Frame, ...]:
+    return tuple(Frame(*pair) for pair in zip(paths, classes, strict=False) if pair[0] != _NOWHERE)
 
 
-@lru_cache(maxsize=2**12)  # nodes of one module have the same lists
-def _read_list(noted: str) -> tuple[str, ...]:
-    if len(noted) > _LONGEST_LIST:
+def _listed(noted: str | None) -> tuple[str, ...]:
+    """A list that torch's exporter leaves on nodes: of the calls around an operation, then of the operation itself."""
+    if noted is None or len(noted) > _LONGEST_LIST:
         return ()
+    texts = noted[2:-2].split("', '")
+    quoted = noted.startswith("['") and noted.endswith("']") and noted.count("'") == 2 * len(texts)
+    if quoted and "\\" not in noted and noted.isprintable():  # most: Python's parser takes ten times as long
+        return tuple(texts)
     try:
         found = ast.literal_eval(noted)
     except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: too many brackets
@@ -122,20 +163,36 @@ def _read_list(noted: str) -> tuple[str, ...]:
     return tuple(str(item) for item in found) if isinstance(found, list) else ()
 
 
-def _source(node: ir.Node) -> str | None:
+def _source(noted: str | None) -> str | None:
     """The innermost frame that the exporter recorded, which is the line of model code."""
-    noted = node.metadata_props.get(_STACK)
-    frames = _FRAME.findall(noted) if noted else None
-    return f"{frames[-1][0]}:{frames[-1][1]}" if frames else None
+    frame = _LAST_FRAME.match(noted) if noted else None
+    return f"{frame[1]}:{frame[2]}" if frame else None
 
 
 def _attribute(attr: ir.Attr) -> Any:
+    if attr.type == ir.AttributeType.GRAPH:
+        return of_graph(len(attr.as_graph()))
+    return attribute_of(attr)
+
+
+def of_graphs() -> str:
+    """What stands for an attribute that is several graphs."""
+    return "<graphs>"
+
+
+def of_graph(nodes: int) -> str:
+    """What stands for an attribute that is a graph."""
+    return f"<graph of {nodes} nodes>"
+
+
+def attribute_of(attr: ir.Attr) -> Any:
+    """What an attribute holds, as Python has it; any but a graph."""
     if attr.type in (ir.AttributeType.TENSOR, ir.AttributeType.SPARSE_TENSOR):
         tensor = attr.as_tensor()
         held = _content(tensor)
         return f"<{dtype_name(tensor.dtype)}{list(tensor.shape)}>" if held is None else held
-    if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-        return f"<graph of {len(list(attr.as_graph()))} nodes>" if attr.type == ir.AttributeType.GRAPH else "<graphs>"
+    if attr.type == ir.AttributeType.GRAPHS:
+        return of_graphs()
     value = attr.value
     return [_number(item) for item in value] if isinstance(value, tuple | list) else _number(value)
 

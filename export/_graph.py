@@ -105,10 +105,11 @@ class Node:
     origins: tuple[str, ...] = ()
     gradient_of: str | None = None
 
-    @cached_property
+    @property
     def reads(self) -> tuple[str, ...]:
         """All values that it depends on."""
-        return tuple(name for name in (*self.inputs, *self.captured) if name)
+        read = (*self.inputs, *self.captured)
+        return read if all(read) else tuple(filter(None, read))
 
 
 @dataclass(frozen=True)

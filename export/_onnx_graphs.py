@@ -1,12 +1,13 @@
-"""Checks the graphs of an ONNX file of unknown origin: that each value is made once, before it is needed.
+"""Checks the graphs of an ONNX file of unknown origin: that each value is made once, and can be before it is needed.
 
 Runtimes and shape inference take that for granted, and some crash or never end where it does not hold.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
+import networkx as nx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
 _MOST_NODES = 250_000  # once every call of a function is replaced by its nodes
@@ -16,6 +17,7 @@ _SHOWN = 8  # nodes of a cycle
 
 CheckTensor = Callable[..., None]
 _Function = tuple[str, str]  # domain, name
+_Nodes = MutableSequence[NodeProto]
 
 
 class _Unit(NamedTuple):
@@ -36,7 +38,8 @@ def check_graphs(model: ModelProto, check_tensor: CheckTensor) -> None:
     """Refuse a model with a graph that can't be run: a cycle, a value that nothing makes, one that is made twice.
 
     Args:
-        model: it; its graphs are nested so deep that recursion ends.
+        model: it; its graphs are nested so deep that recursion ends. Nodes that stand before what they read are put
+            behind it: ONNX Runtime's float16 converter leaves them in any order.
         check_tensor: is called with each tensor, and `load=True` if that is an attribute's.
 
     Raises:
@@ -85,7 +88,7 @@ class _Checker:
             raise ValueError(f"nothing in the function {function.name!r:.80} makes {unit.free[0]!r:.80}")
         return unit
 
-    def _unit(self, taken: Sequence[str], held: set[str], nodes: Sequence[NodeProto], given: Sequence[str]) -> _Unit:
+    def _unit(self, taken: Sequence[str], held: set[str], nodes: _Nodes, given: Sequence[str]) -> _Unit:
         if len(set(taken)) < len(taken):
             raise ValueError("two of its inputs have the same name")
         known = held.union(taken)
@@ -103,7 +106,7 @@ class _Checker:
             if self._functions and (called := (node.domain, node.op_type)) in self._functions:
                 _add(calls, {called: 1})
         if back := [(index, name) for index, name in early if name in known]:
-            _check_order(nodes, back, captured)
+            _sort(nodes, back, captured)
         free = dict.fromkeys(name for name in (*(name for _, name in early), *given) if name not in known)
         return _Unit(tuple(free), count, calls)
 
@@ -152,30 +155,33 @@ def _add(counts: dict[_Function, int], more: Mapping[_Function, int]) -> None:
         counts[key] = counts.get(key, 0) + count
 
 
-def _check_order(
-    nodes: Sequence[NodeProto], early: Iterable[tuple[int, str]], captured: Mapping[int, Sequence[str]]
-) -> None:
-    """Refuse a cycle among nodes of which some read what later ones make.
+def _sort(nodes: _Nodes, early: Iterable[tuple[int, str]], captured: Mapping[int, Sequence[str]]) -> None:
+    """Put nodes behind what they read, as few as have to be, or refuse a cycle.
 
     Args:
         nodes: of one graph.
         early: the index of each node that reads what is not made before, and the name of that.
         captured: what the graphs inside a node read, by the node's index.
     """
-    made_by = {name: index for index, node in enumerate(nodes) for name in node.output}
+    made_by = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     back = [(made_by[name], index) for index, name in early]
-    before: dict[int, set[int]] = {index: set() for _, index in back}
-    for maker, index in back:
-        before[index].add(maker)
     # Every cycle has such an edge, and none of its nodes is outside of what these span.
-    for index in range(min(before), max(maker for maker, _ in back) + 1):
-        names = [*nodes[index].input, *captured.get(index, ())]
-        before.setdefault(index, set()).update(made_by[name] for name in names if name and name in made_by)
+    span = range(min(reader for _, reader in back), max(maker for maker, _ in back) + 1)
+    before = {
+        index: {made_by[name] for name in (*nodes[index].input, *captured.get(index, ())) if name in made_by}
+        for index in span
+    }
     try:
         TopologicalSorter(before).prepare()
     except CycleError as error:
         names = [_name_of(nodes[index]) for index in _cycle(error)]
         raise ValueError(f"the graph has a cycle: {_chain(names)}") from None
+    edges = nx.DiGraph((maker, index) for index, makers in before.items() for maker in makers if maker in span)
+    edges.add_nodes_from(span)
+    order = [*range(span.start), *nx.lexicographical_topological_sort(edges), *range(span.stop, len(nodes))]
+    ordered = [nodes[index] for index in order]
+    del nodes[:]
+    nodes.extend(ordered)
 
 
 def _cycle(error: CycleError) -> list[Any]:

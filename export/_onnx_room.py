@@ -11,18 +11,29 @@ from typing import NamedTuple
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from onnx import ModelProto
 
-MEMORY = 768 * 2**20  # bytes that a graph may take, weights apart: 100,000 nodes with all that torch's exporter notes
+MEMORY = 768 * 2**20  # bytes that a graph may take, weights apart: 80,000 nodes with all that torch's exporter notes
 DEEPEST = 16  # graphs inside of graphs
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4, groups, were given up before ONNX began
 _LONGEST = 10  # bytes of a varint
+_SHORT = 128  # bytes of a type that is remembered
 # Bytes of what protobuf, onnx-ir and `Graph` make of one message, measured; `_MESSAGE` is any other.
-_MESSAGES = {"NodeProto": 2000, "ValueInfoProto": 1500, "TensorProto": 1500, "FunctionProto": 4000, "GraphProto": 4000}
+_MESSAGES = {
+    "NodeProto": 1400,
+    "ValueInfoProto": 850,
+    "TypeProto": 100,
+    "Tensor": 150,
+    "TensorShapeProto": 150,
+    "TensorProto": 1900,
+    "FunctionProto": 4000,
+    "GraphProto": 4000,
+}
 _MESSAGE = 600
-_ENTRY = 350  # a pair of texts
-_TEXTS = {"NodeProto.output": 900, "NodeProto.input": 200, "FunctionProto.input": 900}  # each a value, or a use of one
+_ENTRY = 300  # a pair of texts
+_TEXTS = {"NodeProto.output": 700, "NodeProto.input": 200, "FunctionProto.input": 700}  # each a value, or a use of one
 _TEXT = 60  # a text, without its characters
-_NUMBER = 48  # a number of a list, in its own field; packed, a byte makes up to as much in a list of Python's
+_NUMBER = 110  # a number of a list, in its own field
+_PACKED = 48  # a number of one byte in a list whose numbers are in one field
 _ENTRIES = frozenset({"StringStringEntryProto", "OperatorSetIdProto", "Dimension"})
 _WEIGHTS = "TensorProto.raw_data"
 
@@ -36,6 +47,7 @@ class _Field(NamedTuple):
         inside: the fields of the message in it, by tag; None if it is none, or is counted as a whole.
         deeper: whether it is a graph.
         text: whether it is text, or a pair of texts, which is looked into only if it is not plain ASCII.
+        same: whether it is a type, which many values have.
     """
 
     once: int
@@ -43,9 +55,10 @@ class _Field(NamedTuple):
     inside: "Mapping[int, _Field] | None" = None
     deeper: bool = False
     text: bool = False
+    same: bool = False
 
 
-def check_room(contents: bytes) -> None:  # noqa: C901, PLR0912  one loop: a call for each field takes three times as long
+def check_room(contents: bytes) -> None:
     """Refuse a model whose graph would take too much memory, or is nested too deep.
 
     Args:
@@ -54,8 +67,13 @@ def check_room(contents: bytes) -> None:  # noqa: C901, PLR0912  one loop: a cal
     Raises:
         ValueError: what is wrong with it.
     """
-    left = MEMORY
-    spans: list[tuple[int, int, Mapping[int, _Field], int]] = [(0, len(contents), _MODEL, 0)]
+    _left(contents, _MODEL, MEMORY, {})
+
+
+# One loop: a call for each field takes three times as long.
+def _left(contents: bytes, fields: Mapping[int, _Field], left: int, types: dict[bytes, int]) -> int:  # noqa: C901, PLR0912
+    """What a message leaves of the memory; `types` has what each short type took that was seen."""
+    spans: list[tuple[int, int, Mapping[int, _Field], int]] = [(0, len(contents), fields, 0)]
     while spans:
         at, stop, known, depth = spans.pop()
         if depth > DEEPEST:
@@ -71,10 +89,15 @@ def check_room(contents: bytes) -> None:  # noqa: C901, PLR0912  one loop: a cal
                 at += 1
                 if length > 127:
                     length, at = _varint(contents, at - 1)
-                once, each, inside, deeper, text = known.get(tag, _UNKNOWN)
+                once, each, inside, deeper, text, same = known.get(tag, _UNKNOWN)
                 left -= once + each * length
                 if text and (part := contents[at : at + length]).isascii():
                     pass
+                elif same and length < _SHORT:
+                    part = contents[at : at + length]
+                    if part not in types:
+                        types[part] = left - _left(part, inside or {}, left, types)
+                    left -= types[part]
                 elif text and inside is None:
                     _check_text(part)
                 elif inside is not None:
@@ -94,6 +117,7 @@ def check_room(contents: bytes) -> None:  # noqa: C901, PLR0912  one loop: a cal
                 raise ValueError(f"its graph would take more than {MEMORY // 2**20} MB of memory")
         if at != stop:
             raise IndexError
+    return left
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -129,12 +153,13 @@ def _field(field: FieldDescriptor, made: dict[str, dict[int, _Field]]) -> _Field
     if inner is not None:
         if inner.name in _ENTRIES:
             return _Field(_ENTRY, 1, _fields(inner, made), text=True)
-        return _Field(_MESSAGES.get(inner.name, _MESSAGE), 0, _fields(inner, made), inner.name == "GraphProto")
+        once = _MESSAGES.get(inner.name, _MESSAGE)
+        return _Field(once, 0, _fields(inner, made), deeper=inner.name == "GraphProto", same=inner.name == "TypeProto")
     if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
         name = f"{field.containing_type.name}.{field.name}"
         text = field.type == FieldDescriptor.TYPE_STRING
         return _Field(0, 0) if name == _WEIGHTS else _Field(_TEXTS.get(name, _TEXT), 1, text=text)
-    return _Field(_NUMBER, 8 if field.containing_type.name == "TensorProto" else _NUMBER)
+    return _Field(_NUMBER, 8 if field.containing_type.name == "TensorProto" else _PACKED)
 
 
 _UNKNOWN = _Field(_TEXT, 1)

@@ -195,8 +195,6 @@ def load_program(path: str | os.PathLike[str]) -> Program:
     where = Path(path)
     model = read_onnx(where)
     props = model.metadata_props
-    if not len(model.graph) and not model.graph.outputs:
-        raise ProgramError(f"{str(where)!r} is not an ONNX file, or it is cut short")
     if _PROGRAM not in props:
         return Program(model, path=where)
     try:

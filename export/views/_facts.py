@@ -37,7 +37,10 @@ class Facts:
 
     def worst(self, node: Node) -> Finding | None:
         """The worst finding of all values that a node makes."""
-        return worst(itertools.chain.from_iterable(self._graph.findings.get(name, ()) for name in node.outputs))
+        findings = self._graph.findings
+        return (
+            worst(itertools.chain.from_iterable(findings.get(name, ()) for name in node.outputs)) if findings else None
+        )
 
     def fusion(self, node: Node) -> str:
         """The operators that a node computes, where these are several: `Reshape Transpose MatMul`."""

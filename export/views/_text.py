@@ -76,11 +76,11 @@ class _Lines:
 
     def _line(self, node: Node) -> str:
         made = ", ".join(self._typed(name) for name in node.outputs if name)
-        attributes = [f"{_name(name)}={_literal(value)}" for name, value in node.attributes.items()]
-        fusion = self._facts.fusion(node)
-        attributes += [f"fusion={_quoted(fusion)}"] if fusion else []
-        read = [_name(name) if name else "_" for name in node.inputs]
-        return f"{made} = {_name(node.op)}({', '.join([*read, *attributes])})"
+        told = [_name(name) if name else "_" for name in node.inputs]
+        told += [f"{_name(name)}={_literal(value)}" for name, value in node.attributes.items()]
+        if fusion := self._facts.fusion(node):
+            told.append(f"fusion={_quoted(fusion)}")
+        return f"{made} = {_name(node.op)}({', '.join(told)})"
 
     def _notes(self, node: Node) -> str:
         module = node.module if self._modules else None

@@ -1,10 +1,12 @@
 """`Graph`, the one view on graphs: its text, its cones, what it knows of nodes."""
 
+from dataclasses import replace
+
 import onnx_ir as ir
 import torch
 from torch import nn
 
-from filch.export import Graph, Node, Value, export, load_program
+from filch.export import Graph, Node, Value, export, load_program, optimize, read_graph
 
 
 class Attention(nn.Module):
@@ -110,3 +112,41 @@ def test_nodes_without_names_are_given_unique_ones(tmp_path) -> None:
 
     assert len(set(names)) == 2
     assert all(names)
+
+
+_KINDS = """<ir_version: 10, opset_import: ["" : 18, "local" : 1]>
+kinds (bool c, float[N, 2] x, seq(float[2]) s) => (y, z, bool last) <float[2] w = {1, 2}> {
+    h = Relu(x)
+    y = If(c) <
+        then_branch = t () => (float[2] a) {
+            i = Mul(h, w)
+            a = If(c) <
+                then_branch = u () => (float[2] d) { d = Add(i, x) },
+                else_branch = v () => (float[2] e) { e = Identity(i) }
+            >
+        },
+        else_branch = e () => (float[2] b) { k = Constant <value = float[2] {3, 4}> () b = Abs(k) }
+    >
+    z = local.Twice <times = 2.5, names = ["p", "q"]> (h, , w)
+    at = Constant <value_int = 0> ()
+    item = SequenceAt(s, at)
+    last = Identity(c)
+}
+<opset_import: ["" : 18], domain: "local">
+Twice <times: float = 1.0> (a, b, d) => (e) { f = Add(a, a) e = Mul(f, d) }
+"""
+
+
+def test_a_graph_read_without_its_program_is_the_same(tmp_path) -> None:
+    """Of what the exporter wrote, weights in a file beside it, and of a file with branches, functions and sequences."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.GELU()).eval(), torch.randn(2, 4)
+    program = export(model, (x,))
+    program.save(tmp_path / "exported.onnx")
+    optimize(program).save(tmp_path / "optimized.onnx")
+    ir.save(program.model, tmp_path / "beside.onnx", external_data="beside.bin")
+    ir.save(ir.from_onnx_text(_KINDS), tmp_path / "kinds.onnx")
+
+    for path in tmp_path.glob("*.onnx"):
+        graph = read_graph(path)
+        assert graph == replace(load_program(path).graph, name=graph.name), path
+    assert read_graph(tmp_path / "kinds.onnx").functions

@@ -3,11 +3,12 @@
 import os
 import resource
 import signal
+from dataclasses import replace
 
 import pytest
-from hostile_onnx import LARGE, LOADED, OUTSIDE, REFUSED, SECRET, write
+from hostile_onnx import LARGE, LOADED, NOTES, OUTSIDE, REFUSED, SECRET, write
 
-from filch.export import BackendError, ProgramError, load_program
+from filch.export import BackendError, ProgramError, load_program, read_graph
 from filch.export.backends import get_backend
 from filch.export.views import draw
 
@@ -48,6 +49,10 @@ def test_a_hostile_program_is_refused_with_one_sentence(case, tmp_path):
     with pytest.raises(ProgramError, match=reason) as caught:
         load_program(path)
 
+    if case.removeprefix("notes: ") not in NOTES:
+        with pytest.raises(ProgramError) as again:
+            read_graph(path)
+        assert str(again.value) == str(caught.value)
     message = str(caught.value)
     assert message.startswith(("what Filch noted in", repr(str(path))))
     assert message.isprintable()
@@ -63,6 +68,7 @@ def test_an_odd_program_is_shown(case, tmp_path):
 
     graph = load_program(path).graph
 
+    assert read_graph(path) == replace(graph, name=read_graph(path).name)
     for view in ("text", "html"):
         assert draw(graph, view).content
 

@@ -91,7 +91,7 @@ def test_a_users_own_files_stay_theirs(site, tmp_path):
 def test_the_command_is_installed(site, tmp_path):
     """`filch` is there, and answers."""
     (ours,) = distributions(name="filch", path=[str(site)])
-    assert ours.entry_points.select(group="console_scripts")["filch"].value == "filch.compare._cli:main"
+    assert ours.entry_points.select(group="console_scripts")["filch"].value == "filch.compare.__main__:main"
     assert "Usage" in _run(site / "bin" / "filch", "--help", cwd=tmp_path, PYTHONPATH=str(site))
 
 
