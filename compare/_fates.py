@@ -8,8 +8,6 @@ from filch.export import Node
 from ._origins import Origins
 from ._report import Fate, Fated
 
-_MOST = 100  # nodes that what was folded went into; a constant may be read by all
-
 
 def fates_of(origins: Origins) -> tuple[Fate, ...]:
     """The fate of every exported node, in order."""
@@ -37,7 +35,6 @@ class _Fates:
         self._graph = origins.exported
         self._needed = self._names_before(frozenset())
         self._live = self._names_before(self._redundant.fixed)
-        self._folded = self._redundant.fixed.union(origins.compiled.constants)
         self._into: dict[str, list[Node]] = {}
         for node in origins.compiled.nodes:
             if not origins.is_inserted(node):
@@ -47,7 +44,7 @@ class _Fates:
         for node in reversed(self._graph.nodes):
             users = [user for name in node.outputs for user in self._graph.consumers.get(name, ())]
             taken = {item.name: item for user in users for item in self._takes[user.name]}  # once, by however many ways
-            self._takes[node.name] = self._into.get(node.name) or [*taken.values()][:_MOST]
+            self._takes[node.name] = self._into.get(node.name) or list(taken.values())
         self.found = tuple(map(self._fate, self._graph.nodes))
 
     def _names_before(self, stop: frozenset[str]) -> frozenset[str]:
@@ -63,7 +60,7 @@ class _Fates:
             return ("survives", alone, "") if alone else ("fused", into, "")
         if node.name not in self._needed:
             return "removed", (), "dead: no result depends on it"
-        if self._folded.issuperset(node.outputs):
+        if {*node.outputs} <= self._redundant.fixed | {*self._origins.compiled.constants}:
             return "folded", self._takes[node.name], ""
         if node.name not in self._live:
             return "removed", (), "dead: its shape alone is read, and known"

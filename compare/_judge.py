@@ -82,7 +82,7 @@ class Judge:
         ends = [name for name in graph.outputs if name in self._places]
         self._uses = Counter(read for name in [*self._places, *ends] for read in set(self._places[name][1].reads))
         self._asked = Counter(map(run.known_as, [*self._places, *graph.outputs]))
-        self._settled = {*graph.inputs, *graph.constants}  # judged, or told of as what could not be
+        self._judged = {*graph.inputs, *graph.constants}
         self._effects: dict[str, Difference | None] = {}
         self._rows: dict[str, Row] = {}
 
@@ -142,9 +142,9 @@ class Judge:
             self._rounding.saw(node, name, tensor.dtype)
         row = self._with_numbers(self._row(name), reference, tensor, node)
         if row.judged:
-            self._settled.add(name)
+            self._judged.add(name)
         if row.diverged:
-            row = self._with_unjudged(row, node)
+            row = _with_unjudged(row, self._run.graph, node, self._judged)
         if self._listen is not None and tensor is not None and reference is held:
             self._listen(known, tensor, reference, row)
         self._asked[known] -= 1
@@ -153,21 +153,6 @@ class Judge:
             if self._rounding is not None:
                 self._rounding.done(known)
         return row
-
-    def _with_unjudged(self, row: Row, node: Node) -> Row:
-        """A row that diverged, with the nodes before it that could not be judged: the fault may be any of theirs.
-
-        What is before an earlier row that diverged is told there alone.
-        """
-        if self._settled.issuperset(node.reads):
-            return row
-        graph = self._run.graph
-        nodes = graph.cone([row.value], self._settled)
-        self._settled.update(name for item in nodes for name in item.outputs)
-        if row.stage == "compiled":
-            behind = (item.name for item in nodes if item is not node and not graph.fixed.issuperset(item.outputs))
-            return replace(row, behind=tuple(behind))
-        return replace(row, origins=tuple(item.name for item in nodes), operators=tuple(item.op for item in nodes))
 
     def _fitted(self, name: str, held: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
         lowered = self._run.lowered
@@ -316,6 +301,17 @@ _TAKEN = "a sequence of tensors: judged where they are taken out"
 _OF_SEQUENCES = frozenset(
     {"SplitToSequence", "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceMap"}
 )
+
+
+def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:
+    """A row that diverged, with the nodes before it that could not be judged: the fault may be any of theirs."""
+    if all(name in judged for name in node.reads):
+        return row
+    nodes = graph.cone([row.value], frozenset(judged - {row.value}))
+    if row.stage == "compiled":
+        behind = (item.name for item in nodes if item is not node and not graph.fixed.issuperset(item.outputs))
+        return replace(row, behind=tuple(behind))
+    return replace(row, origins=tuple(item.name for item in nodes), operators=tuple(item.op for item in nodes))
 
 
 def _is_quantized(limit: float | Tolerance | None) -> bool:

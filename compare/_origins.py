@@ -1,18 +1,13 @@
 """Which exported nodes a compiled node computes."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, cached_property
 
 from filch.export import Graph, Node, shared_calls
 from filch.export.backends import Compiled
 
-from ._ancestors import Ancestors
 from ._redundant import Redundant
-
-_FAR = 32  # nodes away, a value of the exported graph says nothing of what a compiled node computes
-_MANY = 100
 
 
 class Origins:
@@ -32,7 +27,6 @@ class Origins:
         self._same = made.same
         self._by_name = {node.name: node for node in exported.nodes}
         self._cone = cache(self._cone_of)
-        self._times = Counter[str]()
         self._computes: dict[str, tuple[Node, ...]] = {}
 
     @cached_property
@@ -103,16 +97,22 @@ class Origins:
         """
         ends = [self.known_as(end) for end in ([name] if self._survives(name) else self._ends(name))]
         read = {self.known_as(item) for item in node.reads if item not in self.compiled.fixed}
-        between = [*self._between(ends, read, node)]
-        instead = read.difference(item for other in between for item in other.reads)
+        behind = self.exported.cone(ends, frozenset())
+        instead = read.difference(item for other in behind for item in other.reads)
+        between = [*self._between(ends, read, self._before(node)), *self.of(node)]
         # What it reads in place of another value, which an optimiser took for the same, may be wrong, or that one.
-        merged = self._behind(instead, Ancestors(self.exported, ends))
-        found = {item.name: item for item in (*between, *self.of(node), *merged)}
-        return tuple(sorted(found.values(), key=lambda item: self.exported.places[item.name]))
+        merged = {item.name for item in self.exported.cone(instead, frozenset())} - {item.name for item in behind}
+        found = merged.union(item.name for item in between)
+        return tuple(item for item in self.exported.nodes if item.name in found)
 
-    def _between(self, ends: Iterable[str], read: Collection[str], node: Node) -> Iterator[Node]:
-        """The exported nodes between some values and those that a compiled node reads for them, or depends on."""
-        before = Ancestors(self.compiled, node.reads)
+    def _before(self, node: Node) -> frozenset[str]:
+        """The exported values that are there when a compiled node runs, constants aside."""
+        nodes = self.compiled.cone(node.reads, frozenset())
+        made = {self.known_as(item) for other in nodes for item in other.outputs} - self.exported.fixed
+        return frozenset({*self.exported.inputs, *made})
+
+    def _between(self, ends: Iterable[str], read: Collection[str], before: Collection[str]) -> Iterator[Node]:
+        """The exported nodes between some values and those that are read for them, or are there before."""
         pending, seen = [*ends], {*ends}
         while pending:
             producer = self.exported.producer.get(pending.pop())
@@ -120,39 +120,11 @@ class Origins:
                 continue
             yield producer
             for item in producer.reads:
-                if item not in read and item not in seen and not self._stays(item, before):
+                # What was removed hands on what is read in its place; its own value may be there still for others.
+                stays = item in before and item not in self._handed_on
+                if item not in read and item not in seen and not stays:
                     seen.add(item)
                     pending.append(item)
-
-    def _stays(self, name: str, before: Ancestors) -> bool:
-        """Whether an exported value, no constant, is one of those that a compiled node depends on."""
-        # What was removed hands on what is read in its place; its own value may be there still for others.
-        if name in self._handed_on or name in self.exported.fixed:
-            return False
-        return name in self._inputs or any(node in before for node in self._makers.get(name, ()))
-
-    def _behind(self, names: Iterable[str], others: Ancestors) -> Iterator[Node]:
-        """The exported nodes that make some values, without those that are among `others`."""
-        pending, seen = [*names], {*names}
-        while pending:
-            producer = self.exported.producer.get(pending.pop())
-            if producer is not None and producer not in others:
-                yield producer
-                pending += [name for name in producer.reads if name not in seen]
-                seen.update(producer.reads)
-
-    @cached_property
-    def _inputs(self) -> frozenset[str]:
-        return frozenset(self.exported.inputs)
-
-    @cached_property
-    def _makers(self) -> Mapping[str, list[Node]]:
-        """The compiled nodes that make an exported value, in whatever form."""
-        found: dict[str, list[Node]] = {}
-        for node in self.compiled.nodes:
-            for name in node.outputs:
-                found.setdefault(self.known_as(name), []).append(node)
-        return found
 
     @cached_property
     def _handed_on(self) -> frozenset[str]:
@@ -160,27 +132,22 @@ class Origins:
         return frozenset(name for node in nodes for name in node.outputs)
 
     @cached_property
-    def _cut(self) -> set[str]:
-        """The exported values that no compiled node computes on its way to another one.
-
-        In the end, those that many are said to compute are among them: that says nothing of one more.
-        """
+    def _stops(self) -> frozenset[str]:
+        """The exported values that no compiled node computes on its way to another one."""
         found = set(self.surviving | self.redundant.fixed)
         for node in self.exported.nodes:
             source = self.redundant.unchanged.get(node.name)
             before = self.redundant.again.get(node.name)
             if source in found or (before is not None and {*before.outputs} <= found):
                 found.update(node.outputs)
-        return found
+        return frozenset(found)
 
     def _cone_of(self, name: str) -> tuple[Node, ...]:
         producer = self.exported.producer.get(name)
         while producer is not None and self._is_renamed(producer):
             name = self.redundant.unchanged[producer.name]
             producer = self.exported.producer.get(name)
-        made = self.exported.cone([name], self._cut)
-        self._times.update(node.name for node in made)
-        self._cut.update(output for node in made if self._times[node.name] == _MANY for output in node.outputs)
+        made = self.exported.cone([name], self._stops)
         return tuple(node for node in made if node is producer or node.name not in self.redundant.unchanged)
 
     def _is_renamed(self, node: Node) -> bool:
@@ -200,29 +167,14 @@ class Origins:
         return f"the exported graph has no such value: see {nodes}" if nodes else "the exported graph has no such value"
 
     def _ends(self, name: str) -> Iterable[str]:
-        """The nearest surviving values that depend on a value of the compiled graph, as far as they are near."""
-        return self._after[name]
-
-    @cached_property
-    def _after(self) -> Mapping[str, Mapping[str, int]]:
-        """For each compiled value that does not survive, the nearest after it that do, and how many nodes away each is.
-
-        It has to be bounded: of a compiled graph with other names, each value would have all that is after it.
-        """
-        found: dict[str, dict[str, int]] = {}
-        for node in reversed(self.compiled.nodes):
-            for name in node.outputs:
-                if name and not self._survives(name):
-                    found[name] = {}
-                    for end, steps in self._next(name, found):
-                        if steps <= _FAR and len(found[name]) < _MANY:
-                            found[name].setdefault(end, steps)
-        return found
-
-    def _next(self, name: str, after: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, int]]:
-        for user in self.compiled.consumers.get(name, ()):
-            for output in user.outputs:
-                if self._survives(output):
-                    yield output, 1
-                else:
-                    yield from ((end, steps + 1) for end, steps in after.get(output, {}).items())
+        """The nearest surviving values that depend on a value of the compiled graph."""
+        ends, seen, pending = [], {name}, [name]
+        while pending:
+            for user in self.compiled.consumers.get(pending.pop(), ()):
+                for output in user.outputs:
+                    if self._survives(output):
+                        ends.append(output)
+                    elif output and output not in seen:
+                        seen.add(output)
+                        pending.append(output)
+        return list(dict.fromkeys(ends))

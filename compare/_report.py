@@ -56,10 +56,10 @@ class Row:
         origins: the names of the exported nodes that a compiled node computes, or whose value one that was inserted
             holds, and where an error begins, those that were removed or folded between what it reads and its value, so
             that the fault may be theirs; for an exported node that diverged, its own and those of the nodes before it
-            that could not be judged, likewise, unless they are before an earlier row that diverged.
+            that could not be judged, likewise.
         operators: the operators of those that it computes; for an exported node, of all of them.
         behind: for a compiled node that diverged, the names of those before it that could not be judged, so that the
-            fault may be theirs; those before an earlier row that diverged are told there alone.
+            fault may be theirs.
         code: the line of generated code that computes it, `file:line`; None where there is none.
         seconds: how long the node takes, where that was asked for (`profile`); the same for each of its values.
         spread: what the value and its reference are like, where that was asked for (`statistics`).

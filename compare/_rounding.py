@@ -76,11 +76,10 @@ class Rounding:
     def _behind(self, name: str) -> float:
         """The coarsest unit on the way to a value; that of a sequence is of what went into it."""
         if name not in self._units:
-            for node in self._run.graph.cone([name], self._units):
-                unit = max((self._units.get(item, 0.0) for item in node.reads), default=0.0)
-                for made in node.outputs:
-                    self._units.setdefault(made, unit)
-        return self._units.get(name, 0.0)  # of one that was left out
+            node = self._run.graph.producer.get(name)
+            self._units[name] = 0.0  # of one that was left out
+            self._units[name] = max((self._behind(item) for item in node.reads), default=0.0) if node else 0.0
+        return self._units[name]
 
     def judged(  # noqa: PLR0917  made in one place
         self,

@@ -75,8 +75,8 @@ class Whole:
         if name not in self._held and self._uses[name] > 0:
             if name in self._eager_names:
                 self._advance(name)
-            else:
-                self._compute_up_to(name)
+            elif name in self._inside:
+                self._compute(self._inside[name])
         return self._held.get(name)
 
     def done(self, name: str) -> None:
@@ -108,17 +108,6 @@ class Whole:
                 return
             if self._uses[found[0]] > 0:
                 self._held[found[0]] = in_pairs(found[1])
-
-    def _compute_up_to(self, name: str) -> None:
-        pending = [name]
-        while pending:
-            node = self._inside.get(pending[-1])
-            before = [] if node is None else [read for read in node.reads if read in self._inside]
-            pending += before
-            if not before:
-                pending.pop()
-                if node is not None:
-                    self._compute(node)
 
     def _compute(self, node: Node) -> None:
         known = inputs_of(node, self._original, self._inputs, self.get, self._units)
