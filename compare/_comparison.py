@@ -288,14 +288,10 @@ class Comparison:
         random = self._random_in(compiled.graph)  # it was computed from other random numbers than these would be
         return {name: Reference(in_pairs(tensor), "derived") for name, tensor in said.items() if name not in random}
 
-    def _random_in(self, graph: Graph) -> set[str]:
+    def _random_in(self, graph: Graph) -> frozenset[str]:
         """The values of a compiled graph that are computed from random numbers."""
         known, random = self._made["compiled"].same, self._given.unpredictable.random
-        found = {name for name in graph.known if known.get(name, name) in random}
-        for node in graph.nodes:
-            if not found.isdisjoint(node.reads):
-                found.update(node.outputs)
-        return found
+        return graph.computed_from(name for name in graph.known if known.get(name, name) in random)
 
     def _count_results(self, call: StolenCall) -> None:
         noted = self._given.outputs

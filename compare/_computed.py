@@ -98,5 +98,5 @@ class Computed:
         was_whole = self.is_whole
         self._held[name] = tensor, evidence
         self._size += tensor.nbytes
-        if was_whole:  # if it is no longer: all that was kept for a second graph
+        if was_whole and not self.is_whole:  # all that was kept for a second graph
             self._let_go([*self._held])

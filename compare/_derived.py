@@ -8,13 +8,17 @@ are run at once, as far as the buffer allows.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from networkx.utils import UnionFind
 
 from filch.export import AGAIN, BackendError, Cutter, Graph, Node, Original, Program
 from filch.export.backends import Compiled, get_backend, limit_backend
 
 from ._metrics import compare_tensors
+
+_MOST = 4096  # nodes that are run at once: what ONNX Runtime takes to start grows with the square of their number
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,75 +95,76 @@ def _lacks(compiled: Compiled, known: Mapping[str, torch.Tensor]) -> bool:
 def _groups(original: Original, wanted: Collection[str], sizes: Mapping[str, int], buffer: int) -> Iterator[Group]:
     """The translations that have wanted values inside, several at once as far as the buffer allows."""
     graph = original.graph
-    fed = {*original.names, *graph.inputs, *graph.constants}
-    inside = {name for name in graph.producer if name not in fed}
-    places = {node.name: place for place, node in enumerate(graph.nodes)}
+    outside = frozenset((*graph.inputs, *graph.constants))
+    inside = graph.producer.keys() - outside.union(original.names)
+    fixed = _fixed(graph, inside)
     missing = inside & {*wanted}
-    taken: dict[int, Node] = {}
+    taken: dict[str, Node] = {}
+    held: set[str] = set()
     size = 0
-    for nodes in _translations(graph, inside, places):
-        made = {name for node in nodes for name in node.outputs if name}
-        if missing & made:
-            missing -= made
-            more = sum(sizes.get(name, 0) for name in made)
-            if taken and size + more > buffer:
-                yield _group(graph, taken, inside)
-                taken, size = {}, 0
-            taken |= {places[node.name]: node for node in nodes}
-            size += more
+    for nodes in _translations(graph, inside, fixed):
+        whole = _with_fixed(graph, nodes, fixed, held)
+        made = {name for node in whole for name in node.outputs if name}
+        if missing.isdisjoint(made):
+            continue
+        missing -= made
+        more = sum(sizes.get(name, 0) for name in made)
+        if taken and (size + more > buffer or len(taken) >= _MOST):
+            yield _group(graph, taken, inside, outside)
+            taken, held, size = {}, set(), 0
+            whole = _with_fixed(graph, nodes, fixed, held)
+        taken |= {node.name: node for node in whole}
+        held.update(name for node in whole for name in node.outputs)
+        size += more
     if taken:
-        yield _group(graph, taken, inside)
+        yield _group(graph, taken, inside, outside)
 
 
-def _group(graph: Graph, nodes: Mapping[int, Node], inside: Collection[str]) -> Group:
-    ordered = tuple(nodes[place] for place in sorted(nodes))
+def _group(graph: Graph, nodes: Mapping[str, Node], inside: Collection[str], outside: frozenset[str]) -> Group:
+    ordered = tuple(sorted(nodes.values(), key=lambda node: graph.places[node.name]))
     made = frozenset(name for node in ordered for name in node.outputs if name in inside)
     touched = {name for node in ordered for name in (*node.reads, *node.outputs) if name}
-    return Group(ordered, made, frozenset(touched - made - {*graph.inputs, *graph.constants}))
+    return Group(ordered, made, frozenset(touched - made - outside))
 
 
-def _translations(graph: Graph, inside: Collection[str], places: Mapping[str, int]) -> list[list[Node]]:
+def _translations(graph: Graph, inside: Collection[str], fixed: frozenset[str]) -> list[list[Node]]:
     """The nodes that hang together by values inside, in the order of the last one of each.
 
-    What is made of constants alone goes with each that reads it, and holds nothing together: an optimiser lets all
-    layers share one constant.
+    What is made of constants alone holds nothing together: an optimiser lets all layers share one constant. It goes
+    with each that reads it, and stands alone if none does.
     """
-    fixed = _fixed(graph, inside)
-    group: dict[str, list[Node]] = {}  # by the names of values inside
-    found: dict[int, list[Node]] = {}
-    for node in graph.nodes:
-        if any(name in fixed for name in node.outputs):
+    joined: Any = UnionFind()  # of the places of nodes and the names of values
+    read: set[str] = set()
+    for place, node in enumerate(graph.nodes):
+        if not fixed.isdisjoint(node.outputs):
             continue
-        parts = [group[name] for name in node.reads if name in group]
-        parts += [fixed[name] for name in node.reads if name in fixed]
-        if not parts and not any(name in inside for name in node.outputs):
-            continue
-        whole = _together(*parts, [node])
-        for part in parts:
-            found.pop(id(part), None)
-        found[id(whole)] = whole
-        group |= {name: whole for item in whole for name in item.outputs if name in inside and name not in fixed}
-    read = {item.name for whole in found.values() for item in whole}
-    alone = [nodes for nodes in fixed.values() if nodes[-1].name not in read]
-    return sorted([*found.values(), *alone], key=lambda nodes: places[nodes[-1].name])
+        names = [name for name in (*node.reads, *node.outputs) if name in inside]
+        read.update(fixed.intersection(names))
+        if names:
+            joined.union(place, *(name for name in names if name not in fixed))
+    parts = [sorted(item for item in part if isinstance(item, int)) for part in joined.to_sets()]
+    used = graph.cone(read, ())
+    alone = {graph.producer[name].name for name in fixed}.difference(node.name for node in used)
+    parts += [[graph.places[name]] for name in alone]
+    return [[graph.nodes[place] for place in part] for part in sorted(parts, key=lambda part: part[-1])]
 
 
-def _fixed(graph: Graph, inside: Collection[str]) -> dict[str, list[Node]]:
-    """For each value inside that is made of constants alone, the nodes that make it, in order."""
-    found: dict[str, list[Node]] = {}
+def _with_fixed(graph: Graph, nodes: Sequence[Node], fixed: Collection[str], held: Collection[str]) -> list[Node]:
+    """Some nodes, with those that make what they read of constants alone, but for what is held."""
+    read = (name for node in nodes for name in node.reads if name in fixed and name not in held)
+    return [*nodes, *graph.cone(read, held)]
+
+
+def _fixed(graph: Graph, inside: Collection[str]) -> frozenset[str]:
+    """The values inside that are made of constants alone, by nodes that make nothing else."""
+    found: set[str] = set()
+    known = {*graph.constants}
     for node in graph.nodes:
         made = [name for name in node.outputs if name]
-        if all(name in inside for name in made) and all(
-            name in found or name in graph.constants for name in node.reads
-        ):
-            nodes = _together(*(found[name] for name in node.reads if name in found), [node])
-            found |= dict.fromkeys(made, nodes)
-    return found
-
-
-def _together(*parts: Sequence[Node]) -> list[Node]:
-    """All their nodes, each once."""
-    return list({node.name: node for part in parts for node in part}.values())
+        if known.issuperset(node.reads) and all(name in inside for name in made):
+            known.update(made)
+            found.update(made)
+    return frozenset(found)
 
 
 def _believed(group: Group, eager: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> set[str]:

@@ -35,6 +35,7 @@ class _Fates:
         self._graph = origins.exported
         self._needed = self._names_before(frozenset())
         self._live = self._names_before(self._redundant.fixed)
+        self._constant = self._redundant.fixed.union(origins.compiled.constants)
         self._into: dict[str, list[Node]] = {}
         for node in origins.compiled.nodes:
             if not origins.is_inserted(node):
@@ -60,7 +61,7 @@ class _Fates:
             return ("survives", alone, "") if alone else ("fused", into, "")
         if node.name not in self._needed:
             return "removed", (), "dead: no result depends on it"
-        if {*node.outputs} <= self._redundant.fixed | {*self._origins.compiled.constants}:
+        if self._constant.issuperset(node.outputs):
             return "folded", self._takes[node.name], ""
         if node.name not in self._live:
             return "removed", (), "dead: its shape alone is read, and known"

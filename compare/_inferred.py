@@ -7,14 +7,16 @@ whether it does.
 """
 
 from collections.abc import Mapping
+from functools import cache
+from itertools import takewhile
 
 import torch
 
 from filch.export import Graph
 
-from ._metrics import Difference, compare_tensors
+from ._nearest import Nearest
 
-Candidates = Mapping[tuple[torch.dtype, torch.Size], list[str]]
+Kind = tuple[torch.dtype, torch.Size]
 
 
 class Inference:
@@ -27,36 +29,36 @@ class Inference:
 
     def __init__(self, graph: Graph, values: Mapping[str, torch.Tensor]) -> None:
         self._graph = graph
-        self._values = values
-        self._by_type: dict[tuple[torch.dtype, torch.Size], list[str]] = {}
+        self._names: dict[tuple[str, Kind], list[str]] = {}  # of the values that leave a module, "" being the model
+        outputs = frozenset(graph.outputs)
         for name in graph.producer:
             if name in values and name not in graph.fixed:
-                self._by_type.setdefault((values[name].dtype, values[name].shape), []).append(name)
+                kind = values[name].dtype, values[name].shape
+                for scope in ("", *self._left(name, is_output=name in outputs)):
+                    self._names.setdefault((scope, kind), []).append(name)
+        self._near = cache(lambda scope, kind: Nearest({name: values[name] for name in self._names[scope, kind]}))
 
     def find(self, path: str, iteration: int, tensor: torch.Tensor) -> tuple[str, str] | None:
         """The value that the module at `path` gave as `tensor`, and how it was found; None if it can't be told."""
-        fitting = self._by_type.get((tensor.dtype, tensor.shape), [])
-        scope = f"{path}@{iteration}" if iteration else path
-        at_border = [name for name in fitting if path and self._leaves(name, scope)]
-        if len(at_border) == 1:
+        kind = tensor.dtype, tensor.shape
+        scope = f"{path}@{iteration}" if path and iteration else path
+        at_border = self._names.get((scope, kind), [])
+        if path and len(at_border) == 1:
             return at_border[0], "by the exporter's metadata"
-        best = min(((self._error(name, tensor), name) for name in at_border or fitting), default=None)
-        return (best[1], "by its numbers") if best is not None and best[0] is not None and best[0] <= _NEAR else None
+        if ("", kind) not in self._names:
+            return None
+        found = self._near(scope if at_border else "", kind).find(tensor)
+        return None if found is None else (found, "by its numbers")
 
-    def _leaves(self, name: str, scope: str) -> bool:
-        """Whether a value is made inside a module's scope and used outside of it."""
-        if not _within(self._graph.producer[name].module, scope):
-            return False
+    def _left(self, name: str, *, is_output: bool) -> list[str]:
+        """The scopes of modules that a value is made inside of and used outside of."""
+        steps = (self._graph.producer[name].module or "").split(".")
         users = self._graph.consumers.get(name, ())
-        return name in self._graph.outputs or any(not _within(user.module, scope) for user in users)
-
-    def _error(self, name: str, tensor: torch.Tensor) -> float:
-        difference: Difference = compare_tensors(tensor, self._values[name])
-        return difference.error_max if difference.close else float("inf")
+        least = 0 if is_output else min((_shared(steps, user.module) for user in users), default=len(steps))
+        return [".".join(steps[:count]) for count in range(least + 1, len(steps) + 1) if steps[0]]
 
 
-_NEAR = 1.0  # an error that `close` has accepted already; inf is what it has not
-
-
-def _within(module: str | None, scope: str) -> bool:
-    return module is not None and (module == scope or module.startswith(scope + "."))
+def _shared(steps: list[str], module: str | None) -> int:
+    """How many of the first steps of a path another one has."""
+    pairs = zip(steps, (module or "").split("."), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -118,16 +118,16 @@ def _stolen(reference: Records, program: Program, graph: Graph, call: Call) -> t
         item: _zeros(graph.values[item]) if item in unread else _fed(graph.values[item], path, found[path], place)
         for item, path in paths.items()
     }
-    return StolenCall(call.index, name, feeds, keys), [path for path in found if path not in paths.values()]
+    taken = frozenset(paths.values())
+    return StolenCall(call.index, name, feeds, keys), [path for path in found if path not in taken]
 
 
 def _paths(program: Program, graph: Graph, found: Mapping[str, torch.Tensor]) -> dict[str, str]:
     """For each input of the graph, the path of the argument that it is fed, whether there is one or not."""
-    inputs = graph.inputs
-    paths = {name: program.inputs.get(name, name) for name in inputs}
+    paths = {name: program.inputs.get(name, name) for name in graph.inputs}
     if not program.inputs:  # a foreign file: inputs that are not called like arguments are taken in order
-        rest = [path for path in found if path not in inputs]
-        paths = {name: path if path in found or not rest else rest.pop(0) for name, path in paths.items()}
+        rest = (path for path in found if path not in paths)
+        return {name: path if path in found else next(rest, path) for name, path in paths.items()}
     return paths
 
 

@@ -24,6 +24,7 @@ def interface_problems(program: Program, made: Mapping[Stage, Compiled]) -> tupl
         a sentence for each side of a graph that is not as it should be.
     """
     graph = program.graph
+    own = frozenset(graph.inputs)
     found: list[str] = []
     if not program.is_foreign:
         found += _problems("the program", "input", graph.inputs, [*program.inputs], program.inputs)
@@ -31,8 +32,9 @@ def interface_problems(program: Program, made: Mapping[Stage, Compiled]) -> tupl
         found += _problems("the program", "output", graph.outputs, program.outputs, _results(program))
     for stage, compiled in made.items():
         # It may take weights besides, and not what nothing reads.
-        inputs = [name for name in compiled.graph.inputs if name in graph.inputs]
-        taken = [name for name in graph.inputs if name in inputs]
+        inputs = [name for name in compiled.graph.inputs if name in own]
+        there = frozenset(inputs)
+        taken = [name for name in graph.inputs if name in there]
         found += _problems(f"the {stage} graph", "input", inputs, taken, program.inputs)
         outputs = [compiled.same.get(name, name) for name in compiled.graph.outputs]
         if graph.known.issuperset(outputs):  # elsewhere a backend has names of its own, which tell nothing

@@ -307,7 +307,7 @@ def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:
     """A row that diverged, with the nodes before it that could not be judged: the fault may be any of theirs."""
     if all(name in judged for name in node.reads):
         return row
-    nodes = graph.cone([row.value], frozenset(judged - {row.value}))
+    nodes = graph.cone([row.value], judged)
     if row.stage == "compiled":
         behind = (item.name for item in nodes if item is not node and not graph.fixed.issuperset(item.outputs))
         return replace(row, behind=tuple(behind))

@@ -169,7 +169,7 @@ def compare_tensors(
     if lowered:
         expected, actual = _in_one_type(expected, actual)
     expected, actual = in_pairs(expected), in_pairs(actual)
-    e, a = _flat(expected), _flat(actual)
+    e, a = flat(expected), flat(actual)
     if torch.equal(e[:_FIRST], a[:_FIRST]) and torch.equal(e, a):  # a NaN is not, here, and is looked at more closely
         return _no_difference(expected.numel(), limits)
     step = min(_CHUNK if a.device.type == "cpu" else _ON_DEVICE, e.numel())
@@ -255,7 +255,8 @@ def typical_magnitude(tensor: torch.Tensor) -> float:
     return float(size[usual].max())
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor, without its graph and its shape."""
     plain = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
     # Packed float4 has no arithmetic; its bytes are compared as they are.
     return plain.view(torch.uint8) if plain.dtype == torch.float4_e2m1fn_x2 else plain

@@ -1,12 +1,13 @@
 """Which exported nodes a compiled node computes."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
 
 from filch.export import Graph, Node, shared_calls
 from filch.export.backends import Compiled
 
+from ._ancestors import Ancestors
 from ._redundant import Redundant
 
 
@@ -97,22 +98,14 @@ class Origins:
         """
         ends = [self.known_as(end) for end in ([name] if self._survives(name) else self._ends(name))]
         read = {self.known_as(item) for item in node.reads if item not in self.compiled.fixed}
-        behind = self.exported.cone(ends, frozenset())
-        instead = read.difference(item for other in behind for item in other.reads)
-        between = [*self._between(ends, read, self._before(node)), *self.of(node)]
         # What it reads in place of another value, which an optimiser took for the same, may be wrong, or that one.
-        merged = {item.name for item in self.exported.cone(instead, frozenset())} - {item.name for item in behind}
-        found = merged.union(item.name for item in between)
-        return tuple(item for item in self.exported.nodes if item.name in found)
+        merged = self._behind(read, Ancestors(self.exported, ends))
+        found = {item.name: item for item in (*self._between(ends, read, node), *self.of(node), *merged)}
+        return tuple(sorted(found.values(), key=lambda item: self.exported.places[item.name]))
 
-    def _before(self, node: Node) -> frozenset[str]:
-        """The exported values that are there when a compiled node runs, constants aside."""
-        nodes = self.compiled.cone(node.reads, frozenset())
-        made = {self.known_as(item) for other in nodes for item in other.outputs} - self.exported.fixed
-        return frozenset({*self.exported.inputs, *made})
-
-    def _between(self, ends: Iterable[str], read: Collection[str], before: Collection[str]) -> Iterator[Node]:
-        """The exported nodes between some values and those that are read for them, or are there before."""
+    def _between(self, ends: Iterable[str], read: Collection[str], node: Node) -> Iterator[Node]:
+        """The exported nodes between some values and those that a compiled node reads for them, or depends on."""
+        before = Ancestors(self.compiled, node.reads)
         pending, seen = [*ends], {*ends}
         while pending:
             producer = self.exported.producer.get(pending.pop())
@@ -120,11 +113,39 @@ class Origins:
                 continue
             yield producer
             for item in producer.reads:
-                # What was removed hands on what is read in its place; its own value may be there still for others.
-                stays = item in before and item not in self._handed_on
-                if item not in read and item not in seen and not stays:
+                if item not in read and item not in seen and not self._stays(item, before):
                     seen.add(item)
                     pending.append(item)
+
+    def _stays(self, name: str, before: Ancestors) -> bool:
+        """Whether an exported value that is no constant is an input or made by one of some compiled nodes."""
+        # What was removed hands on what is read in its place; its own value may be there still for others.
+        if name in self._handed_on or name in self.exported.fixed:
+            return False
+        return name in self._inputs or any(node in before for node in self._makers.get(name, ()))
+
+    def _behind(self, names: Iterable[str], others: Ancestors) -> Iterator[Node]:
+        """The exported nodes that some values depend on, without those that are among `others`."""
+        pending, seen = [*names], {*names}
+        while pending:
+            producer = self.exported.producer.get(pending.pop())
+            if producer is not None and producer not in others:
+                yield producer
+                pending += [name for name in producer.reads if name not in seen]
+                seen.update(producer.reads)
+
+    @cached_property
+    def _inputs(self) -> frozenset[str]:
+        return frozenset(self.exported.inputs)
+
+    @cached_property
+    def _makers(self) -> Mapping[str, list[Node]]:
+        """The compiled nodes that make each exported value, in whatever form."""
+        found: dict[str, list[Node]] = {}
+        for node in self.compiled.nodes:
+            for name in node.outputs:
+                found.setdefault(self.known_as(name), []).append(node)
+        return found
 
     @cached_property
     def _handed_on(self) -> frozenset[str]:
@@ -168,13 +189,19 @@ class Origins:
 
     def _ends(self, name: str) -> Iterable[str]:
         """The nearest surviving values that depend on a value of the compiled graph."""
-        ends, seen, pending = [], {name}, [name]
-        while pending:
-            for user in self.compiled.consumers.get(pending.pop(), ()):
-                for output in user.outputs:
-                    if self._survives(output):
-                        ends.append(output)
-                    elif output and output not in seen:
-                        seen.add(output)
-                        pending.append(output)
-        return list(dict.fromkeys(ends))
+        return self._after.get(name) or self._next(name, self._after)  # what no node makes is not in the table
+
+    @cached_property
+    def _after(self) -> Mapping[str, tuple[str, ...]]:
+        """For each value of a compiled node that does not survive, the nearest surviving ones that depend on it."""
+        found: dict[str, tuple[str, ...]] = {}
+        for node in reversed(self.compiled.nodes):
+            for name in node.outputs:
+                if name and not self._survives(name):
+                    found[name] = self._next(name, found)
+        return found
+
+    def _next(self, name: str, after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+        made = [output for user in self.compiled.consumers.get(name, ()) for output in user.outputs if output]
+        ends = [(output,) if self._survives(output) else after.get(output, ()) for output in made]
+        return ends[0] if len(ends) == 1 else tuple(dict.fromkeys(end for part in ends for end in part))

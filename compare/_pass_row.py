@@ -91,12 +91,13 @@ def row_after(rows: Sequence[PassRow], row: PassRow, report: Report | None, grap
 def _introduced(now: Report, before: Report, graph: Graph) -> Row | None:
     """The first value that became wrong: it was judged and was not, or is new and depends on none that was wrong."""
     judged = {(row.call, row.value) for row in before.rows if row.judged}
-    wrong = {(row.call, row.value) for row in before.diverged}
+    wrong: dict[int, set[str]] = {}
+    for row in before.diverged:
+        wrong.setdefault(row.call, set()).add(row.value)
+    made = {call: graph.computed_from(names) for call, names in wrong.items()}
     for row in now.diverged:
-        if (row.call, row.value) in wrong:
-            continue
-        made = (name for node in graph.cone([row.value], frozenset()) for name in (*node.reads, *node.outputs))
-        if (row.call, row.value) in judged or not any((row.call, name) in wrong for name in made):
+        known = row.value in wrong.get(row.call, ())
+        if not known and ((row.call, row.value) in judged or row.value not in made.get(row.call, ())):
             return row
     return None
 

@@ -35,7 +35,7 @@ class Cutter:
             wanted: the names of the values that are to be outputs; None is all.
         """
         whole = self._model.graph
-        made = [name for node in nodes for name in node.outputs if name]
+        made = {name for node in nodes for name in node.outputs}
         read = sorted({name for node in nodes for name in node.reads if name not in inside})
         view = ir.GraphView(
             [self._values[name] for name in read if name not in whole.initializers and name not in made],

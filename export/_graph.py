@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
@@ -170,7 +170,15 @@ class Graph:
                 found.update(node.outputs)
         return frozenset(found)
 
-    def cone(self, outputs: Iterable[str], stop: frozenset[str]) -> tuple[Node, ...]:
+    def computed_from(self, names: Iterable[str]) -> frozenset[str]:
+        """The values that depend on some of these names, and these."""
+        found = {*names}
+        for node in self.nodes:
+            if not found.isdisjoint(node.reads):
+                found.update(filter(None, node.outputs))
+        return frozenset(found)
+
+    def cone(self, outputs: Iterable[str], stop: Container[str]) -> tuple[Node, ...]:
         """The nodes that make `outputs` from the values in `stop` (and from nothing), in order.
 
         Args:
@@ -181,13 +189,14 @@ class Graph:
         pending = list(outputs)
         while pending:
             node = self.producer.get(pending.pop())
-            if node is not None and self._places[node.name] not in wanted:
-                wanted[self._places[node.name]] = node
+            if node is not None and self.places[node.name] not in wanted:
+                wanted[self.places[node.name]] = node
                 pending += [name for name in node.reads if name not in stop]
         return tuple(wanted[place] for place in sorted(wanted))
 
     @cached_property
-    def _places(self) -> Mapping[str, int]:
+    def places(self) -> Mapping[str, int]:
+        """Where each node stands among `nodes`, by its name."""
         return {node.name: place for place, node in enumerate(self.nodes)}
 
     def text(self, *, modules: bool = False, sources: bool = False, title: str = "Graph") -> str:

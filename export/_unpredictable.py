@@ -2,8 +2,9 @@
 
 import contextlib
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from operator import getitem
 from typing import Any
 
@@ -47,7 +48,7 @@ class Unpredictable:
     random: frozenset[str] = frozenset()
     unwritten: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def all(self) -> frozenset[str]:
         """All of them."""
         return self.random | self.unwritten
@@ -69,7 +70,7 @@ def of_program(program: fx.Graph, translated: Graph) -> Unpredictable:
     inside = of_graph(translated)
     return Unpredictable(
         frozenset(drawn) | inside.drawn,
-        frozenset(random) | _computed_from(translated, random) | inside.random,
+        frozenset(random) | translated.computed_from(random) | inside.random,
         frozenset(unwritten),
     )
 
@@ -77,7 +78,7 @@ def of_program(program: fx.Graph, translated: Graph) -> Unpredictable:
 def of_graph(graph: Graph) -> Unpredictable:
     """The random values of an ONNX graph, by its operators; ONNX has no memory that nothing was written to."""
     drawn = frozenset(name for node in graph.nodes if _is_random(node, graph) for name in node.outputs if name)
-    return Unpredictable(drawn, _computed_from(graph, drawn))
+    return Unpredictable(drawn, graph.computed_from(drawn))
 
 
 def draws(node: fx.Node) -> bool:
@@ -120,15 +121,6 @@ def drawing(node: fx.Node) -> Iterator[None]:
 def zeroed(value: Any) -> Any:
     """Reserved memory with zeros in it, as the translation to ONNX has it."""
     return torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
-
-
-def _computed_from(graph: Graph, names: Collection[str]) -> frozenset[str]:
-    """The values of a graph that are computed from some, and these."""
-    found = {*names}
-    for node in graph.nodes:
-        if not found.isdisjoint(node.reads):
-            found.update(filter(None, node.outputs))
-    return frozenset(found)
 
 
 def _is_random(node: Node, graph: Graph) -> bool:

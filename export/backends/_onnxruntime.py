@@ -141,26 +141,31 @@ class OnnxRuntimeBackend:
         handle: _Handle = compiled.handle
         live = feeds_of(handle.inputs, inputs)
         handle.make_room(buffer)
-        parts = segments(compiled.graph, handle.order, value_sizes(compiled.graph, inputs), made)
-        needed = _last_uses(compiled.graph, parts)
+        graph = compiled.graph
+        parts = segments(graph, handle.order, value_sizes(graph, inputs), made)
+        needed = _last_uses(graph, parts)
         for number, part in enumerate(parts):
             keep = handle.weights <= buffer
-            should = {} if given is None else _asked(compiled.graph, part, given)
-            found, fed = self._ran(handle, compiled.graph, part, live, should, keep=keep)
+            should = {} if given is None else _asked(graph, part, given)
+            read = {name for index in part for name in graph.nodes[index].reads}
+            feeds = {name: live[name] for name in read & live.keys()}
+            found, fed = self._ran(handle, graph, part, feeds, should, keep=keep)
             for name in list(found):
                 value = found.pop(name)
                 if needed.get(name, -1) > number:
                     live[name] = fed.get(name, value)
                 if is_plain(value):
                     yield name, handle.shown(name, to_torch(value))
-            live = {name: value for name, value in live.items() if needed.get(name, -1) > number}
+            for name in read:
+                if needed[name] == number:
+                    live.pop(name, None)
 
     def _ran(
         self,
         handle: "_Handle",
         graph: Graph,
         part: Sequence[int],
-        live: OrtValues,
+        read: OrtValues,
         should: Values,
         *,
         keep: bool,
@@ -174,7 +179,7 @@ class OnnxRuntimeBackend:
         fed, found = handle.held(should), {}
         for _ in (*part, None):
             forms = {name: handle.seen[name] for name in fed if name in inside}
-            feeds = {**live, **fed}
+            feeds = {**read, **fed}
             session = handle.part(part, forms) or self._part(handle, graph, part, feeds, forms, keep=keep)
             made = run(session, {entry.name: feeds[entry.name] for entry in session.get_inputs()}, self._device)
             found = {name.removesuffix(AGAIN): value for name, value in made.items()}
@@ -221,7 +226,7 @@ class OnnxRuntimeBackend:
         keep: bool,
     ) -> ort.InferenceSession:
         types = {name: type_proto(value.data_type()) for name, value in feeds.items()}
-        model = cut(handle.model, graph, part, types, fed)
+        model = cut(handle.model, graph, part, handle.initializers, types, fed=fed)
         path = handle.path.with_name(f"part-{handle.path.name}")
         onnx.save(model, path)
         session = self._session(path, _OFF)
@@ -346,6 +351,10 @@ class _Handle:
     @cached_property
     def model(self) -> onnx.ModelProto:
         return onnx.load(self.path, load_external_data=False)
+
+    @cached_property
+    def initializers(self) -> Mapping[str, onnx.TensorProto]:
+        return {tensor.name: tensor for tensor in self.model.graph.initializer}
 
 
 def _with_shapes(program: Program) -> Graph:

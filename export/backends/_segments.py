@@ -9,6 +9,7 @@ import onnx
 from .._cutting import AGAIN
 from .._graph import Graph
 
+_MOST = 4096  # nodes in a part: what ONNX Runtime takes to start grows with the square of the number of outputs
 _TYPES = {"float": "FLOAT", "double": "DOUBLE"}
 
 
@@ -50,12 +51,15 @@ def in_order_of(graph: Graph, names: Sequence[str]) -> list[int]:
 
 
 def segments(graph: Graph, order: Sequence[int], sizes: Mapping[str, int], buffer: int) -> list[list[int]]:
-    """Cut a graph's nodes, in the order given, into runs that make no more than `buffer` bytes each, if that can be."""
+    """Cut a graph's nodes, in the order given, into runs that make no more than `buffer` bytes each, if that can be.
+
+    No run has more than some thousand nodes.
+    """
     found: list[list[int]] = []
     held = buffer + 1
     for index in order:
         made = sum(sizes.get(name, 0) for name in graph.nodes[index].outputs)
-        if held + made > buffer:
+        if held + made > buffer or len(found[-1]) == _MOST:
             found.append([])
             held = 0
         found[-1].append(index)
@@ -67,15 +71,18 @@ def cut(
     model: onnx.ModelProto,
     graph: Graph,
     nodes: Sequence[int],
+    weights: Mapping[str, onnx.TensorProto],
     types: Mapping[str, onnx.TypeProto],
+    *,
     fed: Collection[str] = (),
 ) -> onnx.ModelProto:
     """The model of some nodes alone: what they read of others is an input, and all that they make is an output.
 
     Args:
-        model: the whole; its weights may stand in a file beside it.
+        model: the whole.
         graph: the same as `Graph`.
         nodes: the indices of the nodes that are wanted, in an order in which they can run.
+        weights: of the whole, by name; they may stand in a file beside it.
         types: of the values that they read and do not make, by name, weights aside; and of those that are fed.
         fed: the names of values that one of the nodes makes and others read: they are inputs, too, and what is made is
             an output with `AGAIN` behind its name.
@@ -88,7 +95,7 @@ def cut(
     again = {name: name + AGAIN for name in fed}
     for node in part.graph.node if again else ():
         node.output[:] = [again.get(name, name) for name in node.output]
-    part.graph.initializer.extend(held for held in model.graph.initializer if held.name in read)
+    part.graph.initializer.extend(weights[name] for name in sorted(read & weights.keys()))
     part.graph.sparse_initializer.extend(held for held in model.graph.sparse_initializer if held.values.name in read)
     part.graph.input.extend(onnx.ValueInfoProto(name=name, type=types[name]) for name in sorted(read & types.keys()))
     # A value without a type is typed by the runtime's own inference.

@@ -19,6 +19,10 @@ def _chain(nodes: int) -> list[onnx.NodeProto]:
     return [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(nodes)]
 
 
+def _plus(nodes: int) -> list[onnx.NodeProto]:
+    return [helper.make_node("Add", [f"v{i}", "w"], [f"v{i + 1}"], name=f"n{i}") for i in range(nodes)]
+
+
 def _backwards(nodes: int) -> list[onnx.NodeProto]:
     return _chain(nodes)[::-1]
 
@@ -43,46 +47,126 @@ def _saved(nodes: list[onnx.NodeProto], path: Path) -> Path:
 
 _COUNT = """
 import sys
-from filch.export import load_program, read_graph
 
-def show(path):
-    assert read_graph(path).text(modules=True) == load_program(path).graph.text(modules=True)
-
-def calls(path):
+def calls(of):
     count = 0
     def see(frame, event, argument):
         nonlocal count
         count += event in ("call", "c_call")
     sys.setprofile(see)
     try:
-        show(path)
+        of()
     finally:
         sys.setprofile(None)
     return count
+"""
+
+_SHOW = """
+from filch.export import load_program, read_graph
+
+def show(path):
+    assert read_graph(path).text(modules=True) == load_program(path).graph.text(modules=True)
 
 show(sys.argv[1])  # imports
-print(*map(calls, sys.argv[2:]))
+print(*(calls(lambda: show(path)) for path in sys.argv[2:]))
+"""
+
+_COMPARE = """
+import torch
+from torch import nn
+from filch.compare import compare
+from filch.steal import steal_forward
+
+class Plus(nn.Module):
+    def forward(self, x):
+        return x + torch.ones(2)
+
+def counted(path, module):
+    model = nn.Sequential(*(module() for _ in range(int(path.rpartition("-")[2][:-5]))))
+    with steal_forward(model, submodules=True) as capture:
+        model(torch.tensor([0.5, 2.0]))
+    def check():
+        report = compare(capture, path)
+        assert not report.diverged
+        assert all(row.how == "inferred" for row in report.modules if row.side == "output")
+        assert len(report.rows) > 2 * len(model)
+        report.to_markdown()
+    return calls(check)
+
+counted(sys.argv[1], nn.ReLU)  # imports
+print(*(counted(path, Plus if "plus" in path else nn.ReLU) for path in sys.argv[2:]))
+"""
+
+# Each node is off by itself, so each is asked for what was removed on the way; no value but the last has its name.
+_ORIGINS = """
+from filch.compare._fates import fates_of
+from filch.compare._origins import Origins
+from filch.export import Graph, Node
+from filch.export.backends import Compiled
+
+def residual(count):
+    nodes = [Node(f"n{i}", "Mul", (f"v{i}", f"v{max(i - 1, 0)}"), (f"v{i + 1}",)) for i in range(count)]
+    return Graph("g", ("v0",), (f"v{count}",), (), tuple(nodes), {})
+
+def covered(count):
+    graph = residual(count)
+    origins = Origins(graph, Compiled(graph, None))
+    assert all([item.name for item in origins.covers(node, node.outputs[0])] == [node.name] for node in graph.nodes)
+    fates_of(origins)
+
+def renamed(count):
+    graph = residual(count)
+    other = {f"v{i}": f"buf{i}" for i in range(1, count)}
+    nodes = (
+        Node(n.name, n.op, tuple(other.get(x, x) for x in n.inputs), tuple(other.get(x, x) for x in n.outputs))
+        for n in graph.nodes
+    )
+    origins = Origins(graph, Compiled(Graph("g", graph.inputs, graph.outputs, (), tuple(nodes), {}), None))
+    assert all(f"n{count - 1}" in origins.inside(name) for name in other.values())
+
+covered(10), renamed(10)
+print(*(calls(lambda: made(count)) for made in (covered, renamed) for count in (1000, 2000)))
 """
 
 
-def test_a_graph_is_read_and_written_as_text_in_linear_time(tmp_path):
-    """Twice the nodes take twice the calls of functions, Python's and C's.
+def _counted(script: str, *arguments: object) -> list[tuple[int, int]]:
+    """How many functions, Python's and C's, are called for some nodes and for twice as many.
 
     They are counted in a process of their own: a profile function does not bear the frame evaluation of torch.compile.
     """
-    sizes = (1000, 2000)
+    command = [sys.executable, "-c", _COUNT + script, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    counts = [int(count) for count in done.stdout.split()]
+    return [*zip(counts[::2], counts[1::2], strict=True)]
+
+
+def test_a_graph_is_read_and_written_as_text_in_linear_time(tmp_path):
     first = _saved(_chain(100), tmp_path / "first.onnx")
     paths = [
         _saved(make(size), tmp_path / f"{make.__name__}{size}.onnx")
         for make in (_chain, _backwards, _residual, _fan_out)
-        for size in sizes
+        for size in (1000, 2000)
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", _COUNT, first, *paths], capture_output=True, text=True, check=True, timeout=300
-    )
-    counts = [int(count) for count in done.stdout.split()]
-    assert all(few > 1000 for few in counts)
-    assert all(many / few < 2.2 for few, many in zip(counts[::2], counts[1::2], strict=True))
+    for few, many in _counted(_SHOW, first, *paths):
+        assert few > 1000
+        assert many / few < 2.2
+
+
+def test_a_graph_is_compared_in_linear_time(tmp_path):
+    """Its values are found by their numbers: once all are equal, once each is another."""
+    first = _saved(_chain(100), tmp_path / "first-100.onnx")
+    paths = [
+        _saved(make(size), tmp_path / f"{make.__name__}-{size}.onnx") for make in (_chain, _plus) for size in (300, 600)
+    ]
+    for few, many in _counted(_COMPARE, first, *paths):
+        assert few > 1000
+        assert many / few < 2.2
+
+
+def test_origins_are_found_in_linear_time():
+    for few, many in _counted(_ORIGINS):
+        assert few > 1000
+        assert many / few < 2.2
 
 
 def test_the_collector_does_not_run_while_a_graph_is_read(tmp_path):
