@@ -7,10 +7,13 @@ from typing import Any
 import torch
 
 from filch.export import Graph, Program, Value
-from filch.steal import Call, Key, Records, Skipped, argument_tensors, describe, left_out, named_arguments
+from filch.steal import Call, Key, Records, Skipped, argument_tensors, compact, describe, left_out, named_arguments
 
 from ._errors import CompareError
 from ._tolerance import is_coarser
+
+_LEAST = 2**31  # bytes that inputs may take however few are stored
+_MOST_REPEATED = 64
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ def _stolen(reference: Records, program: Program, graph: Graph, call: Call) -> t
         for item, path in paths.items()
     }
     taken = frozenset(paths.values())
+    _check_size(feeds, place)
     return StolenCall(call.index, name, feeds, keys), [path for path in found if path not in taken]
 
 
@@ -158,6 +162,17 @@ def _fed(value: Value, path: str, tensor: torch.Tensor, place: str) -> torch.Ten
             "export it with these inputs, or with dynamic_shapes"
         )
     return tensor
+
+
+def _check_size(feeds: Mapping[str, torch.Tensor], place: str) -> None:
+    """Refuse inputs that repeat their numbers beyond all proportion: a few bytes can stand for terabytes."""
+    dense = [tensor for tensor in feeds.values() if tensor.layout is torch.strided]
+    size, held = sum(tensor.nbytes for tensor in dense), sum(compact(tensor).nbytes for tensor in dense)
+    if size > _LEAST and size > _MOST_REPEATED * held:
+        raise CompareError(
+            f"{place}, was given tensors that repeat their numbers: they would take {size / 2**30:,.1f} GiB, "
+            f"more than {_MOST_REPEATED} times what is stored"
+        )
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[object, ...]) -> bool:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 
 from filch.export import Histogram
-from filch.steal import Statistics, statistics
+from filch.steal import Statistics, compact, statistics
 
 _BINS = 32
+_LARGE = 2**31  # bytes: of a larger tensor, numbers that are repeated along whole dimensions are counted once
 _CHUNK = 2**17  # numbers at a time, so that the float64 copies stay in the processor's cache
 
 
@@ -29,6 +30,7 @@ class Spread:
 
 def spread_of(expected: torch.Tensor, actual: torch.Tensor) -> Spread:
     """What two tensors of any shapes and dtypes are like."""
+    expected, actual = (compact(one) if one.nbytes > _LARGE else one for one in (expected, actual))
     told = statistics(expected, content=False), statistics(actual, content=False)
     ends = [end for one in told for end in (one.minimum, one.maximum) if end is not None and math.isfinite(end)]
     histogram = None

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 from onnx import GraphProto, ModelProto, ValueInfoProto, inliner, shape_inference
 
+from ._onnx_ranks import check_ranks
+
 _LEAST = 2**31  # bytes of a value that is always too much for no reason
 _MOST_GROWN = 64  # times all weights and inputs
 _LARGEST = 2**30  # bytes of a model that is looked into: shape inference copies it
@@ -19,12 +21,16 @@ def check_values(model: ModelProto, weights: int) -> None:
         weights: bytes of all its weights.
 
     Raises:
-        ValueError: it has one, as far as shape inference can tell.
+        ValueError: it has one, as far as shape inference can tell; or one with too many dimensions (see `check_ranks`).
     """
     if model.ByteSize() > _LARGEST:
         return
+    bare = _bare(model)
+    if bare is None:
+        return
+    check_ranks(bare.graph)
     try:
-        inferred = _inferred(model)
+        inferred = shape_inference.infer_shapes(bare, data_prop=True)
     except Exception:  # noqa: BLE001  what can't be inferred is not known; the backend says what is wrong with it
         return
     given = weights + sum(map(_nbytes, model.graph.input))
@@ -37,15 +43,21 @@ def check_values(model: ModelProto, weights: int) -> None:
             )
 
 
-def _inferred(model: ModelProto) -> ModelProto:
-    """The model with the shapes that follow from its operators alone, whatever it says itself."""
-    called = len(model.functions)
-    bare = inliner.inline_local_functions(model) if called else ModelProto.FromString(model.SerializeToString())
+def _bare(model: ModelProto) -> ModelProto | None:
+    """The model with its functions' nodes in place of their calls, and without the shapes that it says itself.
+
+    None if that can't be had.
+    """
+    try:
+        called = len(model.functions)
+        bare = inliner.inline_local_functions(model) if called else ModelProto.FromString(model.SerializeToString())
+    except Exception:  # noqa: BLE001  the backend says what is wrong with it
+        return None
     for graph in _graphs(bare.graph):
         graph.ClearField("value_info")
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
-    return shape_inference.infer_shapes(bare, data_prop=True)
+    return bare
 
 
 def _graphs(graph: GraphProto) -> Iterator[GraphProto]:

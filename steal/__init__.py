@@ -20,6 +20,7 @@ from ._statistics import Statistics, statistics
 from ._steal import Capture, is_stealing, steal_append, steal_forward
 from ._string_type import string_type
 from ._structure import Foreign, Skipped, left_out, structure, tensors
+from ._tensors import compact
 from ._untrusted import open_companion, open_untrusted, parse_json, read_untrusted
 from ._watch import NonFinite
 
@@ -42,6 +43,7 @@ __all__ = [
     "Statistics",
     "Totals",
     "argument_tensors",
+    "compact",
     "describe",
     "is_stealing",
     "left_out",

@@ -45,13 +45,15 @@ def structure(value: Any) -> Spec:
 
 
 def left_out(value: Any) -> dict[str, Skipped | Statistics]:
-    """What stands for tensors that a nested value was stored without, by path."""
+    """What stands for tensors that a nested value was stored without, by path; in what is shared, by the first path."""
     found: dict[str, Skipped | Statistics] = {}
-    left: list[tuple[str, Any, tuple[int, ...]]] = [("", value, ())]
+    left: list[tuple[str, Any]] = [("", value)]
+    seen: dict[int, Any] = {}  # with what has the identity, as that may be given to another object otherwise
     while left:
-        path, part, above = left.pop()
+        path, part = left.pop()
         if isinstance(part, Skipped | Statistics):
             found[path] = part
-        elif id(part) not in above and (parts := children(part)) is not None:
-            left += [(path + step, child, (*above, id(part))) for step, _, child in parts[1]]
+        elif id(part) not in seen and (parts := children(part)) is not None:
+            seen[id(part)] = part
+            left += reversed([(path + step, child) for step, _, child in parts[1]])
     return dict(sorted(found.items()))

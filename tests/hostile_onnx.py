@@ -405,6 +405,40 @@ LARGE: dict[str, Make] = {
 }
 
 
+def _again(operator, count, first, *others, last="Identity", **attributes):
+    """A model in which an operator reads its own result twice, again and again."""
+    nodes = [helper.make_node(first, ["x"], ["v0"], **({"to": TensorProto.INT64} if first == "Cast" else {}))]
+    for place in range(count):
+        read = [f"v{place}", *(others or [f"v{place}"])]
+        nodes.append(helper.make_node(operator, read, [f"v{place + 1}"], **attributes))
+    end = ["x", f"v{count}"] if last == "Reshape" else [f"v{count}"]
+    zero = numpy_helper.from_array(np.array([0]), "zero")
+    return model_of([*nodes, helper.make_node(last, end, ["y"])], [zero])
+
+
+# What loads, and must not be run: some nodes that ask for billions of dimensions.
+DIMENSIONS: dict[str, Make] = {
+    "gathered by itself": lambda _: _again("Gather", 40, "Cast"),
+    "gathered by itself in a function": lambda _: _calling(
+        helper.make_function(
+            "local",
+            "F",
+            ["a"],
+            ["b"],
+            [
+                helper.make_node("Cast", ["a"], ["v0"], to=TensorProto.INT64),
+                *(helper.make_node("Gather", [f"v{i}", f"v{i}"], [f"v{i + 1}"]) for i in range(40)),
+                helper.make_node("Cast", ["v40"], ["b"], to=TensorProto.FLOAT),
+            ],
+            _OPSETS,
+        )
+    ),
+    "gathered from each": lambda _: _again("GatherND", 10_000, "Cast", "v0"),
+    "a shape joined with itself": lambda _: _again("Concat", 40, "Shape", last="Reshape", axis=0),
+    "one more, again and again": lambda _: _again("Unsqueeze", 10_000, "Identity", "zero"),
+}
+
+
 def write(make: Make, folder: Path) -> Path:
     """Write a file to a folder, beside which there is a secret.
 

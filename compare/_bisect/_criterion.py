@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from filch.export import Program
-from filch.steal import Records
+from filch.steal import Records, compact
 
 from .._compare import BUFFER
 from .._errors import CompareError
@@ -67,7 +67,7 @@ class AgainstModel:
                 told.update(
                     f"{name} {tensor.dtype} {tuple(tensor.shape)} {self.limits.of(name, tensor.dtype)}".encode()
                 )
-                told.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+                told.update(compact(tensor.detach()).cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return told.hexdigest()[:16]
 
     def _differences(self, found: Sequence[Values]) -> Iterator[Difference]:

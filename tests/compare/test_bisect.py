@@ -18,8 +18,10 @@ from optimizer_plants import FaultyOptimizers, faulty
 from torch import nn
 
 from filch.compare import BisectReport, CompareError, bisect
+from filch.compare._bisect._criterion import AgainstModel
 from filch.compare._delta import needed, smallest
-from filch.export import BackendError, Program, export, fingerprint
+from filch.compare._limits import Limits
+from filch.export import BackendError, Graph, Program, export, fingerprint
 from filch.export.backends import Switch, Switched, get_backend
 from filch.export.backends._inductor_options import InductorOptions
 from filch.export.backends._inductor_switches import switches_of as inductor_switches
@@ -342,3 +344,15 @@ def test_a_fingerprint_is_of_numbers_and_nodes(small: Subject) -> None:
     weight = model.graph.initializers["last.weight"]
     weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1.1))
     assert fingerprint(model) != fingerprint(small[1].model)
+
+
+def test_numbers_that_are_repeated_are_hashed_once():
+    """A few bytes can stand for terabytes."""
+
+    def identity(tensor: torch.Tensor) -> str:
+        return AgainstModel([{"x": tensor}], frozenset(), [], Limits(Graph("g", (), (), (), (), {}), None)).identity()
+
+    ones = torch.ones(1, 4)
+    told = [identity(tensor.expand(size, 4)) for tensor in (ones, 2 * ones) for size in (2**40, 2**41)]
+    assert len({*told}) == 4
+    assert told[0] == identity(ones.clone().expand(2**40, 4))

@@ -581,3 +581,19 @@ def test_shapes_that_contradict_each_other_are_no_traceback(
 
     assert report.close
     assert not caplog.records
+
+
+def test_inputs_that_repeat_their_numbers_beyond_all_proportion_are_refused():
+    """A dump of some bytes can hold them, and no runtime can be given them."""
+
+    class First(nn.Module):
+        def forward(self, x):
+            return x[0, 0] + 1
+
+    model = First()
+    program = export(model, (torch.ones(2, 3, 4),), dynamic_shapes=({0: "a", 1: "b"},))
+    with steal_forward(model) as capture:
+        model(torch.ones(1, 1, 4).expand(2**20, 2**20, 4))
+
+    with pytest.raises(CompareError, match=r"repeat their numbers: they would take 16,384.0 GiB, more than 64 times"):
+        compare(capture, program)

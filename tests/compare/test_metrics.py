@@ -217,6 +217,18 @@ def test_complex_numbers_are_compared_part_by_part() -> None:
     assert (found.close, found.index, found.count) == (False, (0, 0, 1), 4)
 
 
+def test_numbers_that_are_repeated_are_compared_once() -> None:
+    """A few bytes can stand for terabytes; what is counted is what there is."""
+    expected, actual = torch.tensor([[[1.0], [2.0], [0.5]]]), torch.tensor([[[1.0], [2.5], [torch.nan]]])
+    few = compare_tensors(expected.expand(2, 3, 5).contiguous(), actual.expand(2, 3, 5).contiguous())
+
+    assert compare_tensors(expected.expand(2, 3, 5), actual.expand(2, 3, 5)) == few
+    assert compare_tensors(expected.expand(2, 3, 5), actual.expand(2, 3, 5).contiguous()) == few
+    many = compare_tensors(expected.expand(2**20, 3, 2**20), actual.expand(2**20, 3, 2**20))
+    assert (many.mismatched, many.nonfinite, many.count) == (2 * 2**40, 2**40, 3 * 2**40)
+    assert compare_tensors(expected.expand(2**20, 3, 2**20), expected.expand(2**20, 3, 2**20)).close
+
+
 def test_comparing_changes_neither_side() -> None:
     """A peer writes into what it is given."""
     expected, actual = torch.tensor([0.0, math.nan]), torch.tensor([0.0, 1.0])

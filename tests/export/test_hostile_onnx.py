@@ -5,10 +5,13 @@ import resource
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from hostile_onnx import LARGE, LOADED, NOTES, OUTSIDE, REFUSED, SECRET, write
+from hostile_onnx import DIMENSIONS, LARGE, LOADED, NOTES, OUTSIDE, REFUSED, SECRET, write
+from onnx import TensorProto, helper, numpy_helper
 
 from filch.export import BackendError, ProgramError, load_program, read_graph
+from filch.export._onnx_ranks import check_ranks
 from filch.export.backends import get_backend
 from filch.export.views import draw
 
@@ -82,6 +85,38 @@ def test_a_value_of_terabytes_is_refused_before_anything_runs(case, backend, tmp
 
     with pytest.raises(BackendError, match=r"would take .* GiB, more than 64 times all weights and inputs"):
         get_backend(backend).compile(program, optimize=True)
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "openvino", "reference"])
+@pytest.mark.parametrize("case", DIMENSIONS)
+def test_a_value_of_billions_of_dimensions_is_refused_before_any_is_inferred(case, backend, tmp_path):
+    program = load_program(write(DIMENSIONS[case], tmp_path / "in"))
+
+    with pytest.raises(BackendError, match=r"can't be run: .* would have (more than 1,000|millions of) dimensions"):
+        get_backend(backend).compile(program, optimize=True)
+
+
+def test_dimensions_that_come_and_go_are_few():
+    """So it is in models that are unrolled step by step."""
+    zero = numpy_helper.from_array(np.array([0]), "zero")
+    nodes = []
+    for step in range(2000):
+        nodes += [
+            helper.make_node("Unsqueeze", [f"v{step}", "zero"], [f"u{step}"]),
+            helper.make_node("Shape", [f"u{step}"], [f"s{step}"]),
+            helper.make_node("Slice", [f"s{step}", "zero", "zero"], [f"c{step}"]),
+            helper.make_node("Concat", [f"c{step}", f"s{step}"], [f"j{step}"], axis=0),
+            helper.make_node("Reshape", [f"u{step}", f"j{step}"], [f"r{step}"]),
+            helper.make_node("Squeeze", [f"r{step}", "zero"], [f"q{step}"]),
+            helper.make_node("ReduceSum", [f"u{step}", "zero"], [f"v{step + 1}"], keepdims=0),
+        ]
+    given = [helper.make_tensor_value_info("v0", TensorProto.FLOAT, [2, 8])]
+    graph = helper.make_graph(
+        nodes, "g", given, [helper.make_tensor_value_info("v2000", TensorProto.FLOAT, None)], [zero]
+    )
+
+    check_ranks(graph)
 
 
 @pytest.mark.parametrize("case", ["up", "link", "FIFO"])

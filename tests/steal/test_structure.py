@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from filch.steal import DumpError, Foreign, Skipped, describe, restore, steal_forward, structure, tensors
+from filch.steal import DumpError, Foreign, Skipped, describe, left_out, restore, steal_forward, structure, tensors
 from filch.steal._structure import decode, encode
 
 
@@ -751,3 +751,17 @@ def test_a_walk_through_what_is_met_again_and_again_ends(value):
 def test_a_long_list_is_walked_to_its_end():
     """A hundred thousand token ids, and what comes after."""
     assert list(tensors([list(range(100_000)), {"attention_mask": ONE}])) == ["[1]['attention_mask']"]
+
+
+def test_what_is_left_out_of_a_shared_value_is_told_once():
+    """There are two to the power of 64 ways to it, and it is told by the first; what refers to itself ends."""
+    gone = Skipped("f32[2]", "it was not asked for")
+    value = [gone]
+    for _ in range(64):
+        value = [value, value]
+    circle = {"gone": gone}
+    circle["again"] = circle
+
+    assert left_out(value) == {"[0]" * 65: gone}
+    assert left_out(circle) == {"['gone']": gone}
+    assert left_out([(gone, gone), {"b": gone}]) == {"[0][0]": gone, "[0][1]": gone, "[1]['b']": gone}
