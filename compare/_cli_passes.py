@@ -10,7 +10,7 @@ import typer
 from filch.export import optimize
 from filch.export.passes import PassContext, default_passes, pass_names
 
-from ._cli_options import FACTORY, Json, LowerPrecision, OptionList, Quiet, ToleranceOption, told_options
+from ._cli_options import FACTORY, Json, LimitOption, LowerPrecision, OptionList, Quiet, ToleranceOption, told_options
 from ._errors import CompareError
 from ._factory import find_factory, make_subject
 
@@ -28,6 +28,7 @@ def passes_command(
     tolerance: ToleranceOption = None,
     lower_precision: LowerPrecision = False,
     option: OptionList = None,
+    limit: LimitOption = None,
     listed: Annotated[bool, typer.Option("--list", help="Only list all passes there are.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -64,6 +65,7 @@ def passes_command(
                 options=told_options(option),
                 tolerance=tolerance,
                 lower_precision=lower_precision or None,
+                limit=limit,
             )
         try:
             made = optimize(program, steps)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from ._blame import telling_tolerance
-from ._cli_options import OptionList, Quiet, told_options
+from ._cli_options import LimitOption, OptionList, Quiet, told_options
 from ._console import echo
 from ._errors import CompareError
 from ._load_report import load_report
@@ -24,6 +24,7 @@ def repro_command(
     ] = None,
     program: Annotated[Path | None, typer.Option(help="The ONNX file, likewise.")] = None,
     option: OptionList = None,
+    limit: LimitOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Write the smallest part of a program that shows a fault, with a script that needs no Filch."""
@@ -42,6 +43,7 @@ def repro_command(
             tolerance=telling_tolerance(found, row),
             call=row.call,
             stage=row.stage,
+            limit=limit,
         )
     if not quiet:
         echo(f"written: {made}")

@@ -107,6 +107,7 @@ def precision_command(
     backend: Annotated[str, typer.Option("--backend", "-b", help="What runs the programs.")] = "onnxruntime-cpu",
     tolerance: ToleranceOption = None,
     snr: Annotated[float | None, typer.Option(help="Instead: the decibels of SNR that the outputs need.")] = None,
+    limit: LimitOption = None,
     measure: Annotated[int | None, typer.Option(help="How many nodes to lower alone; 32 if not given.")] = None,
     wide: Wide = False,
     as_json: Json = False,
@@ -119,7 +120,14 @@ def precision_command(
         with steal_forward(subject.model) as capture:
             subject.run()
         found = keep_precise(
-            capture, program, to=cast("Precision", to), backend=backend, tolerance=tolerance, snr=snr, measure=measure
+            capture,
+            program,
+            to=cast("Precision", to),
+            backend=backend,
+            tolerance=tolerance,
+            snr=snr,
+            measure=measure,
+            limit=limit,
         )
     if not quiet:
         typer.echo(found.to_json() if as_json else render_precision(found, wide=wide))

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from filch.export import Graph, Program, fingerprint
-from filch.export.backends import Backend, Stage, get_backend
+from filch.export.backends import Backend, Stage
 from filch.steal import FilchError, Records, restore
 
-from ._compare import compare
+from ._compare import compare, make_engine
 from ._errors import CompareError
 from ._pass_row import PassErrors, PassRow, row_after
 from ._pass_table import render_passes, to_json
@@ -35,6 +35,7 @@ class CompareInstrument:
         options: what the backend, given by its name, is to be made with.
         tolerance: see `compare`.
         lower_precision: see `compare`; None is from the first pass on that makes values of a lower precision.
+        limit: see `compare`.
         print_stdout: print the table when all passes are over, or one has failed.
 
     Raises:
@@ -49,13 +50,15 @@ class CompareInstrument:
         options: Mapping[str, Any] | None = None,
         tolerance: float | Tolerance | None = None,
         lower_precision: bool | None = None,
+        limit: float | None = None,
         print_stdout: bool = False,
     ) -> None:
         self._held = dump if isinstance(dump, Records) else restore(dump)
-        self._engine = get_backend(backend, **(options or {})) if isinstance(backend, str) else backend
+        self._engine = make_engine(backend, options)
         if "exported" not in self._engine.stages:
             raise CompareError(f"backend {self._engine.name!r} can't run a graph as it stands, so passes are not seen")
-        self._tolerance, self._asked, self._print = tolerance, lower_precision, print_stdout
+        self._tolerance, self._limit = tolerance, limit
+        self._asked, self._print = lower_precision, print_stdout
         self._rows: list[PassRow] = []
         self._seconds: float | None = None
         self._seen = ""
@@ -144,6 +147,7 @@ class CompareInstrument:
                 tolerance=self._tolerance,
                 lower_precision=lower_precision,
                 stages=_AS_IT_STANDS,
+                limit=self._limit,
             )
         except FilchError as error:
             if not self._rows:

@@ -9,9 +9,10 @@ import onnx_ir as ir
 import torch
 
 from filch.export import BackendError, Lowering, Precision, Program, as_program
-from filch.export.backends import Backend, get_backend
+from filch.export.backends import Backend
 from filch.steal import Records, restore
 
+from ._compare import make_engine, time_limit
 from ._delta import smallest
 from ._inputs import stolen_calls
 from ._progress import step
@@ -84,6 +85,7 @@ def keep_precise(
     calibration: Sequence[Mapping[str, torch.Tensor]] | None = None,
     simulate: bool | None = None,
     measure: int | None = None,
+    limit: float | None = None,
 ) -> PrecisionReport:
     """Lower a program's precision, and find the nodes that have to stay in float32.
 
@@ -101,12 +103,13 @@ def keep_precise(
         calibration: for `int8`, see `lower`; None are the inputs of the stolen calls.
         simulate: see `lower`; None is True for ONNX Runtime's CPU provider, which does not round between nodes.
         measure: how many nodes are lowered alone, to order them by what that does to the outputs; None is 32.
+        limit: see `compare`.
 
     Raises:
         FilchError: the two sides do not fit, the precision can't be had, or the backend can't run it.
     """
     held = reference if isinstance(reference, Records) else restore(reference)
-    given, engine = as_program(program), get_backend(backend) if isinstance(backend, str) else backend
+    given, engine = as_program(program), make_engine(backend, None)
     stolen = stolen_calls(held, given)
     goal = Goal.of(to, tolerance, snr)
     rounds = is_simulated(to, engine) if simulate is None else simulate
@@ -114,31 +117,32 @@ def keep_precise(
     trial_of = partial(Trial, stolen.calls, results_of(held, given, stolen.calls), backend=engine, goal=goal)
     trial = trial_of(Lowering(given, to, calibration=ranges, simulate=rounds))
     step("all nodes lowered", 0, 1)
-    before, best = trial.keeping(()), trial.keeping(trial.nodes)
-    order = local_costs(given, to, engine, stolen.calls, simulate=rounds)
-    if before.passes or best.passes:
-        order = measured(trial, order, _MEASURED if measure is None else measure)
-    names = list(dict.fromkeys((*(item.node for item in order), *trial.nodes)))  # the first ones cost most
+    with time_limit(given, limit):
+        before, best = trial.keeping(()), trial.keeping(trial.nodes)
+        order = local_costs(given, to, engine, stolen.calls, simulate=rounds)
+        if before.passes or best.passes:
+            order = measured(trial, order, _MEASURED if measure is None else measure)
+        names = list(dict.fromkeys((*(item.node for item in order), *trial.nodes)))  # the first ones cost most
 
-    def enough(kept: Sequence[str]) -> bool:
-        step(f"{len(kept)} of {len(names)} nodes kept", 0, 1)
-        return trial.keeping(kept).passes
+        def enough(kept: Sequence[str]) -> bool:
+            step(f"{len(kept)} of {len(names)} nodes kept", 0, 1)
+            return trial.keeping(kept).passes
 
-    keep = smallest(names, enough) if best.passes and not before.passes else []
-    simulated = _SIMULATED.format(to, _real(trial_of(Lowering(given, to)), keep)) if rounds else None
-    return PrecisionReport(
-        to=to,
-        backend=engine.name,
-        goal=goal,
-        before=before,
-        after=trial.keeping(keep) if before.passes or best.passes else None,
-        best=best,
-        keep=tuple(node.name for node in given.graph.nodes if node.name in keep),
-        without={name: trial.keeping([other for other in keep if other != name]) for name in keep},
-        order=order,
-        runs=trial.runs,
-        notes=(*stolen.notes, *stolen.left_out, *([simulated] if simulated else [])),
-    )
+        keep = smallest(names, enough) if best.passes and not before.passes else []
+        simulated = _SIMULATED.format(to, _real(trial_of(Lowering(given, to)), keep)) if rounds else None
+        return PrecisionReport(
+            to=to,
+            backend=engine.name,
+            goal=goal,
+            before=before,
+            after=trial.keeping(keep) if before.passes or best.passes else None,
+            best=best,
+            keep=tuple(node.name for node in given.graph.nodes if node.name in keep),
+            without={name: trial.keeping([other for other in keep if other != name]) for name in keep},
+            order=order,
+            runs=trial.runs,
+            notes=(*stolen.notes, *stolen.left_out, *([simulated] if simulated else [])),
+        )
 
 
 def is_simulated(to: Precision, backend: Backend) -> bool:

@@ -13,7 +13,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from filch.compare import compare
+from filch.compare import CompareInstrument, compare, keep_precise
 from filch.compare._cli import main
 from filch.export import BackendError, ExportError, Program, TimeLimit, _time_limit, default_limit, load_program
 from filch.export._time_limit import end_process_if_stuck, limited, limited_steps
@@ -132,16 +132,25 @@ def _program():
     return Program(ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)))
 
 
+def _spin():
+    while True:
+        time.sleep(0.001)
+
+
 def test_python_code_is_interrupted(dump):
     """No `except Exception` on the way keeps it running."""
-
-    def spin():
-        while True:
-            time.sleep(0.001)
-
     with pytest.raises(BackendError, match=r"'slow' took longer than 0\.2 seconds"):
-        compare(dump, _program(), backend=Slow(spin), limit=0.2)
+        compare(dump, _program(), backend=Slow(_spin), limit=0.2)
     assert not _watchers()
+
+
+def test_what_runs_more_than_one_program_is_limited_likewise(dump):
+    """To lower precision, and to judge passes."""
+    with pytest.raises(BackendError, match=r"'slow' took longer than 0\.2 seconds"):
+        keep_precise(dump, _program(), to="float16", backend=Slow(_spin), limit=0.2)
+    judge = CompareInstrument(dump, backend=Slow(_spin), limit=0.2)
+    with pytest.raises(BackendError, match=r"'slow' took longer than 0\.2 seconds"):
+        judge.before_all_passes(_program())
 
 
 def test_native_code_has_its_error_once_it_returns(dump):
