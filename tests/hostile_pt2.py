@@ -216,6 +216,26 @@ def beyond_counting(data: dict[str, Any], _: Path) -> None:
 
 
 HUGE = {"as_int": 200_000}
+
+
+def sum_of(count: int, first: int = 0) -> str:
+    """A sum of so many symbols, which torch assumes to be positive."""
+    symbols = (f"Symbol('s{first + index}', integer=True, positive=True)" for index in range(count))
+    return f"Add({', '.join(symbols)})"
+
+
+def of_powers(name: str) -> str:
+    """A function of two powers of sums, in which sympy looks for common factors."""
+    return f"{name}(Pow({sum_of(16)}, Integer(8)), Pow({sum_of(16, 7)}, Integer(8)))"
+
+
+def of_products(name: str, *further: str) -> str:
+    """A function of two products of powers of sums."""
+    factors = [f"Pow({sum_of(9, first)}, Integer(8))" for first in (0, 5, 9, 3)]
+    parts = [f"Mul({', '.join(factors[:2])})", f"Mul({', '.join(factors[2:])})", *further]
+    return f"{name}({', '.join(parts)})"
+
+
 POWERS = "Pow(Integer(9), Pow(Integer(9), Pow(Integer(9), Integer(9))))"
 
 REFUSED: dict[str, tuple[Change, str]] = {
@@ -225,6 +245,17 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a lambda": (first_size(lambda folder: f"(lambda: {code(folder)})()"), "no part of a symbolic size"),
     "powers of powers": (first_size(lambda _: "9**9**9**9"), "no part of a symbolic size"),
     "sympy's powers of powers": (first_size(lambda _: POWERS), "the exponent"),
+    "a remainder of powers": (first_size(lambda _: of_powers("PythonMod")), "more than 250 terms"),
+    "a quotient of powers": (first_size(lambda _: of_powers("FloorDiv")), "more than 250 terms"),
+    "a quotient of products": (first_size(lambda _: of_products("FloorDiv")), "more than 250 terms"),
+    "an index of products": (
+        first_size(lambda _: of_products("ModularIndexing", "Integer(7)")),
+        "more than 250 terms",
+    ),
+    "a remainder of products of sums": (
+        first_size(lambda _: f"PythonMod(Mul({sum_of(19)}, {sum_of(19, 9)}), {sum_of(9, 5)})"),
+        "more than 250 terms",
+    ),
     "a long number": (first_size(lambda _: f"Integer({'9' * 3000})"), "too large a number"),
     "products of products": (first_size(lambda _: f"Mul({', '.join(['Integer(2**40)'] * 90)})"), "no part of"),
     "an expression without end": (first_size(lambda _: "Add(" * 500 + "1" + ")" * 500), "too long"),

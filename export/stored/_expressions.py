@@ -1,8 +1,9 @@
 """Symbolic sizes, which torch stores as Python expressions, read without running them."""
 
 import ast
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -15,6 +16,7 @@ _LENGTH = 4_000  # characters
 _TERMS = 100  # calls in one expression
 _DIGITS = 64  # bits of an integer
 _EXPONENT = 8
+_EXPANDED = 250  # terms of an expression, were it multiplied out, as sympy does to find common factors
 _SYMBOL = re.compile(r"[A-Za-z_]{1,32}(\d{0,5})")
 _ASSUMPTIONS = {"finite", "integer", "negative", "nonnegative", "nonzero", "positive", "real", "zero"}
 _OF_SYMPY = (
@@ -55,6 +57,7 @@ _OF_TORCH = (
     "Where",
 )
 _POWERS = {"Pow", "PowByNatural"}
+_EXPANDING = {"Add", "Mul"} | _POWERS
 
 
 def symbol_name(text: object) -> str:
@@ -73,7 +76,8 @@ def expression(text: str) -> sympy.Basic:
     """What torch wrote with sympy's `srepr`.
 
     Args:
-        text: at most 4,000 characters and 100 calls, integers of 64 bits and exponents up to 8.
+        text: at most 4,000 characters and 100 calls, integers of 64 bits, exponents up to 8, and at most 250 terms once
+            its products and powers are multiplied out.
 
     Raises:
         StoredError: it is something else.
@@ -111,6 +115,7 @@ def _made(node: ast.expr) -> Any:
             made = [_made(argument) for argument in arguments]
             if name in _POWERS:
                 _check_exponent(made[-1])
+            _check_terms(name, made)
             return _bounded(_functions()[name](*made))
     raise StoredError(f"{ast.unparse(node)!r:.80} is no part of a symbolic size")
 
@@ -132,6 +137,27 @@ def _integer(value: Any) -> sympy.Integer:
 def _check_exponent(exponent: Any) -> None:
     if not isinstance(exponent, int | sympy.Integer) or abs(int(exponent)) > _EXPONENT:
         raise StoredError(f"a symbolic size in it has the exponent {exponent!s:.40}")
+
+
+def _check_terms(name: str, arguments: Sequence[Any]) -> None:
+    if _expanded(name, arguments) > _EXPANDED:
+        raise StoredError(f"a symbolic size in it would have more than {_EXPANDED:,} terms")
+
+
+def _expanded(name: str, arguments: Sequence[Any]) -> int:
+    """How many terms a function of these has if it is multiplied out."""
+    counts = [_terms(argument) for argument in arguments]
+    if name == "Mul":
+        return math.prod(counts)
+    if name in _POWERS and isinstance(arguments[-1], int | sympy.Integer):
+        return int(counts[0] ** min(abs(int(arguments[-1])), _DIGITS))
+    return sum(counts)
+
+
+def _terms(value: Any) -> int:
+    """How many terms a part of an expression has; what is neither a sum, a product nor a power is one."""
+    name = type(value).__name__
+    return _expanded(name, value.args) if name in _EXPANDING else 1
 
 
 def _bounded(value: Any) -> Any:
