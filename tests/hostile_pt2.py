@@ -278,6 +278,13 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a text of two lines": (argument({"as_string": "a\nb"}), "no line of text"),
     "an unknown type": (argument({"as_scalar_type": 99}), "no ScalarType"),
     "an unchecked layout": (argument({"as_layout": 2}), "no Layout"),
+    "a million dimensions to sum": (argument({"as_ints": [0] * 1_000_000}), "at most 10,000 are read"),
+    "lists of a million numbers": (argument({"as_int_lists": [[0] * 1_000_000]}), "at most 10,000 are read"),
+    "a million symbols": (argument({"as_sym_ints": [{"as_int": 1}] * 100_000}), "at most 10,000 are read"),
+    "a value of too many dimensions": (
+        graph(lambda data, _: next(iter(data["tensor_values"].values())).update(sizes=[{"as_int": 1}] * 10_001)),
+        "at most 10,000 are read",
+    ),
     "two arguments in one": (argument({"as_int": 1, "as_string": "x"}), "none of"),
     "a value of itself": (calls("torch.ops.aten.neg.default", cyclic), "torch can't make a program of it"),
     "objects of classes": (

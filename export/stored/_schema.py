@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -64,6 +64,7 @@ DTYPES |= {  # of later torch
     if hasattr(ScalarType, name)
 }
 _NODES = 20_000  # of which torch makes about 1,000 a second
+_ENTRIES = 10_000  # of a list that an operator is given
 _STACK = 100_000  # characters of a call stack
 
 _Target = Callable[[str], str]
@@ -151,37 +152,38 @@ def _argument(target: _Target) -> Reader:
     sym_bool = union(schema.SymBoolArgument, as_name=identifier, as_bool=truth)
     maybe_tensor = union(schema.OptionalTensorArgument, as_tensor=tensor, as_none=truth)
     graph = record(schema.GraphArgument, name=identifier, graph=later(cache(lambda: _graph(target))))
+    few = partial(listed, most=_ENTRIES)
     made = union(
         schema.Argument,
         as_none=truth,
         as_tensor=tensor,
-        as_tensors=listed(tensor),
+        as_tensors=few(tensor),
         as_int=integer,
-        as_ints=listed(integer),
+        as_ints=few(integer),
         as_float=number,
-        as_floats=listed(number),
+        as_floats=few(number),
         as_string=text,
-        as_strings=listed(text),
+        as_strings=few(text),
         as_sym_int=sym_int,
-        as_sym_ints=listed(sym_int),
+        as_sym_ints=few(sym_int),
         as_scalar_type=one_of(ScalarType, DTYPES),
         as_memory_format=one_of(MemoryFormat),
         as_layout=one_of(Layout, {Layout.Strided}),
         as_device=device,
         as_bool=truth,
-        as_bools=listed(truth),
+        as_bools=few(truth),
         as_sym_bool=sym_bool,
-        as_sym_bools=listed(sym_bool),
+        as_sym_bools=few(sym_bool),
         as_graph=graph,
-        as_optional_tensors=listed(maybe_tensor),
+        as_optional_tensors=few(maybe_tensor),
         as_operator=target,
         as_sym_float=sym_float,
-        as_sym_floats=listed(sym_float),
+        as_sym_floats=few(sym_float),
         as_optional_tensor=maybe_tensor,
         as_complex=record(getattr(schema, "ComplexValue", schema.Device), real=number, imag=number),
-        as_nested_tensors=listed(listed(tensor)),
-        as_int_lists=listed(listed(integer)),
-        as_float_lists=listed(listed(number)),
+        as_nested_tensors=few(few(tensor)),
+        as_int_lists=few(few(integer)),
+        as_float_lists=few(few(number)),
         as_string_to_argument=mapped(identifier, later(lambda: made)),
     )
     return made
@@ -227,10 +229,10 @@ def _tensor() -> Reader:
     return record(
         schema.TensorMeta,
         dtype=one_of(ScalarType, DTYPES),
-        sizes=listed(extent),
+        sizes=listed(extent, _ENTRIES),
         requires_grad=truth,
         device=_device(),
-        strides=listed(extent),
+        strides=listed(extent, _ENTRIES),
         storage_offset=extent,
         layout=one_of(Layout, {Layout.Strided}),
     )
