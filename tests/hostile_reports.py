@@ -79,3 +79,25 @@ JOURNALS: dict[str, tuple[Write, str]] = {
     "a number of many digits": (_text(_HEADING + "1" * 5000 + "\n"), "is damaged in line 2"),
     "a letter": (_text("Dear reader,\n"), "is no journal of a bisection"),
 }
+
+# Tables of expected failures: TOML, which is read at each start of pytest.
+TABLES: dict[str, tuple[Write, str]] = {
+    "dots": (_text("a." * 200_000 + "a = 1\n"), "a line has more than 100 dots"),
+    "dots behind a separator": (_text('a."\u2028"' + ".a" * 200_000 + " = 1\n"), "a line has more than 100 dots"),
+    "dots before a separator": (_text(f'a{".a" * 60}."\u2028"{".a" * 60} = 1\n'), "a line has more than 100 dots"),
+    "dots in many lines": (_text("".join(f"a{'.a' * 90}.k{i} = 1\n" for i in range(5_000))), "stand lines like"),
+    "dotted headings": (_text("".join(f"[a{'.b' * i}]\n" for i in range(900))), "a line has more than 100 dots"),
+    "brackets": (_text("a = " + "[" * 500_000), "can't be read"),
+    "brackets that are closed": (_text("[b]\na = " + "[" * 300 + "]" * 300), "stand lines like"),
+    "tables in tables": (_text("a = " + "{a = " * 100_000), "can't be read"),
+    "digits": (_text("a = " + "1" * 500_000), "can't be read"),
+    "a huge number": (_text("a = 0x" + "f" * 500_000), "not a value of type int"),
+    "a huge number in a table": (_text("[b]\na = 0x" + "f" * 500_000), "not a value of type dict"),
+    "a reason that is a number": (_text('["b"]\n"x::y" = ' + "1" * 4_000), "stand lines like"),
+    "a colour": (_text('["\\u001b[31m"]\n"x" = "\\u001b[31m"\n'), r"under \[\\u001b\[31m\] stand"),
+    "a colour as a key": (_text('"\\u001b[31m" = 1\n"\\u001b[31m" = 2\n'), "can't be read"),
+    "a name without end": (_text(f'["{"x" * 500_000}"]\n"x" = "y"\n'), r"\(500,000 characters\)"),
+    "a value without end": (_text(f'[b]\n"{"x" * 500_000}" = "y"\n'), "stand lines like"),
+    "not UTF-8": (_text(b"\xff\xfe"), "can't be read"),
+    "many tables": (_text("".join(f"[t{i}]\n" for i in range(200_000))), "more than 1,048,576 bytes"),
+}

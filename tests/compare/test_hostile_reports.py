@@ -3,10 +3,11 @@
 import json
 import os
 import resource
+import time
 
 import pytest
 import torch
-from hostile_reports import FILES, JOURNALS, PLACES, REPORTS, SECRET
+from hostile_reports import FILES, JOURNALS, PLACES, REPORTS, SECRET, TABLES
 from torch import nn
 
 from filch.compare import CompareError, compare, load_report
@@ -156,6 +157,20 @@ def test_a_table_of_expected_failures_is_a_file(case, folder):
         read_table(folder / "table.toml")
 
 
+@pytest.mark.parametrize("case", TABLES)
+def test_a_hostile_table_of_expected_failures_is_refused_with_one_sentence(case, folder):
+    """Within seconds, whatever stands in it."""
+    write, reason = TABLES[case]
+    write(folder / "table.toml")
+    began = time.process_time()
+
+    with pytest.raises(pytest.UsageError, match=reason) as caught:
+        read_table(folder / "table.toml")
+
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 1000
+    assert time.process_time() - began < 5
+
+
 def test_there_are_fifteen():
     """The corpus does not shrink unseen."""
-    assert len(FILES) + len(REPORTS) + len(PLACES) + len(JOURNALS) >= 15
+    assert len(FILES) + len(REPORTS) + len(PLACES) + len(JOURNALS) + len(TABLES) >= 15

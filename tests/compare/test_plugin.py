@@ -316,6 +316,19 @@ def test_an_expected_failure_of_no_test_is_an_error(project):
     assert nameless.ret == pytest.ExitCode.USAGE_ERROR
 
 
+def test_a_table_of_expected_failures_colours_no_terminal(project):
+    """Neither by a backend's name nor by a reason or the name of a test that is gone."""
+    colour = "\\u001b[31m"
+    project(text=WRONG, pytest__ini=EXPECTING, expected__toml=f'["{colour}"]\nx = 1\n').stderr.fnmatch_lines(
+        ["ERROR: *under [[]\\u001b[[]31m] stand lines like*"]
+    )
+
+    told = f'["{colour}"]\n"test_model.py::{colour}" = "x"\n[reference]\n"test_model.py::test_close" = "{colour}"\n'
+    found = project("-rx", text=BOTH, expected__toml=told)
+
+    assert "\x1b[31m" not in found.stdout.str() and "\\u001b[31m" in found.stdout.str()
+
+
 def test_reports_have_the_same_names_in_each_run_whatever_the_tests_are_called(project):
     """HTML and JSON of every comparison, in a folder of its test's; nothing is written beside it."""
     text = """
