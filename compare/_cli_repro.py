@@ -1,9 +1,12 @@
 """`filch repro`: what a report found, as a folder to send upstream."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from filch.steal.text import named
 
 from ._blame import telling_tolerance
 from ._cli_options import LimitOption, OptionList, Quiet, told_options
@@ -84,6 +87,6 @@ def _row(report: Report, node: str | None) -> Row:
 def _file(given: Path | None, noted: str, what: str, option: str) -> Path:
     """A file that a report names, or the one that is given instead."""
     path = Path(noted) if given is None else given
-    if not path.is_file():
-        raise CompareError(f"the {what} {str(path)!r} is no file here: say {option}")
+    if not os.path.isfile(path):  # noqa: PTH113  `Path.is_file` raises for a name that is too long
+        raise CompareError(f"the {what} '{named(path)}' is no file here: say {option}")
     return path

@@ -101,3 +101,15 @@ TABLES: dict[str, tuple[Write, str]] = {
     "not UTF-8": (_text(b"\xff\xfe"), "can't be read"),
     "many tables": (_text("".join(f"[t{i}]\n" for i in range(200_000))), "more than 1,048,576 bytes"),
 }
+
+# Files that a report says that it is about.
+PATHS = {
+    "a long name": "a" * 5_000,
+    "a long path": "a/" * 5_000,
+    "NUL": "a\0b.onnx",
+    "a colour": "\x1b[31m\n[red]x[/red]",
+    "a surrogate": "\ud800.onnx",
+    "a device": "/dev/zero",
+    "a folder": ".",
+    "nothing": "",
+}

@@ -7,7 +7,8 @@ import time
 
 import pytest
 import torch
-from hostile_reports import FILES, JOURNALS, PLACES, REPORTS, SECRET, TABLES
+from commands import run
+from hostile_reports import FILES, JOURNALS, PATHS, PLACES, REPORTS, SECRET, TABLES
 from torch import nn
 
 from filch.compare import CompareError, compare, load_report
@@ -155,6 +156,22 @@ def test_a_table_of_expected_failures_is_a_file(case, folder):
 
     with pytest.raises(pytest.UsageError, match="can't be read"):
         read_table(folder / "table.toml")
+
+
+@pytest.mark.parametrize("case", PATHS)
+def test_a_report_about_files_that_can_not_be_is_drawn_and_not_reproduced(case, folder, report, capsys):
+    """One sentence names the file, cut."""
+    found = json.loads(report.to_json()) | {"program": PATHS[case], "reference": PATHS[case]}
+    path = folder / "report.json"
+    path.write_text(json.dumps(found))
+
+    assert run("view", str(path), "--as", "text") == 0
+    assert not capsys.readouterr().err
+    assert run("repro", str(path), "--node", report.rows[0].node, "-o", str(folder / "out")) == 2
+
+    said = capsys.readouterr().err
+    assert "is no file here: say --reference DUMP" in " ".join(said.split())
+    assert said.replace("\n", "").isprintable() and len(said) < 600
 
 
 @pytest.mark.parametrize("case", TABLES)
