@@ -39,7 +39,8 @@ class Allowances:
         """The magnitude that the rounding of a value is relative to; to be asked where the value is off by more.
 
         Only where expected and actual differ, as far as an input's elements can be told to go there: a mask of -3.4e38
-        is the same in both, and would explain any difference beside it.
+        is the same in both, and would explain any difference beside it. An addition rounds each element by itself:
+        there, only those count that cancel, so that a mask of -1e4 does not explain a difference beside it.
 
         Args:
             name: of the value.
@@ -48,10 +49,15 @@ class Allowances:
             expected: what the value should be.
             actual: what it is, of the same shape.
         """
-        differs = expected.to(actual.device) != actual.to(expected.dtype)
-        result = typical_magnitude(expected.to(actual.device)[differs])
-        read = {item: _there(live[item], differs) for item in node.reads if _is_float(live.get(item))}
-        nodes = self._computes(node)
+        if not (expected.is_floating_point() or expected.is_complex()):
+            return 0.0  # it is exact: a comparison or an integer hands no rounding on
+        expected, nodes = expected.to(actual.device), self._computes(node)
+        differs = expected != actual.to(expected.dtype)
+        result = typical_magnitude(expected[differs])
+        given = {item: live[item] for item in node.reads if _is_float(live.get(item))}
+        if all(_plain(item.op) in _ADDITIONS for item in nodes):
+            differs &= _cancels(expected, given.values())
+        read = {item: _there(tensor, differs) for item, tensor in given.items()}
         steepness = max([1.0, *read.values()]) if any(_plain(item.op) in _EXPONENTIAL for item in nodes) else 1.0
         growth = max((self._growth.get(item, 1.0) for item in node.reads), default=1.0)
         factors = self._factors(self._known_as(name), nodes)
@@ -104,15 +110,30 @@ def _is_float(tensor: torch.Tensor | None) -> bool:
     return tensor is not None and tensor.is_floating_point()
 
 
+def _cancels(expected: torch.Tensor, read: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Where the result of an addition is less than half as large as what goes into it."""
+    size = expected.abs().double()
+    found = torch.zeros(expected.shape, dtype=torch.bool, device=expected.device)
+    for tensor in read:
+        if _broadcasts(tensor, expected):
+            found |= tensor.to(expected.device).abs().double() > 2 * size
+    return found
+
+
+def _broadcasts(tensor: torch.Tensor, to: torch.Tensor) -> bool:
+    pairs = zip(reversed(tensor.shape), reversed(to.shape), strict=False)
+    return tensor.dim() <= to.dim() and all(size in (1, wanted) for size, wanted in pairs)
+
+
 def _there(tensor: torch.Tensor, differs: torch.Tensor) -> float:
     """The magnitude of what goes to the elements that differ; of the whole tensor, where that can't be told."""
-    shape, to = tensor.shape, differs.shape
-    broadcasts = len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
-    return typical_magnitude(tensor.to(differs.device).expand(to)[differs] if broadcasts else tensor)
+    there = tensor.to(differs.device).expand(differs.shape)[differs] if _broadcasts(tensor, differs) else tensor
+    return typical_magnitude(there)
 
 
 # The rounding of what these read is off by as many times more in what they make as that is large.
 _EXPONENTIAL = frozenset({"Exp", "Pow", "Sigmoid", "Softmax", "Swish", "exp", "pow", "sigmoid", "silu", "softmax"})
+_ADDITIONS = frozenset({"Add", "Sub", "Sum", "add", "add_", "sub", "sub_", "rsub"})
 _PRODUCTS = frozenset(
     {
         *("Abs", "Div", "Mul", "Neg", "Reciprocal", "Sqrt"),

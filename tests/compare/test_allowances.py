@@ -3,9 +3,10 @@
 import copy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from onnx_ir import serde
 from torch import nn
 
@@ -116,3 +117,53 @@ def test_what_is_moved_may_be_off_as_much_as_it_was_before():
     judge = Allowances(lambda node: nodes[node.name], str, lambda _: None)
     before = judge.magnitude("s", nodes["a"][0], LARGE, SMALL, SMALL + 1)
     assert judge.magnitude("end", nodes["b"][0], {"s": SMALL}, SMALL, SMALL + 1) == pytest.approx(before)
+
+
+class Masked(nn.Module):
+    """Attention whose mask is an input, then a choice by a comparison with a large number."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x, mask):
+        scores = self.query(x) @ self.key(x).transpose(-1, -2)
+        made = (scores + mask).softmax(-1) @ self.value(x)
+        return torch.where(made > -1e9, made * 2.0, made * 0.5).tanh()
+
+
+@pytest.mark.parametrize("lowest", [-1e3, -1e4, -1e5, -1e9, float(torch.finfo(torch.float32).min)])
+@pytest.mark.parametrize("fault", [1.003, 1.5])
+def test_a_mask_does_not_explain_wrong_scores_beside_it(lowest, fault):
+    """Neither the sum, nor what follows from it."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model, x = Masked().eval(), torch.randn(2, 8, 16)
+        mask = torch.full((8, 8), lowest).triu(1)
+        with steal_forward(model, submodules=True) as capture:
+            model(x, mask)
+    program = export(model, (x, mask))
+    assert compare(capture, program).close
+    wrong = serde.serialize_model(program.model)
+    node = next(node for node in wrong.graph.node if node.op_type == "MatMul")
+    scores, node.output[0] = node.output[0], "right"
+    wrong.graph.initializer.append(numpy_helper.from_array(np.float32(fault), "fault"))
+    place = [*wrong.graph.node].index(node)
+    wrong.graph.node.insert(place + 1, helper.make_node("Mul", ["right", "fault"], [scores], "planted"))
+    report = compare(capture, replace(program, model=serde.deserialize_model(wrong)), stages=("exported",))
+    assert {"Add", "Softmax"} <= {row.op for row in report.diverged}
+    assert any(row.kind == "output" for row in report.diverged)
+
+
+def test_a_wrong_comparison_explains_nothing_after_it():
+    """Its numbers are large, and its result has no rounding."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model, x, mask = Masked().eval(), torch.randn(2, 8, 16), torch.zeros(8, 8)
+        with steal_forward(model, submodules=True) as capture:
+            model(x, mask)
+    program = export(model, (x, mask))
+    wrong = serde.serialize_model(program.model)
+    next(node for node in wrong.graph.node if node.op_type == "Greater").op_type = "Less"
+    report = compare(capture, replace(program, model=serde.deserialize_model(wrong)), stages=("exported",))
+    assert [row.op for row in report.diverged] == ["Less", "Where", "Tanh", "Tanh"]
