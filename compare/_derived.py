@@ -49,7 +49,7 @@ class Derivation:
     def __init__(self, original: Original, wanted: Collection[str], sizes: Mapping[str, int], buffer: int) -> None:
         self._cutter = Cutter(original.model, original.graph)
         self._backend = limit_backend(get_backend("onnxruntime-cpu"))
-        self._drawn = original.unpredictable.drawn
+        self._drawn = original.unpredictable.replaced
         self._compiled: dict[Group, Compiled | None] = {}
         self._by_name: dict[str, Group] = {}
         for group in _groups(original, wanted, sizes, buffer):

@@ -22,7 +22,8 @@ _CHANCE = 1e-9  # that numbers of one distribution are taken for those of two
 UNWRITTEN = "memory that nothing has written to: no two runs have to agree on it"
 OTHERS = "computed from other random numbers than the reference, or from none"
 INSIDE = "the random numbers that it is computed from are drawn inside of its node, or not at all"
-Kind = Literal["", "drawn", "inside", "others", "unwritten"]
+NESTED = "computed from random numbers that are drawn in a graph inside of its node"
+Kind = Literal["", "drawn", "nested", "inside", "others", "unwritten"]
 
 
 class Draws:
@@ -43,7 +44,7 @@ class Draws:
     @property
     def any_drawn(self) -> bool:
         """Whether the run draws random numbers that something else may read."""
-        return any(self._run.known_as(name) in self._unpredictable.drawn for name in self._run.graph.producer)
+        return any(self._run.known_as(name) in self._unpredictable.replaced for name in self._run.graph.producer)
 
     def given(self, name: str, should: Callable[[str], torch.Tensor | None]) -> torch.Tensor | None:
         """What a value is replaced by: the reference, if it is random; None leaves it.
@@ -53,7 +54,7 @@ class Draws:
             should: what the exported graph's value of a name should be.
         """
         known = self._run.known_as(name)
-        tensor = should(known) if known in self._unpredictable.drawn else None
+        tensor = should(known) if known in self._unpredictable.replaced else None
         if tensor is None:
             return None
         self._given.add(name)
@@ -69,12 +70,14 @@ class Draws:
         """What a value is, by its name in the run; asked for the values that `node` reads first.
 
         Returns:
-            `drawn` (random numbers), `others` (computed from other random numbers than the reference), `inside` (from
-            such that its own node draws), `unwritten`, or `""`.
+            `drawn` (random numbers), `nested` (computed from such in a graph inside of its node), `others` (computed
+            from other random numbers than the reference), `inside` (from such that its own node draws), `unwritten`,
+            or `""`.
         """
         if name not in self._kinds:
             self._kinds[name] = self._kind(name, node)
-            if self._kinds[name] in ("inside", "others") or (self._kinds[name] == "drawn" and name not in self._given):
+            is_others = self._kinds[name] in ("drawn", "nested") and name not in self._given
+            if is_others or self._kinds[name] in ("inside", "others"):
                 self._others.add(name)
         return self._kinds[name]
 
@@ -82,6 +85,8 @@ class Draws:
         known = self._run.known_as(name)
         if known in self._unpredictable.drawn:
             return "drawn"
+        if known in self._unpredictable.nested:
+            return "nested"
         if known in self._unpredictable.unwritten:
             return "unwritten"
         if self._draws_inside(node):
@@ -91,7 +96,7 @@ class Draws:
     def _draws_inside(self, node: Node) -> bool:
         """Whether a node draws random numbers that it does not show."""
         made = set(map(self._run.known_as, node.outputs))
-        drawn = self._unpredictable.drawn
+        drawn = self._unpredictable.replaced
         return made.isdisjoint(drawn) and any(
             not drawn.isdisjoint(item.outputs) for item in self._computes(node) if made.isdisjoint(item.outputs)
         )
@@ -134,8 +139,8 @@ def judged(row: Row, kind: Kind, expected: torch.Tensor | None, actual: torch.Te
     """The row of a value that no two runs have to agree on: what can be said of it all the same."""
     if actual is not None:
         row = replace(row, dtype=str(actual.dtype).removeprefix("torch."), shape=tuple(actual.shape))
-    row = replace(row, status="no value", random=kind == "drawn")
-    if kind != "drawn":
+    row = replace(row, status="no value", random=kind in ("drawn", "nested"))
+    if not row.random:
         return replace(row, reason={"unwritten": UNWRITTEN, "inside": INSIDE}.get(kind, OTHERS))
     if expected is None or actual is None:
         return replace(row, reason="random numbers, and nothing says how they should be distributed")
@@ -143,7 +148,9 @@ def judged(row: Row, kind: Kind, expected: torch.Tensor | None, actual: torch.Te
         if was != found:
             reason = f"the {what} differs: {found} instead of {was}".replace("torch.", "")
             return replace(row, status="shape or dtype differs", reason=reason, evidence="eager")
-    distance = distance_of_distributions(expected, actual)
+    distance = distance_of_distributions(expected, actual) if kind == "drawn" else None
+    if kind == "nested":
+        return replace(row, reason=NESTED)
     if distance is None:
         return replace(row, reason=f"random numbers, too few to compare their distribution (at least {_FEW})")
     same = distance[0] <= distance[1]

@@ -66,7 +66,8 @@ class Row:
         truth: how far it is from float64, held against rounding, where that was asked for and is known (`truth`).
         local: likewise of what its node makes of what it should be given: what the node itself does wrong. Where
             float64 does not say, by the tolerance.
-        random: whether its node draws it at random: then its shape, type and distribution are compared, and no numbers.
+        random: whether its node draws at random: then its shape and type are compared, and no numbers; if it is what is
+            drawn, its distribution, too.
     """
 
     call: int

@@ -10,7 +10,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx.node import Target
 
 from ._errors import ExportError
-from ._unpredictable import drawing, draws, reserves, zeroed
+from ._unpredictable import drawing, draws, draws_nested, reserves, zeroed
 
 Visit = Callable[[str, torch.Tensor], None]
 Replace = Callable[[str, torch.Tensor], torch.Tensor]
@@ -151,7 +151,7 @@ class Interpreter(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         """See `fx.Interpreter`; what no two runs have to agree on is the same in each."""
-        if draws(n):
+        if draws(n) or draws_nested(n):
             with drawing(n):
                 return super().run_node(n)
         value = super().run_node(n)

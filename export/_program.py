@@ -25,7 +25,7 @@ from ._graph import Graph
 from ._onnx_file import read_onnx
 from ._operators import ModelOperator
 from ._original import Original
-from ._unpredictable import Unpredictable, of_graph
+from ._unpredictable import Unpredictable, nested_draws, of_graph
 
 _PROGRAM = "filch.program"
 _INPUTS = "filch.inputs"
@@ -121,7 +121,7 @@ class Program:
         if self.original is not None:
             with contextlib.suppress(ExportError):
                 return self.original.unpredictable
-        return of_graph(self.graph)
+        return of_graph(self.graph, nested_draws(self.model.graph))
 
     def constant(self, name: str) -> torch.Tensor | None:
         """The numbers of a value that the graph holds; None if it does not hold one of this name."""

@@ -43,7 +43,7 @@ class Truths:
     def alone(self, inputs: Mapping[str, torch.Tensor], given: Given) -> "CallTruth":
         """What each node makes in one call, if it is given what it should be (see `Alone`)."""
         exact, noisy = (Alone(self._original, inputs, given, units) for units in (None, self._units))
-        return CallTruth(exact, noisy, self._units, self._random.drawn)
+        return CallTruth(exact, noisy, self._units, self._random.replaced)
 
 
 class CallTruth:

@@ -3,13 +3,15 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
+from onnx_ir import serde
 from torch import nn
 
 from filch.compare import Report, compare, load_report
-from filch.compare._random import distance_of_distributions
+from filch.compare._random import NESTED, distance_of_distributions
 from filch.export import Program, export
 from filch.export.backends import get_backend
 from filch.export.backends._inductor import _drawing_as_eager
@@ -231,3 +233,41 @@ def test_inductor_lets_pytorch_draw(dropping: Case, noisy: Case, reserving: Case
         assert _drawing_as_eager(options, module).config == {"fallback_random": True}
         assert _drawing_as_eager(told, module) is told
     assert _drawing_as_eager(options, reserving[1].exported_program.graph_module) is options
+
+
+class Branching(nn.Module):
+    """One result of each branch is random in one of them; a further node reads that."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        noisy, plain = torch.cond(
+            x.sum() > -1e9, lambda v: (v + torch.rand_like(v), v * 3.0), lambda v: (v * 2.0, v * 1.0), (x,)
+        )
+        return noisy.tanh(), plain.sigmoid()
+
+
+@pytest.mark.parametrize("truth", [None, "float64"])
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference", "eager"])
+def test_what_a_branch_draws_is_not_judged_and_what_reads_it_is(
+    x: torch.Tensor, backend: str, truth: Literal["float64"] | None
+) -> None:
+    capture, program = case_of(Branching(), x)
+    report = compare(capture, program, backend=backend, truth=truth)
+    assert not report.diverged
+    assert len(report.random) == 1
+    rows = {row.value: row for row in report.rows if row.stage == report.rows[0].stage and row.kind != "output"}
+    assert [name for name, row in rows.items() if row.reason == NESTED] == ["getitem"]
+    assert all(rows[name].status == "same" for name in ("getitem_1", "tanh", "sigmoid"))
+    if backend == "eager":
+        return
+    for operator, wrong, value in (("Tanh", "Sin", "tanh"), ("Sigmoid", "Softplus", "sigmoid")):
+        model = serde.serialize_model(program.model)
+        next(node for node in model.graph.node if node.op_type == operator).op_type = wrong
+        changed = replace(program, model=serde.deserialize_model(model))
+        found = compare(capture, changed, backend=backend, truth=truth, stages=("exported",)).first_divergence
+        assert found is not None
+        assert found.value == value
+
+
+def test_branches_of_a_foreign_file_that_draw_are_known(x: torch.Tensor) -> None:
+    _, program = case_of(Branching(), x)
+    assert Program(program.model).unpredictable.nested == {"getitem", "getitem_1"}
