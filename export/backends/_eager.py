@@ -96,7 +96,9 @@ class EagerBackend:
 
         try:
             taken = {name: self._move(value) for name, value in inputs.items()}
-            found |= {name: taken[name].detach().cpu() for name in wanted if name in taken}
+            # The model may give back an input, or a weight, as it is.
+            held = {**compiled.handle.state_dict, **compiled.handle.constants, **taken}
+            found |= {name: held[name].detach().cpu() for name in wanted if isinstance(held.get(name), torch.Tensor)}
             with self._settings():
                 run_eager(compiled.handle, taken, visit, replace=replace)
         except Exception as error:

@@ -193,3 +193,22 @@ def test_the_same_model_in_two_settings_is_compared_without_an_export() -> None:
     assert printed.getvalue()
     assert not found.close
     assert "out" in str(found)
+
+
+def test_an_input_and_weights_that_are_results_are_given_as_they_are():
+    class Given(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+            self.register_buffer("held", torch.zeros(3))
+
+        def forward(self, x):
+            return x * 2, self.weight, x, self.held
+
+    model, x = Given(), torch.arange(4.0)
+    program = export(model, (x,))
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(x)
+    assert compare(capture, program, backend="eager").close
+    found = get_backend("eager").run(get_backend("eager").compile(program, optimize=False), {"x": x})
+    assert [found[name].tolist() for name in program.graph.outputs] == [[0, 2, 4, 6], [1] * 4, [0, 1, 2, 3], [0] * 3]
