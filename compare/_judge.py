@@ -12,7 +12,7 @@ from filch.export import Graph, Node
 
 from ._allowances import Allowances
 from ._limits import Limits
-from ._metrics import Difference, compare_tensors
+from ._metrics import Difference, bytes_of, compare_tensors
 from ._origins import Origins
 from ._pairs import in_pairs
 from ._random import Draws, judged
@@ -288,13 +288,9 @@ def worst_effect(effects: Iterable[Difference | None]) -> Difference | None:
 
 def _effect(undisturbed: torch.Tensor, observed: torch.Tensor) -> Difference | None:
     same = (undisturbed.shape, undisturbed.dtype) == (observed.shape, observed.dtype)
-    if same and torch.equal(_bits(undisturbed).to(observed.device), _bits(observed)):
+    if same and torch.equal(bytes_of(undisturbed).to(observed.device), bytes_of(observed)):
         return None
     return compare_tensors(undisturbed, observed)
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 _TAKEN = "a sequence of tensors: judged where they are taken out"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from filch.steal import describe
+from filch.steal import compact, describe
 
 from ._chunk import Measured, measure, room
 from ._pairs import in_pairs
@@ -13,6 +13,8 @@ from ._tolerance import ANY_ERROR, Tolerance, is_coarser, largest_of, tolerance_
 
 _UNITS = 16  # in the last place: what the roundings on the way through a model add up to
 _OUTLIER = 1000
+_LEAST = 2**31  # bytes that are compared however few are stored
+_MOST_REPEATED = 64
 _SAMPLE = 2**18  # elements are enough to know a tensor's magnitude
 _MASK = 0.9  # of the lowest number of a type is what a mask holds at least, with what is added to it
 _FIRST = 2**10  # elements tell of most tensors that they are not equal
@@ -166,6 +168,9 @@ def compare_tensors(
     dtype = actual.dtype
     limits = tolerance_for(dtype, tolerance)
     expected, actual, times = _seen_once(expected, actual)
+    if (size := max(expected.nbytes, actual.nbytes)) > _LEAST and size > _MOST_REPEATED * _held(expected, actual):
+        problem = f"numbers are repeated to {size / 2**30:,.1f} GiB, more than {_MOST_REPEATED} times what is stored"
+        return Difference(close=False, problem=f"{problem}: they are not compared")
     expected = expected.to(actual.device)  # where it was computed, it is measured
     if lowered:
         expected, actual = _in_one_type(expected, actual)
@@ -198,6 +203,11 @@ def masked_alike(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
         return actual
     wide = torch.promote_types(expected.dtype, torch.float32)
     return torch.where(_masks(expected, actual), expected.to(wide), actual.to(wide))
+
+
+def _held(*tensors: torch.Tensor) -> int:
+    """The bytes of some tensors without what they repeat."""
+    return sum(compact(tensor).nbytes for tensor in tensors)
 
 
 def _seen_once(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
@@ -275,6 +285,14 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
     # Packed float4 has no arithmetic; its bytes are compared as they are.
     return plain.view(torch.uint8) if plain.dtype == torch.float4_e2m1fn_x2 else plain
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a dense tensor in row-major order, as uint8 in one dimension."""
+    row = flat(tensor).contiguous()
+    if row.stride() != (1,):  # that of a single number may be 0, which `view` does not bear
+        row = row.clone(memory_format=torch.contiguous_format)
+    return row.view(torch.uint8)
 
 
 class _Totals:

@@ -7,7 +7,7 @@ from heapq import merge
 
 import torch
 
-from ._metrics import compare_tensors, flat
+from ._metrics import bytes_of, compare_tensors, flat
 from ._pairs import in_pairs
 from ._tolerance import default_tolerance
 
@@ -74,7 +74,7 @@ def _largest(tensor: torch.Tensor) -> float:
 
 
 def _hash(tensor: torch.Tensor) -> int:
-    return hash(flat(tensor).contiguous().view(torch.uint8).cpu().numpy().tobytes())
+    return hash(bytes_of(tensor).cpu().numpy().tobytes())
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

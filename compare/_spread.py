@@ -9,7 +9,7 @@ from filch.export import Histogram
 from filch.steal import Statistics, compact, statistics
 
 _BINS = 32
-_LARGE = 2**31  # bytes: of a larger tensor, numbers that are repeated along whole dimensions are counted once
+_LARGE = 2**26  # bytes: of a larger tensor, numbers that are repeated along whole dimensions are counted once
 _CHUNK = 2**17  # numbers at a time, so that the float64 copies stay in the processor's cache
 
 

@@ -14,7 +14,7 @@ from .._compare import BUFFER
 from .._errors import CompareError
 from .._inputs import StolenCall, cast_inputs
 from .._limits import Limits
-from .._metrics import Difference, compare_tensors
+from .._metrics import Difference, bytes_of, compare_tensors
 from .._references import References
 from .._trial import Goal, Outcome, results_of
 
@@ -67,7 +67,7 @@ class AgainstModel:
                 told.update(
                     f"{name} {tensor.dtype} {tuple(tensor.shape)} {self.limits.of(name, tensor.dtype)}".encode()
                 )
-                told.update(compact(tensor.detach()).cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+                told.update(bytes_of(compact(tensor)).cpu().numpy().tobytes())
         return told.hexdigest()[:16]
 
     def _differences(self, found: Sequence[Values]) -> Iterator[Difference]:

@@ -356,3 +356,5 @@ def test_numbers_that_are_repeated_are_hashed_once():
     told = [identity(tensor.expand(size, 4)) for tensor in (ones, 2 * ones) for size in (2**40, 2**41)]
     assert len({*told}) == 4
     assert told[0] == identity(ones.clone().expand(2**40, 4))
+    assert identity(torch.ones(()).expand(1, 4)) != identity(torch.zeros(()).expand(1, 4))
+    assert identity(torch.ones(1, 1).expand(1, 1)) != identity(torch.zeros(()).expand(1, 1))

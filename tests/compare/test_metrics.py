@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from filch.compare import Tolerance, compare_tensors, default_tolerance
-from filch.compare._metrics import typical_magnitude
+from filch.compare._metrics import bytes_of, typical_magnitude
 
 
 def test_the_measures_are_what_their_definitions_say() -> None:
@@ -227,6 +227,23 @@ def test_numbers_that_are_repeated_are_compared_once() -> None:
     many = compare_tensors(expected.expand(2**20, 3, 2**20), actual.expand(2**20, 3, 2**20))
     assert (many.mismatched, many.nonfinite, many.count) == (2 * 2**40, 2**40, 3 * 2**40)
     assert compare_tensors(expected.expand(2**20, 3, 2**20), expected.expand(2**20, 3, 2**20)).close
+
+
+def test_numbers_that_are_repeated_beyond_all_proportion_in_other_dimensions_are_not_compared() -> None:
+    size = 2**20
+    expected, actual = torch.ones(size, 1).expand(size, size), torch.ones(1, size).expand(size, size)
+    found = compare_tensors(expected, actual)
+    assert not found.close
+    assert found.problem == (
+        "numbers are repeated to 4,096.0 GiB, more than 64 times what is stored: they are not compared"
+    )
+    assert compare_tensors(expected[:9, :9], actual[:9, :9]).close
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (0, 3), (2, 3)], ids=str)
+def test_the_bytes_of_a_tensor_are_those_of_its_numbers(shape: tuple[int, ...]) -> None:
+    for tensor in (torch.ones(shape), torch.ones(()).expand(shape), torch.ones(shape, dtype=torch.complex64)):
+        assert bytes_of(tensor).numpy().tobytes() == tensor.numpy().tobytes()
 
 
 def test_comparing_changes_neither_side() -> None:
