@@ -28,9 +28,9 @@ def check_values(model: ModelProto, weights: int) -> None:
     bare = _bare(model)
     if bare is None:
         return
-    check_ranks(bare.graph)
+    follows = check_ranks(bare.graph)
     try:
-        inferred = shape_inference.infer_shapes(bare, data_prop=True)
+        inferred = shape_inference.infer_shapes(bare, data_prop=follows)
     except Exception:  # noqa: BLE001  what can't be inferred is not known; the backend says what is wrong with it
         return
     given = weights + sum(map(_nbytes, model.graph.input))

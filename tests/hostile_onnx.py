@@ -416,6 +416,29 @@ def _again(operator, count, first, *others, last="Identity", **attributes):
     return model_of([*nodes, helper.make_node(last, end, ["y"])], [zero])
 
 
+def _squeezed(operator, **attributes):
+    """Axes that are there often are one."""
+    nodes = [helper.make_node("Cast", ["x"], ["v0"], to=TensorProto.INT64)]
+    for place in range(40):
+        nodes.append(helper.make_node("Gather", [f"v{place}", f"v{place}"], [f"g{place}"]))
+        nodes.append(helper.make_node(operator, [f"g{place}", "axes"], [f"v{place + 1}"], **attributes))
+    axes = numpy_helper.from_array(np.zeros(900, np.int64), "axes")
+    return model_of([*nodes, helper.make_node("Cast", ["v40"], ["y"], to=TensorProto.FLOAT)], [axes])
+
+
+def _shaped(operator, reads, **sizes):
+    """A model whose input is given a shape of many numbers that an operator makes of few."""
+    held = [numpy_helper.from_array(np.array(numbers), name) for name, numbers in sizes.items()]
+    return model_of(
+        [
+            helper.make_node(operator, reads, ["made"]),
+            helper.make_node("Reshape", ["made", "flat"], ["shape"]),
+            helper.make_node("Reshape", ["x", "shape"], ["y"]),
+        ],
+        [*held, numpy_helper.from_array(np.array([-1]), "flat")],
+    )
+
+
 # What loads, and must not be run: some nodes that ask for billions of dimensions.
 DIMENSIONS: dict[str, Make] = {
     "gathered by itself": lambda _: _again("Gather", 40, "Cast"),
@@ -435,6 +458,13 @@ DIMENSIONS: dict[str, Make] = {
     ),
     "gathered from each": lambda _: _again("GatherND", 10_000, "Cast", "v0"),
     "a shape joined with itself": lambda _: _again("Concat", 40, "Shape", last="Reshape", axis=0),
+    "squeezed by one axis often": lambda _: _squeezed("Squeeze"),
+    "summed by one axis often": lambda _: _squeezed("ReduceSum", keepdims=0),
+    "a shape that is filled": lambda _: _shaped("ConstantOfShape", ["n"], n=[2**27]),
+    "a shape that is tiled": lambda _: _shaped("Tile", ["one", "n"], one=[1], n=[2**27]),
+    "a shape that is expanded": lambda _: _shaped("Expand", ["one", "n"], one=[1], n=[2**27]),
+    "a shape that is counted": lambda _: _shaped("Range", ["a", "n", "b"], a=0, n=2**27, b=1),
+    "a shape that is padded": lambda _: _shaped("Pad", ["one", "n"], one=[1], n=[0, 2**27]),
     "one more, again and again": lambda _: _again("Unsqueeze", 10_000, "Identity", "zero"),
 }
 

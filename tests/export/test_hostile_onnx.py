@@ -116,7 +116,37 @@ def test_dimensions_that_come_and_go_are_few():
         nodes, "g", given, [helper.make_tensor_value_info("v2000", TensorProto.FLOAT, None)], [zero]
     )
 
-    check_ranks(graph)
+    assert check_ranks(graph)
+
+
+def test_shapes_that_exporters_compute_are_known():
+    """So is an `expand` with sizes of -1, and one whose length is computed is said to be unknown."""
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])]
+    given.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n"]))
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Concat", ["one", "s"], ["wanted"], axis=0),
+        helper.make_node("Shape", ["wanted"], ["length"]),
+        helper.make_node("ConstantOfShape", ["length"], ["ones"]),
+        helper.make_node("Mul", ["ones", "less"], ["unknown"]),
+        helper.make_node("Equal", ["wanted", "unknown"], ["keep"]),
+        helper.make_node("Where", ["keep", "ones", "wanted"], ["sizes"]),
+        helper.make_node("Expand", ["x", "sizes"], ["y"]),
+    ]
+    held = [numpy_helper.from_array(np.array(numbers), name) for name, numbers in (("one", [1]), ("less", -1))]
+    assert check_ranks(helper.make_graph(nodes, "g", given, made, held))
+
+    nodes = [helper.make_node("NonZero", ["z"], ["places"]), helper.make_node("Reshape", ["x", "places"], ["y"])]
+    assert not check_ranks(helper.make_graph(nodes, "g", given, made))
+
+
+@pytest.mark.parametrize("operator", ["Shape", "Cast", "Gather", "Concat", "Expand", "Squeeze", "Range", "Unsqueeze"])
+@pytest.mark.parametrize("inputs", [[], [""], ["", "x"]], ids=str)
+@pytest.mark.parametrize("outputs", [[], ["y"]], ids=str)
+def test_nodes_without_what_they_need_are_left_to_who_runs_them(operator, inputs, outputs):
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])]
+    check_ranks(helper.make_graph([helper.make_node(operator, inputs, outputs)], "g", given, []))
 
 
 @pytest.mark.parametrize("case", ["up", "link", "FIFO"])
