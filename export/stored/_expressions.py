@@ -16,7 +16,7 @@ _LENGTH = 4_000  # characters
 _TERMS = 100  # calls in one expression
 _DIGITS = 64  # bits of an integer
 _EXPONENT = 8
-_EXPANDED = 250  # terms of an expression, were it multiplied out, as sympy does to find common factors
+_EXPANDED = 100  # terms of an expression, were it multiplied out, as sympy does to find common factors
 _SYMBOL = re.compile(r"[A-Za-z_]{1,32}(\d{0,5})")
 _ASSUMPTIONS = {"finite", "integer", "negative", "nonnegative", "nonzero", "positive", "real", "zero"}
 _OF_SYMPY = (
@@ -76,7 +76,7 @@ def expression(text: str) -> sympy.Basic:
     """What torch wrote with sympy's `srepr`.
 
     Args:
-        text: at most 4,000 characters and 100 calls, integers of 64 bits, exponents up to 8, and at most 250 terms once
+        text: at most 4,000 characters and 100 calls, integers of 64 bits, exponents up to 8, and at most 100 terms once
             its products and powers are multiplied out.
 
     Raises:
