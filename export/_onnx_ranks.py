@@ -128,15 +128,10 @@ class _Ranks:
         for name in node.output:
             if "value" in said:
                 self._hold(name, said["value"].t)
-            else:
-                numbers = (
-                    [*said["value_ints"].ints]
-                    if "value_ints" in said
-                    else [said["value_int"].i]
-                    if "value_int" in said
-                    else []
-                )
-                self._ranks[name], self._numbers[name], self._written[name] = 1, len(numbers), numbers
+                continue
+            numbers = [*said["value_ints"].ints] if "value_ints" in said else []
+            numbers += [said["value_int"].i] if "value_int" in said else []
+            self._ranks[name], self._numbers[name], self._written[name] = 1, len(numbers), numbers
 
     def _rank(self, name: str) -> int:
         return self._ranks.get(name, 0)
@@ -214,7 +209,7 @@ class _Ranks:
             return first * math.prod(written[1])
         if op == "Pad" and first is not None and self._rank(read[0]) <= 1 and written[1]:
             return first + sum(written[1])
-        if op == "Range" and all(written):
+        if op == "Range" and len(written) == 3 and all(written):
             start, stop, step = (numbers[0] for numbers in written if numbers)
             return max(0, (stop - start) // (step or 1) + 1)
         return None

@@ -142,11 +142,12 @@ def test_shapes_that_exporters_compute_are_known():
 
 
 @pytest.mark.parametrize("operator", ["Shape", "Cast", "Gather", "Concat", "Expand", "Squeeze", "Range", "Unsqueeze"])
-@pytest.mark.parametrize("inputs", [[], [""], ["", "x"]], ids=str)
+@pytest.mark.parametrize("inputs", [[], [""], ["", "x"], ["one", "one"]], ids=str)
 @pytest.mark.parametrize("outputs", [[], ["y"]], ids=str)
 def test_nodes_without_what_they_need_are_left_to_who_runs_them(operator, inputs, outputs):
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])]
-    check_ranks(helper.make_graph([helper.make_node(operator, inputs, outputs)], "g", given, []))
+    held = [numpy_helper.from_array(np.array([1]), "one")]
+    check_ranks(helper.make_graph([helper.make_node(operator, inputs, outputs)], "g", given, [], held))
 
 
 @pytest.mark.parametrize("case", ["up", "link", "FIFO"])
