@@ -54,7 +54,7 @@ def stolen_calls(reference: Records, program: Program) -> StolenCalls:
     Raises:
         CompareError: there is none, or none was given what the program takes.
     """
-    calls = [call for call in reference.calls() if _is_outermost(reference, call)]
+    calls = [call for call in reference.calls() if call.name in reference.modules and _is_outermost(reference, call)]
     if not calls:
         raise CompareError(
             f"{_where(reference)} has no inputs of an outermost call: "
@@ -96,7 +96,8 @@ def _short(type_name: str) -> str:
 
 
 def _is_outermost(reference: Records, call: Call) -> bool:
-    return any(reference.records[key].origin.path == "" and key.kind == "I" for key in call.keys)
+    known = (key for key in call.keys if key.kind == "I" and key.name in reference.modules)
+    return any(reference.records[key].origin.path == "" for key in known)
 
 
 def _stolen(reference: Records, program: Program, graph: Graph, call: Call) -> tuple[StolenCall, list[str]]:

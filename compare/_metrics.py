@@ -271,7 +271,7 @@ def typical_magnitude(tensor: torch.Tensor) -> float:
     Masks hold numbers like -3.4e38 beside scores of size 1, and 'rounding' of those would explain any difference in
     these. So what is over 1000 times the lower quartile does not count: no reduction adds up numbers so far apart.
     """
-    sample = tensor.reshape(-1)[:: max(1, tensor.numel() // _SAMPLE)]
+    sample = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // _SAMPLE)]
     size = sample.abs().double() if sample.is_complex() else sample.double().abs()
     size = size[size.isfinite() & (size > 0)]
     if not size.numel():

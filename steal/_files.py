@@ -8,9 +8,11 @@ its drafts are.
 """
 
 import contextlib
+import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -134,6 +136,19 @@ class Draft:
                 self.data.rename(data)  # no second names here
             return data
 
+    def check_own(self, data: int) -> None:
+        """Refuse a data file, open as `data`, that is no regular file, or has a name in another folder.
+
+        Raises:
+            OSError: it is so.
+        """
+        found = os.fstat(data)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, f"{self.data.name!r} is no regular file")
+        here = sum(1 for file in self.data.parent.iterdir() if not file.is_symlink() and _is_same(file, found))
+        if found.st_nlink > here:
+            raise OSError(errno.EPERM, f"{self.data.name!r} is a hard link: the file has another name elsewhere")
+
     def take_back(self, data: Path) -> None:
         """Undo `place_data`."""
         with contextlib.suppress(OSError):
@@ -157,7 +172,9 @@ class Draft:
         """
         temporary = self.journal.with_suffix(".model")
         try:
-            temporary.write_bytes(model)
+            temporary.unlink(missing_ok=True)  # it may be a link, which would be written through
+            with os.fdopen(_new(temporary), "wb") as file:
+                file.write(model)
             with _alone_in(self.path.parent):
                 stale = _data_of(self.path)
                 temporary.replace(self.path)
@@ -228,6 +245,13 @@ def _data_of(path: Path) -> Path | None:
 
 def _new(file: Path) -> int:
     return os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+
+
+def _is_same(path: Path, found: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), found)
+    except OSError:
+        return False
 
 
 def _mtime(path: Path) -> float:

@@ -8,6 +8,7 @@ from ._dump import Dump, restore
 from ._errors import DumpError
 from ._files import Draft
 from ._journal import read
+from ._model import Index
 from ._untrusted import open_untrusted
 from ._writer import publish
 
@@ -49,11 +50,13 @@ def recover(path: str | os.PathLike[str], to: str | os.PathLike[str] | None = No
 def _finish(draft: Draft, target: Path) -> Dump:
     data = os.open(draft.data, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     try:
+        draft.check_own(data)
         with open_untrusted(draft.journal, follow=False) as lines:
             index = read(lines, os.fstat(data).st_size, str(draft.journal))
         if index is None or not index.tops:
             draft.remove()
             raise DumpError(f"there is nothing to recover of {str(draft.path)!r}: it has no complete record")
+        _check_places(index)
         index.environment["recovered"] = f"{len(index.tops)} records"
         os.ftruncate(data, index.end)
         publish(draft.to(target), index, data, inline=index.end <= form.INLINE_LIMIT)
@@ -61,3 +64,12 @@ def _finish(draft: Draft, target: Path) -> Dump:
         os.close(data)
     draft.remove()
     return restore(target)
+
+
+def _check_places(index: Index) -> None:
+    """Refuse tensors that have bytes in common: each would be written by itself."""
+    end = 0
+    for entry in sorted((entry for entry in index.tensors if entry.length), key=lambda entry: entry.offset):
+        if entry.offset < end:
+            raise DumpError(f"the journal is damaged: {entry.name!r:.200} has bytes in common with another tensor")
+        end = entry.offset + entry.length

@@ -32,6 +32,8 @@ TEXTS = {
     "noncharacter": "\ufffe \uffff \ufdd0",
     "link": "[l](javascript:alert(1)) ![i](https://evil.example/x.png) <https://evil.example>",
     "mention": "@everyone #1 https://evil.example www.evil.example",
+    "address": "_www.evil.example x_www.evil.example a@evil.example mailto:a@evil.example",
+    "indented": "    code",
     "table": "|x|\n|---|\n# h1",
     "code": "``` `` ` ~~~",
     "emphasis": "**b** __init__ ~~s~~ $m$ :smile:",

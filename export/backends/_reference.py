@@ -101,4 +101,5 @@ class _HandingOn:
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray | np.generic)
+    """Whether it is numbers; torch has no texts."""
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "USO"

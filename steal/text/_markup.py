@@ -11,7 +11,8 @@ _LONGEST = 2000  # characters of a cell or a sentence
 _MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])|:(?=//)")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _OPENING = re.compile(r"^(\s*)(#+|[+=-]+|\d+[.)])(?=\s|$)")
-_LINKED = re.compile(r"(?<!\w)([@#])(?=\w)|\b(www|WWW)(?=\.)")
+_LINKED = re.compile(r"([@#])(?=\w)|(?<![^\W_])(www|WWW)(?=\.)")
+_INDENTED = re.compile(r"^ {4,}")
 _SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 
@@ -28,6 +29,7 @@ def for_markdown(value: object) -> str:
     text = _MARKS.sub(lambda found: f"\\{found[0]}", text)
     text = "".join(_ENTITIES.get(sign, sign) for sign in text)
     text = _OPENING.sub(lambda found: f"{found[1]}{found[2][:-1]}\\{found[2][-1]}", text)
+    text = _INDENTED.sub("   ", text)  # four begin a block of code
     return _LINKED.sub(lambda found: f"{found[0]}<!-- -->", text)  # an empty comment ends the word
 
 

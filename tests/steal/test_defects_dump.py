@@ -3,6 +3,7 @@
 See `test_defects.py`.
 """
 
+import json
 import os
 import resource
 import shutil
@@ -17,7 +18,16 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from filch.steal import Skipped, argument_tensors, restore, steal_append, steal_forward, tensors
+from filch.steal import (
+    DumpError,
+    Skipped,
+    argument_tensors,
+    recover,
+    restore,
+    steal_append,
+    steal_forward,
+    tensors,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state:UserWarning")
 
@@ -66,8 +76,6 @@ def killed(tmp_path_factory):
 @pytest.mark.parametrize("to", [None, "elsewhere.onnx"])
 def test_d23_a_killed_run_leaves_all_its_complete_records(tmp_path, killed, to):
     """They become a dump under the name that was meant, or under another."""
-    from filch.steal import recover
-
     folder, flushed = killed
     shutil.copytree(folder, tmp_path / "copy")
     path = tmp_path / "copy" / "k.onnx"
@@ -82,6 +90,61 @@ def test_d23_a_killed_run_leaves_all_its_complete_records(tmp_path, killed, to):
         assert torch.equal(dump["m", step, "I"][0][0], torch.full((64, 64), float(step)))
         assert torch.equal(dump["m", step, "O"], torch.full((64, 64), 2.0 * step))
     onnx.checker.check_model(dump.source, full_check=True)
+
+
+@pytest.fixture
+def drafts(tmp_path, killed):
+    """A folder of its own with what a killed capture left: its dump to be, the data and the journal."""
+    shutil.copytree(killed[0], tmp_path / "copy")
+    path = tmp_path / "copy" / "k.onnx"
+    (data,), (journal,) = path.parent.glob(".k.onnx.*.data"), path.parent.glob(".k.onnx.*.journal")
+    return path, data, journal
+
+
+def test_recovery_writes_through_no_link(tmp_path, drafts):
+    """Whoever made the drafts knows the name that the model is written under first."""
+    path, _, journal = drafts
+    other = tmp_path / "other"
+    other.write_text("mine")
+    journal.with_suffix(".model").symlink_to(other)
+    assert len(recover(path)) == 101
+    assert other.read_text() == "mine"
+    assert not path.is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["hard link", "FIFO"])
+def test_recovery_takes_no_data_that_is_another_file(tmp_path, drafts, kind):
+    """It would be cut to the size of the dump."""
+    path, data, _ = drafts
+    data.unlink()
+    other = tmp_path / "other"
+    other.write_bytes(bytes(5_000_000))
+    if kind == "FIFO":
+        os.mkfifo(data)
+    else:
+        os.link(other, data)
+    with pytest.raises(DumpError, match=r"can't recover .*: .* is (a hard link|no regular file)"):
+        recover(path)
+    assert other.stat().st_size == 5_000_000
+
+
+def test_recovery_takes_data_that_has_its_name_already(drafts):
+    """A kill may come right after the data was put in its place."""
+    path, data, _ = drafts
+    os.link(data, path.with_name("k.onnx.data"))
+    assert len(recover(path)) == 101
+
+
+def test_recovery_refuses_tensors_that_have_bytes_in_common(drafts):
+    """Each would be written by itself."""
+    path, _, journal = drafts
+    heading, *rest = journal.read_text().splitlines(keepends=True)
+    lines = [json.loads(line) for line in rest]
+    entry = next(entry for line in lines for entry in line[0] if entry[6])
+    entry[6] = 0  # where the first tensor's bytes are
+    journal.write_text(heading + "".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(DumpError, match="has bytes in common with another tensor"):
+        recover(path)
 
 
 class Opaque:
