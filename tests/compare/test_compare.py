@@ -597,3 +597,14 @@ def test_inputs_that_repeat_their_numbers_beyond_all_proportion_are_refused():
 
     with pytest.raises(CompareError, match=r"repeat their numbers: they would take 16,384.0 GiB, more than 64 times"):
         compare(capture, program)
+
+
+def test_a_dump_with_calls_of_modules_that_it_does_not_tell_of_is_refused():
+    """One of them may be there still."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    program = export(model, (torch.ones(2, 4),))
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(torch.ones(2, 4))
+    capture.modules.clear()
+    with pytest.raises(CompareError, match="has no inputs of an outermost call"):
+        compare(capture, program)
