@@ -111,7 +111,7 @@ def compare(
         notes=(*comparison.notes, *([UNKNOWN] if given.is_foreign else []), *stolen.notes, *stolen.left_out),
         calls=(len(stolen.calls), len(stolen.calls) + len(stolen.left_out)),
         failed=tuple(dict.fromkeys(comparison.failed)),
-        interface=interface_problems(given, comparison.made),
+        interface=(*interface_problems(given, comparison.made), *comparison.exchanged),
         operators=tuple(one.operators for one in found),
         fates=comparison.fates,
         graphs=comparison.graphs,

@@ -16,6 +16,7 @@ from ._allowances import Allowances
 from ._errors import CompareError
 from ._fates import fates_of
 from ._inputs import StolenCall, cast_inputs, cast_notes
+from ._interface import exchanged_output
 from ._judge import Judge, allowances_of, in_order, with_covered
 from ._limits import Limits
 from ._local import Fed, Local
@@ -68,6 +69,7 @@ class Comparison:
 
     Attributes:
         failed: what is missing from the comparison.
+        exchanged: what the numbers of a foreign program's outputs say of their order, if it is wrong.
     """
 
     def __init__(self, held: Records, given: Program, engine: Backend, how: How) -> None:
@@ -80,6 +82,7 @@ class Comparison:
         self._how = how
         self._limits = Limits(self._graph, how.tolerance, lower_precision=how.lower_precision)
         self.failed: list[str] = []
+        self.exchanged: dict[str, None] = {}
         self._cast: dict[str, None] = {}
         self._noted: dict[str, None] = {}
         self._made: dict[Stage, Compiled] = {}
@@ -151,6 +154,7 @@ class Comparison:
     ) -> tuple[list[Row], Difference | None]:
         spreads: dict[str, torch.Tensor] = {}
         run = self._run(stage, call, spreads)
+        self._check_order(call, run)
         draws = self._draws(run)
         observed = self._repeated(partial(self._observed, run, draws, sources), spreads)
         if not modules.is_resolved:  # which values are modules' has to be known before any is judged
@@ -292,6 +296,13 @@ class Comparison:
         """The values of a compiled graph that are computed from random numbers."""
         known, random = self._made["compiled"].same, self._given.unpredictable.random
         return graph.computed_from(name for name in graph.known if known.get(name, name) in random)
+
+    def _check_order(self, call: StolenCall, run: Run) -> None:
+        _, given = stolen_tensors(self._held, call.keys["", 0])
+        if self._given.is_foreign and not self._how.lower_precision and len(given) == len(run.graph.outputs):
+            results = [in_pairs(tensor) for tensor in given.values()]
+            if problem := exchanged_output(run.graph.outputs, results, run.outputs):
+                self.exchanged[problem] = None
 
     def _count_results(self, call: StolenCall) -> None:
         noted = self._given.outputs

@@ -7,10 +7,15 @@ outputs in the order of the graph. So the lists themselves are held against thos
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+import torch
+
 from filch.export import Program
 from filch.export.backends import Compiled, Stage
 
-UNKNOWN = "the file does not say which inputs and outputs the model has: their number and order were not judged"
+from ._metrics import compare_tensors
+from ._nearest import Nearest
+
+UNKNOWN = "the file does not say which inputs and outputs the model has: outputs were judged by their numbers"
 
 
 def interface_problems(program: Program, made: Mapping[Stage, Compiled]) -> tuple[str, ...]:
@@ -40,6 +45,35 @@ def interface_problems(program: Program, made: Mapping[Stage, Compiled]) -> tupl
         if graph.known.issuperset(outputs):  # elsewhere a backend has names of its own, which tell nothing
             found += _problems(f"the {stage} graph", "output", outputs, graph.outputs, {})
     return tuple(found)
+
+
+def exchanged_output(names: Sequence[str], results: Sequence[torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> str:
+    """What is wrong with the order of outputs, as far as their numbers tell: a file without notes has no other.
+
+    Args:
+        names: of the graph's outputs, in order.
+        results: what the model gave, as many and in order.
+        outputs: what the graph gave, by name.
+
+    Returns:
+        a sentence about the first output that is another result than the one at its place; or `""`.
+    """
+    near: dict[object, Nearest] = {}
+    for place, name in enumerate(names):
+        actual = outputs.get(name)
+        if actual is None or compare_tensors(results[place], actual).close:
+            continue
+        kind = _kind(actual)
+        if kind not in near:
+            alike = {str(number): one for number, one in enumerate(results) if _kind(one) == kind}
+            near[kind] = Nearest(alike)
+        if (other := near[kind].find(actual)) is not None:
+            return f"the program gives the model's result {other} as output {place}, {name!r}"
+    return ""
+
+
+def _kind(tensor: torch.Tensor) -> object:
+    return tensor.dtype, tensor.shape, tensor.layout
 
 
 def _results(program: Program) -> Mapping[str, str]:

@@ -172,7 +172,7 @@ def test_what_a_file_does_not_say_is_not_judged(saved) -> None:
     report = compare(capture, Program(foreign))
 
     assert report.interface == ()
-    assert any("their number and order were not judged" in note for note in report.notes)
+    assert any("outputs were judged by their numbers" in note for note in report.notes)
 
 
 def test_a_file_without_a_list_of_outputs_is_judged_by_its_module_calls(saved) -> None:
@@ -244,3 +244,35 @@ def test_the_command_line_and_the_fixture_say_it(saved, tmp_path: Path, capsys: 
     with pytest.raises(AssertionError, match="lists its outputs in another order than the model"):
         Checks(place).check(model, (x, x.clone()), program=path)
     assert "in another order" in said["first_divergence"]
+
+
+@pytest.mark.parametrize("order", [(1, 0), (1, 1), (0, 1)])
+def test_the_outputs_of_a_foreign_file_are_judged_by_position(tmp_path: Path, order: tuple[int, int]) -> None:
+    """Their numbers say which result each is; a value that is off by more than rounding is none of them."""
+    model, x, y = Pair(), torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    capture = captured(model, x, y)
+    proto = ir.to_proto(export(model, (x, y)).model)
+    del proto.metadata_props[:]
+    outputs = [ModelProto.FromString(proto.SerializeToString()).graph.output[place] for place in order]
+    if order == (1, 1):  # under a name of its own
+        proto.graph.node.append(helper.make_node("Identity", [outputs[0].name], ["again"]))
+        outputs[0].name = "again"
+    del proto.graph.output[:]
+    proto.graph.output.extend(outputs)
+    onnx.save(proto, tmp_path / "foreign.onnx")
+    report = compare(capture, tmp_path / "foreign.onnx")
+    assert report.close == (order == (0, 1))
+    problems = [] if report.close else [f"the program gives the model's result 1 as output 0, {outputs[0].name!r}"]
+    assert list(report.interface) == problems
+
+
+def test_an_output_that_is_wrong_is_no_other_result(tmp_path: Path) -> None:
+    model, x, y = Pair(), torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    capture = captured(model, x, y)
+    proto = ir.to_proto(export(model, (x, y)).model)
+    del proto.metadata_props[:]
+    next(node for node in proto.graph.node if node.op_type == "Mul").op_type = "Sub"
+    onnx.save(proto, tmp_path / "foreign.onnx")
+    report = compare(capture, tmp_path / "foreign.onnx")
+    assert not report.close
+    assert not report.interface
