@@ -12,7 +12,7 @@ CASES ?= 20000
 ALONE := tests/steal/test_fuzz.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint fix coverage bench clean
+.PHONY: help demo test fuzz lint fix docs coverage bench clean
 
 help: ## say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,10 @@ lint: $(VENV)/.installed-lint ## check style, types and who imports whom
 fix: $(VENV)/.installed-lint ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.installed-docs ## build the documentation into build/docs; any warning is an error
+	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees docs build/docs
+	@echo build/docs/index.html
 
 coverage: $(VENV)/.installed-test ## run the tests and say which lines they never ran
 	$(BIN)/coverage run -m pytest $(ARGS)
@@ -64,3 +68,7 @@ $(VENV)/.installed-test: $(PINS) | $(VENV)/.made
 $(VENV)/.installed-lint: $(PINS) | $(VENV)/.made
 	$(INSTALL) -e '.[dev,lint]'
 	touch $@ $(VENV)/.installed $(VENV)/.installed-test
+
+$(VENV)/.installed-docs: $(PINS) | $(VENV)/.made
+	$(INSTALL) -e '.[docs]'
+	touch $@ $(VENV)/.installed

@@ -107,7 +107,7 @@ class Row:
 
     @property
     def introduced(self) -> bool:
-        """Whether its own node makes it wrong, or differently from run to run: whether the error is not inherited."""
+        """Whether its own node is wrong or differs from run to run, so that the error is not inherited."""
         return self.local is not None and self.local.verdict in ("wrong", "unstable")
 
     @property
@@ -129,7 +129,7 @@ class Row:
 
     @property
     def unjudged(self) -> tuple[str, ...]:
-        """The names of the nodes before it that could not be judged, if it diverged: the fault may be theirs."""
+        """If the row diverged, the names of the nodes before it that could not be judged and may be at fault."""
         if self.stage != "exported":
             return self.behind
         return tuple(name for name in self.origins if name != self.node)
@@ -279,7 +279,7 @@ class Report:
 
     @cached_property
     def first_divergence(self) -> Row | None:
-        """The first row that is not what it should be: in the exported graph if there is one, in the compiled one else.
+        """The first row that differs, in the exported graph if one differs there, else in the compiled graph.
 
         Every value that it depends on and that could be judged is what it should be. Where each node was run by itself
         (`truth`), it is the first whose own node makes it wrong, if there is one.
@@ -290,7 +290,7 @@ class Report:
 
     @cached_property
     def introduced(self) -> tuple[Row, ...]:
-        """The rows whose own node makes them wrong, or differently from run to run, in order: see `Row.local`."""
+        """The rows, in order, whose own node is wrong or differs from run to run (see `Row.local`)."""
         return tuple(row for row in self.rows if row.introduced)
 
     @cached_property
@@ -323,7 +323,7 @@ class Report:
 
     @cached_property
     def graph(self) -> Graph:
-        """What was compared, with what was found: what views draw.
+        """The graph that was compared, with the findings that views draw.
 
         The compiled graph, if there is one, with the exported one as the graph that it was made of.
         """

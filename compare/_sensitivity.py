@@ -36,7 +36,7 @@ class Sensitivity:
 
     @property
     def cost(self) -> tuple[float, ...]:
-        """What orders nodes, the one that costs most first: overflows, then noise in the outputs, then in its own."""
+        """The sort key, highest cost first, by overflows, then noise in the outputs, then noise in its own value."""
         alone = (math.inf,) if self.alone is None else (float(-self.alone.overflowed), self.alone.snr)
         return (-float(self.alone is not None), *alone, -float(self.local.overflowed), self.local.snr)
 

@@ -68,6 +68,6 @@ class Finding:
 
     @property
     def weight(self) -> tuple[bool, bool, float]:
-        """What the worst of several is the largest by: divergence, then doubt, then error."""
+        """The sort key for the worst of several findings. Divergence counts first, then doubt, then error."""
         error = 0.0 if self.error is None else math.inf if math.isnan(self.error) else self.error
         return self.diverged, not self.judged, error

@@ -58,7 +58,7 @@ class Frame:
 
     @property
     def name(self) -> str:
-        """The last part of the path: what the caller knows it by; a line of a file is known by all of it."""
+        """The last part of the path, or all of it for a line of a file."""
         last = self.path.rpartition(".")[2]
         return self.path if ":" in last else last
 

@@ -80,7 +80,7 @@ class Original:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of the program's operations, in order, but for those that make several values: a list, say.
+        """The names of the program's operations in order, except those that return several values, such as a list.
 
         Most of them are values of the graph.
         """

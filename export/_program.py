@@ -114,7 +114,7 @@ class Program:
 
     @cached_property
     def unpredictable(self) -> Unpredictable:
-        """The values on which no two runs have to agree: by the exported program, if it is there, else by operators.
+        """The values that may differ between runs, found in the exported program if there is one, else by operator.
 
         What draws random numbers in the graph alone is no such value, but a fault of the graph.
         """

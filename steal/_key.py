@@ -24,7 +24,7 @@ class Key(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The key in one word: `decoder.norm_1#0.O`."""
+        """The key in one word, as in `decoder.norm_1#0.O`."""
         return f"{self.name or '(root)'}#{self.iteration}.{self.kind}"
 
     def place(self, path: str) -> str:

@@ -98,7 +98,7 @@ class BisectReport:
 
     @property
     def close(self) -> bool:
-        """Whether there is nothing to blame: no error with everything as it is."""
+        """Whether there is nothing to blame, because nothing is wrong with every step left in."""
         return self.before.passes
 
     @property

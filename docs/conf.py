@@ -1,0 +1,97 @@
+"""Sphinx configuration: `make docs` builds the site into build/docs."""
+
+import inspect
+import re
+from importlib import import_module, metadata
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
+from sphinx.environment import BuildEnvironment
+
+PACKAGES = (
+    "filch.steal",
+    "filch.export",
+    "filch.export.backends",
+    "filch.export.passes",
+    "filch.export.views",
+    "filch.compare",
+)
+# Files outside of docs/ that have a page of their own on the site.
+PAGES = {
+    "CHANGELOG.md": "/changelog.md",
+    "CONTRIBUTING.md": "/contributing.md",
+    "SECURITY.md": "/reporting.md",
+    "benchmarks/RESULTS.md": "/results.md",
+}
+
+project = "Filch"
+copyright = "The Filch authors"  # noqa: A001  Sphinx's name
+release = version = metadata.version("filch")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["stories/*"]
+html_theme = "furo"
+html_title = f"Filch {version}"
+html_copy_source = False
+
+myst_heading_anchors = 4
+default_role = "py:obj"  # `Graph` in a docstring links to the class; what is no public name is shown as code
+
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_member_order = "groupwise"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_use_ivar = True
+
+
+def _public_names() -> dict[str, str]:
+    """Where a class is documented, by where it is defined: the private module that type annotations name."""
+    public = {}
+    for package in PACKAGES:
+        module = import_module(package)
+        for name in module.__all__:
+            found = getattr(module, name)
+            if inspect.isclass(found) or inspect.isroutine(found):
+                public[f"{found.__module__}.{found.__qualname__}"] = f"{package}.{name}"
+    return public
+
+
+PUBLIC = _public_names()
+
+
+def link_to_public(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
+) -> nodes.Element | None:
+    """Resolve a reference to a private module's class where the class is documented."""
+    public = PUBLIC.get(node.get("reftarget", ""))
+    if public is None:
+        return None
+    return env.domains.python_domain.resolve_xref(
+        env, node["refdoc"], app.builder, node["reftype"], public, node, content
+    )
+
+
+def link_to_pages(_app: Sphinx, source: list[str]) -> None:
+    """Point links at files of the repository to their pages on the site."""
+    for file, page in PAGES.items():
+        source[0] = re.sub(rf"\]\((\.\./)*{re.escape(file)}", f"]({page}", source[0])
+
+
+def parsable(*event: Any) -> tuple[str, str | None] | None:
+    """Write defaults that are no Python as `...`: Sphinx links the types of a signature only if it parses."""
+    *_, signature, returns = event
+    return (re.sub(r"<[^<>]+>", "...", signature), returns) if signature else None
+
+
+def setup(app: Sphinx) -> None:
+    """Register the handlers."""
+    app.connect("missing-reference", link_to_public)
+    app.connect("source-read", lambda app, _docname, source: link_to_pages(app, source))
+    app.connect("include-read", lambda app, _path, _docname, source: link_to_pages(app, source))
+    app.connect("autodoc-process-signature", parsable)
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"
