@@ -7,12 +7,16 @@ INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraint
 # What is installed depends on these two alone: the package itself is installed editable.
 PINS := pyproject.toml constraints.txt
 
+# The page of the HTML view is written in JavaScript. Without npm its checks are skipped, except by .ci/run.
+PAGE := $(if $(shell command -v npm),page,no-page)
+
 CASES ?= 20000
 # It takes time with signals, which end the processes that share out the other tests. pytest's 5: ARGS chose no test.
 ALONE := tests/steal/test_fuzz.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint fix docs coverage bench clean
+.PHONY: help demo test fuzz lint fix docs coverage bench clean \
+	test-page lint-page fix-page test-no-page lint-no-page fix-no-page
 
 help: ## say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -20,25 +24,31 @@ help: ## say what there is to make
 demo: $(VENV)/.installed ## steal, export and compare a tiny language model
 	$(BIN)/filch demo
 
-test: $(VENV)/.installed-test ## run the tests; `make test ARGS="-k dump"` some of them
+test: test-$(PAGE) $(VENV)/.installed-test ## run the tests; `make test ARGS="-k dump"` some of them
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --ignore $(ALONE) $(ARGS) || [ $$? = 5 ]
 	$(BIN)/python -m pytest $(ALONE) $(ARGS) || [ $$? = 5 ]
 
 fuzz: $(VENV)/.installed-test ## read 20,000 damaged dumps; `make fuzz CASES=100000` more
 	FILCH_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest tests/steal/test_fuzz.py --log-cli-level=INFO --log-cli-format='%(message)s'
 
-lint: $(VENV)/.installed-lint ## check style, types and who imports whom
+lint: lint-$(PAGE) $(VENV)/.installed-lint ## check style, types and who imports whom
 	@failed=0; for check in "ruff check ." "ruff format --check ." mypy lint-imports; do \
 		echo "$(BIN)/$$check"; $(BIN)/$$check || failed=1; \
 	done; exit $$failed
 
-fix: $(VENV)/.installed-lint ## mend what ruff can mend
+fix: fix-$(PAGE) $(VENV)/.installed-lint ## mend what ruff, eslint and prettier can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.installed-docs ## build the documentation into build/docs; any warning is an error
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees docs build/docs
 	@echo build/docs/index.html
+
+test-page lint-page fix-page: %-page: page/node_modules/.installed
+	cd page && npm run --silent $*
+
+test-no-page lint-no-page fix-no-page:
+	@echo "skipped: the tests and checks of the HTML view's page need node 20.19 or newer and npm"
 
 coverage: $(VENV)/.installed-test ## run the tests and say which lines they never ran
 	$(BIN)/coverage run -m pytest $(ARGS)
@@ -48,7 +58,7 @@ bench: $(VENV)/.installed-test ## measure what the README claims
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
 
 clean: ## remove all that was made here, the environment too
-	rm -rf $(VENV) build dist demo .coverage .*_cache *.egg-info
+	rm -rf $(VENV) page/node_modules build dist demo .coverage .*_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp, as an interrupted `python -m venv` leaves a python without its pip behind.
@@ -72,3 +82,7 @@ $(VENV)/.installed-lint: $(PINS) | $(VENV)/.made
 $(VENV)/.installed-docs: $(PINS) | $(VENV)/.made
 	$(INSTALL) -e '.[docs]'
 	touch $@ $(VENV)/.installed
+
+page/node_modules/.installed: page/package.json page/package-lock.json
+	cd page && npm ci --silent
+	touch $@

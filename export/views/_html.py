@@ -12,12 +12,6 @@ from .._graph import Graph
 from ._page import page_data
 from ._view import Drawing
 
-# `app` is last: it starts what the others define.
-_SCRIPTS = (
-    *("dom", "model", "colour", "ranks", "order", "places", "layers", "boxes", "scene", "drawing", "pane"),
-    *("figures", "panel", "table", "plot", "search", "keys", "top", "tip", "paper", "app"),
-)
-
 
 class HtmlView:
     """See `View`."""
@@ -30,7 +24,7 @@ class HtmlView:
         Names come from models and files that nobody has looked at. The page gets them as JSON and makes text nodes of
         them; what else could run is forbidden by a content security policy that knows our own script by its hash.
         """
-        style, script = _asset("page.css"), _script()
+        style, script = _asset("page.css"), _asset("app.js")  # app.js is built from the modules in page/src
         template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
             _asset("page.html.jinja")
         )
@@ -48,11 +42,6 @@ class HtmlView:
 @cache
 def _asset(name: str) -> str:
     return files(__package__).joinpath("page", name).read_text("utf-8")
-
-
-def _script() -> str:
-    # One scope for all files, and none of their names for others.
-    return "\n".join(['"use strict";', "{", *(_asset(f"{name}.js") for name in _SCRIPTS), "}"])
 
 
 def _hash(text: str) -> str:

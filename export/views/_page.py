@@ -22,7 +22,7 @@ _LONGEST = 4000  # characters of an attribute: nobody reads more, and a table of
 def page_data(graph: Graph) -> str:
     """A graph, the one that it was made of, and the functions that it calls, as JSON.
 
-    An object is a list, its members in the order in which `page/model.js` reads them, without the empty ones at its
+    An object is a list, its members in the order in which `page/src/model.js` reads them, without the empty ones at its
     end; a text is its place in `strings`. NaN, infinities and integers over 2**53, for which JSON or JavaScript have no
     number, are written as text.
     """

@@ -26,7 +26,7 @@ def data(text: str) -> dict:
 
 
 class Reader:
-    """Reads the page's data as `page/model.js` does, back to names and numbers."""
+    """Reads the page's data as `page/src/model.js` does, back to names and numbers."""
 
     def __init__(self, raw: dict) -> None:
         self.raw = raw

@@ -1,5 +1,7 @@
 // What the keys do, and the list of them.
 
+import { h } from "./dom.js";
+
 const KEYS = [
   ["/", "search", (app) => app.search.input.focus()],
   ["f", "fit the graph into its frame", (app) => app.active.fit()],
@@ -28,7 +30,7 @@ const KEYS = [
 ];
 const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", "-": "−", Escape: "Esc" };
 
-function listenToKeys(app) {
+export function listenToKeys(app) {
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, select, textarea, dialog");
     const pressing = event.key === "Enter" && event.target.closest("button, summary, a");
@@ -40,7 +42,7 @@ function listenToKeys(app) {
   });
 }
 
-function helpOn() {
+export function helpOn() {
   const rows = []; // a key without words of its own stands with the one before it
   for (const [key, words] of KEYS) {
     const sign = h("kbd", {}, SIGNS[key] || key);

@@ -1,5 +1,7 @@
 // What a box's colour says, and the legend that says so. A colour is a class; `page.css` gives it its look.
 
+import { short } from "./numbers.js";
+
 const FAMILIES = [
   ["norm", /norm/, "normalise"],
   ["compute", /matmul|gemm|conv(?!ert)|linear|einsum|\bb?mm\b|addmm|attention|lstm|gru|sdpa/, "multiply, convolve"],
@@ -17,10 +19,10 @@ const FAMILIES = [
     "arithmetic",
   ],
 ];
-const STATUSES = ["same", "different", "shape or dtype differs", "no value", "not mapped"];
+export const STATUSES = ["same", "different", "shape or dtype differs", "no value", "not mapped"];
 const families = new Map();
 
-function family(op) {
+export function family(op) {
   if (!families.has(op)) {
     const own = bare(op).slice(0, 80).toLowerCase();
     families.set(op, (FAMILIES.find(([, pattern]) => pattern.test(own)) || ["other"])[0]);
@@ -29,7 +31,7 @@ function family(op) {
 }
 
 /** An operator without its domain. */
-function bare(op) {
+export function bare(op) {
   return op.slice(op.includes("::") ? op.lastIndexOf("::") + 2 : 0);
 }
 
@@ -60,7 +62,7 @@ class Scale {
   }
 }
 
-class Colours {
+export class Colours {
   constructor(data) {
     this.judged = data.findings.length > 0;
     const sized = data.findings.filter((found) => found.error > 0 && Number.isFinite(found.error));

@@ -1,6 +1,11 @@
 // A few words on what is under the mouse.
 
-class Tip {
+import { STATUSES } from "./colour.js";
+import { h, name } from "./dom.js";
+import { typed } from "./model.js";
+import { count, milliseconds, short } from "./numbers.js";
+
+export class Tip {
   constructor() {
     this.element = h("div", { class: "tooltip", role: "tooltip", hidden: true });
   }

@@ -1,8 +1,12 @@
 // Error against depth: where it comes up, and how it grows. One dot for each finding.
 
+import { STATUSES } from "./colour.js";
+import { h, s, soon } from "./dom.js";
+import { count } from "./numbers.js";
+
 const MARGIN = { left: 52, right: 14, top: 10, bottom: 26, lane: 15 };
 
-class Plot {
+export class Plot {
   constructor(app) {
     this.app = app;
     this.axis = h(

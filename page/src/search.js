@@ -1,8 +1,11 @@
 // Finds nodes, values and modules by any part of what they are called.
 
+import { h, name } from "./dom.js";
+import { typed } from "./model.js";
+
 const MOST_FOUND = 100;
 
-class Search {
+export class Search {
   constructor(app) {
     this.app = app;
     this.entries = app.data.graphs.flatMap((graph) => [

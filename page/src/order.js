@@ -1,7 +1,7 @@
 // In which order the spots of each layer stand, so that few lines cross.
 
 /** Sweeps down and up, each layer by the mean place of what its spots are tied to; keeps what crosses least. */
-function order(layers) {
+export function order(layers) {
   const number = () => layers.forEach((layer) => layer.forEach((spot, at) => (spot.at = at)));
   const size = layers.reduce((sum, layer) => sum + layer.length, 0);
   number();
@@ -56,7 +56,7 @@ function crossed(layer) {
 }
 
 /** Lines leave and enter a box side by side, in the order in which they come. */
-function spread(spots) {
+export function spread(spots) {
   for (const spot of spots) {
     for (const [pairs, side, down] of [
       [spot.up, "into", true],

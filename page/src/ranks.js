@@ -2,7 +2,7 @@
 
 const MOST_LANES = 40000; // over it, the longest lines are left out: nobody could follow them
 
-function rank(spots, links) {
+export function rank(spots, links) {
   const readers = spots.map(() => new Set());
   const sources = spots.map(() => new Set());
   const given = spots.map(() => 0);
@@ -33,7 +33,7 @@ function rank(spots, links) {
 }
 
 /** Ties the links' spots, and the lanes that it makes for them, to each other. */
-function connect(spots, links) {
+export function connect(spots, links) {
   const limit = [Infinity, 256, 64, 16, 4].find((most) => lanesOf(spots, links, most) <= MOST_LANES) || 4;
   const lanes = [];
   for (const link of links) {
@@ -72,7 +72,7 @@ function join(link, above, below) {
   link.pairs.push(pair);
 }
 
-function sorted(spots) {
+export function sorted(spots) {
   const layers = [];
   for (const spot of spots) (layers[spot.rank] ||= []).push(spot);
   return Array.from(layers, (layer) => layer || []);

@@ -1,9 +1,14 @@
 // What is written on a box, and how large that makes it.
 
-const FONTS = { op: "600 12.5px", small: "400 11px", tiny: "400 10px" };
+import { bare } from "./colour.js";
+import { textWidth } from "./dom.js";
+import { count, milliseconds, short } from "./numbers.js";
+import { typed } from "./model.js";
+
+export const FONTS = { op: "600 12.5px", small: "400 11px", tiny: "400 10px" };
 
 /** The size of a box, and the lines of text in it. */
-function measured(thing, role, shown = {}) {
+export function measured(thing, role, shown = {}) {
   const lines = textOf(thing, role, shown);
   const width = lines.reduce(
     (most, [text, font]) => Math.max(most, Math.min(220, textWidth(text.slice(0, 60), font))),
@@ -20,7 +25,7 @@ function measured(thing, role, shown = {}) {
 }
 
 /** What stands in a box's corner: how long it takes where colours say so, else its error. */
-function markOf(thing, mode) {
+export function markOf(thing, mode) {
   if (mode === "time") return thing.seconds === null || thing.seconds === undefined ? "" : milliseconds(thing.seconds);
   return thing.worst && thing.worst.error !== null ? short(thing.worst.error) : "";
 }

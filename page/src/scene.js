@@ -2,10 +2,13 @@
 // between them. A container (the whole graph, or an opened group) is laid out by itself, and is one box to the one
 // around it; a line that leaves or enters it goes through a port at its bottom or top.
 
-const HEAD = 32; // of an opened group, above what is in it
+import { measured } from "./boxes.js";
+import { layered } from "./layers.js";
+
+export const HEAD = 32; // of an opened group, above what is in it
 const PAD = 18;
 
-class Scene {
+export class Scene {
   constructor(graph, shown) {
     this.graph = graph;
     this.open = new Set(); // groups
@@ -183,7 +186,7 @@ function makeRoom(edges) {
   const labelled = edges.filter((edge) => edge.label);
   labelled.sort((a, b) => a.label[1] - b.label[1] || a.label[0] - b.label[0]);
   labelled.forEach((edge, at) => {
-    const [x, y] = edge.label;
+    const [, y] = edge.label;
     edge.room = 130;
     for (let next = at + 1; next < labelled.length && labelled[next].label[1] - y < 12; next++) {
       const [left, right] = [edge, labelled[next]].sort((a, b) => a.label[0] - b.label[0]);
@@ -235,7 +238,7 @@ function common(value) {
 }
 
 /** Opens what makes a first look tell something: what stands alone, and then what is small, up to a screen full. */
-function openWell(scene) {
+export function openWell(scene) {
   const boxes = (group) => scene.content.get(group).length;
   let shown = boxes(null);
   let level = scene.content.get(null).filter((thing) => thing.kind === "group");

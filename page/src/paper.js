@@ -1,7 +1,7 @@
 // What the printer gets.
 
 /** Paper gets the graph as it is drawn, fitted onto a page, and then all rows. */
-function listenToPrinter(app) {
+export function listenToPrinter(app) {
   let kept = [];
   addEventListener("beforeprint", () => {
     const panes = [...app.panes.values()].filter((pane) => pane.element.isConnected);

@@ -1,8 +1,13 @@
 // One graph in its frame: moved by hand, wheel, fingers and keys; what is clicked is told to `app`.
 
+import { h, s } from "./dom.js";
+import { count } from "./numbers.js";
+import { Drawing } from "./drawing.js";
+import { HEAD, Scene, openWell } from "./scene.js";
+
 const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 
-class Pane {
+export class Pane {
   constructor(app, graph) {
     Object.assign(this, { app, graph, view: { k: 1, x: 0, y: 0, width: 0, height: 0 }, pointers: new Map() });
     this.svg = s("svg", {
@@ -145,7 +150,9 @@ class Pane {
     if (!box) return;
     const k = Math.max(this.view.k, Math.min(1, this.view.width / (box.w + 40), 0.85));
     const x = this.view.width / 2 - (box.x + box.w / 2) * k;
-    const y = atTop ? this.top - box.y * k : this.view.height / 2 - (box.y + Math.min(box.h, this.view.height / k) / 2) * k;
+    const y = atTop
+      ? this.top - box.y * k
+      : this.view.height / 2 - (box.y + Math.min(box.h, this.view.height / k) / 2) * k;
     this.go({ k, x, y }, animated);
   }
 

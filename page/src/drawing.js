@@ -1,11 +1,16 @@
 // Draws what is in sight of a scene as SVG. Seen from afar, boxes are rectangles alone, all those of one colour one
 // path: thousands of elements would make moving about a slide show.
 
+import { FONTS, markOf } from "./boxes.js";
+import { family } from "./colour.js";
+import { clip, s, textWidth } from "./dom.js";
+import { typed } from "./model.js";
+
 const FAR = 0.4; // under this scale nobody can read a box
 const DETAIL = 0.62; // over this one, small print, too
 const LABELS = 0.8; // and the types on the lines
 
-class Drawing {
+export class Drawing {
   constructor(svg) {
     this.svg = svg;
     this.world = s("g", { class: "world" });
@@ -162,7 +167,11 @@ class Drawing {
     if (this.level === 3 && edge.label && edge.room > 24 && typed(value)) {
       const text = `${value.dtype || "?"} ${value.shape ? value.shape.join("×") || "scalar" : ""}`;
       element.append(
-        s("text", { class: "tiny type", x: edge.label[0] + 5, y: edge.label[1] + 12 }, clip(text, edge.room, FONTS.tiny)),
+        s(
+          "text",
+          { class: "tiny type", x: edge.label[0] + 5, y: edge.label[1] + 12 },
+          clip(text, edge.room, FONTS.tiny),
+        ),
       );
     }
     return element;

@@ -1,6 +1,11 @@
 // All rows: each finding of each value, or each value of a graph that nothing was found of. Only those in sight are
 // elements, so that twenty thousand scroll as smoothly as twenty.
 
+import { STATUSES } from "./colour.js";
+import { h, name, numberCell, soon } from "./dom.js";
+import { count } from "./numbers.js";
+import { typed } from "./model.js";
+
 const ROW = 27; // pixels, as in `page.css`
 const TEXT = {
   value: (row) => row.value.name,
@@ -9,7 +14,7 @@ const TEXT = {
   type: (row) => typed(row.value),
 };
 
-class Table {
+export class Table {
   constructor(app) {
     this.app = app;
     this.rows = rowsOf(app.data);

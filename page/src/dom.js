@@ -1,14 +1,16 @@
 // Elements, text and numbers. All text becomes text nodes and attributes: nothing here is ever read as HTML.
 
+import { exact, short } from "./numbers.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** An HTML element: listeners are `onclick` and the like, all else are attributes; children are nodes or text. */
-function h(tag, attributes, ...children) {
+export function h(tag, attributes, ...children) {
   return furnish(document.createElement(tag), attributes, children);
 }
 
 /** The same, of SVG. */
-function s(tag, attributes, ...children) {
+export function s(tag, attributes, ...children) {
   return furnish(document.createElementNS(SVG, tag), attributes, children);
 }
 
@@ -23,32 +25,12 @@ function furnish(element, attributes, children) {
 }
 
 /** A name from a model: what it does to the direction of text, it does to itself alone. */
-function name(text) {
+export function name(text) {
   return h("bdi", { class: "name" }, text);
 }
 
-/** `1 node`, `2 nodes`. */
-function count(number, noun) {
-  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
-}
-
-/** A number as it reads back: what Python's `float` and `int` make the very same number of. */
-function exact(number) {
-  return Object.is(number, -0) ? "-0.0" : String(number);
-}
-
-/** A number, short, for people. */
-function short(number) {
-  if (number === null || number === undefined) return "";
-  const size = Math.abs(Number(number));
-  if (typeof number === "bigint" || (Number.isInteger(number) && size < 1e7)) return number.toLocaleString("en");
-  if (!Number.isFinite(number)) return Number.isNaN(number) ? "NaN" : number > 0 ? "∞" : "−∞";
-  const text = size >= 1e-3 && size < 1e5 ? String(Number(number.toPrecision(4))) : number.toExponential(2);
-  return text.replace("e+", "e").replace(/\.?0+e/, "e");
-}
-
 /** The same as an element, which keeps all digits. */
-function numberCell(number) {
+export function numberCell(number) {
   if (number === null || number === undefined) return null;
   return h(
     "data",
@@ -57,16 +39,12 @@ function numberCell(number) {
   );
 }
 
-function milliseconds(seconds) {
-  return `${short(seconds * 1e3)} ms`;
-}
-
 const FONT = 'system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
 const pen = document.createElement("canvas").getContext("2d");
 const widths = new Map();
 
 /** How wide a text is, in pixels; `font` is weight and size (`"600 12px"`). */
-function textWidth(text, font) {
+export function textWidth(text, font) {
   const key = font + text;
   if (!widths.has(key)) {
     pen.font = `${font} ${FONT}`;
@@ -76,7 +54,7 @@ function textWidth(text, font) {
 }
 
 /** As much of a text as fits, with an ellipsis for the rest; line breaks and the like are blanks. */
-function clip(text, room, font) {
+export function clip(text, room, font) {
   let letters = Array.from(text.slice(0, 160)).map((letter) => (/[\p{Cc}\p{Zl}\p{Zp}]/u.test(letter) ? " " : letter));
   const all = letters.join("");
   if (text.length <= 160 && textWidth(all, font) <= room) return all;
@@ -90,7 +68,7 @@ function clip(text, room, font) {
 }
 
 /** Calls `act` once with the next picture, however often it was asked for. */
-function soon(act) {
+export function soon(act) {
   let asked = false;
   return () => {
     if (asked) return;

@@ -1,6 +1,12 @@
 // What is known of what is selected.
 
-class Panel {
+import { STATUSES } from "./colour.js";
+import { h, name, numberCell } from "./dom.js";
+import { count, exact, milliseconds } from "./numbers.js";
+import { histogram, statisticsTable } from "./figures.js";
+import { typed } from "./model.js";
+
+export class Panel {
   constructor(app) {
     this.app = app;
     this.body = h("div", { class: "panel-body" });

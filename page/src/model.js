@@ -4,7 +4,7 @@ const ROLES = ["intermediate", "view", "input", "output", "parameter"];
 const JUDGED = ["same", "different", "shape or dtype differs"];
 const DIVERGED = ["different", "shape or dtype differs"];
 
-function numeric(number) {
+export function numeric(number) {
   if (number === undefined || number === null) return null;
   if (typeof number === "number") return number;
   return /^-?\d+$/.test(number) ? BigInt(number) : Number(number);
@@ -24,7 +24,7 @@ function worse(one, other) {
 }
 
 /** All that is in the page: `graphs`, first the one that was drawn, and `remarks`. */
-class Data {
+export class Data {
   constructor(raw) {
     this.strings = raw.strings;
     this.lists = raw.lists;
@@ -215,14 +215,14 @@ function statistics(raw) {
 }
 
 /** `float32[1, 128, 768]`; nothing if neither is known. */
-function typed(value) {
+export function typed(value) {
   if (!value.dtype && !value.shape) return "";
   return `${value.dtype || "?"}[${value.shape ? value.shape.join(", ") : "?"}]`;
 }
 
 /** The values, and the nodes that make them, on the ways from a node to the outputs, as far as they are wrong.
  * A value that nobody could judge hides no way: it is part of one that goes on to a wrong value. */
-function reach(node) {
+export function reach(node) {
   const wrong = (each) => each.worst !== null && each.worst.diverged;
   const blind = (each) => each.worst === null || !each.worst.judged;
   const seen = new Set([node]);

@@ -1,8 +1,10 @@
 // What stands above the graph: its title, the search, the choices and the toggles; and what a report says of all of it.
 
+import { h, name } from "./dom.js";
+
 const MODES = { error: "error", status: "status", operator: "operator", time: "time", module: "module" };
 
-class Top {
+export class Top {
   constructor(app) {
     this.app = app;
     this.toggles = {
@@ -73,7 +75,7 @@ class Top {
 }
 
 /** What a comparison says of all of it; nothing without one. */
-function remarksOf(data) {
+export function remarksOf(data) {
   const [headline, ...others] = data.remarks;
   if (!headline) return [];
   const lines = [h("p", { class: "headline" }, headline), others.map((remark) => h("p", {}, remark))];
@@ -81,7 +83,7 @@ function remarksOf(data) {
 }
 
 /** What the colours of a mode say. */
-function legendOf(colours) {
+export function legendOf(colours) {
   const titles = { error: "Error", status: "Status", operator: "Operators", time: "Time" };
   const entry = ([kind, words]) => {
     const swatch = kind === "words" ? null : h("i", { class: "swatch" });
@@ -91,7 +93,7 @@ function legendOf(colours) {
 }
 
 /** The edge of the drawer that changes its height. */
-function gripOf(drawer) {
+export function gripOf(drawer) {
   const resize = (height) => {
     drawer.style.setProperty("--height", `${Math.max(90, Math.min(innerHeight * 0.8, height))}px`);
   };

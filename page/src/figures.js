@@ -1,9 +1,13 @@
 // Small pictures of numbers: how a tensor and its reference are spread.
 
+import { h, numberCell, s } from "./dom.js";
+import { short } from "./numbers.js";
+import { numeric } from "./model.js";
+
 const BARS = { width: 300, height: 90 };
 
 /** The histograms of both, one upon the other, over the same bins. */
-function histogram([low, high, expected, actual]) {
+export function histogram([low, high, expected, actual]) {
   const most = Math.max(1, ...expected, ...actual);
   const step = BARS.width / expected.length;
   const bars = (counts, kind) => {
@@ -42,7 +46,7 @@ function histogram([low, high, expected, actual]) {
 }
 
 /** The statistics of both, side by side; equal bits are said to be. */
-function statisticsTable(expected, actual) {
+export function statisticsTable(expected, actual) {
   const rows = ["what", "minimum", "maximum", "mean", "std", "nan", "inf"];
   const cell = (of, row) => h("td", {}, !of || of[row] === null ? "–" : row === "what" ? of[row] : numberCell(of[row]));
   const alike = expected && actual && expected.content && expected.content === actual.content;

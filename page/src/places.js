@@ -5,7 +5,7 @@ const BETWEEN = 30; // from one layer to the next, at least
 
 /** Each spot to the median of where its lines come from, as near as its neighbours let it; down and up in turns,
  * and down at last: what reads one value then stands straight below it. */
-function place(layers) {
+export function place(layers) {
   for (const layer of layers) settle(layer, () => [0, 1e-3]);
   const size = layers.reduce((sum, layer) => sum + layer.length, 0);
   sweep(layers, size > 4000 ? 5 : 13);
@@ -78,7 +78,7 @@ function settle(layer, wanted) {
 }
 
 /** The layers below each other, further apart where lines go far to the side; all from 0 on. */
-function stack(layers) {
+export function stack(layers) {
   const spots = layers.flat();
   const left = spots.reduce((least, spot) => Math.min(least, spot.x - spot.w / 2), Infinity);
   const right = spots.reduce((most, spot) => Math.max(most, spot.x + spot.w / 2), -Infinity);
@@ -99,7 +99,7 @@ function stack(layers) {
 }
 
 /** The way of a link: straight past its own layer, in a curve to the next. */
-function lead(link) {
+export function lead(link) {
   const runs = [];
   const ends = [];
   for (const { above, below, out, into } of link.pairs) {

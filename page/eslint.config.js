@@ -1,0 +1,9 @@
+import js from "@eslint/js";
+import globals from "globals";
+
+export default [
+  js.configs.recommended,
+  { linterOptions: { reportUnusedDisableDirectives: "error" } },
+  { files: ["src/**/*.js"], languageOptions: { globals: globals.browser } },
+  { files: ["*.js", "test/**/*.js"], languageOptions: { globals: globals.node } },
+];
