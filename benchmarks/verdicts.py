@@ -21,7 +21,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from filch.compare import Report, Row, compare
-from filch.compare.truth import Truth, Truths, level_of, reduction_length, running_length
+from filch.compare.float64 import Truth, Truths, level_of, reduction_length, running_length
 from filch.export import Program, export, lower
 from filch.export.backends import Compiled, Stage, get_backend
 from filch.steal import Capture, FilchError, ModuleInfo, argument_tensors, steal_forward

@@ -7,28 +7,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._bisect import BisectReport, bisect
     from ._blame import blame
-    from ._checks import Checks
     from ._compare import compare
     from ._compiled_graph import compiled_graph
-    from ._demo import tiny_llm
     from ._diff import DiffRow, DumpDiff, diff
-    from ._errors import CompareError
-    from ._explained import Explanation
-    from ._golden import Golden
-    from ._gradients import compare_gradients
-    from ._load_report import load_report
-    from ._metrics import Difference, compare_tensors
     from ._pass_errors import CompareInstrument
-    from ._pass_row import PassRow
-    from ._precision import PrecisionReport, keep_precise
-    from ._report import ModuleRow, Operator, Report, Row
-    from ._sensitivity import Sensitivity
-    from ._tolerance import Tolerance, default_tolerance
-    from ._trial import Goal, Outcome
+    from .bisection import BisectReport, bisect
+    from .common._errors import CompareError
+    from .dynamo._gradients import compare_gradients
+    from .float64 import Judgement
+    from .metrics._metrics import Difference, compare_tensors
+    from .metrics._tolerance import Tolerance, default_tolerance
+    from .models._demo import tiny_llm
+    from .precision._precision import PrecisionReport, keep_precise
+    from .precision._sensitivity import Sensitivity
+    from .precision._trial import Goal, Outcome
     from .repro import Repro, write_repro
-    from .truth import Judgement
+    from .results._explanation import Explanation
+    from .results._load_report import load_report
+    from .results._pass_row import PassRow
+    from .results._report import ModuleRow, Operator, Report, Row
+    from .testing._checks import Checks
+    from .testing._golden import Golden
 
 __all__ = [
     "BisectReport",
@@ -67,38 +67,38 @@ __all__ = [
 ]
 
 _PLACES = {
-    "BisectReport": "_bisect",
-    "Checks": "_checks",
-    "CompareError": "_errors",
+    "BisectReport": "bisection",
+    "Checks": "testing._checks",
+    "CompareError": "common._errors",
     "CompareInstrument": "_pass_errors",
     "DiffRow": "_diff",
-    "Difference": "_metrics",
+    "Difference": "metrics._metrics",
     "DumpDiff": "_diff",
-    "Explanation": "_explained",
-    "Golden": "_golden",
-    "Goal": "_trial",
-    "Judgement": "truth",
-    "ModuleRow": "_report",
-    "Operator": "_report",
-    "Outcome": "_trial",
-    "PassRow": "_pass_row",
-    "PrecisionReport": "_precision",
-    "Report": "_report",
+    "Explanation": "results._explanation",
+    "Golden": "testing._golden",
+    "Goal": "precision._trial",
+    "Judgement": "float64",
+    "ModuleRow": "results._report",
+    "Operator": "results._report",
+    "Outcome": "precision._trial",
+    "PassRow": "results._pass_row",
+    "PrecisionReport": "precision._precision",
+    "Report": "results._report",
     "Repro": "repro",
-    "Row": "_report",
-    "Sensitivity": "_sensitivity",
-    "Tolerance": "_tolerance",
-    "bisect": "_bisect",
+    "Row": "results._report",
+    "Sensitivity": "precision._sensitivity",
+    "Tolerance": "metrics._tolerance",
+    "bisect": "bisection",
     "blame": "_blame",
     "compare": "_compare",
-    "compare_gradients": "_gradients",
-    "compare_tensors": "_metrics",
+    "compare_gradients": "dynamo._gradients",
+    "compare_tensors": "metrics._metrics",
     "compiled_graph": "_compiled_graph",
-    "default_tolerance": "_tolerance",
+    "default_tolerance": "metrics._tolerance",
     "diff": "_diff",
-    "keep_precise": "_precision",
-    "load_report": "_load_report",
-    "tiny_llm": "_demo",
+    "keep_precise": "precision._precision",
+    "load_report": "results._load_report",
+    "tiny_llm": "models._demo",
     "write_repro": "repro",
 }
 

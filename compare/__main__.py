@@ -10,7 +10,7 @@ def main() -> None:
     once more at the end: a third of the time of a short command.
     """
     gc.disable()
-    from ._cli import main as run  # noqa: PLC0415  what takes long is to import it
+    from .cli._app import main as run  # noqa: PLC0415  what takes long is to import it
 
     gc.freeze()
     gc.enable()

@@ -10,10 +10,10 @@ from filch.export import Program, as_program
 from filch.export.backends import Backend
 from filch.steal import FilchError, Records
 
-from ._bisect import bisect
-from ._report import Report, Row
-from ._tolerance import Tolerance
+from .bisection import bisect
+from .metrics._tolerance import Tolerance
 from .repro import write_repro
+from .results._report import Report, Row
 
 _SHARE = 4.0  # of an error is what is still called one: a part of it may be inherited
 

@@ -11,14 +11,14 @@ from filch.export import Graph, Program, TimeLimit, as_program, default_limit
 from filch.export.backends import Backend, Stage, get_backend, limit_backend
 from filch.steal import Records, restore
 
-from ._comparison import Comparison, How
-from ._errors import CompareError
-from ._inputs import stolen_calls
-from ._interface import UNKNOWN, interface_problems
-from ._judge import worst_effect
-from ._progress import step
-from ._report import Report
-from ._tolerance import Tolerance, as_pair
+from .common._errors import CompareError
+from .common._progress import step
+from .engine._comparison import Comparison, How
+from .engine._interface import UNKNOWN, interface_problems
+from .engine._judge import worst_effect
+from .metrics._tolerance import Tolerance, as_pair
+from .references._inputs import stolen_calls
+from .results._report import Report
 
 BUFFER = 2**28
 Path = str | os.PathLike[str]

@@ -7,7 +7,7 @@ from filch.export import BackendError, Program, optimize
 from filch.steal import FilchError, Records
 
 from ._compare import Path, compare
-from ._report import Report
+from .results._report import Report
 
 OPTIMIZED = "the program was compared with the exporter's optimisations, as it can't be run without them: "
 

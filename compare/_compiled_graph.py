@@ -8,8 +8,8 @@ from filch.export import Graph, as_program
 from filch.export.backends import Backend
 
 from ._compare import ProgramLike, make_engine, time_limit
-from ._errors import CompareError
-from ._origins import Origins
+from .common._errors import CompareError
+from .provenance._origins import Origins
 
 
 def compiled_graph(

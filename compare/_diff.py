@@ -9,8 +9,8 @@ from typing import Any
 from filch.steal import Key, Records, Skipped, Statistics, describe, left_out, restore, structure, tensors
 from filch.steal.text import named
 
-from ._metrics import Difference, compare_tensors
-from ._tolerance import Tolerance
+from .metrics._metrics import Difference, compare_tensors
+from .metrics._tolerance import Tolerance
 
 _FIRST, _SECOND = "the first dump", "the second dump"
 
@@ -85,19 +85,19 @@ class DumpDiff:
         return f"judged {judged} of {len(self.rows)} values; {len(self.diverged)} differ"
 
     def __str__(self) -> str:
-        from ._rendering import render_diff  # noqa: PLC0415  data does not need what prints it
+        from .results._tables import render_diff  # noqa: PLC0415  data does not need what prints it
 
         return render_diff(self, width=80)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The rows as JSON, also written to `path` if one is given."""
-        from ._formats import diff_to_json  # noqa: PLC0415  as above
+        from .results._formats import diff_to_json  # noqa: PLC0415  as above
 
         return diff_to_json(self, path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """The rows as a page of its own, also written to `path` if one is given."""
-        from ._html import diff_to_html  # noqa: PLC0415  as above
+        from .results._html import diff_to_html  # noqa: PLC0415  as above
 
         return diff_to_html(self, path)
 

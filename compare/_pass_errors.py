@@ -12,11 +12,11 @@ from filch.export.backends import Backend, Stage
 from filch.steal import FilchError, Records, restore
 
 from ._compare import compare, make_engine
-from ._errors import CompareError
-from ._pass_row import PassErrors, PassRow, row_after
-from ._pass_table import render_passes, to_json
-from ._report import Report
-from ._tolerance import Tolerance
+from .common._errors import CompareError
+from .metrics._tolerance import Tolerance
+from .results._pass_row import PassErrors, PassRow, row_after
+from .results._pass_table import render_passes, to_json
+from .results._report import Report
 
 _AS_IT_STANDS: tuple[Stage, ...] = ("exported",)
 _COARSE = re.compile(r"(b?float(16|8|4)|u?int(8|4|2))(?!\d).*")

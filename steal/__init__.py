@@ -7,22 +7,22 @@
 0
 """
 
-from ._arguments import argument_tensors, named_arguments
-from ._describe import describe
-from ._dump import Dump, restore
 from ._errors import DumpError, FilchError, NonFiniteError
 from ._key import Key
-from ._outputs import refuse_link_out, write_output
 from ._records import Call, ModuleInfo, Origin, Record, Records, Totals
-from ._recover import recover
-from ._scratch import Scratch
-from ._statistics import Statistics, statistics
 from ._steal import Capture, is_stealing, steal_append, steal_forward
-from ._string_type import string_type
-from ._structure import Foreign, Skipped, left_out, structure, tensors
-from ._tensors import compact
-from ._untrusted import open_companion, open_untrusted, parse_json, read_untrusted
-from ._watch import NonFinite
+from .dump._dump import Dump, restore
+from .dump._recover import recover
+from .extras._watch import NonFinite
+from .files._outputs import refuse_link_out, write_output
+from .files._scratch import Scratch
+from .files._untrusted import open_companion, open_untrusted, parse_json, read_untrusted
+from .values._arguments import argument_tensors, named_arguments
+from .values._describe import describe
+from .values._statistics import Statistics, statistics
+from .values._string_type import string_type
+from .values._structure import Foreign, Skipped, left_out, structure, tensors
+from .values._tensors import compact
 
 __all__ = [
     "Call",

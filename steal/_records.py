@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from ._describe import describe
 from ._key import Key
-from ._structure import Spec, decode, type_name
+from .values._describe import describe
+from .values._structure import Spec, decode, type_name
 
 
 class Origin(NamedTuple):

@@ -8,21 +8,21 @@ from contextvars import ContextVar
 from typing import Any
 
 from ._errors import DumpError, FilchError
-from ._extra import Extra
-from ._gradients import Gradients
 from ._key import Key
-from ._narrate import Narrator
-from ._operators import Operators
-from ._options import Iterations, options
-from ._parameters import Parameters
-from ._passing import PassingStore
-from ._recorder import Recorder
 from ._records import ModuleInfo, Records, Taken, Totals
-from ._selection import Modules, select
-from ._store import MemoryStore, Store
-from ._unseen import unseen
-from ._watch import NonFinite, Watch
-from ._writer import BUFFER, DumpWriter
+from .capture._extra import Extra
+from .capture._options import Iterations, options
+from .capture._recorder import Recorder
+from .capture._selection import Modules, select
+from .capture._sink import PassingStore
+from .capture._store import MemoryStore, Store
+from .capture._unhookable import unseen
+from .capture._verbose import Narrator
+from .dump._writer import BUFFER, DumpWriter
+from .extras._gradients import Gradients
+from .extras._operators import Operators
+from .extras._parameters import Parameters
+from .extras._watch import NonFinite, Watch
 
 _active: ContextVar[tuple[Recorder, ...]] = ContextVar("filch_active", default=())
 _log = logging.getLogger("filch")

@@ -2,7 +2,7 @@
 
 import sys
 
-from filch.compare._cli import main
+from filch.compare.cli._app import main
 
 
 def run(*arguments: str) -> int:

@@ -18,7 +18,7 @@ from plants import Kinds, Planter, change_attribute, change_epsilon, drop_input,
 
 from filch.export import Program
 from filch.export.backends import Backend, Compiled, get_backend
-from filch.export.backends._onnxruntime import OnnxRuntimeBackend
+from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
 
 ORT_KINDS: Kinds = {
     "epsilon": change_epsilon,

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import filch.steal._format as form
+import filch.steal.dump._format as form
 from filch.steal import steal_forward
 
 PLACES = ("run", "write", "publish")

@@ -13,9 +13,9 @@ import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from filch.export import Program
-from filch.export._from_onnx import graph_from_onnx
 from filch.export.backends import Backend, Switch, Switched, get_backend
-from filch.export.backends._onnxruntime import OnnxRuntimeBackend
+from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
+from filch.export.graph._from_onnx import graph_from_onnx
 
 FACTOR = 1.5
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from filch.export import Finding, Frame, Graph, Node, Value
-from filch.export._from_onnx import graph_from_onnx
+from filch.export.graph._from_onnx import graph_from_onnx
 
 LOADER = Path(__file__).parent / "export" / "netron_loader.mjs"
 MODEL = """<ir_version: 10, opset_import: ["" : 18], producer_name: "test">

@@ -9,8 +9,8 @@ from typing import Any
 from filch.export import Program
 from filch.steal.text import python_literal
 
-from .._errors import CompareError
-from .._tolerance import Tolerance
+from ..common._errors import CompareError
+from ..metrics._tolerance import Tolerance
 
 _SCRIPT = '''\
 """Shows where program.onnx leaves what the model did; needs filch alone, and exits with 1 if something differs."""

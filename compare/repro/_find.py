@@ -8,10 +8,10 @@ from filch.export import Graph, Node, Program, graph_from_fx
 from filch.export.backends import Backend, Script, Scripted, Stage
 from filch.steal import Records
 
-from .._errors import CompareError
-from .._inputs import StolenCall
-from .._limits import Limits
-from .._origins import Origins
+from ..common._errors import CompareError
+from ..metrics._limits import Limits
+from ..provenance._origins import Origins
+from ..references._inputs import StolenCall
 from ._fx_part import TorchParts
 from ._grow import grown
 from ._known import known_values

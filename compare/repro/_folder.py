@@ -19,7 +19,7 @@ from filch.export.backends import Script
 from filch.steal import Scratch, refuse_link_out
 from filch.steal.text import for_markdown
 
-from .._errors import CompareError
+from ..common._errors import CompareError
 from ._case import Case
 from ._code import SHOWS, script_of, write_tensors
 from ._result import Culprit, Size, Truth

@@ -8,10 +8,10 @@ from filch.export import Program
 from filch.export.backends import get_backend
 from filch.steal import Records
 
-from .._inputs import StolenCall
-from .._limits import Limits
-from .._modules import Modules, result_references
-from .._references import References
+from ..engine._modules import Modules, result_references
+from ..metrics._limits import Limits
+from ..references._inputs import StolenCall
+from ..references._references import References
 
 
 def known_values(

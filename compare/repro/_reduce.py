@@ -13,7 +13,7 @@ from onnx_ir.passes import common
 from onnxscript import optimizer
 from torch import fx
 
-from .._delta import needed
+from ..common._delta_debugging import needed
 from ._case import Case
 from ._fx_part import copied
 from ._onnx_part import giving, shaped

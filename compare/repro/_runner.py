@@ -8,9 +8,9 @@ import torch
 from filch.export import BackendError, Program
 from filch.export.backends import Backend, CompilesTorch, get_backend
 
-from .._allowances import adds
-from .._limits import Limits
-from .._metrics import compare_tensors, typical_magnitude
+from ..engine._allowances import adds
+from ..metrics._limits import Limits
+from ..metrics._metrics import compare_tensors, typical_magnitude
 from ._case import Case, Tensors
 from ._result import Culprit, Truth
 

@@ -11,11 +11,11 @@ from filch.export.backends import Backend, Stage
 from filch.steal import Records, restore
 
 from .._compare import make_engine, time_limit
-from .._errors import CompareError
-from .._inputs import StolenCall, stolen_calls
-from .._limits import Limits
-from .._progress import step
-from .._tolerance import Tolerance, tolerance_for
+from ..common._errors import CompareError
+from ..common._progress import step
+from ..metrics._limits import Limits
+from ..metrics._tolerance import Tolerance, tolerance_for
+from ..references._inputs import StolenCall, stolen_calls
 from ._find import find
 from ._folder import Told, write_folder
 from ._onnx_part import shaped

@@ -7,8 +7,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import fx
 
-from .._graph import Graph
-from .._program import Program
+from ..graph._graph import Graph
+from ..program._program import Program
 
 Values = Mapping[str, torch.Tensor]
 Stage = Literal["exported", "compiled"]

@@ -10,10 +10,10 @@ import torch
 from torch.export import ExportedProgram
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .._eager import Replace, run_eager
 from .._errors import BackendError, reason
-from .._hint import hint
-from .._program import Program
+from ..common._suggestions import hint
+from ..evaluation._eager import Replace, run_eager
+from ..program._program import Program
 from ._backend import Compiled, Should, Stage, Values
 from ._forms import kind_of
 from ._tf32 import rounding_of_torch

@@ -11,7 +11,7 @@ from onnx_ir import serde
 from filch.steal import Scratch
 
 from .._errors import BackendError
-from .._onnx_values import check_values
+from ..onnx_files._values import check_values
 from ._backend import Compiled
 
 DATA = "program.data"

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from .._graph import Dim, Graph, Node
+from ..graph._graph import Dim, Graph, Node
 from ._nchwc import CHANNELS_LAST, DOMAIN, WIDENED, Unblocked, held_by
 
 Kind = tuple[torch.dtype, torch.Size]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import torch
 
-from .._arrays import torch_to_array
-from .._cutting import AGAIN, Cutter
-from .._graph import Graph
-from .._program import Program
+from ..common._arrays import torch_to_array
+from ..graph._cutting import AGAIN, Cutter
+from ..graph._graph import Graph
+from ..program._program import Program
 from ._backend import Backend, Compiled, Isolates, Should, Values
 
 _BUFFER = 2**28

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, cast
 
-from .._time_limit import COMPILING, limited, limited_steps
+from ..common._time_limit import COMPILING, limited, limited_steps
 from ._backend import Backend
 
 _RUNS = {"run": "to run the program", "run_in": "to run the program", "profile": "to run the program"}

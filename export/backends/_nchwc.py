@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .._graph import Graph, Node
+from ..graph._graph import Graph, Node
 
 DOMAIN = "com.microsoft.nchwc::"
 _ACTIVATIONS = frozenset({"Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})

@@ -10,9 +10,9 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from onnx_ir import serde
 
-from .._arrays import array_to_torch, torch_to_array
 from .._errors import BackendError
-from .._program import Program
+from ..common._arrays import array_to_torch, torch_to_array
+from ..program._program import Program
 from ._backend import Compiled, Script, Should, Stage, Values
 from ._files import refuse_large_values, with_weights
 from ._forms import kind_of

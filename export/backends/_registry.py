@@ -3,17 +3,17 @@
 from typing import Any, get_args
 
 from .._errors import BackendError
-from .._extensions import Extensions
+from ..common._extensions import Extensions
 from ._backend import Backend, Stage
-from ._text import unknown_option
+from ._option_text import unknown_option
 
 _OWN = {
     "eager": "._eager:eager",
-    "inductor": "._inductor:inductor",
-    "onnxruntime-cpu": "._ort_devices:cpu",
-    "onnxruntime-cuda": "._ort_devices:cuda",
-    "onnxruntime-tensorrt": "._ort_devices:tensorrt",
-    "openvino": "._openvino:OpenVinoBackend",
+    "inductor": ".inductor._backend:inductor",
+    "onnxruntime-cpu": ".onnxruntime._devices:cpu",
+    "onnxruntime-cuda": ".onnxruntime._devices:cuda",
+    "onnxruntime-tensorrt": ".onnxruntime._devices:tensorrt",
+    "openvino": ".openvino._backend:OpenVinoBackend",
     "reference": "._reference:ReferenceBackend",
 }
 _BACKENDS = Extensions("backend", __package__, _OWN, BackendError, extras={"openvino": "filch[openvino]"})

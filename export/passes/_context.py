@@ -6,7 +6,7 @@ from contextvars import ContextVar, Token
 from typing import Any, Self
 
 from .._errors import PassError
-from .._extensions import Extensions
+from ..common._extensions import Extensions
 from ._instrument import CALLBACKS, Instrument
 
 _OWN = {

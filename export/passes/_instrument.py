@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from .._program import Program
+from ..program._program import Program
 
 
 class Instrument(Protocol):

@@ -5,8 +5,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from .._program import Program
 from ..backends import get_backend
+from ..program._program import Program
 
 
 @dataclass(frozen=True)

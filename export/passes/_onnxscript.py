@@ -5,7 +5,7 @@ from onnx_ir.passes import common
 from onnxscript import optimizer, rewriter
 from onnxscript.rewriter import onnx_fusions
 
-from .._quiet import quiet
+from ..common._quiet import quiet
 
 
 class FoldConstantPass(ir.passes.InPlacePass):

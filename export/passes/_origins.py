@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from .._graph import Graph, Node
+from ..graph._graph import Graph, Node
 
 
 def with_origins(graph: Graph, before: Graph) -> Graph:

@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from .._errors import PassError
-from .._program import Program
+from ..program._program import Program
 
 Function = Callable[[Program], "Program | ir.Model | ir.passes.PassResult"]
 

@@ -1,7 +1,7 @@
 """Lower precision, as passes; `lower` knows more of it."""
 
-from .._lower import lower
-from .._program import Program
+from ..lowering._lower import lower
+from ..program._program import Program
 
 
 def float16(program: Program) -> Program:

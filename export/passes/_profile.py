@@ -6,7 +6,7 @@ from pathlib import Path
 from filch.steal import refuse_link_out
 
 from .._errors import PassError, reason
-from .._program import Program
+from ..program._program import Program
 from ._instrument import Instrument
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from onnx_ir.passes import common
 
 from .._errors import PassError
-from .._extensions import Extensions
+from ..common._extensions import Extensions
 from ._pass import Pass, as_pass
 
 _OWN = {

@@ -3,8 +3,8 @@
 import os
 from collections.abc import Sequence
 
-from .._graph import Graph
-from .._program import Program
+from ..graph._graph import Graph
+from ..program._program import Program
 from ..views import Series
 from ._instrument import Instrument
 from ._origins import with_origins

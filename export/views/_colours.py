@@ -2,7 +2,7 @@
 
 import math
 
-from .._finding import Finding
+from ..graph._finding import Finding
 
 # Told apart by who sees no red or no green, and in grey: the worse, the darker.
 CLOSE = "#d6e6f4"

@@ -6,11 +6,11 @@ from typing import Any
 
 from filch.steal.text import for_dot
 
-from .._finding import Finding
-from .._folding import Folding, fold
-from .._graph import Graph, Node
+from ..graph._facts import Facts, cut, worst
+from ..graph._finding import Finding
+from ..graph._folding import Folding, fold
+from ..graph._graph import Graph, Node
 from ._colours import colour, is_dark
-from ._facts import Facts, cut, worst
 from ._view import Drawing
 
 _ROLES = {"input": "#f3b5ad", "output": "#b7dcae", "constant": "#e4e4e4", "operation": "#fbd9a5", "value": "#5d96c9"}

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 
-from .._graph import Graph
+from ..graph._graph import Graph
 from ._dot import dot_text
 from ._view import Drawing
 

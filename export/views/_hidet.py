@@ -6,10 +6,10 @@ from typing import Any, TextIO
 
 from filch.steal.text import visible
 
-from .._folding import fold
-from .._graph import Graph, Node, Value
+from ..graph._facts import Facts
+from ..graph._folding import fold
+from ..graph._graph import Graph, Node, Value
 from ._categories import category
-from ._facts import Facts
 from ._view import Drawing
 
 # The viewer writes the names of values into its page as they are: to be safe they look like HTML, and are none.

@@ -8,7 +8,7 @@ from importlib.resources import files
 from jinja2 import Environment
 from markupsafe import Markup
 
-from .._graph import Graph
+from ..graph._graph import Graph
 from ._page import page_data
 from ._view import Drawing
 

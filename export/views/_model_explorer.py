@@ -9,10 +9,10 @@ import onnx_ir as ir
 from onnx_ir.passes.common import NameFixPass
 
 from .._errors import ViewError
-from .._finding import Finding
-from .._graph import Graph
+from ..graph._facts import Facts, worst
+from ..graph._finding import Finding
+from ..graph._graph import Graph
 from ._colours import colour
-from ._facts import Facts, worst
 from ._view import Drawing
 
 Result = dict[str, Any]

@@ -9,9 +9,9 @@ from typing import Any
 from filch.steal import Statistics
 from filch.steal.text import for_script, shortened
 
-from .._finding import Finding, Histogram
-from .._folding import fold
-from .._graph import Frame, Graph, Node, Value
+from ..graph._finding import Finding, Histogram
+from ..graph._folding import fold
+from ..graph._graph import Frame, Graph, Node, Value
 from ._roles import ROLES, roles
 
 _EXACT = 2**53  # JavaScript's numbers hold all integers up to here

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import ViewError
-from .._graph_like import as_graph
+from ..program._graph_like import as_graph
 from ._registry import get_view, view_names
 
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .._graph_like import as_graph
+from ..program._graph_like import as_graph
 from ._dot import dot_text
 from ._graphviz import picture
 

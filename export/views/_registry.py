@@ -6,8 +6,8 @@ from pathlib import Path
 from filch.steal import write_output
 
 from .._errors import ViewError
-from .._extensions import Extensions
-from .._graph import Graph
+from ..common._extensions import Extensions
+from ..graph._graph import Graph
 from ._view import Drawing, View
 
 _OWN = {
@@ -17,10 +17,10 @@ _OWN = {
     "model-explorer": "._model_explorer:ModelExplorerView",
     "model-explorer-status": "._model_explorer:StatusView",
     "model-explorer-time": "._model_explorer:TimeView",
-    "netron": "._netron:NetronView",
+    "netron": ".netron_files._view:NetronView",
     "png": "._graphviz:PngView",
     "svg": "._graphviz:SvgView",
-    "text": "._text:TextView",
+    "text": "..graph._text:TextView",
     "trace": "._trace:TraceView",
 }
 _VIEWS = Extensions("view", __package__, _OWN, ViewError, extras={})

@@ -1,6 +1,6 @@
 """What a value is to its graph: the five roles that AITemplate's pictures tell apart by colour."""
 
-from .._graph import Graph
+from ..graph._graph import Graph
 
 # Operators whose result is (or may be, as PyTorch has it) their first input's own memory, seen otherwise; in lower
 # case, without domain and overload.

@@ -10,7 +10,7 @@ from filch.steal import write_output
 from filch.steal.text import named
 
 from .._errors import ViewError
-from .._graph import Graph
+from ..graph._graph import Graph
 from ._registry import get_view, save
 
 _log = logging.getLogger("filch")

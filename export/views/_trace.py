@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from .._graph import Frame, Graph, Node, Value
+from ..graph._graph import Frame, Graph, Node, Value
 from ._view import Drawing
 
 Trace = dict[str, dict[int, dict[str, Any]]]

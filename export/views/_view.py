@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from .._graph import Graph
+from ..graph._graph import Graph
 
 
 @dataclass(frozen=True)

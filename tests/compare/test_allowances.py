@@ -11,7 +11,7 @@ from onnx_ir import serde
 from torch import nn
 
 from filch.compare import compare
-from filch.compare._allowances import Allowances
+from filch.compare.engine._allowances import Allowances
 from filch.export import Node, export
 from filch.export.backends import get_backend
 from filch.steal import steal_forward

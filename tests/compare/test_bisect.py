@@ -18,16 +18,16 @@ from optimizer_plants import FaultyOptimizers, faulty
 from torch import nn
 
 from filch.compare import BisectReport, CompareError, bisect
-from filch.compare._bisect._criterion import AgainstModel
-from filch.compare._delta import needed, smallest
-from filch.compare._limits import Limits
+from filch.compare.bisection._criterion import AgainstModel
+from filch.compare.common._delta_debugging import needed, smallest
+from filch.compare.metrics._limits import Limits
 from filch.export import BackendError, Graph, Program, export, fingerprint
 from filch.export.backends import Switch, Switched, get_backend
-from filch.export.backends._inductor_options import InductorOptions
-from filch.export.backends._inductor_switches import switches_of as inductor_switches
-from filch.export.backends._inductor_switches import without as inductor_without
-from filch.export.backends._ort_options import CUDA, OrtOptions
-from filch.export.backends._ort_switches import switches_of, without
+from filch.export.backends.inductor._options import InductorOptions
+from filch.export.backends.inductor._switches import switches_of as inductor_switches
+from filch.export.backends.inductor._switches import without as inductor_without
+from filch.export.backends.onnxruntime._options import CUDA, OrtOptions
+from filch.export.backends.onnxruntime._switches import switches_of, without
 from filch.steal import Capture, steal_forward
 
 Subject = tuple[Capture, Program]

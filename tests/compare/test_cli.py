@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from commands import run
 
-from filch.compare._rendering import abbreviated
+from filch.compare.results._tables import abbreviated
 
 FACTORIES = """
 import torch
@@ -253,7 +253,7 @@ def test_a_crash_is_trouble_and_no_difference(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 1 always means that something differs."""
-    monkeypatch.setattr("filch.compare._cli.diff", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("filch.compare.cli._app.diff", lambda *_, **__: 1 / 0)
 
     assert run("diff", "a", "b") == 2
     assert "ZeroDivisionError" in capsys.readouterr().err

@@ -6,10 +6,10 @@ from torch import nn
 
 from filch.compare import Checks, compare
 from filch.compare._compare_export import OPTIMIZED, compare_runnable
-from filch.compare._matrix import matrix
-from filch.compare._place import Place
-from filch.compare._subject import Subject
-from filch.compare._sweep import sweep
+from filch.compare.batch._matrix import matrix
+from filch.compare.batch._sweep import sweep
+from filch.compare.models._subject import Subject
+from filch.compare.testing._artifacts import Place
 from filch.export import BackendError, Program
 
 FACTORY = """

@@ -9,7 +9,7 @@ from compilers import needs_compiler
 from torch import nn
 
 from filch.compare import Report
-from filch.compare._graph_check import GraphCheck
+from filch.compare.dynamo._graph_check import GraphCheck
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

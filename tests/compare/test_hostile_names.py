@@ -23,11 +23,11 @@ from torch import nn
 
 from filch.compare import Report, Row, compare_tensors, write_repro
 from filch.compare._diff import DiffRow, DumpDiff
-from filch.compare._html import diff_to_html
-from filch.compare._markdown import table
-from filch.compare._plugin import _say
-from filch.compare._report import Fate, ModuleRow, Operator
-from filch.compare.truth import Judgement
+from filch.compare.float64 import Judgement
+from filch.compare.rendering._markdown import table
+from filch.compare.results._html import diff_to_html
+from filch.compare.results._report import Fate, ModuleRow, Operator
+from filch.compare.testing._plugin import _say
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, Key, steal_forward
 from filch.steal.text import for_markdown, named, python_docstring, python_literal, shortened, visible
@@ -267,7 +267,7 @@ def test_onnxruntime_is_imported_without_its_telemetry(tmp_path: Path) -> None:
     """It would write files and start a thread as soon as it is imported."""
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     homes = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(tmp_path))
-    code = "import filch.export.backends._ort_options as o, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    code = "import filch.export.backends.onnxruntime._options as o, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
 
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment | homes, capture_output=True, text=True, check=True

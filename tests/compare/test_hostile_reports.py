@@ -12,8 +12,8 @@ from hostile_reports import FILES, JOURNALS, PATHS, PLACES, REPORTS, SECRET, TAB
 from torch import nn
 
 from filch.compare import CompareError, compare, load_report
-from filch.compare._bisect._journal import Journal
-from filch.compare._expected import read_table
+from filch.compare.bisection._journal import Journal
+from filch.compare.testing._expected_failures import read_table
 from filch.export import export
 from filch.export.passes._profile import ProfileInstrument
 from filch.export.views import plot_legend, save

@@ -15,8 +15,8 @@ from onnx import ModelProto, TensorProto, helper
 from torch import nn
 
 from filch.compare import Report, compare, load_report
-from filch.compare._checks import Checks
-from filch.compare._place import Place
+from filch.compare.testing._artifacts import Place
+from filch.compare.testing._checks import Checks
 from filch.export import Program, export, load_program
 from filch.steal import Capture, steal_forward
 

@@ -13,10 +13,10 @@ from onnx_ir import serde
 from torch import nn
 
 from filch.compare import Report, Tolerance, compare, compare_tensors, default_tolerance
-from filch.compare._cli import app
-from filch.compare._limits import Limits
+from filch.compare.cli._app import app
+from filch.compare.metrics._limits import Limits
 from filch.export import BackendError, Program, export, lower, optimize
-from filch.export._integers import products_saturate
+from filch.export.lowering._integers import products_saturate
 from filch.steal import Capture, steal_forward
 
 

@@ -9,10 +9,10 @@ from fakes import WrongBackend
 from torch import nn
 
 from filch.compare import CompareError
-from filch.compare._cell import Cell, exit_code
-from filch.compare._cli import main
-from filch.compare._resize import resized
-from filch.compare._subject import Subject
+from filch.compare.cli._app import main
+from filch.compare.models._resize import resized
+from filch.compare.models._subject import Subject
+from filch.compare.results._cell import Cell, exit_code
 
 FACTORIES = """
 import torch

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from filch.compare import Tolerance, compare_tensors, default_tolerance
-from filch.compare._metrics import bytes_of, typical_magnitude
+from filch.compare.metrics._metrics import bytes_of, typical_magnitude
 
 
 def test_the_measures_are_what_their_definitions_say() -> None:

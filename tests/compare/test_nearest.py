@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from filch.compare import compare_tensors
-from filch.compare._nearest import Nearest
+from filch.compare.metrics._nearest import Nearest
 
 
 def _nearest_of_all(values: dict[str, torch.Tensor], tensor: torch.Tensor) -> str | None:

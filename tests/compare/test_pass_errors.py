@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from filch.compare import CompareError, CompareInstrument
-from filch.compare._cli import main
+from filch.compare.cli._app import main
 from filch.export import PassError, export, optimize
 from filch.export.backends import get_backend
 from filch.export.passes import PassContext, default_passes, pass_names

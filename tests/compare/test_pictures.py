@@ -14,7 +14,7 @@ from fakes import WrongBackend
 from torch import nn
 
 from filch.compare import CompareError, Report, compare, compiled_graph, load_report, tiny_llm
-from filch.compare._spread import spread_of
+from filch.compare.metrics._spread import spread_of
 from filch.export import Program, export
 from filch.export.views import draw
 from filch.steal import steal_forward

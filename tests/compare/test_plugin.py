@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from filch.compare import Checks, Report, Row, diff
-from filch.compare._place import Place
+from filch.compare.testing._artifacts import Place
 from filch.export import BackendError, export
 from filch.export.backends import _registry
 from filch.steal import steal_forward

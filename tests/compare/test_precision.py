@@ -18,7 +18,7 @@ from filch.compare import (
     compare_tensors,
     keep_precise,
 )
-from filch.compare._cli import app, main
+from filch.compare.cli._app import app, main
 from filch.export import BackendError, ExportError, Program, export, lower, optimize
 from filch.export.backends import get_backend
 from filch.steal import Capture, steal_forward

@@ -11,10 +11,10 @@ from onnx_ir import serde
 from torch import nn
 
 from filch.compare import Report, compare, load_report
-from filch.compare._random import NESTED, distance_of_distributions
+from filch.compare.engine._random import NESTED, distance_of_distributions
 from filch.export import Program, export
 from filch.export.backends import get_backend
-from filch.export.backends._inductor import _drawing_as_eager
+from filch.export.backends.inductor._backend import _drawing_as_eager
 from filch.steal import Capture, steal_forward
 
 Case = tuple[Capture, Program]

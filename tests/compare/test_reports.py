@@ -12,7 +12,7 @@ from fakes import WrongBackend
 from torch import nn
 
 from filch.compare import Report, compare, diff
-from filch.compare._report import Status
+from filch.compare.results._report import Status
 from filch.export import export
 from filch.steal import steal_append, steal_forward
 

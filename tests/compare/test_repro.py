@@ -17,7 +17,7 @@ from filch.compare import CompareError, write_repro
 from filch.compare.repro._fx_part import TorchParts
 from filch.export import Program, export, graph_from_fx
 from filch.export.backends import Compiled, Script, get_backend
-from filch.export.backends._onnxruntime import OnnxRuntimeBackend
+from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
 from filch.steal import steal_forward
 
 APPROXIMATE = {"session_config": "optimization.enable_gelu_approximation=1"}

@@ -14,9 +14,9 @@ from fakes import WrongBackend
 from torch import nn
 
 from filch.compare import compare, compare_tensors, load_report
-from filch.compare.truth import Judgement, Truth, judge
-from filch.compare.truth import same as judge_same
-from filch.compare.truth._judgement import SUSPICIOUS
+from filch.compare.float64 import Judgement, Truth, judge
+from filch.compare.float64 import same as judge_same
+from filch.compare.float64._verdict import SUSPICIOUS
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, steal_forward
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from wrong_answers import CASES, NAN, Case
 
 from filch.compare import Report, compare_tensors
-from filch.compare._judge import Judge
-from filch.compare._limits import Limits
-from filch.compare._pairs import in_pairs
-from filch.compare._references import Known, Reference
-from filch.compare._rounding import Rounding
-from filch.compare._run import Run
-from filch.compare.truth import CallTruth, unit_of
+from filch.compare.common._complex import in_pairs
+from filch.compare.engine._judge import Judge
+from filch.compare.engine._rounding import Rounding
+from filch.compare.engine._run import Run
+from filch.compare.float64 import CallTruth, unit_of
+from filch.compare.metrics._limits import Limits
+from filch.compare.references._references import Known, Reference
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
 

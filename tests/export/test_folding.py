@@ -7,7 +7,7 @@ from torch import nn
 from zoo import ZOO
 
 from filch.export import Graph, Node, Value, export, optimize
-from filch.export._folding import Folding, fold
+from filch.export.graph._folding import Folding, fold
 
 
 def boxes_are_in_order(graph: Graph, folding: Folding) -> bool:

@@ -94,7 +94,7 @@ def test_a_node_reads_what_its_subgraphs_capture() -> None:
             >
         }"""
     )
-    from filch.export._from_onnx import graph_from_onnx
+    from filch.export.graph._from_onnx import graph_from_onnx
 
     graph = graph_from_onnx(model)
 

@@ -11,8 +11,8 @@ from hostile_onnx import DIMENSIONS, LARGE, LOADED, NOTES, OUTSIDE, REFUSED, SEC
 from onnx import TensorProto, helper, numpy_helper
 
 from filch.export import BackendError, ProgramError, load_program, read_graph
-from filch.export._onnx_ranks import check_ranks
 from filch.export.backends import get_backend
+from filch.export.onnx_files._ranks import check_ranks
 from filch.export.views import draw
 
 _MEMORY = 500 * 2**10  # KiB, as `ru_maxrss` counts

@@ -11,7 +11,7 @@ from torch import nn
 from filch.compare import compare
 from filch.export import BackendError, export
 from filch.export.backends import get_backend
-from filch.export.backends._inductor_options import InductorOptions
+from filch.export.backends.inductor._options import InductorOptions
 from filch.steal import steal_forward
 
 pytestmark = needs_compiler

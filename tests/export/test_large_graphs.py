@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from filch.compare._fates import fates_of
-from filch.compare._origins import Origins
+from filch.compare.engine._node_outcomes import fates_of
+from filch.compare.provenance._origins import Origins
 from filch.export import Graph, Node, load_program
 from filch.export.backends import Compiled
 
@@ -99,8 +99,8 @@ print(*(counted(path, Plus if "plus" in path else nn.ReLU) for path in sys.argv[
 
 # Each node is off by itself, so each is asked for what was removed on the way; no value but the last has its name.
 _ORIGINS = """
-from filch.compare._fates import fates_of
-from filch.compare._origins import Origins
+from filch.compare.engine._node_outcomes import fates_of
+from filch.compare.provenance._origins import Origins
 from filch.export import Graph, Node
 from filch.export.backends import Compiled
 

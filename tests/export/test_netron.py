@@ -13,7 +13,7 @@ from hostile import TEXTS, hostile_graph, hostile_model
 from pictures import MODEL, fused_graph, judged_graph, netron_finds
 
 from filch.export import ViewError
-from filch.export._from_onnx import graph_from_onnx
+from filch.export.graph._from_onnx import graph_from_onnx
 from filch.export.views import draw, save
 
 

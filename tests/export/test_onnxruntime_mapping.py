@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from filch.compare import Report, compare
 from filch.export import Program, export, load_program, optimize
-from filch.export._integers import products_saturate
 from filch.export.backends import get_backend
+from filch.export.lowering._integers import products_saturate
 from filch.steal import Capture, steal_forward
 
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from filch.export import BackendError, Program, export
 from filch.export.backends import _ort_options, get_backend
-from filch.export.backends._onnxruntime import OnnxRuntimeBackend
-from filch.export.backends._ort_run import feeds_of, run
-from filch.export.backends._ort_values import to_torch
+from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
+from filch.export.backends.onnxruntime._run import feeds_of, run
+from filch.export.backends.onnxruntime._values import to_torch
 
 CUDA = "CUDAExecutionProvider"
 

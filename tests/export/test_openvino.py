@@ -265,7 +265,7 @@ def test_a_compilation_that_observing_changed_is_left_out_or_told(alone: bool, m
         program_file = str(write(model, path))
         return write(model, path)
 
-    monkeypatch.setattr("filch.export.backends._openvino.write_model", kept)
+    monkeypatch.setattr("filch.export.backends.openvino._backend.write_model", kept)
     monkeypatch.setattr(type(backend), "run", disturbed)
 
     report = compare(capture, program, backend=backend)
@@ -369,7 +369,7 @@ def test_an_operator_that_openvino_does_not_have_is_named() -> None:
 def test_without_openvino_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library is an extra."""
     monkeypatch.setitem(sys.modules, "openvino", None)
-    monkeypatch.delitem(sys.modules, "filch.export.backends._openvino", raising=False)
+    monkeypatch.delitem(sys.modules, "filch.export.backends.openvino._backend", raising=False)
 
     with pytest.raises(BackendError, match=r"backend 'openvino' needs openvino.*pip install 'filch\[openvino\]'"):
         get_backend("openvino")

@@ -16,7 +16,7 @@ from torch import nn
 from zoo import ZOO
 
 from filch.export import Graph, PassError, Program, ViewError, export, lower, optimize
-from filch.export._quiet import quiet
+from filch.export.common._quiet import quiet
 from filch.export.passes import Pass, PassContext, default_passes, get_pass, pass_names
 from filch.export.views import Drawing
 
@@ -60,7 +60,7 @@ def installed(monkeypatch):
         setattr(module, name, thing)
         there.append(EntryPoint(name, f"foreign_passes:{name}", group))
 
-    monkeypatch.setattr("filch.export._extensions.entry_points", found)
+    monkeypatch.setattr("filch.export.common._extensions.entry_points", found)
     return install
 
 

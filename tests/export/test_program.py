@@ -15,7 +15,7 @@ from torch import nn
 from filch.compare import compare, tiny_llm
 from filch.export import ExportError, Program, ProgramError, export, load_program, optimize
 from filch.export.backends import backend_names, get_backend
-from filch.export.backends._text import unknown_option
+from filch.export.backends._option_text import unknown_option
 from filch.steal import Capture, FilchError, steal_forward
 
 
@@ -135,7 +135,7 @@ def test_large_weights_go_to_a_file_beside_the_model(tmp_path: Path) -> None:
 
 def test_weights_beside_the_model_are_read_by_each_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The specification's own evaluator does not look for files: it gets the weights in memory."""
-    monkeypatch.setattr("filch.export._program._LARGE", 0)
+    monkeypatch.setattr("filch.export.program._program._LARGE", 0)
     model, x = nn.Linear(64, 64).eval(), torch.randn(1, 64)
     export(model, (x,)).save(tmp_path / "m.onnx")
     assert (tmp_path / "m.onnx.data").exists()

@@ -15,8 +15,8 @@ from torch import nn
 
 from filch.compare import compare
 from filch.export import ExportError, Original, Program, export, load_program
-from filch.export.stored import Archive, is_run
-from filch.export.stored import load_program as load_stored
+from filch.export.pt2_files import Archive, is_run
+from filch.export.pt2_files import load_program as load_stored
 from filch.steal import steal_forward
 
 SECONDS, MEGABYTES = 10, 500  # of processor time, and of memory

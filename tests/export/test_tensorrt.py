@@ -42,7 +42,7 @@ def test_a_session_that_does_not_get_its_provider_is_refused(
     """ONNX Runtime takes the next one, and only logs it."""
     import onnxruntime as ort
 
-    from filch.export.backends._onnxruntime import OnnxRuntimeBackend
+    from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
 
     class Fallen(ort.InferenceSession):
         def get_providers(self) -> list[str]:

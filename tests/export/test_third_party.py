@@ -103,7 +103,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def found(*, group: str, name: str | None = None) -> list[EntryPoint]:
         return [entry for entry in there if entry.group == group and name in (None, entry.name)]
 
-    monkeypatch.setattr("filch.export._extensions.entry_points", found)
+    monkeypatch.setattr("filch.export.common._extensions.entry_points", found)
     return lambda name, value: there.append(EntryPoint(name, value, "filch.backends"))
 
 

@@ -14,10 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from filch.compare import CompareInstrument, compare, keep_precise
-from filch.compare._cli import main
+from filch.compare.cli._app import main
 from filch.export import BackendError, ExportError, Program, TimeLimit, _time_limit, default_limit, load_program
-from filch.export._time_limit import end_process_if_stuck, limited, limited_steps
 from filch.export.backends import Isolates, Observes, Switches, get_backend, limit_backend
+from filch.export.common._time_limit import end_process_if_stuck, limited, limited_steps
 from filch.steal import restore, steal_forward
 
 

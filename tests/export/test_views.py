@@ -352,7 +352,7 @@ def installed(monkeypatch):
     def found(*, group, name=None):
         return [entry for entry in there if entry.group == group and name in (None, entry.name)]
 
-    monkeypatch.setattr("filch.export._extensions.entry_points", found)
+    monkeypatch.setattr("filch.export.common._extensions.entry_points", found)
     return lambda name, value: there.append(EntryPoint(name, value, "filch.views"))
 
 

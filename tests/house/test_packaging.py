@@ -98,7 +98,7 @@ def test_the_command_is_installed(site, tmp_path):
 def test_the_plugin_is_installed(site):
     """Pytest finds it by its entry point."""
     (ours,) = distributions(name="filch", path=[str(site)])
-    assert ours.entry_points.select(group="pytest11")["filch"].value == "filch.compare._plugin"
+    assert ours.entry_points.select(group="pytest11")["filch"].value == "filch.compare.testing._plugin"
 
 
 def test_the_licence_is_in_the_wheel(site):

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import subprocess
 import sys
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 
@@ -12,12 +13,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(file for room in ("steal", "export", "compare") for file in (ROOT / room).rglob("*.py"))
-PACKAGES = ["filch." + ".".join(file.parent.relative_to(ROOT).parts) for file in FILES if file.name == "__init__.py"]
+FOLDERS = {
+    "filch." + ".".join(file.parent.relative_to(ROOT).parts): ast.parse(file.read_text("utf-8"))
+    for file in FILES
+    if file.name == "__init__.py"
+}
+INTERNAL = [package for package, tree in FOLDERS.items() if len(tree.body) == 1]  # a docstring and nothing else
+PACKAGES = [package for package in FOLDERS if package not in INTERNAL]
+MOST_FILES = 20
 MEMBERS = (property, cached_property, classmethod, staticmethod)
 
 
 def _sub_packages(package):
-    return {other.rpartition(".")[2] for other in PACKAGES if other.rpartition(".")[0] == package}
+    return {other.rpartition(".")[2] for other in FOLDERS if other.rpartition(".")[0] == package}
 
 
 def _undocumented(name, value):
@@ -66,6 +74,20 @@ def test_everything_public_has_a_docstring(package):
     assert [at for name, value in documented.items() for at in _undocumented(name, value)] == []
 
 
+@pytest.mark.parametrize("package", INTERNAL)
+def test_an_internal_folder_says_its_job_in_one_sentence(package):
+    """Its `__init__` is one line, and the code that needs it imports its modules."""
+    assert ast.get_docstring(FOLDERS[package]).count("\n") == 0
+
+
+@pytest.mark.parametrize("room", ["steal", "export", "compare"])
+def test_no_folder_is_flat(room):
+    """A folder that is read at a glance has at most 20 files."""
+    files = [file for file in FILES if file.relative_to(ROOT).parts[0] == room]
+    counted = Counter(str(file.parent.relative_to(ROOT)) for file in files)
+    assert {folder: count for folder, count in counted.items() if count > MOST_FILES} == {}
+
+
 def test_modules_are_private():
     """Code lives in `_x.py`: what is public stands in the `__init__` of a package."""
     assert [str(file.relative_to(ROOT)) for file in FILES if not file.name.startswith("_")] == []
@@ -104,14 +126,15 @@ def test_importing_steal_needs_no_runtime():
 def test_the_plugin_costs_nothing_until_it_is_used():
     """Pytest imports it at each of its starts, in whichever project: it needs nothing that pytest has not."""
     plain = _loaded_by("import pytest")
-    assert _loaded_by("import pytest, filch.compare._plugin") - plain - sys.stdlib_module_names == {"filch"}
+    assert _loaded_by("import pytest, filch.compare.testing._plugin") - plain - sys.stdlib_module_names == {"filch"}
 
 
 def test_a_start_of_pytest_loads_no_torch(tmp_path):
     """The whole way, over the entry point: the plugin is there, torch is not."""
     code = (
         "import sys, pytest; pytest.main(['--collect-only', '-p', 'no:cacheprovider', sys.argv[1]]); "
-        "print('filch.compare._plugin' in sys.modules, 'torch' in sys.modules, 'filch.compare._checks' in sys.modules)"
+        "print(*(name in sys.modules for name in ('filch.compare.testing._plugin', 'torch', "
+        "'filch.compare.testing._checks')))"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "True False False"

@@ -19,7 +19,7 @@ import pytest
 import torch
 from compilers import needs_compiler
 
-from filch.compare._factory import make_subject
+from filch.compare.models._factory import make_subject
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CUT = "…"

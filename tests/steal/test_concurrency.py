@@ -13,7 +13,7 @@ from filch.steal import DumpError, recover, restore, steal_forward
 
 WRITER = """
 import sys, torch
-import filch.steal._format as form
+import filch.steal.dump._format as form
 from filch.steal import steal_forward
 form.INLINE_LIMIT = int(sys.argv[3])
 module = torch.nn.Identity()

@@ -84,7 +84,7 @@ def dump(tmp_path):
 @pytest.fixture
 def data(tmp_path, monkeypatch):
     """A dump whose bytes lie beside it."""
-    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     return _write(tmp_path / "dump.onnx", [torch.arange(64.0), torch.ones(64)])
 
 
@@ -374,7 +374,7 @@ def _point(path, *, nodes=1, **place):
 )
 def test_data_outside_the_folder_is_not_read(tmp_path, monkeypatch, location):
     """Neither by an absolute path nor through other folders."""
-    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     folder = tmp_path / "folder"
     (folder / "folder").mkdir(parents=True)
     for place in (tmp_path, folder, folder / "folder"):
@@ -865,7 +865,7 @@ def test_compressed_bytes_with_damage_are_refused(packed):
 
 def test_a_dump_larger_than_memory_is_opened(tmp_path, monkeypatch):
     """In a process of its own, which then has had that much of the address space."""
-    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     path = _write(tmp_path / "dump.onnx", [torch.arange(64.0), torch.ones(64)])
     with (tmp_path / "dump.onnx.data").open("r+b") as file:
         try:

@@ -12,7 +12,7 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from filch.steal import Foreign, Skipped, describe
-from filch.steal._dtypes import CARRIERS
+from filch.steal.values._dtypes import CARRIERS
 
 NAN, INF = float("nan"), float("inf")
 

@@ -9,9 +9,9 @@ from torch._subclasses import FakeTensorMode
 from torch.masked import MaskedTensor, masked_tensor
 
 from filch.steal import DumpError, Skipped, describe, restore, steal_append, steal_forward, structure, tensors
-from filch.steal._dtypes import CARRIERS, SHELLS, not_storable
-from filch.steal._structure import decode, encode
-from filch.steal._tensors import parts
+from filch.steal.values._dtypes import CARRIERS, SHELLS, not_storable
+from filch.steal.values._structure import decode, encode
+from filch.steal.values._tensors import parts
 
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 QUANTIZED = {"qint8", "qint32", "quint8", "quint4x2", "quint2x4"}

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from filch.steal import describe, restore, steal_forward
-from filch.steal._dtypes import CARRIERS
+from filch.steal.values._dtypes import CARRIERS
 
 LARGE = 2**23 + 1  # float32s just over the 32 MiB that go into one file
 
@@ -25,7 +25,7 @@ LARGE = 2**23 + 1  # float32s just over the 32 MiB that go into one file
 def external(request, monkeypatch):
     """Whether the bytes go beside the model: once as they come, once whatever their size."""
     if request.param:
-        monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+        monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     return request.param
 
 
@@ -146,7 +146,7 @@ def test_a_dump_just_under_the_limit_is_one_file(tmp_path):
 
 def test_writing_to_a_restored_tensor_does_not_reach_the_file(tmp_path, monkeypatch):
     """The file is mapped privately."""
-    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     _dump(tmp_path / "dump.onnx", torch.ones(4))
 
     restore(tmp_path / "dump.onnx")["m", 0, "O"].fill_(5)
@@ -156,7 +156,7 @@ def test_writing_to_a_restored_tensor_does_not_reach_the_file(tmp_path, monkeypa
 
 def test_tensors_beside_the_model_are_aligned(tmp_path, monkeypatch):
     """To 64 bytes, and from a page on to pages; those of length 0 stay in the model, as ONNX Runtime wants them."""
-    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     sizes = (1, 3, 0, 4095, 4096, 5000, 7)
     tensors = [torch.full((size,), index, dtype=torch.uint8) for index, size in enumerate(sizes)]
     _dump(tmp_path / "dump.onnx", tensors)
@@ -187,7 +187,7 @@ def test_dumping_again_replaces_and_does_not_grow(tmp_path, external):
 def test_a_small_dump_removes_the_data_of_the_large_one_that_it_replaces(tmp_path, monkeypatch):
     """Its own data file would be dead weight."""
     with monkeypatch.context() as patch:
-        patch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+        patch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
         _dump(tmp_path / "dump.onnx", torch.ones(4))
     assert _names(tmp_path) == ["dump.onnx", "dump.onnx.data"]
 
@@ -198,7 +198,7 @@ def test_a_small_dump_removes_the_data_of_the_large_one_that_it_replaces(tmp_pat
 
 def test_old_data_that_can_not_be_removed_does_not_spoil_the_new_dump(tmp_path, monkeypatch):
     """It is dead weight and no more."""
-    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     _dump(tmp_path / "dump.onnx", torch.ones(4))
     remove = Path.unlink
 
@@ -282,7 +282,7 @@ KILLED = """
 import os, sys, torch
 from pathlib import Path
 from filch.steal import steal_forward
-import filch.steal._format as form
+import filch.steal.dump._format as form
 form.INLINE_LIMIT = int(sys.argv[2])
 real, left = Path.replace, [int(sys.argv[3])]
 def replace(self, target):
@@ -299,7 +299,7 @@ with steal_forward(("m", module), dump_file=sys.argv[1]):
 
 def test_a_kill_while_a_dump_is_put_in_its_place_leaves_the_former_one(tmp_path, monkeypatch):
     """Between the two files of the new one, the old one is still the dump, and reads as it did."""
-    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     _dump(tmp_path / "dump.onnx", torch.zeros(8))
 
     command = [sys.executable, "-c", KILLED, str(tmp_path / "dump.onnx"), "0", "0"]
@@ -341,7 +341,7 @@ def llama_dump(tmp_path_factory):
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
     ids = torch.randint(0, 100, (2, 12))
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+        patch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
         with steal_forward(model, submodules=True, dump_file=path):
             model(ids)
             model(ids, use_cache=False, output_hidden_states=True)

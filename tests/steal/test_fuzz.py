@@ -271,7 +271,7 @@ def dumps(tmp_path_factory):
     for name, make in MAKERS.items():
         folder = tmp_path_factory.mktemp("dump")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("filch.steal._format.INLINE_LIMIT", 0 if "beside" in name else 2**20)
+            patch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0 if "beside" in name else 2**20)
             make(folder)
         data = folder / "dump.onnx.data"
         assert data.exists() == ("beside" in name)

@@ -449,7 +449,7 @@ def test_a_disk_that_fills_stops_the_run_if_that_was_asked_for(tmp_path):
 @pytest.mark.usefixtures("full_disk")
 def test_a_disk_without_room_for_the_model_drops_records_until_there_is(tmp_path, monkeypatch, limit):
     """The tensors fit, the model around them does not: with the bytes in the model, and with the bytes beside it."""
-    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", limit)
+    monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", limit)
     module = Named()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
@@ -468,7 +468,7 @@ def _no_links(*_, **__):
 @pytest.mark.usefixtures("full_disk")
 def test_where_files_have_one_name_each_a_full_disk_loses_no_more(tmp_path, monkeypatch):
     """The data is renamed, and back again when the model does not fit."""
-    monkeypatch.setattr("filch.steal._format.INLINE_LIMIT", 0)
+    monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     monkeypatch.setattr(os, "link", _no_links)
     module = Named()
 

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from filch.steal import _format, _sharing, recover, steal_forward
-from filch.steal._raw import checksum, copy
+from filch.steal.values._raw import checksum, copy
 
 SIZES = [1, 1000, 2**14, 2**14 + 11, 2**20, 2**20 + 1, 5 * 2**20 + 4099]
 WORD, PIECE = 8, 4096

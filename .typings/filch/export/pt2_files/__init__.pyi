@@ -1,0 +1,1 @@
+from export.pt2_files import *

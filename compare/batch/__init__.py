@@ -1,0 +1,1 @@
+"""Compare many variants: models, dtypes and backends in a matrix, input sizes in a sweep."""

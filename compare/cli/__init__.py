@@ -1,0 +1,1 @@
+"""The `filch` command line."""

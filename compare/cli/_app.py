@@ -1,0 +1,367 @@
+"""The command line: `filch`."""
+
+import json
+import os
+import sys
+import textwrap
+import traceback
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+
+from filch.export import end_process_if_stuck, export, optimize, read_graph
+from filch.export.backends import get_backend
+from filch.steal import Dump, DumpError, FilchError, describe, recover, restore, steal_forward
+from filch.steal.text import for_terminal
+
+from .._blame import blame
+from .._compare import compare
+from .._compare_export import compare_runnable
+from .._diff import diff
+from ..common._progress import progress
+from ..models._demo import tiny_llm
+from ..models._factory import make_subject
+from ..rendering._console import echo
+from ..results._report import Report
+from ..results._tables import render, render_diff
+from ..results._verdict import verdict
+from ._batch import matrix_command, precision_command, sweep_command
+from ._bisect import bisect_command
+from ._options import (
+    FACTORY,
+    BlameOption,
+    Json,
+    LimitOption,
+    LowerPrecision,
+    OptionList,
+    Quiet,
+    Repeats,
+    ToleranceOption,
+    TruthOption,
+    Wide,
+    told_options,
+)
+from ._output import Output, StatisticsOption, check_output, with_statistics, write_reports
+from ._passes import passes_command
+from ._repro import repro_command
+from ._trace import trace_command
+from ._view import view_command
+
+app = typer.Typer(
+    help=(
+        "Steal every intermediate tensor of a PyTorch model, and say which node of its exported or compiled graph gets "
+        "it wrong. Exits with 0 if all is close, 1 if something differs, 2 in trouble."
+    ),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Factory = Annotated[str, typer.Argument(help=FACTORY)]
+Backend = Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")]
+Profile = Annotated[bool, typer.Option("--profile", help="How long each node takes, beside its error.")]
+View = Annotated[str, typer.Option(help="nodes, operators, modules, fates or precision.")]
+
+
+@app.command()
+def demo(folder: Annotated[Path, typer.Option(help="Where the files go.")] = Path("demo")) -> None:
+    """Steal, export and compare a tiny language model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dump, onnx_file = folder / "tiny_llm.dump.onnx", folder / "tiny_llm.onnx"
+    model, args, shapes = tiny_llm(dynamic_shapes=True)
+    with progress("demo"):
+        with steal_forward(model, submodules=True, dump_file=dump):
+            model(*args)
+        export(model, args, dynamic_shapes=shapes).save(onnx_file)
+        report = compare(dump, onnx_file, statistics=True)
+        report.to_json(folder / "report.json")
+        report.to_html(folder / "report.html")
+    typer.echo(render(report))
+    typer.echo("\nwritten:")
+    for path in sorted(folder.iterdir()):
+        echo(f"  {path}")
+    raise typer.Exit(not report.close)
+
+
+@app.command()
+def show(
+    file: Annotated[Path, typer.Argument(help="A dump, or any ONNX program.")],
+    statistics: Annotated[bool, typer.Option(help="Minimum, maximum, mean, NaNs and infs of each tensor.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List what a dump holds, or write a program's graph as text."""
+    dump: Dump | None = None
+    try:
+        dump = restore(file)
+    except DumpError as error:
+        if "but no dump" not in str(error):
+            raise
+    if dump is None:
+        typer.echo(read_graph(file).text(modules=True))
+        return
+    rows: list[dict[str, Any]] = [
+        {
+            "key": list(key),
+            "module": dump.modules[key.name].type_name if key.name in dump.modules else None,
+            "value": describe(value, statistics=statistics),
+            "bytes": dump.nbytes(key),
+        }
+        for key, value in dump.items()
+    ]
+    if as_json:
+        typer.echo(json.dumps({"environment": dump.environment, "records": rows}, indent=1))
+        return
+    for row in rows:
+        echo(f"{tuple(row['key'])} -- {row['value']} -- {decimal(row['bytes'])}")
+    size = decimal(sum(row["bytes"] for row in rows))
+    version, time = (dump.environment.get(name, "?") for name in ("torch", "time"))
+    echo(f"{len(rows)} values, {size}; torch {version}, {time}")
+
+
+@app.command()
+def steal(
+    factory: Factory,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The dump to write.")],
+    include: Annotated[
+        list[str] | None, typer.Option(help="Steal the submodules of these names alone (* and **).")
+    ] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Leave out the submodules of these names.")] = None,
+    storage_limit: Annotated[int | None, typer.Option(help="Leave out tensors of more bytes.")] = None,
+    total_limit: Annotated[int | None, typer.Option(help="Leave out tensors once so many bytes are kept.")] = None,
+    statistics_only: Annotated[
+        bool, typer.Option("--statistics-only", help="Keep no tensor, only what it is like.")
+    ] = False,
+    compress: Annotated[bool, typer.Option("--compress", help="A smaller dump, at the price of time.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print each call.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a model and steal what all its modules take and give."""
+    subject = make_subject(factory)
+    with (
+        progress("stealing", quiet=quiet or verbose),
+        steal_forward(
+            subject.model,
+            submodules=True,
+            include=include,
+            exclude=exclude,
+            storage_limit=storage_limit,
+            total_limit=total_limit,
+            statistics_only=statistics_only,
+            compress=compress,
+            dump_file=output,
+            on_error="raise",
+            verbose=int(verbose and not quiet),
+        ) as capture,
+    ):
+        subject.run()
+    totals = capture.totals
+    sizes = f"{decimal(totals.nbytes)}, {decimal(totals.shared)} more were the same"
+    _say(quiet, f"written: {output}: {totals.records} values, {sizes}")
+
+
+@app.command("recover")
+def recover_command(
+    file: Annotated[Path, typer.Argument(help="The dump that a capture was to write.")],
+    to: Annotated[Path | None, typer.Option(help="Where to put it, in the same folder.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Make a dump of what a capture left that was killed."""
+    dump = recover(file, to)
+    _say(quiet, f"written: {dump.source}: {len(dump)} values")
+
+
+@app.command("export")
+def export_command(
+    factory: Factory,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
+    optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Export a model to ONNX, with its module calls."""
+    with progress("export", quiet=quiet):
+        program = make_subject(factory).export()
+        program = optimize(program) if optimized else program
+        program.save(output)
+    ports = [port for call in program.module_calls.values() for port in call.outputs]
+    counts = {how: sum(port.how == how for port in ports) for how in ("exact", "alias", "constant", "fused", "dead")}
+    told = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
+    files = ", ".join(map(str, (output, *sorted(output.parent.glob(f"{output.name}.*")))))
+    _say(quiet, f"written: {files}; {len(program.module_calls)} module calls, their outputs {told}")
+
+
+@app.command("compare")
+def compare_command(
+    reference: Annotated[Path, typer.Argument(help="A dump of the model.")],
+    program: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    backend: Backend = "onnxruntime-cpu",
+    tolerance: ToleranceOption = None,
+    lower_precision: LowerPrecision = False,
+    option: OptionList = None,
+    profile: Profile = False,
+    truth: TruthOption = False,
+    repeats: Repeats = 1,
+    blamed: BlameOption = None,
+    limit: LimitOption = None,
+    statistics: StatisticsOption = False,
+    output: Output = None,
+    view: View = "nodes",
+    wide: Wide = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare what an ONNX file computes with what the model did."""
+    _known_view(view)
+    check_output(output)
+    with progress("compare", quiet=quiet or as_json):
+        report = compare(
+            reference,
+            program,
+            backend=backend,
+            options=told_options(option),
+            tolerance=tolerance,
+            profile=profile,
+            truth="float64" if truth else None,
+            repeats=repeats,
+            limit=limit,
+            lower_precision=lower_precision,
+            statistics=with_statistics(output, asked=statistics),
+        )
+        report = report if blamed is None else blame(report, reference, program, blamed, limit=limit)
+    if not quiet:
+        typer.echo(report.to_json() if as_json else render(report, view, wide=wide))
+    _write([report], output, quiet=quiet or as_json)
+    raise typer.Exit(not report.close)
+
+
+@app.command("diff")
+def diff_command(
+    expected: Annotated[Path, typer.Argument(help="A dump.")],
+    actual: Annotated[Path, typer.Argument(help="Another one.")],
+    tolerance: ToleranceOption = None,
+    wide: Wide = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare two dumps; no model is needed."""
+    found = diff(expected, actual, tolerance=tolerance)
+    if as_json and not quiet:
+        typer.echo(found.to_json())
+    elif not quiet:
+        typer.echo(render_diff(found, wide=wide))
+    raise typer.Exit(not found.close)
+
+
+@app.command()
+def check(
+    factory: Factory,
+    backend: Annotated[
+        list[str], typer.Option("--backend", "-b", help="What runs the program; give it again for more.")
+    ] = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
+    tolerance: ToleranceOption = None,
+    lower_precision: LowerPrecision = False,
+    optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
+    option: OptionList = None,
+    profile: Profile = False,
+    truth: TruthOption = False,
+    repeats: Repeats = 1,
+    blamed: BlameOption = None,
+    limit: LimitOption = None,
+    statistics: StatisticsOption = False,
+    output: Output = None,
+    view: View = "nodes",
+    wide: Wide = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Steal, export and compare a model, on one backend or several."""
+    _known_view(view)
+    check_output(output)
+    reports: list[Report] = []
+    # What the user's own code prints must not stand among ours.
+    with progress("check", quiet=quiet or as_json), redirect_stdout(sys.stderr):
+        for name in backend:
+            get_backend(name, **told_options(option))  # what is misspelt is said at once
+        subject = make_subject(factory)
+        program = subject.export()
+        program = optimize(program) if optimized else program
+        capture = subject.steal()
+        compared = [
+            compare_runnable(
+                capture,
+                program,
+                backend=name,
+                options=told_options(option),
+                tolerance=tolerance,
+                lower_precision=lower_precision,
+                profile=profile,
+                truth="float64" if truth else None,
+                repeats=repeats,
+                limit=limit,
+                statistics=with_statistics(output, asked=statistics),
+            )
+            for name in backend
+        ]
+        reports = [report for report, _ in compared]
+        if blamed is not None:
+            folders = [blamed / name if len(reports) > 1 else blamed for name in backend]
+            reports = [
+                blame(report, capture, ran, folder, limit=limit)
+                for (report, ran), folder in zip(compared, folders, strict=True)
+            ]
+    if as_json and not quiet:
+        typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
+    elif not quiet:
+        typer.echo("\n\n".join(render(report, view, wide=wide) for report in reports))
+        for report in reports if len(reports) > 1 else ():
+            _say(quiet, "\n" + textwrap.fill(f"{report.backend}: {report.headline()}; {' '.join(verdict(report))}", 80))
+    _write(reports, output, quiet=quiet or as_json)
+    raise typer.Exit(not all(report.close for report in reports))
+
+
+app.command("bisect")(bisect_command)
+app.command("matrix")(matrix_command)
+app.command("sweep")(sweep_command)
+app.command("precision")(precision_command)
+app.command("passes")(passes_command)
+app.command("repro")(repro_command)
+app.command("view")(view_command)
+app.command("trace")(trace_command)
+
+
+def _known_view(view: str) -> None:
+    if view not in ("nodes", "operators", "modules", "fates", "precision"):
+        raise FilchError(f"there is no view {view!r}; there are nodes, operators, modules, fates and precision")
+
+
+def _write(reports: Sequence[Report], output: Path | None, *, quiet: bool) -> None:
+    if output is not None:
+        written = write_reports(reports, output)
+        _say(quiet, f"\nwritten: {', '.join(map(str, written))}")
+
+
+def _say(quiet: bool, text: str) -> None:
+    if not quiet:
+        echo(text)
+
+
+def main() -> None:
+    """Run the command line; trouble of any kind ends with exit code 2, so that 1 always means 'different'."""
+    try:
+        with end_process_if_stuck():
+            app()
+    except FilchError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"filch: {error}", markup=False)
+        sys.exit(2)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        else:
+            sys.stderr.write(for_terminal(f"filch: {error}\n"))
+        sys.exit(2)
+    except Exception:  # noqa: BLE001  a crash must not look like a difference
+        sys.stderr.write(for_terminal(traceback.format_exc()))
+        sys.exit(2)

@@ -1,0 +1,158 @@
+"""The commands that compare more than one thing: `filch matrix`, `filch sweep` and `filch precision`."""
+
+import sys
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from typing import Annotated, cast
+
+import typer
+
+from filch.export import Precision, optimize
+from filch.steal import FilchError, steal_forward
+
+from ..batch._matrix import matrix
+from ..batch._sweep import sweep
+from ..common._errors import CompareError
+from ..common._progress import progress
+from ..models._factory import make_subject
+from ..precision._precision import keep_precise
+from ..precision._precision_table import render_precision
+from ..rendering._console import echo
+from ..results._cell import Cell, exit_code
+from ..results._cell_tables import to_json, to_markdown, to_text
+from ._options import (
+    FACTORY,
+    Json,
+    LimitOption,
+    LowerPrecision,
+    OptionList,
+    Quiet,
+    ToleranceOption,
+    Wide,
+    told_options,
+)
+
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
+
+
+def matrix_command(
+    factories: Annotated[list[str], typer.Argument(help=FACTORY)],
+    backend: Annotated[list[str] | None, typer.Option("--backend", "-b", help="What runs the programs.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="What the models are turned into.")] = None,
+    device: Annotated[list[str] | None, typer.Option(help="Where the models run in eager PyTorch.")] = None,
+    tolerance: ToleranceOption = None,
+    lower_precision: LowerPrecision = False,
+    option: OptionList = None,
+    limit: LimitOption = None,
+    as_json: Json = False,
+    as_markdown: Markdown = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare models in each dtype, on each device and backend; a line each.
+
+    Exits with 1 if one differs, else with 2 if one is missing or could not be compared.
+    """
+    found = matrix(
+        factories,
+        backends=backend or ["onnxruntime-cpu"],
+        dtypes=dtype or [],
+        devices=device or [],
+        tolerance=tolerance,
+        lower_precision=lower_precision,
+        options=told_options(option),
+        limit=limit,
+    )
+    cells = _gathered("matrix", found, quiet=quiet or as_json or as_markdown)
+    _print(cells, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
+    raise typer.Exit(exit_code(cells))
+
+
+def sweep_command(
+    factory: Annotated[str, typer.Argument(help=FACTORY)],
+    dim: Annotated[list[str], typer.Option("--dim", help="Sizes of a dynamic dimension: batch=1,2,7,64.")],
+    backend: Annotated[list[str] | None, typer.Option("--backend", "-b", help="What runs the program.")] = None,
+    tolerance: ToleranceOption = None,
+    lower_precision: LowerPrecision = False,
+    option: OptionList = None,
+    limit: LimitOption = None,
+    as_json: Json = False,
+    as_markdown: Markdown = False,
+    quiet: Quiet = False,
+) -> None:
+    """Export a model once with dynamic shapes, and compare it at each size; a line each.
+
+    Exits with 1 if one differs, else with 2 if one could not be compared.
+    """
+    found = sweep(
+        factory,
+        _sizes(dim),
+        backends=backend or ["onnxruntime-cpu"],
+        options=told_options(option),
+        tolerance=tolerance,
+        lower_precision=lower_precision,
+        limit=limit,
+    )
+    cells = _gathered("sweep", found, quiet=quiet or as_json or as_markdown)
+    _print(cells, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
+    first = next((cell for cell in cells if cell.status == "different"), None)
+    if first is not None and not (quiet or as_json or as_markdown):
+        place = ", ".join(f"{name}={size}" for name, size in first.labels.items())
+        echo(f"\nleaves the floor first at {place}:\n  {first.told}")
+    raise typer.Exit(exit_code(cells))
+
+
+def precision_command(
+    factory: Annotated[str, typer.Argument(help=FACTORY)],
+    to: Annotated[str, typer.Option(help="float16, bfloat16, int8 (weights and activations) or int4 (weights).")],
+    backend: Annotated[str, typer.Option("--backend", "-b", help="What runs the programs.")] = "onnxruntime-cpu",
+    tolerance: ToleranceOption = None,
+    snr: Annotated[float | None, typer.Option(help="Instead: the decibels of SNR that the outputs need.")] = None,
+    limit: LimitOption = None,
+    measure: Annotated[int | None, typer.Option(help="How many nodes to lower alone; 32 if not given.")] = None,
+    wide: Wide = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Lower a model's precision, and find the nodes that have to stay in float32 so that it is good enough."""
+    with progress("precision", quiet=quiet or as_json), redirect_stdout(sys.stderr):
+        subject = make_subject(factory)
+        program = optimize(subject.export())
+        with steal_forward(subject.model) as capture:
+            subject.run()
+        found = keep_precise(
+            capture,
+            program,
+            to=cast("Precision", to),
+            backend=backend,
+            tolerance=tolerance,
+            snr=snr,
+            measure=measure,
+            limit=limit,
+        )
+    if not quiet:
+        typer.echo(found.to_json() if as_json else render_precision(found, wide=wide))
+    raise typer.Exit(not found.close)
+
+
+def _gathered(title: str, found: Iterable[Cell], *, quiet: bool) -> list[Cell]:
+    # What the user's own code prints must not stand among ours.
+    with progress(title, quiet=quiet), redirect_stdout(sys.stderr):
+        return list(found)
+
+
+def _print(cells: list[Cell], *, as_json: bool, as_markdown: bool, quiet: bool) -> None:
+    if as_json and as_markdown:
+        raise FilchError("--json and --markdown are two ways to print one table: give one")
+    if not quiet:
+        typer.echo(to_json(cells) if as_json else to_markdown(cells) if as_markdown else to_text(cells))
+
+
+def _sizes(given: list[str]) -> dict[str, list[int]]:
+    sizes: dict[str, list[int]] = {}
+    for text in given:
+        name, _, numbers = text.partition("=")
+        listed = numbers.split(",")
+        if not name.isidentifier() or name in sizes or not all(number.isdecimal() for number in listed):
+            raise CompareError(f"--dim is a name and its sizes, each name once, like batch=1,2,7,64, not {text!r}")
+        sizes[name] = [int(number) for number in listed]
+    return sizes

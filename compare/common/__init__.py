@@ -1,0 +1,1 @@
+"""Helpers without knowledge of comparisons: errors, progress, delta debugging, typed JSON."""

@@ -1,0 +1,68 @@
+"""The operations of a torch graph as its author wrote them, each with the row that judges it."""
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from ..results._report import Operator, Row
+
+_PLACES = {"torch": torch, "torch.nn.functional": nn.functional}
+
+
+def fx_operators(graph: fx.Graph, rows: Sequence[Row]) -> Iterator[Operator]:
+    """The inputs, the operations and the result of a graph that Dynamo made; its weights are left out.
+
+    Args:
+        graph: its weights are among its placeholders.
+        rows: of the exported graph.
+    """
+    by_value = {row.value: row for row in rows if row.stage == "exported" and row.kind != "output"}
+    leaves = _leaves(graph)
+    nodes = [node for node in graph.nodes if _is_tensor(node)]
+    for index, node in enumerate(nodes):
+        leaf = leaves.get(_call(node))
+        if node.op == "placeholder":
+            if not isinstance(node.meta["example_value"], nn.Parameter) and not _is_held(node):
+                yield Operator("placeholder", "", None, str(node.meta["example_value"].dtype).removeprefix("torch."))
+        elif leaf is None:
+            yield Operator("call_function", function_text(node), by_value.get(node.name))
+        elif index + 1 == len(nodes) or _call(nodes[index + 1]) != _call(node):
+            yield Operator("call_module", repr(leaf), by_value.get(node.name))
+    first = next(iter(graph.output_node().all_input_nodes), None)
+    yield Operator("output", "", by_value.get(first.name) if first is not None else None)
+
+
+def function_text(node: fx.Node) -> str:
+    """What a user would have written: `torch.flatten`, `operator.iadd`, `torch.Tensor.view`."""
+    if node.op == "call_method":
+        return f"torch.Tensor.{node.target}"
+    name = str(getattr(node.target, "__name__", node.target))
+    place = next((place for place, holder in _PLACES.items() if getattr(holder, name, None) is node.target), None)
+    return f"{place or str(getattr(node.target, '__module__', '')).removeprefix('_') or 'torch'}.{name}"
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return node.op != "output" and isinstance(node.meta.get("example_value"), torch.Tensor)
+
+
+def _is_held(node: fx.Node) -> bool:
+    """Whether an input is a weight or a buffer of a module, by the name that Dynamo gives those."""
+    return any(part in str(node.target) for part in ("_parameters_", "_buffers_"))
+
+
+def _call(node: fx.Node) -> str | None:
+    """Which call of which module a node belongs to."""
+    stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or {}
+    return str(list(stack)[-1]) if stack else None
+
+
+def _leaves(graph: fx.Graph) -> dict[str | None, nn.Module]:
+    """The modules without submodules, by their calls: Dynamo notes the identity of each, and nothing else of it."""
+    calls = {call for node in graph.nodes if node.op != "placeholder" and (call := _call(node)) is not None}
+    wanted = {int(identity) for call in calls if (identity := call.partition("@")[0]).isdigit()}
+    found = {id(item): item for item in gc.get_objects() if id(item) in wanted and isinstance(item, nn.Module)}
+    modules = {call: found.get(int(identity)) for call in calls if (identity := call.partition("@")[0]).isdigit()}
+    return {call: module for call, module in modules.items() if module is not None and not list(module.children())}

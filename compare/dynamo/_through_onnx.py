@@ -1,0 +1,78 @@
+"""A torch graph, exported to ONNX and run by one of Filch's backends."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from filch.export import Program, export
+from filch.export.backends import Backend, Compiled
+from filch.steal import ModuleInfo, argument_tensors, steal_forward
+
+from .._compare import compare
+from ..common._errors import CompareError
+from ..metrics._tolerance import Tolerance
+from ..results._report import Report
+
+
+class ThroughOnnx:
+    """Called as the graph is; it is exported when it is first called, for the shapes of that call.
+
+    Args:
+        module: the graph.
+        engine: what runs it.
+        name: what the graph is called.
+    """
+
+    def __init__(self, module: fx.GraphModule, engine: Backend, name: str) -> None:
+        self._whole = _Whole(module)
+        self._engine = engine
+        self._name = name
+        self._inputs: tuple[torch.Tensor, ...] = ()
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run it; no gradients flow through ONNX."""
+        given = self._taken(inputs)
+        paths = argument_tensors(ModuleInfo.of(self._whole).parameters, given, {})
+        feeds = {value: paths[path].cpu() for value, path in self._program.inputs.items()}
+        found = self._engine.run(self._compiled, feeds)
+        return tuple(found[value].to(given[0].device) for value in self._program.graph.outputs)
+
+    def report(self, inputs: Sequence[Any], tolerance: float | Tolerance | None) -> Report:
+        """Hold it against the graph in eager PyTorch (see `compare`)."""
+        given = self._taken(inputs)
+        with torch.no_grad(), steal_forward(self._whole) as capture:
+            self._whole(*given)
+        return replace(compare(capture, self._program, backend=self._engine, tolerance=tolerance), program=self._name)
+
+    def _taken(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        if not all(isinstance(item, torch.Tensor) for item in inputs):
+            raise CompareError(
+                f"{self._name} has sizes among its inputs, which {self._engine.name!r} can't take: "
+                "use torch.compile(…, dynamic=False)"
+            )
+        copied = tuple(item.detach().clone() for item in inputs)  # an operation of the graph may write to them
+        self._inputs = self._inputs or copied
+        return copied
+
+    @cached_property
+    def _program(self) -> Program:
+        return export(self._whole, self._inputs)
+
+    @cached_property
+    def _compiled(self) -> Compiled:
+        return self._engine.compile(self._program, optimize="compiled" in self._engine.stages)
+
+
+class _Whole(nn.Module):
+    """The graph as a module that hooks see the calls of; Dynamo's own is called around them."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__()
+        self._run = module.forward
+
+    def forward(self, *values: torch.Tensor) -> Any:
+        return self._run(*values)

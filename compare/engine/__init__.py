@@ -1,0 +1,1 @@
+"""Run a program and compare each of its values with its reference."""

@@ -1,0 +1,123 @@
+"""What became of each tensor that a stolen module took or gave."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+
+from filch.export import Graph, Port, Program
+from filch.steal import Records
+
+from ..common._complex import in_pairs
+from ..metrics._limits import Limits
+from ..metrics._metrics import compare_tensors
+from ..references._inferred import Inference
+from ..references._inputs import StolenCall
+from ..references._references import Reference, stolen_tensors
+from ..results._report import ModuleRow, Row
+
+
+class Modules:
+    """A row for each tensor of each module call, in the order of the run; measured while the values come.
+
+    Attributes:
+        rows: these.
+        is_resolved: whether it is known which values they are: in a foreign graph, only once its values are there.
+
+    Args:
+        reference: the capture or dump.
+        program: what it is compared with.
+        call: which call of the model.
+        limits: the tolerance of each value.
+
+    What no two runs agree on is not measured.
+    """
+
+    def __init__(self, reference: Records, program: Program, call: StolenCall, limits: Limits) -> None:
+        self._reference = reference
+        self._program = program
+        self._call = call
+        self._limits = limits
+        self.is_resolved = False
+        self.rows: list[ModuleRow] = []
+        if not program.is_foreign:
+            self._resolve(None)
+
+    def infer(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Say what a foreign graph made, by name: which value is a module's is told by that."""
+        self._resolve(Inference(self._program.graph, values))
+
+    def _resolve(self, inference: Inference | None) -> None:
+        entries = list(_entries(self._reference, self._program, self._call, inference))
+        self.is_resolved = True
+        self.rows = [row for row, _ in entries]
+        self._tensors = [tensor for _, tensor in entries]
+        self._waiting: dict[str, list[int]] = {}
+        for index, row in enumerate(self.rows):
+            if row.value is not None:
+                self._waiting.setdefault(row.value, []).append(index)
+        for name in list(self._waiting):
+            held = self._call.inputs.get(name, self._program.constant(name))
+            if held is not None:
+                self(name, held, None, None)
+
+    def __call__(self, name: str, tensor: torch.Tensor, reference: Reference | None, row: Row | None) -> None:
+        """See `Listener`: a difference that was measured already is not measured again."""
+        for index in self._waiting.pop(name, ()) if name not in self._program.unpredictable.all else ():
+            stolen = in_pairs(self._tensors[index])
+            known = row is not None and reference is not None and _same(stolen, reference.tensor)
+            difference = row.difference if known and row is not None else None
+            if difference is None:
+                limit = self._limits.of(name, tensor.dtype)
+                difference = compare_tensors(
+                    stolen, in_pairs(tensor), tolerance=limit, lower_precision=self._limits.lower_precision
+                )
+            self.rows[index] = replace(self.rows[index], difference=difference)
+
+    def references(self) -> dict[str, Reference]:
+        """What the inferred rows say the values of a foreign graph should be."""
+        found: dict[str, Reference] = {}
+        for row, tensor in zip(self.rows, self._tensors, strict=True):
+            if row.how == "inferred" and row.value is not None:
+                found.setdefault(row.value, Reference(tensor, "inferred"))
+        return found
+
+
+def _entries(
+    reference: Records, program: Program, call: StolenCall, inference: Inference | None
+) -> Iterator[tuple[ModuleRow, torch.Tensor]]:
+    for (path, iteration), record in call.keys.items():
+        known = program.module_calls.get((path, iteration))
+        for side, held in zip(("input", "output"), stolen_tensors(reference, record), strict=True):
+            ports = {port.path: port for port in (known.inputs if side == "input" else known.outputs)} if known else {}
+            for place, tensor in held.items():
+                how, value, note = _resolve(ports.get(place), inference, path, iteration, tensor=tensor, side=side)
+                yield ModuleRow(call.index, path, iteration, side, place, how, value, note), tensor
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are one: the same numbers in the same place."""
+    return (a.data_ptr(), a.shape, a.stride(), a.dtype) == (b.data_ptr(), b.shape, b.stride(), b.dtype)
+
+
+def _resolve(
+    port: Port | None, inference: Inference | None, path: str, iteration: int, *, tensor: torch.Tensor, side: str
+) -> tuple[str, str | None, str]:
+    if port is not None:
+        return port.how, port.value, port.note
+    if inference is None:
+        return "not mapped", None, "the exported model did not make this call"
+    found = inference.find(path, iteration, tensor) if side == "output" else None
+    if found is None:
+        return "not mapped", None, "nothing in this file says which value it is, and none has its numbers"
+    return "inferred", found[0], found[1]
+
+
+def result_references(reference: Records, graph: Graph, call: StolenCall) -> dict[str, Reference]:
+    """The model's results as references of the graph's outputs, in order; none if their numbers differ."""
+    _, given = stolen_tensors(reference, call.keys["", 0])
+    if len(given) != len(graph.outputs):
+        return {}
+    return {
+        name: Reference(in_pairs(tensor), "module") for name, tensor in zip(graph.outputs, given.values(), strict=True)
+    }

@@ -1,0 +1,20 @@
+"""The model's own operations, each with the row that judges it."""
+
+from collections.abc import Sequence
+
+from filch.export import Program
+
+from ..references._inputs import StolenCall
+from ..results._report import Operator, Row
+
+
+def operators_of(program: Program, call: StolenCall, rows: Sequence[Row]) -> tuple[Operator, ...]:
+    """The operations of the model in one call, and for each the row of its value among `rows` of the exported graph."""
+    by_value = {row.value: row for row in rows}
+    found = []
+    for item in program.operators:
+        row = by_value.get(item.value) if item.value else None
+        given = call.inputs.get(item.value or "")
+        dtype = row.dtype if row else None if given is None else str(given.dtype).removeprefix("torch.")
+        found.append(Operator(item.kind, item.text, row, dtype or ""))
+    return tuple(found)

@@ -1,0 +1,48 @@
+"""One run of a graph, whose values are judged."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from filch.export import Graph
+from filch.export.backends import Compiled, Stage
+
+from ._lower_precision import Lowered
+
+
+@dataclass(frozen=True)
+class Run:
+    """One observed run of a graph.
+
+    Attributes:
+        call: which call of the model.
+        stage: which of its graphs.
+        made: what ran.
+        inputs: what it was given, by name.
+        outputs: the outputs of the undisturbed run, by name.
+        seconds: how long each node takes, by its name, where that was asked for.
+        lowered: what has the model's values in another precision, where that is allowed.
+        statistics: whether to say what each value and its reference are like.
+        spreads: by name, how far the elements of a value were from themselves in further runs, while it is judged.
+    """
+
+    call: int
+    stage: Stage
+    made: Compiled
+    inputs: Mapping[str, torch.Tensor]
+    outputs: Mapping[str, torch.Tensor]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    lowered: Lowered | None = None
+    statistics: bool = False
+    spreads: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self.made.graph
+
+    def known_as(self, name: str) -> str:
+        """The name that a value has in the exported graph."""
+        lowered = self.lowered.same if self.lowered is not None else {}
+        return self.made.same.get(name, lowered.get(name, name))

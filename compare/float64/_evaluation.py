@@ -1,0 +1,215 @@
+"""What an exported program computes in float64, value by value."""
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from filch.export import ExportError, Node, Original
+
+from ..common._complex import in_pairs
+
+_FLOAT32 = 2.0**-24
+_PATTERN = 65521  # numbers are drawn, a prime: no dimension of a tensor repeats with them
+_WIDE = 3.0**0.5  # a uniform distribution that wide has a root mean square of 1
+Units = Mapping[str, float]
+Given = Callable[[str], torch.Tensor | None]
+
+
+class Float64(Protocol):
+    """What values are in float64.
+
+    Attributes:
+        problem: why one of them can't be had, or `""`.
+    """
+
+    problem: str
+
+    def get(self, name: str) -> torch.Tensor | None:
+        """The value of this name; None if it can't be had."""
+
+    def done(self, name: str) -> None:
+        """Take note that a value will not be asked for again."""
+
+
+class Whole:
+    """The values of one call of a program, each made of what was made before it in float64.
+
+    They are to be asked for in the order of the program, more or less. The torch program is what is run; what an
+    operation's translation has inside is computed from that by the ONNX specification's own evaluator, node by node.
+
+    Args:
+        original: the program.
+        inputs: what it is called with, by name.
+        wanted: the names of the values that will be asked for.
+        units: if everything that is read is to be off by about half a unit in the last place, up or down: that unit,
+            by name.
+        keep: whether all is held, to be asked for once more.
+    """
+
+    def __init__(
+        self,
+        original: Original,
+        inputs: Mapping[str, torch.Tensor],
+        wanted: Collection[str],
+        units: Units | None,
+        *,
+        keep: bool,
+    ) -> None:
+        self.problem = ""
+        self._original, self._inputs, self._units, self._keep = original, inputs, units, keep
+        self._eager_names = frozenset(original.names)
+        nodes = self._inner({*wanted})
+        self._uses = Counter(name for node in nodes for name in {*node.reads})
+        self._uses.update({*wanted})
+        self._inside = {name: node for node in nodes for name in node.outputs if name}
+        self._held: dict[str, torch.Tensor] = {}
+        self._eager: Iterator[tuple[str, torch.Tensor]] = original.raised.walk(
+            inputs, wanted=self._uses.keys() & self._eager_names, read=reading(units)
+        )
+
+    def get(self, name: str) -> torch.Tensor | None:
+        """See `Float64.get`."""
+        if name not in self._held and self._uses[name] > 0:
+            if name in self._eager_names:
+                self._advance(name)
+            elif name in self._inside:
+                self._compute(self._inside[name])
+        return self._held.get(name)
+
+    def done(self, name: str) -> None:
+        """See `Float64.done`."""
+        self._uses[name] -= not self._keep
+        if self._uses[name] <= 0:
+            self._held.pop(name, None)
+
+    def _inner(self, wanted: set[str]) -> list[Node]:
+        """The nodes inside of translations that make what is wanted, in order."""
+        graph = self._original.graph
+        outside = {*self._eager_names, *graph.inputs, *graph.constants}
+        found = []
+        for node in reversed(graph.nodes):
+            if any(name in wanted and name not in outside for name in node.outputs):
+                found.append(node)
+                wanted.update(node.reads)
+        return found[::-1]
+
+    def _advance(self, name: str) -> None:
+        while name not in self._held:
+            try:
+                found = next(self._eager, None)
+            except ExportError as error:
+                self.problem = str(error)
+                found = None
+            if found is None:
+                self._eager = iter(())
+                return
+            if self._uses[found[0]] > 0:
+                self._held[found[0]] = in_pairs(found[1])
+
+    def _compute(self, node: Node) -> None:
+        known = inputs_of(node, self._original, self._inputs, self.get, self._units)
+        made = {} if known is None else self._original.evaluate(node.name, known)
+        self._held |= {name: raised(value) for name, value in made.items() if self._uses[name] > 0}
+        for name in {*node.reads}:
+            self.done(name)
+        for name in node.outputs:  # once, whatever came of it
+            self._inside.pop(name, None)
+
+
+class Alone:
+    """What each value is if those that it is made of are what they should be, in whatever order.
+
+    Args:
+        original: the program.
+        inputs: what it is called with, by name.
+        given: what values should be, by name, in their own types; None has them computed from what goes into them.
+        units: see `Whole`.
+    """
+
+    def __init__(
+        self, original: Original, inputs: Mapping[str, torch.Tensor], given: Given, units: Units | None
+    ) -> None:
+        self.problem = ""
+        self._original, self._inputs, self._given, self._units = original, inputs, given, units
+        self._eager_names = frozenset(original.names)
+
+    def get(self, name: str) -> torch.Tensor | None:
+        """See `Float64.get`."""
+        try:
+            return self._value(name)
+        except ExportError as error:
+            self.problem = str(error)
+            return None
+
+    def done(self, name: str) -> None:
+        """See `Float64.done`: nothing is held."""
+
+    def _value(self, name: str) -> torch.Tensor | None:
+        if name in self._eager_names:
+            made = self._original.raised.node(name, self._inputs, self._given, reading(self._units))
+            return in_pairs(made) if isinstance(made, torch.Tensor) else None
+        node = self._original.graph.producer.get(name)
+        if node is None:
+            return None
+        known = inputs_of(node, self._original, self._inputs, self._read, self._units)
+        made = {} if known is None else self._original.evaluate(node.name, known)
+        return raised(made[name]) if name in made else None
+
+    def _read(self, name: str) -> torch.Tensor | None:
+        given = self._given(name)
+        return self._value(name) if given is None else given
+
+
+def inputs_of(
+    node: Node, original: Original, inputs: Mapping[str, torch.Tensor], get: Given, units: Units | None
+) -> dict[str, torch.Tensor] | None:
+    """What a node of the graph reads, in float64, by name; None if one of them can't be had."""
+    read = reading(units, others=(*node.reads, *node.outputs))
+    found = {}
+    for name in dict.fromkeys(node.reads):
+        value = in_pairs(inputs[name]) if name in inputs else get(name)
+        value = original.constant(name) if value is None else value
+        if value is None:
+            return None
+        found[name] = read(name, raised(value))
+    return found
+
+
+def reading(units: Units | None, others: Collection[str] = ()) -> Callable[[str, Any], Any]:
+    """What is read of a value in float64: it, or it with every number off by about half a unit in the last place.
+
+    Args:
+        units: see `Whole`.
+        others: the names of values one of which says the type of those that are not in `units`.
+    """
+    if units is None:
+        return lambda _, value: value
+    usual = max((units[name] for name in others if name in units), default=_FLOAT32)
+
+    def off(name: str, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
+            return value
+        random = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # whoever reads it reads the same
+        pattern = torch.rand(min(value.numel(), _PATTERN), generator=random, dtype=torch.float64)
+        return _times(value, pattern.mul_(2).sub_(1).mul_(_WIDE * units.get(name, usual)).add_(1.0))
+
+    return off
+
+
+def _times(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
+    """The elements times a pattern, over and over."""
+    made = tensor.clone(memory_format=torch.contiguous_format)
+    flat = made.view(-1)
+    whole = flat.numel() - flat.numel() % max(1, pattern.numel())
+    if whole:
+        flat[:whole].view(-1, pattern.numel()).mul_(pattern)
+        flat[whole:].mul_(pattern[: flat.numel() - whole])
+    return made
+
+
+def raised(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in float64, if it holds no integers."""
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor

@@ -1,0 +1,1 @@
+"""Measure how far two tensors are apart, and what tolerance applies."""

@@ -1,0 +1,1 @@
+"""Models to compare: loading them, calling them, resizing their inputs."""

@@ -1,0 +1,121 @@
+"""Models named on the command line."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from ..common._errors import CompareError
+from ._subject import Subject
+
+_MOST_FUNCTIONS = 5  # in an error message
+
+
+@dataclass(frozen=True)
+class Factory:
+    """A function that makes a model and what it is called with.
+
+    Attributes:
+        name: as it was given.
+        function: returns `(model, args[, kwargs[, dynamic_shapes]])`.
+    """
+
+    name: str
+    function: Callable[..., Any]
+
+    def make(self, **sizes: int) -> Subject:
+        """Call it.
+
+        Raises:
+            CompareError: it raises, or returns something else.
+        """
+        try:
+            made = self.function(**sizes)
+        except (Exception, SystemExit) as error:
+            raise CompareError(f"the factory {self.name!r} raised {type(error).__name__}: {error}") from error
+        return _subject(self.name, made)
+
+
+def find_factory(name: str) -> Factory:
+    """The factory called `package.module:factory` or `path.py:factory`.
+
+    Raises:
+        CompareError: it is not there.
+    """
+    place, colon, attribute = name.rpartition(":")
+    if not colon or not place:
+        raise CompareError(f"a model is named as package.module:factory or path.py:factory, not {name!r}")
+    module = _load(place)
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        own = [known for known, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        close = get_close_matches(attribute, own, n=1)
+        raise CompareError(f"{place!r} has no function {attribute!r}{_meant(close, own)}")
+    return Factory(name, function)
+
+
+def _meant(close: list[str], own: list[str]) -> str:
+    """What may have been meant: the function of nearly this name, or whichever there are."""
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    functions = [name for name in own if not name.startswith("_")]
+    return f"; it has {', '.join(map(repr, functions[:_MOST_FUNCTIONS]))}" if functions else ""
+
+
+def make_subject(name: str) -> Subject:
+    """What the factory of this name makes (see `find_factory`)."""
+    return find_factory(name).make()
+
+
+def _load(place: str) -> ModuleType:
+    try:
+        return _load_file(place) if place.endswith(".py") else _load_module(place)
+    except CompareError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise CompareError(f"can't import {place!r}: {type(error).__name__}: {error}") from error
+
+
+def _load_module(name: str) -> ModuleType:
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    return importlib.import_module(name)
+
+
+def _load_file(place: str) -> ModuleType:
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise CompareError(f"there is no file {place!r}")
+    sys.path.insert(0, str(path.parent))
+    # The path is part of the name, so that a user's export.py is not taken for any other module of that name.
+    spec = importlib.util.spec_from_file_location(f"filch_factory_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise CompareError(f"{place!r} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickles look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _subject(name: str, made: Any) -> Subject:
+    if isinstance(made, nn.Module) or not isinstance(made, tuple | list) or not 2 <= len(made) <= 4:
+        raise CompareError(
+            f"the factory {name!r} has to return (model, args[, kwargs[, dynamic_shapes]]), not {type(made).__name__}"
+        )
+    model, args, *rest = made
+    kwargs = rest[0] if rest and rest[0] is not None else {}
+    if not isinstance(model, nn.Module):
+        raise CompareError(f"the factory {name!r} has to return a torch.nn.Module first, not {type(model).__name__}")
+    if not isinstance(kwargs, Mapping):
+        raise CompareError(
+            f"the third of what the factory {name!r} returns has to be the keyword arguments, "
+            f"not {type(kwargs).__name__}"
+        )
+    return Subject.of(model, args, kwargs, rest[1] if len(rest) > 1 else None)

@@ -1,0 +1,88 @@
+"""Inputs of other sizes, made like those that are there."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..common._errors import CompareError
+from ._subject import Subject
+
+_SEED = 0
+
+
+def dimension_names(shapes: Any) -> list[str]:
+    """The names of the dimensions in dynamic shapes, as `torch.export.export` takes these, in order."""
+    return list(dict.fromkeys(_names(shapes)))
+
+
+def _names(shapes: Any) -> Iterator[str]:
+    if isinstance(shapes, Mapping | list | tuple):
+        for inner in shapes.values() if isinstance(shapes, Mapping) else shapes:
+            yield from _names(inner)
+    elif (name := _name(shapes)) is not None:
+        yield name
+
+
+def _name(dimension: Any) -> str | None:
+    """The name of a `torch.export.Dim`, or a name itself; `Dim.AUTO`, a number and None have none."""
+    name = dimension if isinstance(dimension, str) else getattr(dimension, "__name__", None)
+    return name if isinstance(name, str) else None
+
+
+def resized(subject: Subject, sizes: Mapping[str, int]) -> Subject:
+    """The same model with inputs of other sizes: random ones in the range of those that are there.
+
+    Integers are drawn from the least to the largest of the example, so that a mask of ones stays one; floating-point
+    numbers have its mean and deviation, booleans its share of True. The same sizes give the same numbers.
+
+    Args:
+        subject: with dynamic shapes that name their dimensions.
+        sizes: by name; dimensions without one stay as they are.
+
+    Raises:
+        CompareError: an argument is nested in a way that can't be followed.
+    """
+    generator = torch.Generator().manual_seed(_SEED)
+    signature = inspect.signature(subject.model.forward)
+    bound = signature.bind(*subject.args, **subject.kwargs)
+    shapes = subject.dynamic_shapes
+    if not isinstance(shapes, Mapping):
+        shapes = dict(zip(bound.arguments, shapes, strict=False))
+    for name, value in bound.arguments.items():
+        found = shapes.get(name)
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD and found is None:
+            found = shapes  # torch names what goes into **kwargs beside the others
+        bound.arguments[name] = _remade(value, found, sizes, generator)
+    return replace(subject, args=bound.args, kwargs=bound.kwargs)
+
+
+def _remade(value: Any, shapes: Any, sizes: Mapping[str, int], generator: torch.Generator) -> Any:
+    if not shapes or not dimension_names(shapes):
+        return value
+    if isinstance(value, torch.Tensor):
+        dims = dict(shapes) if isinstance(shapes, Mapping) else dict(enumerate(shapes))
+        shape = [sizes.get(_name(dims.get(index)) or "", length) for index, length in enumerate(value.shape)]
+        return _like(value, shape, generator)
+    if isinstance(value, dict):
+        return {key: _remade(item, shapes.get(key), sizes, generator) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_remade(*pair, sizes, generator) for pair in zip(value, shapes, strict=True))
+    kind = type(value).__name__
+    raise CompareError(f"can't make a {kind} of other sizes: let the factory take {', '.join(sizes)} as arguments")
+
+
+def _like(example: torch.Tensor, shape: list[int], generator: torch.Generator) -> torch.Tensor:
+    if list(example.shape) == shape or not example.numel():
+        return example.new_zeros(shape) if not example.numel() else example
+    if example.is_floating_point() or example.is_complex():
+        wide = example.detach().cpu().to(torch.complex128 if example.is_complex() else torch.float64)
+        drawn = torch.randn(shape, generator=generator, dtype=wide.dtype)
+        made = drawn * wide.std(correction=0) + wide.mean()
+    elif example.dtype == torch.bool:
+        made = torch.rand(shape, generator=generator) < example.double().mean().item()
+    else:
+        made = torch.randint(int(example.min()), int(example.max()) + 1, shape, generator=generator)
+    return made.to(device=example.device, dtype=example.dtype)

@@ -1,0 +1,1 @@
+"""Map compiled nodes to the exported nodes that they compute."""

@@ -1,0 +1,1 @@
+"""Find the value that each graph value should have."""

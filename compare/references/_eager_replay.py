@@ -1,0 +1,102 @@
+"""What the exported program computes for one call, value by value."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+import torch
+
+from filch.export import Original
+
+from ..common._complex import in_pairs
+from ._decomposition_replay import Derivation, Group
+
+Found = tuple[torch.Tensor, str]
+
+
+class Computed:
+    """The values of an exported program in eager PyTorch, and of its operations' translations, as they are asked for.
+
+    They are to be asked for in the order of the program, more or less: what was passed is held until it is done with,
+    or for as long as all of it fits the buffer.
+
+    Args:
+        original: the exported program.
+        derivation: what computes the values inside of translations.
+        inputs: what the program is fed, by name.
+        stolen: values that the model's modules took and gave, by name: they are not computed again.
+        wanted: the names of the values that may be asked for.
+        buffer: bytes that may be held.
+    """
+
+    def __init__(  # noqa: PLR0917  made in one place
+        self,
+        original: Original,
+        derivation: Derivation,
+        inputs: Mapping[str, torch.Tensor],
+        stolen: Mapping[str, torch.Tensor],
+        wanted: Collection[str],
+        buffer: int,
+    ) -> None:
+        self._places = {name: place for place, name in enumerate(original.names)}
+        self._derivation = derivation
+        self._pending = {group for name in wanted if (group := derivation.group_of(name)) is not None}
+        self._uses = Counter(need for group in self._pending for need in group.needs)
+        self._eager = original.walk(inputs, known=stolen, wanted={*wanted, *self._uses})
+        self._passed = -1
+        self._inputs = inputs
+        self._wanted = frozenset(wanted)
+        self._held: dict[str, Found] = {}
+        self._done = self._uses.keys() - self._wanted  # what translations alone start from, nobody asks for
+        self._size = 0
+        self._buffer = buffer
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that was computed is held still."""
+        return self._size <= self._buffer
+
+    def get(self, name: str) -> Found | None:
+        """The value of this name, and how it is known: `eager` or `derived`; None if it is not."""
+        if name in self._places:
+            self._advance(self._places[name])
+        elif (group := self._derivation.group_of(name)) in self._pending:
+            self._derive(group)
+        return self._held.get(name)
+
+    def done(self, name: str) -> None:
+        """Say that a value will not be asked for again: it may be let go."""
+        self._done.add(name)
+        self._let_go((name,))
+
+    def _let_go(self, names: Iterable[str]) -> None:
+        """Forget those among some values that nobody needs any more, if not all can be held."""
+        if not self.is_whole:
+            for gone in names:
+                if gone in self._done and self._uses[gone] <= 0:
+                    self._held.pop(gone, None)
+
+    def _advance(self, place: int) -> None:
+        while self._passed < place:
+            name, value = next(self._eager, ("", None))
+            if value is None:
+                self._passed = len(self._places)
+                return
+            self._passed = self._places[name]
+            self._hold(name, in_pairs(value), "eager")
+
+    def _derive(self, group: Group) -> None:
+        self._pending.discard(group)
+        self._advance(max((self._places[need] for need in group.needs if need in self._places), default=-1))
+        known = {need: self._held[need][0] for need in group.needs if need in self._held}
+        for name, tensor in self._derivation.run(group, {**self._inputs, **known}).items():
+            if name in self._wanted and name not in self._done:
+                self._hold(name, tensor, "derived")
+        self._uses.subtract(group.needs)
+        self._let_go(group.needs)
+
+    def _hold(self, name: str, tensor: torch.Tensor, evidence: str) -> None:
+        was_whole = self.is_whole
+        self._held[name] = tensor, evidence
+        self._size += tensor.nbytes
+        if was_whole and not self.is_whole:  # all that was kept for a second graph
+            self._let_go([*self._held])

@@ -1,0 +1,1 @@
+"""Draw neutral tables as terminal text or Markdown; knows no result type."""

@@ -1,0 +1,1 @@
+"""Results of comparisons as frozen data, with their tables and file formats."""

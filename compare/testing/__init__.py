@@ -1,0 +1,1 @@
+"""The pytest plugin: the `filch` fixture, golden dumps, expected failures."""

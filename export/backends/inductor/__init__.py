@@ -1,0 +1,1 @@
+"""Inductor, the compiler behind torch.compile, with its kernels observed."""

@@ -1,0 +1,1 @@
+"""ONNX Runtime on CPU, CUDA and TensorRT, with its optimized graph observed."""

@@ -1,0 +1,280 @@
+"""What ONNX Runtime can be told by name, checked before: the runtime itself ignores the names that it does not know."""
+
+import mmap
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from ..._errors import BackendError
+from ...common._suggestions import hint
+from ...common._telemetry import is_off
+from .._option_text import flag, literal, number, several, table
+
+if is_off():  # the process may have imported the library before Filch
+    ort.disable_telemetry_events()
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+_ONLY_CUDA = ("use_cuda_graph", "search_space", "tunable", "tf32")
+_LEVELS = {
+    "disable": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+# What hidet calls search_space, in the words of the CUDA provider; its own default is between 0 and 1.
+_SEARCH: Mapping[int, Mapping[str, str]] = {
+    0: {"cudnn_conv_algo_search": "HEURISTIC", "tunable_op_enable": "0"},
+    1: {"cudnn_conv_algo_search": "EXHAUSTIVE", "tunable_op_enable": "0"},
+    2: {
+        "cudnn_conv_algo_search": "EXHAUSTIVE",
+        "cudnn_conv_use_max_workspace": "1",
+        "tunable_op_enable": "1",
+        "tunable_op_tuning_enable": "1",
+    },
+}
+_AUTO_TUNE = "ep.cuda.enable_gemm_auto_tune"
+_MOST_THREADS = 1024
+# After a run its threads would go on looking for work, and take the processors from those who measure what it gave.
+_CALM = {"session.force_spinning_stop": "1"}
+
+
+@dataclass(frozen=True)
+class OrtOptions:
+    """The options of the ONNX Runtime backends; None leaves what ONNX Runtime does by itself.
+
+    Attributes:
+        level: how far it optimises: `disable`, `basic`, `extended`, `layout` or `all`.
+        providers: ONNX Runtime's names of execution providers, in order of preference, instead of the backend's own.
+        provider_options: what the first of them is told, by ONNX Runtime's own names.
+        use_cuda_graph: record the CUDA kernels once and replay them (`enable_cuda_graph`).
+        search_space: how hard the CUDA provider looks for fast kernels: 0 (it asks cuDNN's heuristics), 1 (it tries all
+            convolutions and tunes matrix products) or 2 (with any workspace, and tunable operators).
+        tunable: tunable operators, used and tuned (`tunable_op_enable`, `tunable_op_tuning_enable`).
+        tf32: let float32 products on CUDA round to TF32 (`use_tf32`).
+        threads: inside of one operator (`intra_op_num_threads`).
+        session_options: other attributes of `onnxruntime.SessionOptions`.
+        session_config: entries of its configuration.
+        disabled_optimizers: names of graph transformers and rules that are left out.
+    """
+
+    level: str = "all"
+    providers: tuple[str, ...] = ()
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+    use_cuda_graph: bool | None = None
+    search_space: int | None = None
+    tunable: bool | None = None
+    tf32: bool | None = None
+    threads: int | None = None
+    session_options: Mapping[str, Any] = field(default_factory=dict)
+    session_config: Mapping[str, str] = field(default_factory=dict)
+    disabled_optimizers: tuple[str, ...] = ()
+
+    @property
+    def graph_level(self) -> ort.GraphOptimizationLevel:
+        """`level` as ONNX Runtime has it."""
+        return getattr(ort.GraphOptimizationLevel, _LEVELS[self.level])
+
+    @property
+    def entries(self) -> dict[str, str]:
+        """The entries of the session's configuration that were asked for."""
+        tuned = {_AUTO_TUNE: "1"} if self.search_space else {}
+        return {**tuned, **self.session_config}
+
+    def session(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
+        """Fresh options of a session that optimises to this level."""
+        made = ort.SessionOptions()
+        made.log_severity_level = 4  # what matters is raised; the rest is advice
+        for name, value in self.session_options.items():
+            setattr(made, name, value)
+        if self.threads is not None:
+            made.intra_op_num_threads = self.threads
+        made.graph_optimization_level = level
+        for name, value in {**_CALM, **self.entries}.items():
+            made.add_session_config_entry(name, value)
+        return made
+
+    def told(self, *, replay: bool) -> dict[str, str]:
+        """What the first provider is told.
+
+        Args:
+            replay: whether `use_cuda_graph` counts: it needs outputs of known shapes, which an observed graph lacks.
+        """
+        found = dict(_SEARCH[self.search_space]) if self.search_space is not None else {}
+        if self.tunable is not None:
+            found |= dict.fromkeys(("tunable_op_enable", "tunable_op_tuning_enable"), str(int(self.tunable)))
+        if self.tf32 is not None:
+            found["use_tf32"] = str(int(self.tf32))
+        if self.use_cuda_graph is not None:
+            found["enable_cuda_graph"] = str(int(self.use_cuda_graph and replay))
+        return found | dict(self.provider_options)
+
+
+def read_options(backend: str, provider: str, given: Mapping[str, Any]) -> OrtOptions:
+    """Check options and turn them into what they stand for; each may be text, as a command line gives it.
+
+    Args:
+        backend: its name, for messages.
+        provider: its execution provider.
+        given: by the names of `OrtOptions`.
+
+    Raises:
+        BackendError: an option, a value, or a name inside of one is not known, or it is for another provider.
+    """
+    known = [entry.name for entry in fields(OrtOptions)]
+    for name in given:
+        if name not in known:
+            raise BackendError(f"backend {backend!r} has no option {name!r}; {hint(name, known)}")
+        if provider != CUDA and given[name] is not None and name in _ONLY_CUDA:
+            raise BackendError(f"option {name!r} is for a CUDA device; backend {backend!r} has none")
+    try:
+        read = {name: _READ[name](value) for name, value in given.items() if value is not None}
+    except ValueError as error:
+        raise BackendError(f"backend {backend!r} does not take this: {error}") from error
+    options = OrtOptions(**read)
+    _check(options, backend, provider)
+    return options
+
+
+def _check(options: OrtOptions, backend: str, provider: str) -> None:
+    available = ort.get_available_providers()
+    for name in options.providers:
+        if name not in available:
+            raise BackendError(f"this ONNX Runtime has no provider {name!r}; {hint(name, available)}")
+    told = (*options.provider_options, *options.told(replay=True))
+    first = (*options.providers, provider)[0]
+    if told and first == CPU:
+        raise BackendError(f"backend {backend!r} runs on {first}, which takes no options such as {told[0]!r}")
+    held = ort.SessionOptions()
+    for name, value in options.session_options.items():
+        _check_attribute(name, value, held)
+    for kind, names, is_known in (
+        ("configuration entry", options.session_config, _is_known),
+        ("provider option", told, _is_known),
+        ("optimizer", options.disabled_optimizers, is_optimizer),
+    ):
+        for name in names:
+            if not is_known(name):
+                raise BackendError(f"ONNX Runtime {ort.__version__} knows no {kind} {name!r}, and would ignore it")
+
+
+_OURS = {
+    "graph_optimization_level": "say level=…",
+    "intra_op_num_threads": "say threads=…",
+    "optimized_model_filepath": "the file is Filch's own, to observe it",
+    "enable_profiling": "say compare(…, profile=True)",
+    "profile_file_prefix": "say compare(…, profile=True)",
+}
+
+
+def _check_attribute(name: str, value: Any, held: ort.SessionOptions) -> None:
+    if name in _OURS:
+        raise BackendError(f"session option {name!r} is not to be set like this: {_OURS[name]}")
+    settable = [item for item in dir(held) if not item.startswith("_") and not callable(getattr(held, item))]
+    if name not in settable:
+        raise BackendError(f"onnxruntime.SessionOptions has no {name!r}; {hint(name, settable)}")
+    try:
+        setattr(held, name, value)
+    except TypeError as error:
+        kind = type(getattr(held, name)).__name__
+        raise BackendError(f"session option {name!r} takes a value of type {kind}, not {value!r}") from error
+
+
+def is_optimizer(name: str) -> bool:
+    """Whether ONNX Runtime may have a graph transformer or rule of this name; some names it puts together."""
+    level, _, rest = name.partition("_")
+    if re.fullmatch(r"Level\d", level) and rest == "RuleBasedTransformer":
+        return _is_known(f"_{rest}")
+    return _is_known(name) or _is_class(name) or (rest in ort.get_all_providers() and _is_known(level))
+
+
+_RENAMED = ("ClipQuantFusion", "MatmulBNFusion", "PadFusion", "ReluQuantFusion")  # classes that answer to other names
+
+
+def _is_class(name: str) -> bool:
+    """Whether a class is called so: of some names, compilers leave no text that can be found.
+
+    They merge it with the end of a longer one (SkipLayerNormFusion), or write it as numbers (ConvActivationFusion).
+    """
+    forms = (f"{len(name)}{name}E".encode(), f"AV{name}@".encode())
+    found = any(library.find(form) >= 0 for library in _libraries() for form in forms)
+    return found and name not in _RENAMED and not _is_known(f"{name}L1")  # each level has a name of its own
+
+
+@cache
+def _is_known(name: str) -> bool:
+    """Whether a name stands in the runtime's own libraries: it says nothing of those it does not know.
+
+    Compilers merge a text with the end of a longer one; those that are merged here end `…/MatMulAddFusion`.
+    """
+    text = name.encode() + b"\0"
+    return any(library.find(start + text) >= 0 for library in _libraries() for start in (b"\0", b"/"))
+
+
+@cache
+def _libraries() -> tuple[mmap.mmap, ...]:
+    return tuple(_mapped())
+
+
+def _mapped() -> Iterator[mmap.mmap]:
+    for path in sorted((Path(ort.__file__).parent / "capi").iterdir()):
+        if {".so", ".dylib", ".dll", ".pyd"} & set(path.suffixes):
+            with path.open("rb") as file:
+                yield mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _level(value: Any) -> str:
+    if value not in _LEVELS:
+        raise ValueError(f"there is no level {value!r}; there are {', '.join(_LEVELS)}")
+    return str(value)
+
+
+def _search(value: Any) -> int:
+    if number(value) not in _SEARCH:
+        raise ValueError(f"there is no search_space {value!r}; there are 0, 1 and 2")
+    return number(value)
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {name: str(int(item)) if isinstance(item, bool) else str(item) for name, item in table(value).items()}
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Attributes have types: text is read as JSON where it is one, and as the name of an ORT_ constant."""
+    return {name: _typed(item) if isinstance(item, str) else item for name, item in table(value).items()}
+
+
+def _typed(text: str) -> Any:
+    for kind in (ort.ExecutionMode, ort.ExecutionOrder):
+        if hasattr(kind, text):
+            return getattr(kind, text)
+    return literal(text)
+
+
+def _threads(value: Any) -> int:
+    """A number of threads, which a report of unknown origin may ask for, too."""
+    count = number(value)
+    if count > _MOST_THREADS:
+        raise ValueError(f"{value!r} is more than {_MOST_THREADS:,} threads")
+    return count
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "level": _level,
+    "providers": several,
+    "provider_options": _texts,
+    "use_cuda_graph": flag,
+    "search_space": _search,
+    "tunable": flag,
+    "tf32": flag,
+    "threads": _threads,
+    "session_options": _attributes,
+    "session_config": _texts,
+    "disabled_optimizers": several,
+}

@@ -1,0 +1,89 @@
+"""ONNX Runtime in other interpreters: other versions of it, on the same inputs."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from filch.steal import Scratch
+
+from ..._errors import BackendError
+from ...program._program import Program
+from .._backend import Script, Values
+from .._files import first_line, write_model
+
+_MAIN = """
+import json, sys
+from pathlib import Path
+import numpy as np
+{imports}
+
+{code}
+
+folder = Path(sys.argv[1])
+told = json.loads((folder / "told.json").read_text("utf-8"))
+for call, given in enumerate(told["inputs"]):
+    with np.load(folder / f"inputs-{{call}}.npz") as held:
+        feeds = {{name: held[f"arr_{{place}}"] for place, name in enumerate(given)}}
+    np.savez(folder / f"outputs-{{call}}.npz", *run(told["model"], told["outputs"], feeds))
+(folder / "version.json").write_text(json.dumps({module}.__version__), "utf-8")
+"""
+
+
+def run_in(interpreter: str, program: Program, inputs: Sequence[Values], script: Script) -> tuple[str, list[Values]]:
+    """See `RunsElsewhere.run_in`.
+
+    Args:
+        interpreter: see there.
+        program: likewise.
+        inputs: likewise.
+        script: how the program is run.
+
+    Raises:
+        BackendError: the interpreter or its ONNX Runtime is missing, or can't run the program.
+    """
+    graph = program.graph
+    with Scratch() as folder:
+        told = {
+            "model": str(write_model(program.model, folder / "program.onnx")),
+            "inputs": [list(graph.inputs)] * len(inputs),
+            "outputs": list(graph.outputs),
+        }
+        (folder / "told.json").write_text(json.dumps(told), "utf-8")
+        for call, values in enumerate(inputs):
+            np.savez(folder / f"inputs-{call}.npz", *(_array(key, values[key]) for key in graph.inputs))
+        main = _MAIN.format(imports="\n".join(script.imports), code=script.code, module="ort")
+        (folder / "main.py").write_text(main, "utf-8")
+        _run(interpreter, folder)
+        version = str(json.loads((folder / "version.json").read_text("utf-8")))
+        outputs = [folder / f"outputs-{call}.npz" for call in range(len(inputs))]
+        return version, [_outputs(path, graph.outputs) for path in outputs]
+
+
+def _run(interpreter: str, folder: Path) -> None:
+    try:
+        done = subprocess.run([interpreter, folder / "main.py", folder], capture_output=True, text=True, check=False)  # noqa: S603  the user's own
+    except OSError as error:
+        raise BackendError(f"can't run the interpreter {interpreter!r}: {error.strerror or error}") from error
+    if done.returncode:
+        last = (done.stderr.strip() or "it says nothing").splitlines()[-1]
+        raise BackendError(f"the interpreter {interpreter!r} can't run the program: {last}")
+
+
+def _array(name: str, value: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
+    held = torch.view_as_real(value) if value.is_complex() else value
+    try:
+        return held.detach().cpu().numpy()
+    except TypeError as error:
+        raise BackendError(f"{name!r} is {value.dtype}, which can't be handed to another interpreter") from error
+
+
+def _outputs(path: Path, names: Sequence[str]) -> Values:
+    try:
+        with np.load(path) as held:
+            return {name: torch.from_numpy(held[f"arr_{place}"]) for place, name in enumerate(names)}
+    except (TypeError, ValueError) as error:
+        raise BackendError(f"an output can't be handed over by another interpreter: {first_line(error)}") from error

@@ -1,0 +1,1 @@
+"""OpenVINO, with the layers that it executes observed."""

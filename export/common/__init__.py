@@ -1,0 +1,1 @@
+"""Helpers that know nothing of graphs: entry points, time limits, process state."""

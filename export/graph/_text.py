@@ -1,0 +1,132 @@
+"""Graphs as text, a line a node, in the manner of hidet's flow graphs."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from filch.steal.text import named, shortened, visible
+
+from ..common._garbage_collection import no_collection
+from ..views._view import Drawing
+from ._facts import Facts, worst
+from ._finding import Finding
+from ._graph import Dim, Graph, Node, Value
+
+_PLAIN = re.compile(r"""[^\s"'(),=;#{}\\]+""")  # what a name may be made of and stand by itself
+_DIM = re.compile(r"[\w +*/()-]+")  # an expression of symbols
+_SHORT = re.compile(r"<(graph of \d+ nodes|graphs|\w+\[[\d, ]*\])>")  # how `Node.attributes` has tensors and subgraphs
+_LONGEST = 20_000  # characters of a name or an attribute
+_ARROW = "<------"  # hidet's, beside what deserves attention
+
+
+class TextView:
+    """See `View`."""
+
+    suffixes: tuple[str, ...] = (".txt",)
+
+    def draw(self, graph: Graph, suffix: str) -> Drawing:
+        """See `View.draw`."""
+        return Drawing.of(format_graph(graph) + "\n", suffix)
+
+
+@no_collection()
+def format_graph(graph: Graph, *, modules: bool = False, sources: bool = False, title: str = "Graph") -> str:
+    """A graph as text; see `Graph.text`.
+
+    The grammar is that of hidet's `print(graph)`; names that would break it stand in quotes, escaped as in JSON.
+    """
+    blocks = [
+        "\n".join(
+            [
+                *(f"# {visible(remark)}" for remark in graph.remarks),
+                *_Lines(graph, modules=modules, sources=sources)(title),
+            ]
+        )
+    ]
+    for name, function in graph.functions.items():
+        blocks.append("\n".join(_Lines(function, modules=modules, sources=sources)(f"Function {_name(name)}")))
+    return "\n\n".join(blocks)
+
+
+class _Lines:
+    """Writes one graph."""
+
+    def __init__(self, graph: Graph, *, modules: bool, sources: bool) -> None:
+        self._graph = graph
+        self._facts = Facts(graph)
+        self._modules = modules
+        self._sources = sources
+
+    def __call__(self, title: str) -> Iterator[str]:
+        graph = self._graph
+        yield f"{title}({', '.join(map(self._typed, graph.inputs))}){{"
+        constants = {*graph.constants}
+        used = dict.fromkeys([*(name for node in graph.nodes for name in node.reads), *graph.outputs])
+        for name in (name for name in used if name in constants):
+            found = worst(graph.findings.get(name, ()))
+            yield f"  {_name(name)} = Constant({_type(graph.values.get(name))}){_comment(_told(found))}"
+        for node in graph.nodes:
+            yield f"  {self._line(node)}{self._notes(node)}"
+        yield f"  return {', '.join(map(_name, graph.outputs))}"
+        yield "}"
+
+    def _typed(self, name: str) -> str:
+        return f"{_name(name)}: {_type(self._graph.values.get(name))}"
+
+    def _line(self, node: Node) -> str:
+        made = ", ".join(self._typed(name) for name in node.outputs if name)
+        told = [_name(name) if name else "_" for name in node.inputs]
+        told += [f"{_name(name)}={_literal(value)}" for name, value in node.attributes.items()]
+        if fusion := self._facts.fusion(node):
+            told.append(f"fusion={_quoted(fusion)}")
+        return f"{made} = {_name(node.op)}({', '.join(told)})"
+
+    def _notes(self, node: Node) -> str:
+        module = node.module if self._modules else None
+        source = node.source if self._sources else None
+        return _comment(module, source, _told(self._facts.worst(node)))
+
+
+def _comment(*notes: str | None) -> str:
+    told = [named(note, _LONGEST) for note in notes if note]
+    return f"  # {', '.join(told)}" if told else ""
+
+
+def _told(finding: Finding | None) -> str:
+    if finding is None:
+        return ""
+    said = f"error {finding.error:.1e}" if finding.error is not None and finding.judged else finding.status
+    return f"{said} {_ARROW}" if finding.diverged else said
+
+
+def _name(name: str) -> str:
+    plain = len(name) <= _LONGEST and _PLAIN.fullmatch(name) and name.isprintable()
+    return name if plain else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    """As JSON writes it, but with all that can be printed as it is."""
+    return f'"{visible(json.dumps(shortened(text, _LONGEST), ensure_ascii=False)[1:-1])}"'
+
+
+def _type(value: Value | None) -> str:
+    if value is None:
+        return "?[?]"
+    dims = "?" if value.shape is None else ", ".join(map(_dim, value.shape))
+    return f"{_name(value.dtype or '?')}[{dims}]"
+
+
+def _dim(dim: Dim) -> str:
+    if isinstance(dim, str):
+        return dim if _DIM.fullmatch(dim) else _quoted(dim)
+    return "?" if dim is None else str(dim)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, str):
+        return value[1:-1] if _SHORT.fullmatch(value) else _quoted(value)
+    if isinstance(value, list | tuple):
+        held = ", ".join(map(_literal, value))
+        return f"[{held}]" if isinstance(value, list) else f"({held})"
+    return visible(str(value))

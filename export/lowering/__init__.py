@@ -1,0 +1,1 @@
+"""Lower a program's precision: float16, bfloat16, int8, int4."""

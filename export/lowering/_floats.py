@@ -1,0 +1,185 @@
+"""Writes a float32 graph in float16 or bfloat16, node by node, with casts where the two meet."""
+
+from collections.abc import Collection, Iterable
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from ..common._quiet import quiet
+
+Use = tuple[ir.Node, int]  # which of its inputs
+_FLOAT = ir.DataType.FLOAT
+_ALWAYS_FLOAT = {"Resize": (2,)}  # inputs that ONNX has in float32 alone
+_WITH_TYPE = {"Cast": "to"} | dict.fromkeys(
+    ("Bernoulli", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), "dtype"
+)
+_ARRAYS = {ir.DataType.FLOAT16: np.dtype(np.float16), ir.DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
+
+
+def write_floats(model: ir.Model, dtype: ir.DataType, keep: Collection[str], *, simulate: bool) -> None:
+    """Change the nodes of `model` that are not in `keep`, and what they read and make, to `dtype`.
+
+    Inputs and outputs of the graph stay float32. Between nodes that are kept nothing is rounded. Weights beyond the
+    range of `dtype` become its largest number, as other converters make them, values that are computed become inf.
+
+    Args:
+        model: changed in place; its nodes have names.
+        dtype: FLOAT16 or BFLOAT16.
+        keep: names of nodes that stay float32. Nodes with graphs inside and calls of functions always do.
+        simulate: compute in float32, and round what each node reads and makes.
+    """
+    if any(value.dtype is None for node in model.graph for value in node.outputs):
+        with quiet():
+            ShapeInferencePass()(model)  # the exporter says no types of branches' results
+    graph = model.graph
+    lowered = {node for node in graph if node.name not in keep and _can_be(node, model)}
+    weights = [value for value in graph.initializers.values() if value.dtype == _FLOAT]
+    given = [value for value in graph.inputs if value.dtype == _FLOAT]
+    made = [(node, value) for node in graph for value in node.outputs if value.name and value.dtype == _FLOAT]
+    writer = _Writer(graph, dtype, lowered, simulate=simulate)
+    for value in weights:
+        writer.weight(value)
+    for value in given:
+        writer.float_value(value, None)
+    for node, value in made:
+        if node in lowered:
+            writer.low_value(value, node)
+        else:
+            writer.float_value(value, node)
+    for node in lowered:
+        writer.attributes(node)
+
+
+def _can_be(node: ir.Node, model: ir.Model) -> bool:
+    if node.op_identifier() in model.functions:
+        return False
+    if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
+        return False
+    return any(value is not None and value.dtype == _FLOAT for value in (*node.inputs, *node.outputs))
+
+
+class _Writer:
+    def __init__(self, graph: ir.Graph, dtype: ir.DataType, lowered: set[ir.Node], *, simulate: bool) -> None:
+        self._graph = graph
+        self._dtype = dtype
+        self._suffix = f"_{dtype.name.lower()}"
+        self._lowered = lowered
+        self._simulate = simulate
+
+    def weight(self, value: ir.Value) -> None:
+        """Round a weight for the lowered nodes; the others have it as it is."""
+        low, others = self._uses(value)
+        if not low or value.const_value is None:
+            return
+        rounded = self._rounded(value.const_value.numpy())
+        if not others:
+            value.const_value = ir.tensor(rounded, name=value.name)
+            self._retype(value)
+            return
+        copy = ir.Value(name=f"{value.name}{self._suffix}", shape=value.shape, type=value.type)
+        copy.const_value = ir.tensor(rounded, name=copy.name)
+        self._retype(copy)
+        self._graph.register_initializer(copy)
+        _redirect(low, copy)
+
+    def float_value(self, value: ir.Value, after: ir.Node | None) -> None:
+        """Round a float32 value for the lowered nodes that read it."""
+        low, _ = self._uses(value)
+        if low:
+            casts = [_cast(value, f"{value.name}{self._suffix}", self._dtype)]
+            if self._simulate:
+                casts.append(_cast(casts[0].outputs[0], f"{value.name}_rounded", _FLOAT))
+            self._insert(casts, after)
+            _redirect(low, casts[-1].outputs[0])
+
+    def low_value(self, value: ir.Value, node: ir.Node) -> None:
+        """Let what a node makes be of the lower type."""
+        if node.op_type == "Constant":
+            self._constant(node)
+        if not self._simulate:
+            self._lower(value, node)
+        elif node.op_type != "Constant":
+            self._round(value, node)
+
+    def _lower(self, value: ir.Value, node: ir.Node) -> None:
+        """The kept nodes that read the value, and the users of the graph, have it in float32."""
+        _, others = self._uses(value)
+        name, is_output = value.name, value.is_graph_output()
+        if is_output:
+            value.name = f"{name}{self._suffix}"
+        if others or is_output:
+            back = _cast(value, str(name) if is_output else f"{name}_float32", _FLOAT)
+            self._insert([back], node)
+            self._replace(value, back.outputs[0], others)
+        self._retype(value)
+
+    def _round(self, value: ir.Value, node: ir.Node) -> None:
+        """Who looks for the value by its name finds it rounded."""
+        name, users = value.name, list(value.uses())
+        value.name = f"{name}_unrounded"
+        low = _cast(value, f"{name}{self._suffix}", self._dtype)
+        back = _cast(low.outputs[0], str(name), _FLOAT)
+        self._insert([low, back], node)
+        self._replace(value, back.outputs[0], [(user, index) for user, index in users])
+
+    def _replace(self, value: ir.Value, by: ir.Value, uses: Iterable[Use]) -> None:
+        _redirect(uses, by)
+        for index, output in enumerate(self._graph.outputs):
+            if output is value:
+                self._graph.outputs[index] = by
+
+    def attributes(self, node: ir.Node) -> None:
+        """Let a node that says what type it makes say the lower one."""
+        name = _WITH_TYPE.get(node.op_type, "")
+        if self._simulate:
+            return
+        if name in node.attributes and node.attributes[name].as_int() == _FLOAT:
+            node.attributes[name] = ir.AttrInt64(name, int(self._dtype))
+        elif node.op_type == "ConstantOfShape":
+            held = node.attributes["value"].as_tensor().numpy() if "value" in node.attributes else np.zeros(1, "f4")
+            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(self._rounded(held)))
+
+    def _constant(self, node: ir.Node) -> None:
+        held = next(iter(node.attributes.values()))
+        number = held.as_tensor().numpy() if held.type == ir.AttributeType.TENSOR else np.array(held.value, np.float32)
+        node.attributes.clear()
+        node.attributes["value"] = ir.AttrTensor("value", ir.tensor(self._rounded(number)))
+
+    def _rounded(self, array: np.ndarray) -> np.ndarray:
+        most = float(ml_dtypes.finfo(_ARRAYS[self._dtype]).max)  # type: ignore[no-untyped-call]
+        inside = np.where(np.isfinite(array), np.clip(array, -most, most), array).astype(_ARRAYS[self._dtype])
+        return inside.astype(np.float32) if self._simulate else inside
+
+    def _retype(self, value: ir.Value) -> None:
+        if not self._simulate:
+            value.type = ir.TensorType(self._dtype)
+
+    def _uses(self, value: ir.Value) -> tuple[list[Use], list[Use]]:
+        """By lowered nodes, and by others."""
+        low: list[Use] = []
+        others: list[Use] = []
+        for node, index in value.uses():
+            is_low = node in self._lowered and index not in _ALWAYS_FLOAT.get(node.op_type, ())
+            (low if is_low else others).append((node, index))
+        return low, others
+
+    def _insert(self, nodes: list[ir.Node], after: ir.Node | None) -> None:
+        if after is not None:
+            for made in nodes:
+                made.metadata_props.update(after.metadata_props)
+            self._graph.insert_after(after, nodes)
+        elif len(self._graph):
+            self._graph.insert_before(self._graph[0], nodes)
+
+
+def _cast(value: ir.Value, name: str, dtype: ir.DataType) -> ir.Node:
+    output = ir.Value(name=name, shape=value.shape, type=ir.TensorType(dtype))
+    return ir.node("Cast", [value], {"to": int(dtype)}, outputs=[output], name=f"{name}_cast")
+
+
+def _redirect(uses: Iterable[Use], to: ir.Value) -> None:
+    for node, index in uses:
+        if node is not to.producer():
+            node.replace_input_with(index, to)

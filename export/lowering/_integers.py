@@ -1,0 +1,115 @@
+"""Quantises a float32 graph with ONNX Runtime's own tools."""
+
+import contextlib
+import functools
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import torch
+from onnx import helper, numpy_helper
+from onnx_ir import serde
+from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+from filch.steal import Scratch
+
+from ..common._arrays import torch_to_array
+
+_BLOCK = 32  # weights that share a scale: what the engines of language models use
+# It says that shapes are inferred, which the exporter has done; without it, the tool warns through the root logger.
+_PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
+
+
+class _Reader(CalibrationDataReader):  # type: ignore[misc] # onnxruntime has no types
+    def __init__(self, calls: Sequence[Mapping[str, torch.Tensor]], names: Collection[str]) -> None:
+        self._feeds = iter([{name: torch_to_array(call[name]) for name in names} for call in calls])
+
+    def get_next(self) -> Mapping[str, object] | None:
+        return next(self._feeds, None)
+
+
+def write_int8(
+    model: ir.Model, keep: Collection[str], calibration: Sequence[Mapping[str, torch.Tensor]], ranges: Path
+) -> ir.Model:
+    """The model with 8-bit weights (by channel) and activations, as pairs of QuantizeLinear and DequantizeLinear.
+
+    Weights have 7 bits where products of 8 bits saturate (see `products_saturate`).
+
+    Args:
+        model: its nodes have names.
+        keep: names of nodes that stay as they are.
+        calibration: inputs that the ranges of the activations are taken from.
+        ranges: the file that keeps the ranges, so that they are measured once; it need not be there.
+    """
+    proto = serde.serialize_model(model)
+    proto.metadata_props.add(key=_PREPARED[0], value=_PREPARED[1])
+    names = [value.name or "" for value in model.graph.inputs]
+    with _own_logging(), Scratch() as folder:
+        written = folder / "quantized.onnx"
+        quantize_static(
+            proto,
+            written,
+            _Reader(calibration, names),
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            reduce_range=products_saturate(),
+            nodes_to_exclude=list(keep),
+            calibration_cache_path=ranges,
+        )
+        return _read(onnx.load(written))
+
+
+@functools.cache
+def products_saturate() -> bool:
+    """Whether ONNX Runtime's sums of products of 8-bit integers saturate on this processor.
+
+    On x86-64 with AVX2 or AVX-512 but without VNNI it adds two products of a uint8 and an int8 in 16 bits, which hold
+    65,535, not 2 * 255 * 127. Weights of 7 bits, ONNX Runtime's `reduce_range`, stay within.
+    """
+    weights = numpy_helper.from_array(np.full((2, 1), 127, np.int8), "b")
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["a", "b"], ["y"])],
+        "products",
+        [helper.make_tensor_value_info("a", onnx.TensorProto.UINT8, [1, 2])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.INT32, [1, 1])],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"a": np.full((1, 2), 255, np.uint8)})
+    return int(found[0, 0]) != 2 * 255 * 127
+
+
+def write_int4(model: ir.Model, keep: Collection[str]) -> ir.Model:
+    """The model with the weights of its MatMuls in 4 bits, in blocks of 32 along the sum (`MatMulNBits`)."""
+    with _own_logging():
+        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer  # noqa: PLC0415  it configures logging
+
+        quantizer = MatMulNBitsQuantizer(serde.serialize_model(model), block_size=_BLOCK, nodes_to_exclude=list(keep))
+        quantizer.process()
+    return _read(quantizer.model.model)
+
+
+@contextlib.contextmanager
+def _own_logging() -> Iterator[None]:
+    """Undo what the tools do to the root logger: they give it a handler and a level, and write to it."""
+    root = logging.getLogger()
+    handlers, level, disabled = list(root.handlers), root.level, root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        root.setLevel(level)
+        root.handlers[:] = handlers
+
+
+def _read(proto: onnx.ModelProto) -> ir.Model:
+    model = serde.deserialize_model(proto)
+    model.metadata_props.pop(_PREPARED[0], None)
+    return model

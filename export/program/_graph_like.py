@@ -1,0 +1,82 @@
+"""The graph, or the program, of whatever a caller holds a model in."""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from torch import fx
+from torch.export import ExportedProgram
+
+from .._errors import ProgramError
+from ..graph._from_fx import graph_from_fx
+from ..graph._from_onnx import graph_from_onnx
+from ..graph._graph import Graph
+from ._program import Program, load_program
+
+GRAPHS = "a Graph, a Program, an ONNX model, the path of an ONNX file, or a torch.export or torch.fx program"
+PROGRAMS = "a Program, the path of an ONNX file, an ONNX model, or a Graph that was read from one"
+
+
+def as_graph(given: Any) -> Graph:
+    """The graph of a model, whatever holds it.
+
+    Args:
+        given: a `Graph`, a `Program`, an ONNX model (`onnx.ModelProto` or `onnx_ir.Model`, which is not changed), the
+            path of an ONNX file, a `torch.export.ExportedProgram`, a `torch.fx.GraphModule` or a `torch.fx.Graph`.
+
+    Raises:
+        ProgramError: it is none of these, or the file can't be read.
+    """
+    if isinstance(given, Graph):
+        return given
+    if isinstance(given, ExportedProgram):
+        return _of_exported(given)
+    if isinstance(given, fx.GraphModule):
+        return graph_from_fx(given.graph)
+    if isinstance(given, fx.Graph):
+        return graph_from_fx(given)
+    if isinstance(given, onnx.ModelProto):
+        return graph_from_onnx(ir.from_proto(given))
+    if isinstance(given, ir.Model):
+        return graph_from_onnx(given)
+    if isinstance(given, Program):
+        return given.graph
+    if isinstance(given, str | os.PathLike):
+        return load_program(given).graph
+    raise ProgramError(f"{type(given).__name__!r} has no graph: give {GRAPHS}")
+
+
+def _of_exported(program: ExportedProgram) -> Graph:
+    """The graph of an exported program, whose weights are inputs in torch's graph, and constants here."""
+    graph = graph_from_fx(program.graph)
+    given = {*program.graph_signature.user_inputs}
+    weights = tuple(name for name in graph.inputs if name not in given)
+    inputs = tuple(name for name in graph.inputs if name in given)
+    return replace(graph, inputs=inputs, constants=(*weights, *graph.constants))
+
+
+def as_program(given: Any) -> Program:
+    """The program of a model, whatever holds it.
+
+    Args:
+        given: a `Program`, the path of an ONNX file, an ONNX model (`onnx.ModelProto` or `onnx_ir.Model`), or a `Graph`
+            that was read from an ONNX model.
+
+    Raises:
+        ProgramError: it is none of these, or the file can't be read.
+    """
+    if isinstance(given, Program):
+        return given
+    if isinstance(given, ir.Model):
+        return Program(given)
+    if isinstance(given, onnx.ModelProto):
+        return Program(ir.from_proto(given))
+    if isinstance(given, str | os.PathLike):
+        return load_program(given)
+    if isinstance(given, Graph):
+        if given.onnx is None:
+            raise ProgramError(f"the graph {given.name!r} was not read from an ONNX model: give {PROGRAMS}")
+        return Program(given.onnx)
+    raise ProgramError(f"{type(given).__name__!r} is not a program: give {PROGRAMS}")

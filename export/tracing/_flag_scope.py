@@ -1,0 +1,270 @@
+"""Traces whatever runs in a block of code, with Jittor's flags."""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from .._errors import TraceError
+from ..graph._graph import Node
+from ._any_calls import AnyCalls, all_frames, innermost_lines, objects_calls, user_lines
+from ._autograd_numbers import AutogradNumbers
+from ._call_sites import is_ours
+from ._dispatched import Dispatched, Watching, derivative
+from ._recording import Recording
+
+_LEVELS = {
+    0: "records nothing",
+    1: "keeps what is still alive, and no executions",
+    2: "records all, with the calls of modules",
+    3: "records all, with all calls of Python",
+}
+
+
+@contextmanager
+def flag_scope(*, trace_py_var: int | None = None, trace_var_data: int | None = None) -> Iterator[None]:
+    """Trace what this thread runs inside of the block: any models, their initialisation, losses, gradients, optimisers.
+
+    The results are those of an untraced run, bit for bit. `dump_trace_data` gives the trace, inside of the block or
+    behind it; a second block adds to it until `clear_trace_data`. Blocks nest: an inner one changes the flags until its
+    end, and what it is not told stays as it was around it. Each thread has its own trace; other threads are not traced,
+    but the threads that autograd computes gradients of this one in are. Until the last block of any thread ends,
+    functions that torch.compile has compiled run in eager PyTorch, as their kernels hide their operations. All hooks
+    and modes are removed at the end of the block, after an exception, too.
+
+    Args:
+        trace_py_var: 0 records nothing; 1 records operators whose results are still alive when the trace is dumped, and
+            no executions; 2 records all, each with the modules, constructors and optimisers that it runs in, or, where
+            there are none, the three innermost lines; 3 records all, each with all calls of Python from the block on.
+            None leaves it as it is: 0 outside of all blocks.
+        trace_var_data: 1 copies the numbers of every variable, which takes the memory of all of them; 0 does not. None
+            leaves it as it is.
+
+    Raises:
+        TraceError: a flag has another value; or this version of torch does not tell which operation a derivative is of.
+
+    >>> with flag_scope(trace_py_var=2):
+    ...     model = torch.nn.Linear(2, 3)
+    ...     loss = model(torch.ones(1, 2)).sum()
+    ...     loss.backward()
+    >>> data = dump_trace_data()
+    >>> clear_trace_data()
+    >>> operators = [node for node in data["node_data"].values() if node["attrs"]["is_var"] == "0"]
+    >>> [node["attrs"]["name"] for node in operators if node["stacks"][0]["name"] == "model"]
+    ['t', 'addmm']
+    """
+    for name, value, known in (("trace_py_var", trace_py_var, _LEVELS), ("trace_var_data", trace_var_data, (0, 1))):
+        if value is not None and value not in known:
+            told = "; ".join(f"{level} {text}" for level, text in _LEVELS.items()) if known is _LEVELS else "0 or 1"
+            raise TraceError(f"{name} is {value!r}, and has to be one of: {told}")
+    if _here.block is None:
+        _here.block = Block()
+    with _here.block.flagged(trace_py_var, trace_var_data, _entered(sys._getframe())):  # noqa: SLF001  documented
+        yield
+
+
+def dump_trace_data() -> dict[str, dict[int, dict[str, Any]]]:
+    """What `flag_scope` has recorded in this thread since the last `clear_trace_data`.
+
+    Returns:
+        the dictionary that `trace` describes; where `trace_var_data` was 1, `attrs` of a variable has `data`, too: its
+        numbers in order, with commas between, each of as many digits as give it back exactly; truth values are 0 and 1.
+        Empty dictionaries, if nothing was recorded.
+    """
+    return _here.block.dumped() if _here.block is not None else {"node_data": {}, "execute_op_info": {}}
+
+
+def clear_trace_data() -> None:
+    """Forget what `flag_scope` has recorded in this thread; inside of a block, what runs from now on is recorded.
+
+    Numbers begin at 0 again.
+    """
+    if _here.block is not None:
+        _here.block.clear()
+
+
+@dataclass(frozen=True)
+class _Flags:
+    """What a scope says.
+
+    Attributes:
+        level: `trace_py_var`.
+        keeping: `trace_var_data`.
+        entered: the code that opened the outermost scope; None outside of all.
+    """
+
+    level: int = 0
+    keeping: bool = False
+    entered: CodeType | None = None
+
+
+class _Here(threading.local):
+    """What a thread has recorded."""
+
+    block: "Block | None" = None
+
+
+_here = _Here()
+
+
+class Block(Dispatched):
+    """Records what a thread runs while a `flag_scope` is open in it.
+
+    Attributes:
+        volatile: names of the nodes that were recorded at level 1.
+    """
+
+    def __init__(self) -> None:
+        self._watching = Watching(self)
+        self._any = AnyCalls(self._listens, self._met)
+        super().__init__(self._any, "block")
+        self.volatile: set[str] = set()
+        self._flags = _Flags()
+        self._paused_at = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all that was recorded."""
+        self.recording = Recording(self._any.path_of)
+        self.recording.keeping = self._flags.keeping
+        self.nodes = {}
+        self.numbers = AutogradNumbers()
+        self.numbers.skip(0, self.numbers.next())
+        self.volatile = set()
+
+    @contextmanager
+    def flagged(self, level: int | None, keeping: int | None, entered: CodeType | None) -> Iterator[None]:
+        """Record inside of the block, with these flags; None is what holds around it."""
+        before = self._flags
+        with ExitStack() as stack:
+            if before.entered is None:
+                stack.enter_context(_eagerly())
+                stack.enter_context(self._any.heard())
+                stack.enter_context(self._watching)
+            stack.callback(self._set, before)
+            self._set(
+                _Flags(
+                    before.level if level is None else level,
+                    before.keeping if keeping is None else bool(keeping),
+                    before.entered or entered,
+                )
+            )
+            yield
+
+    def _set(self, flags: _Flags) -> None:
+        self._flags = flags
+        self.recording.keeping = flags.keeping
+        self._pause(paused=flags.level == 0)
+
+    def _pause(self, *, paused: bool) -> None:
+        if paused and not self.paused:
+            self._paused_at = self.numbers.next()
+        elif self.paused and not paused:
+            self.numbers.skip(self._paused_at, self.numbers.next())
+        self.paused = paused
+
+    def dumped(self) -> dict[str, dict[int, dict[str, Any]]]:
+        """What was recorded, as a dictionary."""
+        from ..views._trace import trace_of  # noqa: PLC0415  as in `trace`
+
+        paused = self.paused
+        self._pause(paused=True)  # numbers are read from tensors
+        try:
+            alive = self.recording.alive()
+            gone = {name for name in self.volatile if alive.isdisjoint(self.nodes[name].outputs)}
+            graph = self.recording.graph("block", ())
+            graph = replace(graph, nodes=tuple(node for node in graph.nodes if node.name not in gone))
+            data = {name: text for name, tensor in self.recording.kept.items() if (text := _text(tensor)) is not None}
+            return trace_of(graph, labels=self.recording.labels, data=data, unexecuted=self.volatile)
+        finally:
+            self._pause(paused=paused)
+
+    def keep(self, node: Node) -> None:
+        """See `Dispatched.keep`."""
+        super().keep(node)
+        if self._flags.level == 1:
+            self.volatile.add(node.name)
+
+    def place(self, node: Node) -> Node:
+        """See `Dispatched.place`."""
+        frame, block = sys._getframe(1), self._flags.entered  # noqa: SLF001  documented
+        loss = self.recording.maker(node.inputs[0]) if node.op == "ones_like" and _begins_backward(frame) else None
+        if loss is not None:
+            return derivative(node, self.nodes[loss.name])
+        if self._flags.level == len(_LEVELS) - 1:
+            stack = all_frames(frame, block)
+        else:
+            stack = self.calls.running or objects_calls(frame, block) or innermost_lines(frame, block)
+        return replace(node, stack=stack, module=self.calls.label, source=next(user_lines(frame, block), None))
+
+    def owner(self, parameter: torch.Tensor) -> str | None:
+        """See `Dispatched.owner`."""
+        return self._any.owner_of(parameter)
+
+    def _listens(self) -> bool:
+        """Whether the thread that asks is recorded: autograd's threads have the modes of the one that they work for."""
+        return any(mode is self._watching for mode in _get_current_dispatch_mode_stack())
+
+    def _met(self, tensor: torch.Tensor, path: str) -> None:
+        self.recording.label(tensor, path)
+
+
+def _begins_backward(frame: FrameType | None) -> bool:
+    """Whether a frame makes the derivative of a loss by itself, which is 1."""
+    for _ in range(_NEAR):
+        if frame is not None and frame.f_code is not _SEED:
+            frame = frame.f_back
+    return frame is not None and frame.f_code is _SEED
+
+
+_SEED = torch.autograd._make_grads.__code__  # noqa: SLF001  nothing public tells
+_NEAR = 12  # frames of ours and torch's that may lie between
+
+
+def _entered(frame: FrameType | None) -> CodeType | None:
+    """The code that opens a scope, of which a frame is part."""
+    while frame is not None and (is_ours(frame.f_code.co_filename) or frame.f_code.co_filename == contextlib.__file__):
+        frame = frame.f_back
+    return frame.f_code if frame is not None else None
+
+
+def _text(tensor: torch.Tensor) -> str | None:
+    """The numbers of a tensor, exactly; None of one that torch can't read them from."""
+    if tensor.dtype == torch.bool:
+        tensor = tensor.to(torch.uint8)
+    with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse, quantised, of four bits
+        return ",".join(map(str, tensor.reshape(-1).tolist()))
+    return None
+
+
+class _Eagerly:
+    """What torch.compile has compiled runs in eager PyTorch while any thread needs it so: the setting is global."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._set = ExitStack()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._threads:
+                self._set.enter_context(torch.compiler.set_stance("force_eager"))
+            self._threads += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._threads -= 1
+                if not self._threads:
+                    self._set.close()
+
+
+_eagerly = _Eagerly()

@@ -1,0 +1,100 @@
+"""Which modules' calls are running, and where they were called."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ..graph._graph import Frame
+from ._call_sites import is_ours, line_of, module_call, outside
+
+
+class Calls:
+    """Which modules' calls are running.
+
+    Args:
+        model: whose modules are heard; None: see `AnyCalls`.
+
+    Attributes:
+        seen: by a module's path, the calls that its first one ran in, and itself.
+        sites: each call, by the module's path, with `@1` for its second call.
+    """
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self._modules = list(model.modules()) if model is not None else []
+        self._paths: Any = WeakIdKeyDictionary()
+        for path, module in model.named_modules() if model is not None else ():
+            self._paths[module] = path
+        self._running: list[tuple[nn.Module | None, Frame, str | None]] = []
+        self._counts: Counter[str] = Counter()
+        self.seen: dict[str, tuple[Frame, ...]] = {}
+        self.sites: dict[str, Frame] = {}
+
+    @property
+    def running(self) -> tuple[Frame, ...]:
+        """The calls, outermost first."""
+        return tuple(frame for _, frame, _ in self._running)
+
+    @property
+    def label(self) -> str | None:
+        """The innermost one's module, with `@1` for its second call; None if there is none."""
+        return self._running[-1][2] if self._running else None
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Hear of the calls of the model's modules inside of the block."""
+        with ExitStack() as stack:
+            for module in self._modules:
+                if not isinstance(module, torch.jit.ScriptModule):  # torch gives these no hooks
+                    before = module.register_forward_pre_hook(self._enter, prepend=True)
+                    after = module.register_forward_hook(self._leave, always_call=True)
+                    stack.callback(before.remove)
+                    stack.callback(after.remove)
+            yield
+
+    @contextmanager
+    def inside(self, frame: Frame) -> Iterator[None]:
+        """Inside of the block, what runs is called by something that is no module."""
+        self._running.append((None, frame, None))
+        try:
+            yield
+        finally:
+            self._running.pop()
+
+    def _enter(self, module: nn.Module, _args: Any) -> None:
+        path = self._path(module)
+        frame = Frame(path, class_of(module), _site(sys._getframe()))  # noqa: SLF001  documented
+        label = f"{path}@{self._counts[path]}" if self._counts[path] else path
+        self._counts[path] += 1
+        self._running.append((module, frame, label))
+        self.sites[label] = frame
+        self.seen.setdefault(path, self.running)
+
+    def _leave(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+        self._running.pop()
+
+    def _path(self, module: nn.Module) -> str:
+        """By the name that the caller knows it by, as a module may have several."""
+        caller, frame, _ = self._running[-1] if self._running else (None, Frame(""), None)
+        for name, child in caller.named_children() if caller is not None else ():
+            if child is module:
+                return f"{frame.path}.{name}".lstrip(".")
+        return str(self._paths.get(module, ""))
+
+
+def _site(hook: FrameType) -> str | None:
+    """Where the module is called whose hook runs: what calls the model is called by the user."""
+    caller = module_call(hook)
+    return outside(caller) if caller is None or is_ours(caller.f_code.co_filename) else line_of(caller)
+
+
+def class_of(item: Any) -> str:
+    """The full name of an object's class."""
+    kind: type = type(item)
+    return f"{kind.__module__}.{kind.__qualname__}"

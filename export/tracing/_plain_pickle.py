@@ -1,0 +1,99 @@
+"""Reads a pickle of dictionaries, lists, texts and numbers; refuses any other before an unpickler sees it."""
+
+import io
+import pickle
+import pickletools
+from typing import Any, NoReturn
+
+from .._errors import TraceError
+
+# The opcodes that are read, and about how many bytes of memory CPython needs for what each of them makes. Tuples are
+# missing, as a file can choose them so that all have one hash; and what Python 2 and protocol 0 write.
+_MEMORY = {
+    **dict.fromkeys(("PROTO", "FRAME", "STOP"), 0),
+    **dict.fromkeys(("MARK", "APPEND", "APPENDS", "NONE", "NEWTRUE", "NEWFALSE"), 40),
+    **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), 40),
+    **dict.fromkeys(("MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"), 40),
+    **dict.fromkeys(("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "SETITEM", "SETITEMS"), 80),
+    "EMPTY_LIST": 90,
+    "EMPTY_DICT": 240,
+}
+_LENGTHS = {"SHORT_BINUNICODE": 1, "BINUNICODE": 4, "BINUNICODE8": 8, "LONG1": 1}  # bytes that say how many follow
+_LONGEST = 7  # bytes of a number: with 8, a file could choose numbers that all have one hash
+_RUNS = {"GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD"}
+_RUNS |= {"PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4"}
+
+
+# By opcode: the bytes that it and its argument, or its argument's length, take in the file; and those in memory.
+_OPCODES = {
+    ord(item.code): (1 + _LENGTHS.get(item.name, item.arg.n if item.arg else 0), _MEMORY[item.name])
+    for item in pickletools.opcodes
+    if item.name in _MEMORY
+}
+_NAMES = {ord(item.code): item.name for item in pickletools.opcodes}
+_VARYING = {code: name for code, name in _NAMES.items() if name in _LENGTHS}
+_STOP, _PUT = ord(pickle.STOP), ord(pickle.LONG_BINPUT)
+
+
+def load_plain(content: bytes, memory: int) -> Any:
+    """What a pickle of protocol 1 or later holds, if that is plain values alone.
+
+    Args:
+        content: the pickle.
+        memory: how many bytes the content and the values may take together, as estimated from the opcodes.
+
+    Raises:
+        TraceError: it needs more than plain values or more memory, or is cut short; the message lacks its subject, the
+            file.
+        Exception: it is damaged in another way; whatever `pickle` raises.
+    """
+    _check(content, memory)
+    return _Unpickler(io.BytesIO(content)).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    """Imports nothing, should `_check` let an opcode pass that asks for it."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise TraceError(f"asks for {module_name}.{global_name}")
+
+
+def _check(content: bytes, memory: int) -> None:
+    """Read the opcodes one by one, and nothing of what they do."""
+    place, code, left = 0, -1, memory - len(content)
+    while left >= 0 and code != _STOP:
+        code = content[place] if place < len(content) else -1
+        if code not in _OPCODES:
+            raise TraceError(_refusal(content, place))
+        size, needed = _OPCODES[code]
+        end = place + size
+        left -= needed
+        if code in _VARYING:
+            start, end = end, end + int.from_bytes(content[place + 1 : end], "little")
+            left -= _argument(_VARYING[code], content[start:end], end - start, place)
+        elif code == _PUT and int.from_bytes(content[place + 1 : end], "little") > place:
+            raise TraceError(f"is damaged: byte {place} numbers a value as if more preceded it than do")
+        place = end
+    if left < 0:
+        raise TraceError(f"would take more than {memory // 2**20:,} MB of memory; if it may, say so with memory=…")
+
+
+def _argument(opcode: str, argument: bytes, length: int, place: int) -> int:
+    """The memory that an argument takes, which is to be of a length."""
+    if len(argument) < length:
+        raise TraceError("is cut short")
+    if opcode == "LONG1" and length > _LONGEST:
+        raise TraceError(f"has a number of {length} bytes (byte {place}), and at most {_LONGEST} are read")
+    return length if argument.isascii() else 4 * length
+
+
+def _refusal(content: bytes, place: int) -> str:
+    """Why an opcode is not read."""
+    if place >= len(content):
+        return "is cut short"
+    name = _NAMES.get(content[place])
+    if name is None:
+        return f"is damaged: byte {place} is no opcode"
+    if name in _RUNS:
+        return f"asks for {name} (byte {place}), which may run anything; a trace needs plain values alone"
+    return f"asks for {name} (byte {place}); a trace needs dictionaries, lists, texts and numbers alone"

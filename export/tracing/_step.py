@@ -1,0 +1,163 @@
+"""What is traced: one call of a model, or one step of its training."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from filch.steal import FilchError, ModuleInfo, argument_tensors, tensors
+
+from .._errors import TraceError, reason
+from ._loss import sum_of_squares
+from ._preserve_state import left_alone
+
+Loss = Callable[[Any], torch.Tensor]
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is traced.
+
+    Attributes:
+        model: in the mode that it is to run in.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        loss: from what the model returns to a scalar; None if it is not trained.
+        optimizer: likewise.
+    """
+
+    model: nn.Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    loss: Loss | None = None
+    optimizer: torch.optim.Optimizer | None = None
+
+    @classmethod
+    def of_training(
+        cls,
+        model: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        loss: Loss | None,
+        optimizer: torch.optim.Optimizer | None,
+    ) -> "Step":
+        """A step of training; without a loss it is `sum_of_squares`, without an optimiser it is SGD(0.1).
+
+        Raises:
+            TraceError: nothing can be trained.
+        """
+        wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not wanted:
+            raise TraceError(
+                f"{type(model).__name__} has no parameter that takes a gradient: trace it with train=False, "
+                "or unfreeze what is to be trained"
+            )
+        return cls(model, args, kwargs, loss or sum_of_squares, optimizer or torch.optim.SGD(wanted, 0.1))
+
+
+@contextmanager
+def failing(text: str) -> Iterator[None]:
+    """What goes wrong inside of the block is a TraceError that begins with a text."""
+    try:
+        yield
+    except FilchError:
+        raise
+    except Exception as error:  # whatever a model, a loss, an optimiser or a compiler raises
+        raise TraceError(f"{text}: {reason(error)}") from error
+
+
+class Tracer(Protocol):
+    """Looks at a step while it runs."""
+
+    def begin(self, held: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+        """The run starts, with these parameters and buffers, and these inputs, by name."""
+
+    def ready(self, function: Function) -> Function:
+        """What is to be run in place of a part of the step."""
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass."""
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Run the optimiser."""
+
+    def end(self, results: Sequence[torch.Tensor]) -> None:
+        """The run ends, with these results: the loss, if there is one."""
+
+
+def run(step: Step, tracer: Tracer) -> None:
+    """Run a step, and leave nothing behind.
+
+    Raises:
+        TraceError: the model, its loss or its optimiser fail on these inputs.
+    """
+    args, kwargs = _copied((tuple(step.args), dict(step.kwargs)))
+    with left_alone(step.model, step.optimizer), torch.set_grad_enabled(step.loss is not None):
+        held = {**dict(step.model.named_parameters()), **dict(step.model.named_buffers())}
+        tracer.begin(held, argument_tensors(ModuleInfo.of(step.model).parameters, args, kwargs))
+        if step.loss is None or step.optimizer is None:
+            result = tracer.ready(call_of)(step.model, args, kwargs)
+            tracer.end(list(tensors(result).values()))
+            return
+        loss = tracer.ready(loss_of)(step.model, step.loss, args, kwargs)
+        tracer.backward(_checked(loss))
+        tracer.update(step.optimizer)
+        tracer.end([loss])
+
+
+def _copied(given: tuple[Any, Any]) -> tuple[Any, Any]:
+    """A call may extend a cache that it is given; what was computed with gradients is copied without its past."""
+    made = [item for item in pytree.tree_leaves(given) if isinstance(item, torch.Tensor) and not item.is_leaf]
+    return copy.deepcopy(given, {id(item): item.detach().clone().requires_grad_() for item in made})
+
+
+def call_of(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a model returns."""
+    return model(*args, **kwargs)
+
+
+def loss_of(model: nn.Module, loss: Loss, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """What its loss is."""
+    return loss(model(*args, **kwargs))
+
+
+def _checked(loss: Any) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        told = (
+            f"{str(loss.dtype).removeprefix('torch.')}{list(loss.shape)}"
+            if isinstance(loss, torch.Tensor)
+            else type(loss).__name__
+        )
+        raise TraceError(
+            f"the loss has to be one number that depends on a parameter, not {told}: "
+            "give loss, a function from what the model returns to a scalar tensor"
+        )
+    return loss
+
+
+class Unwatched:
+    """A tracer that looks at nothing: the step runs as it is."""
+
+    def begin(self, held: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+        """See `Tracer.begin`."""
+
+    def ready(self, function: Function) -> Function:
+        """See `Tracer.ready`."""
+        return function
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """See `Tracer.backward`."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """See `Tracer.update`."""
+        optimizer.step()
+
+    def end(self, results: Sequence[torch.Tensor]) -> None:
+        """See `Tracer.end`."""

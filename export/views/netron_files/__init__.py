@@ -1,0 +1,1 @@
+"""Write graphs for Netron."""

@@ -1,0 +1,63 @@
+"""Any graph, as the message that Netron opens instead of a model."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ...graph._facts import Facts
+from ...graph._graph import Graph, Node, Value
+from .._categories import category
+
+
+def message(graph: Graph) -> str:
+    """The JSON text of a message, as Netron since 6.0 reads it from a file `*.netron`.
+
+    The signature is the first key, as Netron looks for it among the first 64 bytes. What is known of a node is among
+    its attributes: a message has no other place for it.
+    """
+    content = {
+        "signature": "netron:filch",
+        "format": "Filch",
+        "producer": "Filch",
+        "description": graph.name,
+        "metadata": [{"name": f"remark {i}", "value": remark} for i, remark in enumerate(graph.remarks)],
+        "graphs": [_drawn(graph)],
+    }
+    return json.dumps(content, indent=1)
+
+
+def _drawn(graph: Graph) -> dict[str, Any]:
+    read = (name for node in graph.nodes for name in (*node.reads, *node.outputs) if name)
+    places = {name: i for i, name in enumerate(dict.fromkeys([*graph.inputs, *graph.constants, *read, *graph.outputs]))}
+    constants = {*graph.constants}
+    facts = Facts(graph)
+
+    def arguments(names: Sequence[str]) -> list[dict[str, Any]]:
+        return [{"name": str(i), "value": [places[name]]} for i, name in enumerate(names) if name]
+
+    def drawn(node: Node) -> dict[str, Any]:
+        known = {f"filch.{name.replace(' ', '_')}": text for name, text in facts.of_node(node).items()}
+        return {
+            "name": node.name,
+            "type": {"name": node.op, "category": category(node.op)},
+            "inputs": arguments(node.reads),
+            "outputs": arguments(node.outputs),
+            "attributes": [
+                {"name": name, "type": "string", "value": str(value)}
+                for name, value in {**node.attributes, **known}.items()
+            ],
+        }
+
+    return {
+        "values": [_value(name, graph.values.get(name), constant=name in constants) for name in places],
+        "inputs": [{"name": name, "value": [places[name]]} for name in graph.inputs],
+        "outputs": [{"name": name, "value": [places[name]]} for name in graph.outputs],
+        "nodes": [drawn(node) for node in graph.nodes],
+    }
+
+
+def _value(name: str, value: Value | None, *, constant: bool) -> dict[str, Any]:
+    shape = ("?",) if value is None or value.shape is None else value.shape
+    dims = ["?" if dim is None else str(dim) for dim in shape]
+    kind = {"dataType": (value and value.dtype) or "?", "shape": {"dimensions": dims}}
+    return {"name": name, "type": kind} | ({"initializer": {"type": kind}} if constant else {})

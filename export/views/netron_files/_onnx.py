@@ -1,0 +1,91 @@
+"""Copies an ONNX model, with what is known of its nodes where Netron shows it."""
+
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+from google.protobuf.message import EncodeError
+
+from ..._errors import ViewError
+from ...graph._facts import Facts, unicode
+from ...graph._graph import Graph
+from .._view import Drawing
+
+_LIMIT = 2**31 - 1  # bytes: protobuf's
+_NOWHERE = "left-out"  # no file beside a model is called so by chance, and taken for its weights
+
+
+def annotated(graph: Graph, model: ir.Model) -> Drawing:
+    """The model that a graph was read from, in one file with its weights; nodes without a name have the graph's.
+
+    Netron 9 shows a node's metadata when it is clicked, and a value's documentation beside its type.
+
+    Raises:
+        ViewError: it would be larger than an ONNX file can be.
+    """
+    copy = model.clone()
+    facts = Facts(graph)
+    for node in copy.graph:
+        known = next(
+            (graph.producer[out.name] for out in node.outputs if out.name and out.name in graph.producer), None
+        )
+        if known is not None:
+            node.name = node.name or known.name
+            node.metadata_props.update(_metadata(facts.of_node(known)))
+    for value in _values(copy.graph):
+        found = facts.of_value(value.name or "")
+        if found:
+            value.metadata_props.update(_metadata(found))
+            told = unicode(", ".join(f"{name}: {text}" for name, text in found.items()))
+            value.doc_string = f"{value.doc_string}\n{told}" if value.doc_string else told
+    copy.metadata_props.update({f"filch.remark.{i}": unicode(remark) for i, remark in enumerate(graph.remarks)})
+    note = _hold_weights(copy)
+    return Drawing(_bytes(copy), ".onnx", note)
+
+
+def _metadata(facts: Mapping[str, str]) -> dict[str, str]:
+    return {unicode(f"filch.{name.replace(' ', '_')}"): unicode(text) for name, text in facts.items()}
+
+
+def _values(graph: ir.Graph) -> Iterable[ir.Value]:
+    made = (value for node in graph for value in node.outputs)
+    return dict.fromkeys((*graph.inputs, *graph.initializers.values(), *made))
+
+
+def _hold_weights(model: ir.Model) -> str:
+    """Put the weights of other files into the model; what can't be read has no numbers, and is told of."""
+    weights = [value for graph in model.graphs() for value in graph.initializers.values()]
+    total = sum(value.const_value.nbytes for value in weights if value.const_value is not None)
+    if total > _LIMIT:
+        raise ViewError(
+            f"the model's weights are {total / 2**30:.1f} GiB, and one ONNX file holds 2: choose the suffix .json, and "
+            "open it in Netron after the model's own file"
+        )
+    lost: list[ir.ExternalTensor] = []
+    for value in weights:
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            try:
+                (value.const_value,) = ir.external_data.convert_tensors_from_external([tensor])
+            except (OSError, ValueError):
+                lost.append(tensor)
+                value.const_value = _without_numbers(tensor)
+    if not lost:
+        return ""
+    return (
+        f"{len(lost)} of {len(weights)} weights are left out, as {str(lost[0].path)!r} can't be read any more: the "
+        "file can be looked at, not run"
+    )
+
+
+def _without_numbers(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+    return ir.ExternalTensor(
+        _NOWHERE, None, None, tensor.dtype, shape=ir.Shape(tensor.shape), name=tensor.name or "", base_dir=""
+    )
+
+
+def _bytes(model: ir.Model) -> bytes:
+    try:
+        content: bytes = ir.serde.serialize_model(model).SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise ViewError(f"the model can't be written as one ONNX file: {error}; choose the suffix .json") from error
+    return content

@@ -1,0 +1,95 @@
+"""What of a run is kept: kinds, iterations, limits."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .._errors import FilchError
+
+Iterations = int | slice | range | Iterable[int] | Callable[[int], bool] | None
+_KINDS = ("I", "O")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What of a run is kept.
+
+    Attributes:
+        inputs: whether to keep what modules take.
+        outputs: whether to keep what they give.
+        wanted: which iterations of a module are kept; None for all.
+        storage_limit: bytes of a tensor, at most.
+        total_limit: bytes of all tensors, at most.
+        statistics_only: keep what numbers there are, not the numbers.
+        strict: what goes wrong in our hooks is raised into the model's run.
+        stop: what the disk refuses is raised into the model's run.
+        passing: nothing is kept at all: each record is handed on.
+    """
+
+    inputs: bool = True
+    outputs: bool = True
+    wanted: Callable[[int], bool] | None = None
+    storage_limit: float | None = None
+    total_limit: float | None = None
+    statistics_only: bool = False
+    strict: bool = False
+    stop: bool = False
+    passing: bool = False
+
+
+def options(
+    *,
+    kinds: Iterable[str],
+    iterations: Iterations,
+    storage_limit: float | None,
+    total_limit: float | None,
+    statistics_only: bool,
+    strict: bool,
+    on_error: str,
+    passing: bool,
+) -> Options:
+    """What was asked for.
+
+    Raises:
+        FilchError: it makes no sense.
+    """
+    for name, limit in (("storage_limit", storage_limit), ("total_limit", total_limit)):
+        if limit is not None and not (isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 0):
+            raise FilchError(f"{name} is a number of bytes like 2**28, not {limit!r}")
+    if on_error not in ("continue", "raise"):
+        raise FilchError(f"on_error is 'continue' or 'raise', not {on_error!r}")
+    chosen = list(kinds) if isinstance(kinds, Iterable) else [kinds]
+    if not chosen or not all(kind in _KINDS for kind in chosen):
+        raise FilchError(f"kinds are 'I' (inputs) and 'O' (outputs), not {kinds!r}")
+    return Options(
+        inputs="I" in chosen,
+        outputs="O" in chosen,
+        wanted=_wanted(iterations),
+        storage_limit=storage_limit,
+        total_limit=total_limit,
+        statistics_only=statistics_only,
+        strict=strict,
+        stop=on_error == "raise",
+        passing=passing,
+    )
+
+
+def _wanted(iterations: Any) -> Callable[[int], bool] | None:
+    if iterations is None:
+        return None
+    if isinstance(iterations, int) and not isinstance(iterations, bool) and iterations >= 0:
+        return lambda iteration: iteration < iterations
+    if isinstance(iterations, slice):
+        start, stop, step = iterations.start or 0, iterations.stop, iterations.step or 1
+        if all(isinstance(part, int) for part in (start, step, stop or 0)) and start >= 0 and step > 0:
+            return lambda iteration: iteration in range(start, iteration + 1 if stop is None else stop, step)
+    elif callable(iterations):
+        return iterations  # type: ignore[no-any-return]
+    elif isinstance(iterations, Iterable) and not isinstance(iterations, str):
+        listed = iterations if isinstance(iterations, range) else set(iterations)
+        if all(isinstance(item, int) for item in (listed if isinstance(listed, set) else ())):
+            return listed.__contains__
+    raise FilchError(
+        "iterations is a number (the first ones), a range or slice (`slice(None, None, 10)` for every tenth), "
+        f"a list of numbers or a function of one, not {iterations!r}"
+    )

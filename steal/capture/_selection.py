@@ -1,0 +1,137 @@
+"""Which modules are stolen, and under which names."""
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import nn
+
+from .._errors import FilchError
+from ._unhookable import is_scripted, scripted
+
+_log = logging.getLogger("filch")
+
+Modules = nn.Module | tuple[str, nn.Module] | Sequence[Any]
+
+
+def select(
+    modules: Modules, *, submodules: bool, include: str | Iterable[str] | None, exclude: str | Iterable[str] | None
+) -> list[tuple[str, nn.Module]]:
+    """The modules to hook, each with the name that its keys carry.
+
+    Args:
+        modules: a module, a `(name, module)` pair, or a list of either. One module without a name is called `""`, so
+            that what lies below it carries its own path; several without names are called by their index.
+        submodules: take all modules below the given ones too.
+        include: patterns over names; submodules that match one are taken. `*` stands for any part of one step of the
+            path, `?` for one character of it, `[02]`, `[0-3]` and `[!0]` for one of some characters (as in `fnmatch`),
+            `**` for any number of steps.
+        exclude: patterns over names; submodules that match one are left out.
+
+    Raises:
+        FilchError: something is no module, or one that takes no hooks, a name is used twice, or a pattern matches
+            nothing.
+    """
+    given = _named(modules)
+    wanted, unwanted = patterns(include), patterns(exclude)
+    matched: set[str] = set()
+    chosen: dict[str, nn.Module] = {}
+    silent: list[str] = []
+    for name, module in given:
+        _add(chosen, name, module)
+        if not submodules and not wanted:
+            continue
+        # A module that is held twice may be meant by any of its paths; it is called by the first that is.
+        paths = {f"{name}.{path}" if name else path: below for path, below in _below(module)}
+        drops = {full: matching(unwanted, full) for full in paths}
+        taken = {id(known) for _, known in given} | {id(below) for full, below in paths.items() if drops[full]}
+        matched |= set().union(*drops.values())
+        for full, below in paths.items():
+            hits = matching(wanted, full)
+            matched |= hits
+            if (hits or not wanted) and id(below) not in taken:
+                taken.add(id(below))
+                if is_scripted(below):
+                    silent.append(full)
+                else:
+                    _add(chosen, full, below)
+    if (told := scripted(silent)) is not None:
+        _log.warning("%s", told)
+    if missed := sorted((wanted.keys() | unwanted.keys()) - matched):
+        raise FilchError(f"no module is called like {missed[0]!r}; names look like {_example(given)!r}")
+    return list(chosen.items())
+
+
+def _below(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return list(module.named_modules(remove_duplicate=False))[1:]
+
+
+def _named(modules: Modules) -> list[tuple[str, nn.Module]]:
+    single = isinstance(modules, nn.Module) or (
+        isinstance(modules, tuple) and len(modules) == 2 and isinstance(modules[0], str)
+    )
+    items = [modules] if single else modules
+    if not isinstance(items, Sequence) or isinstance(items, str):
+        raise FilchError(f"steal_forward takes a module, a (name, module) pair or a list of these, not {modules!r}")
+    named: list[tuple[str, nn.Module]] = []
+    for index, item in enumerate(items):
+        unnamed = "" if len(items) == 1 else str(index)
+        name, module = item if isinstance(item, tuple) and len(item) == 2 else (unnamed, item)
+        if not isinstance(name, str) or not isinstance(module, nn.Module):
+            raise FilchError(f"item {index} is {item!r}, not a module or a (name, module) pair")
+        named.append((name, module))
+    if not named:
+        raise FilchError("no module was given to steal_forward")
+    return named
+
+
+def _add(chosen: dict[str, nn.Module], name: str, module: nn.Module) -> None:
+    if is_scripted(module):
+        raise FilchError(f"{name!r} is a scripted module, and torch gives these no hooks")
+    if chosen.setdefault(name, module) is not module:
+        raise FilchError(f"two modules are called {name!r}; give each its own name")
+
+
+def patterns(given: str | Iterable[str] | None) -> dict[str, re.Pattern[str]]:
+    """What patterns over dotted names match: `*`, `?` and `[02]` within one step, `**` any number of steps."""
+    if given is None:
+        return {}
+    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if wrong := [pattern for pattern in listed if not isinstance(pattern, str)]:
+        raise FilchError(f"a pattern is a string like 'decoder.layers.*.mlp', not {wrong[0]!r}")
+    return {pattern: _regex(pattern) for pattern in listed}
+
+
+def matching(patterns: dict[str, re.Pattern[str]], name: str) -> set[str]:
+    """The patterns that a name matches."""
+    return {pattern for pattern, regex in patterns.items() if regex.fullmatch(name)}
+
+
+_STEPS = {"**.": r"(?:.*\.)?", "**": ".*", "*": "[^.]*", "?": "[^.]"}
+_CLASS = r"\[!?\]?[^]]*\]"  # as in `fnmatch`: a `]` that comes first is one of the characters
+_IN_CLASS = re.compile(r"([\\\[\]^&~|])")  # what means something else in a class of `re`
+
+
+def _regex(pattern: str) -> re.Pattern[str]:
+    parts = re.split(rf"(\*\*\.|\*\*|\*|\?|{_CLASS})", pattern)
+    try:
+        return re.compile("".join(map(_part, parts)))
+    except re.error as error:
+        raise FilchError(f"{pattern!r} is not a pattern over module names: {error}") from error
+
+
+def _part(part: str) -> str:
+    """What a wildcard, a class of characters or plain text is in a regular expression."""
+    if re.fullmatch(_CLASS, part):
+        inner = part[1:-1]
+        negation, inner = ("^", inner[1:]) if inner.startswith("!") else ("", inner)
+        escaped = _IN_CLASS.sub(r"\\\1", inner)
+        return rf"(?!\.)[{negation}{escaped}]"
+    return _STEPS.get(part) or re.escape(part)
+
+
+def _example(given: list[tuple[str, nn.Module]]) -> str:
+    name, module = given[0]
+    path = next((path for path, _ in list(module.named_modules())[1:]), "")
+    return f"{name}.{path}" if name and path else path or name

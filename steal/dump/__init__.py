@@ -1,0 +1,1 @@
+"""The dump file: its format, the writer, the reader and recovery after a crash."""
