@@ -1,4 +1,4 @@
-"""Where the command line begins: `filch`, and `python -m filch.compare`."""
+"""Where the command line begins: `filch`, `python -m filch` and `python -m filch.compare`."""
 
 import gc
 

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
+from filch import __version__
 from filch.export import end_process_if_stuck, export, optimize, read_graph
 from filch.export.backends import get_backend
 from filch.steal import Dump, DumpError, FilchError, describe, recover, restore, steal_forward
@@ -65,6 +66,21 @@ Factory = Annotated[str, typer.Argument(help=FACTORY)]
 Backend = Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")]
 Profile = Annotated[bool, typer.Option("--profile", help="How long each node takes, beside its error.")]
 View = Annotated[str, typer.Option(help="nodes, operators, modules, fates or precision.")]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()

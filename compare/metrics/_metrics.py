@@ -73,7 +73,7 @@ class Difference:
     zeroed: int = 0
     count: int = 0
     index: tuple[int, ...] = ()
-    tolerance: Tolerance = Tolerance(0.0, 0.0)
+    tolerance: Tolerance = Tolerance(0.0, 0.0)  # noqa: RUF009  frozen
 
     @property
     def measures(self) -> dict[str, float | int]:

@@ -12,15 +12,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted(file for room in ("steal", "export", "compare") for file in (ROOT / room).rglob("*.py"))
+ROOMS = ("steal", "export", "compare")
+FILES = sorted([*ROOT.glob("*.py"), *(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))])
 FOLDERS = {
-    "filch." + ".".join(file.parent.relative_to(ROOT).parts): ast.parse(file.read_text("utf-8"))
+    ".".join(("filch", *file.parent.relative_to(ROOT).parts)): ast.parse(file.read_text("utf-8"))
     for file in FILES
     if file.name == "__init__.py"
 }
 INTERNAL = [package for package, tree in FOLDERS.items() if len(tree.body) == 1]  # a docstring and nothing else
 PACKAGES = [package for package in FOLDERS if package not in INTERNAL]
 MOST_FILES = 20
+LAZY = ["filch", "filch.compare"]
+RUNTIMES = {"onnxruntime", "onnx_ir", "onnxscript", "rich", "transformers", "typer"}
 MEMBERS = (property, cached_property, classmethod, staticmethod)
 
 
@@ -99,6 +102,25 @@ def test_every_module_says_what_it_is(file):
     assert ast.get_docstring(ast.parse(file.read_text("utf-8")))
 
 
+@pytest.mark.parametrize("package", LAZY)
+def test_type_checkers_see_what_is_lazy(package):
+    """What is imported for type checkers is what `__all__` promises, so that neither knows a name the other lacks."""
+    (guarded,) = (node for node in FOLDERS[package].body if isinstance(node, ast.If))
+    assert ast.unparse(guarded.test) == "TYPE_CHECKING"
+    names = [alias.asname or alias.name for node in guarded.body for alias in node.names]
+    assert sorted(names) == importlib.import_module(package).__all__
+
+
+def test_the_main_names_are_those_of_the_rooms():
+    """`filch.Dump` is `filch.steal.Dump`; a name that is a folder's is the package, never the function in it."""
+    filch = importlib.import_module("filch")
+    rooms = [importlib.import_module(f"filch.{room}") for room in ROOMS]
+    for name in set(filch.__all__) - {*ROOMS}:
+        (room,) = (room for room in rooms if name in room.__all__)
+        assert getattr(filch, name) is getattr(room, name)
+    assert [filch.steal, filch.export, filch.compare] == rooms
+
+
 def _loaded_by(statement):
     """The top-level packages that a new interpreter loads for `statement`."""
     code = f"import sys; before = set(sys.modules); {statement}; print(*sorted(set(sys.modules) - before))"
@@ -106,21 +128,22 @@ def _loaded_by(statement):
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 
-def test_importing_compare_costs_nothing():
+@pytest.mark.parametrize(
+    "statement", ["import filch", "import filch.compare", "from filch import compare", "import filch; dir(filch)"]
+)
+def test_importing_a_lazy_package_costs_nothing(statement):
     """Naming the package loads nothing, neither torch nor a terminal: a name is loaded when it is asked for."""
-    assert _loaded_by("import filch.compare") - sys.stdlib_module_names == {"filch"}
+    assert _loaded_by(statement) - sys.stdlib_module_names == {"filch"}
+
+
+def test_a_name_of_steal_needs_no_runtime():
+    """`filch.Dump` loads what `filch.steal` does, and not `filch.export` beside it."""
+    assert not _loaded_by("from filch import Dump") & RUNTIMES
 
 
 def test_importing_steal_needs_no_runtime():
     """On a training box there need be torch, numpy and onnx, and nothing else."""
-    assert not _loaded_by("import filch.steal") & {
-        "onnxruntime",
-        "onnx_ir",
-        "onnxscript",
-        "rich",
-        "transformers",
-        "typer",
-    }
+    assert not _loaded_by("import filch.steal") & RUNTIMES
 
 
 def test_the_plugin_costs_nothing_until_it_is_used():

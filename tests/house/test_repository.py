@@ -1,6 +1,5 @@
 """What the repository shows is what happens; and it names no machine."""
 
-import ast
 import os
 import re
 import shutil
@@ -154,26 +153,3 @@ def test_no_machine_path():
 def test_no_registry():
     """Where packages come from is pip's to know, and differs from machine to machine."""
     assert _found(r"\b(pypi|pythonhosted|(download|whl)\.pytorch)\.org\b|--(extra-)?index[-]url|--find[-]links") == []
-
-
-def test_rooms_are_imported_by_their_names():
-    """`import steal` works by accident from the root, and makes a second copy of every class.
-
-    Ruff's banned-api says so in tests and examples; in the rooms it can't, as it takes `from ._x import` for the same.
-    """
-    rooms = {"steal", "export", "compare"}
-    bare = [
-        f"{file.relative_to(ROOT)}:{node.lineno}"
-        for room in rooms
-        for file in sorted((ROOT / room).rglob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
-        for name in _imported(node)
-        if name.partition(".")[0] in rooms
-    ]
-    assert bare == []
-
-
-def _imported(node):
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    return [node.module] if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module else []

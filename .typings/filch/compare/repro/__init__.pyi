@@ -1,1 +1,0 @@
-from compare.repro import *

@@ -1,1 +1,0 @@
-from export.pt2_files import *

@@ -1,1 +1,0 @@
-from export.views import *

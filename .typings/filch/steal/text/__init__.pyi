@@ -1,1 +1,0 @@
-from steal.text import *
