@@ -41,4 +41,4 @@ def compiled_graph(
         compiled = engine.compile(given, optimize=True)
     made = Origins(exported, compiled).drawn()
     name = given.path.name if given.path else given.model_type.rpartition(":")[2] or "the program"
-    return replace(made, name=f"{name} on {engine.name}", before=exported)
+    return replace(made, name=f"{name} on {engine.name}", source_graph=exported)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from filch.compare import compiled_graph
 from filch.export import export, optimize
 from filch.export.passes import PassContext
-from filch.export.views import netron
+from filch.export.views import netron, save
 
 
 class SelfAttention(nn.Module):
@@ -54,7 +54,7 @@ def main(folder: Path) -> None:
     print("\nDumped for hidet's viewer, and for Netron, which opens the model itself with what is known of each node:")
     with (folder / "attention-graph.json").open("w") as f:
         netron.dump(graph, f)
-    written = graph.view("netron", folder / "attention-graph.onnx")
+    written = save(graph, "netron", folder / "attention-graph.onnx")
     for path in (folder / "attention-graph.json", written):
         print(f"- {path.name}: {path.stat().st_size:,} bytes")
     nodes = json.loads((folder / "attention-graph.json").read_text())["graphs"][0]["nodes"]

@@ -9,9 +9,10 @@ from .graph._cutting import AGAIN, Cutter
 from .graph._finding import Finding, Histogram
 from .graph._fingerprint import fingerprint
 from .graph._from_fx import graph_from_fx
-from .graph._graph import Frame, Graph, Node, Value, shared_calls
+from .graph._graph import Graph
 from .graph._json import graph_from_json, graph_to_json
 from .graph._module_calls import ModuleCall, Port
+from .graph._nodes import Frame, Node, Value, shared_calls
 from .graph._sizes import value_sizes
 from .lowering._lower import Lowering, Precision, lower
 from .onnx_files._read import read_graph

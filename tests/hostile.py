@@ -60,7 +60,7 @@ def hostile_graph() -> Graph:
     What it reads first is an input, and each node a constant beside; each value has a finding that says the text, and
     the graph that it was made of has the same names.
     """
-    return _graph(TEXTS, before=_graph(TEXTS, before=None))
+    return _graph(TEXTS, source_graph=_graph(TEXTS, source_graph=None))
 
 
 def hostile_model() -> ir.Model:
@@ -81,7 +81,7 @@ def hostile_model() -> ir.Model:
     return ir.Model(graph, ir_version=10, producer_name=texts["script"])
 
 
-def _graph(texts: Mapping[str, str], before: Graph | None) -> Graph:
+def _graph(texts: Mapping[str, str], source_graph: Graph | None) -> Graph:
     nodes: list[Node] = []
     last = "input of " + texts["script"]
     inputs = (last,)
@@ -96,7 +96,7 @@ def _graph(texts: Mapping[str, str], before: Graph | None) -> Graph:
         constants=tuple(node.inputs[1] for node in nodes),
         nodes=tuple(nodes),
         values={name: Value(name, name, (3, name, None)) for name in values},
-        before=before,
+        source_graph=source_graph,
         findings={node.outputs[0]: (_finding(node.name, number),) for number, node in enumerate(nodes)},
         remarks=tuple(texts.values()),
     )

@@ -146,7 +146,7 @@ def compiled() -> Graph:
         ("weight", "bias"),
         nodes,
         values,
-        before=before,
+        source_graph=before,
         findings=found,
         remarks=("2 of 2",),
     )
@@ -172,7 +172,7 @@ def named(name: str) -> Graph:
     values = {each: Value(each, name, (name, 3)) for each in (f"{name} in", f"{name} w", name)}
     found = {name: (dataclasses.replace(finding("different", 0.5, first=True), text=name, evidence=name, kind=name),)}
     graph = Graph(name, (f"{name} in",), (name,), (f"{name} w",), (node,), values, findings=found, remarks=(name,))
-    return dataclasses.replace(graph, before=graph, functions={name: graph})
+    return dataclasses.replace(graph, source_graph=graph, functions={name: graph})
 
 
 def table(page) -> list[list[str]]:

@@ -12,6 +12,7 @@ import pytest
 
 from filch.export import Finding, Frame, Graph, Node, Value
 from filch.export.graph._from_onnx import graph_from_onnx
+from filch.export.views import draw, write
 
 LOADER = Path(__file__).parent / "export" / "netron_loader.mjs"
 MODEL = """<ir_version: 10, opset_import: ["" : 18], producer_name: "test">
@@ -60,7 +61,7 @@ def fused_graph() -> Graph:
     kernel = Node(
         "kernel_0", "FusedMatmul", ("w", "x"), ("y",), {"mma": "simt"}, module="head", origins=("view", "turn", "mm")
     )
-    return Graph("after", ("x",), ("y",), ("w",), (kernel,), kinds, before=made_of)
+    return Graph("after", ("x",), ("y",), ("w",), (kernel,), kinds, source_graph=made_of)
 
 
 def netron_finds(folder: Path, path: Path, attachment: Path | None = None) -> dict:
@@ -85,3 +86,9 @@ def netron_finds(folder: Path, path: Path, attachment: Path | None = None) -> di
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def save_with_note(graph, name, path):
+    """Draw a graph into a file; the path of the file, and what the drawing notes."""
+    drawing = draw(graph, name, path.suffix or None)
+    return write(drawing, path), drawing.note

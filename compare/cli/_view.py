@@ -9,7 +9,7 @@ import typer
 
 from filch.export import Graph, ViewError, graph_from_fx, load_program, optimize, trace_graph
 from filch.export.pt2_files import Archive, StoredError, load_graph
-from filch.export.views import draw, get_view, save, serve, view_names
+from filch.export.views import draw, get_view, serve, view_names, write
 from filch.steal import open_untrusted
 
 from .._compiled_graph import compiled_graph
@@ -65,14 +65,14 @@ def view_command(
         else:
             graph = _graph(source, backend, told_options(option), optimized=optimized, model=model)
         graph = _staged(graph, stage or ("exported" if name.startswith(_BESIDE_A_FILE) else None))
-        text = draw(graph, name).content.decode("utf-8") if printed else ""
-        written, note = ("", "") if printed else save(graph, name, target)
+        drawing = draw(graph, name, None if printed else target.suffix or None)
+        written = target if printed else write(drawing, target)
     if printed:
-        typer.echo(text.rstrip("\n"))
+        typer.echo(drawing.content.decode("utf-8").rstrip("\n"))
     elif not quiet:
-        echo(f"written: {written}" + (f"\nnote: {note}" if note else ""))
+        echo(f"written: {written}" + (f"\nnote: {drawing.note}" if drawing.note else ""))
     if served:
-        _serve(Path(written), quiet=quiet)
+        _serve(written, quiet=quiet)
 
 
 def _serve(path: Path, *, quiet: bool) -> None:
@@ -129,9 +129,11 @@ def _report_graph(path: Path, model: Path | None) -> Graph:
     if model is None and not os.path.isfile(file):  # noqa: PTH113  `Path.is_file` raises for a name that is too long
         return report.graph
     onnx = load_program(file).model
-    before = report.graph.before
+    before = report.graph.source_graph
     return (
-        replace(report.graph, onnx=onnx) if before is None else replace(report.graph, before=replace(before, onnx=onnx))
+        replace(report.graph, onnx=onnx)
+        if before is None
+        else replace(report.graph, source_graph=replace(before, onnx=onnx))
     )
 
 
@@ -147,10 +149,10 @@ def _torch_graph(path: Path) -> Graph:
 def _staged(graph: Graph, stage: str | None) -> Graph:
     if stage not in (None, "exported", "compiled"):
         raise CompareError(f"there is no stage {stage!r}; there are exported and compiled")
-    if stage == "compiled" and graph.before is None:
+    if stage == "compiled" and graph.source_graph is None:
         raise CompareError("--stage compiled is of a report that has one, or of a model with --backend")
-    if stage == "exported" and graph.before is not None:
-        return replace(graph.before, name=graph.name, remarks=graph.remarks)
+    if stage == "exported" and graph.source_graph is not None:
+        return replace(graph.source_graph, name=graph.name, remarks=graph.remarks)
     return graph
 
 

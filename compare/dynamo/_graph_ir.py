@@ -36,10 +36,10 @@ class GraphIr:
         if made is not None:
             for name, step in made.steps().items():
                 self._series.draw(name, step)
-            self._series.draw("Kernels", replace(Origins(graph, made).drawn(), before=graph))
+            self._series.draw("Kernels", replace(Origins(graph, made).drawn(), source_graph=graph))
 
     def backward(self, run: BackwardRun) -> None:
         """Draw what became of the backward pass."""
         for name, step in run.compiled.steps().items():
             self._series.draw(f"Backward{name}", step)
-        self._series.draw("BackwardKernels", replace(Origins(run.graph, run.compiled).drawn(), before=run.graph))
+        self._series.draw("BackwardKernels", replace(Origins(run.graph, run.compiled).drawn(), source_graph=run.graph))

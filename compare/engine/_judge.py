@@ -212,7 +212,7 @@ class Judge:
 
     def _kind(self, node: Node, name: str) -> str:
         origins = self._origins
-        if name in self._run.graph.fixed:
+        if name in self._run.graph.constant_values:
             return "constant"
         if origins is None:
             return "node"
@@ -305,7 +305,9 @@ def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:
         return row
     nodes = graph.cone([row.value], judged)
     if row.stage == "compiled":
-        behind = (item.name for item in nodes if item is not node and not graph.fixed.issuperset(item.outputs))
+        behind = (
+            item.name for item in nodes if item is not node and not graph.constant_values.issuperset(item.outputs)
+        )
         return replace(row, behind=tuple(behind))
     return replace(row, origins=tuple(item.name for item in nodes), operators=tuple(item.op for item in nodes))
 

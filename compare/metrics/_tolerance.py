@@ -101,7 +101,9 @@ def quantized_tolerance(node: Node, graph: Graph) -> Tolerance | None:
     A value of 8 bits is off by up to 1/510 of its range, one of 4 bits by 1/30; these let some 50 and 15 of them add
     up. They are for finding faults: whether a model is good enough is for its user to say.
     """
-    held = {graph.values[name].dtype for name in node.inputs[:1] if name in graph.values and name in graph.fixed}
+    held = {
+        graph.values[name].dtype for name in node.inputs[:1] if name in graph.values and name in graph.constant_values
+    }
     is_weight = node.op == "Cast" and bool(held & {"int8", "uint8", "int4", "uint4"})  # torchao's, dequantised
     if node.op not in _INTEGERS and not is_weight:
         return None

@@ -63,7 +63,7 @@ def local_costs(
     graph = program.graph
     exact = backend.compile(program, optimize=False)
     values = [{**call.inputs, **backend.run(exact, call.inputs, graph.producer)} for call in calls]
-    fed = {name for name in graph.known - graph.fixed if all(name in held for held in values)}
+    fed = {name for name in graph.known - graph.constant_values if all(name in held for held in values)}
     model = Cutter(program.model, graph).cut(graph.nodes, {name for name in graph.producer if name not in fed})
     lowering = Lowering(Program(model), to, calibration=[_feeds(model, held) for held in values], simulate=simulate)
     lowered = backend.compile(lowering.keeping(()), optimize=False)

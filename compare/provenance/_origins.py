@@ -97,7 +97,7 @@ class Origins:
             name: which of its values.
         """
         ends = [self.known_as(end) for end in ([name] if self._survives(name) else self._ends(name))]
-        read = {self.known_as(item) for item in node.reads if item not in self.compiled.fixed}
+        read = {self.known_as(item) for item in node.reads if item not in self.compiled.constant_values}
         # What it reads in place of another value, which an optimiser took for the same, may be wrong, or that one.
         merged = self._behind(read, Ancestors(self.exported, ends))
         found = {item.name: item for item in (*self._between(ends, read, node), *self.of(node), *merged)}
@@ -120,7 +120,7 @@ class Origins:
     def _stays(self, name: str, before: Ancestors) -> bool:
         """Whether an exported value that is no constant is an input or made by one of some compiled nodes."""
         # What was removed hands on what is read in its place; its own value may be there still for others.
-        if name in self._handed_on or name in self.exported.fixed:
+        if name in self._handed_on or name in self.exported.constant_values:
             return False
         return name in self._inputs or any(node in before for node in self._makers.get(name, ()))
 

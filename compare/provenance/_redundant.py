@@ -23,7 +23,7 @@ class Redundant:
     @cached_property
     def fixed(self) -> frozenset[str]:
         """The values that do not depend on the inputs: constants, known shapes, and what is made of these alone."""
-        found = set(self._graph.fixed)
+        found = set(self._graph.constant_values)
         for node in self._graph.nodes:
             of_shape = node.op in _OF_SHAPES and self._is_static(node.inputs[0])
             if of_shape or (all(name in found for name in node.reads) and not node.op.startswith("Random")):

@@ -32,7 +32,7 @@ class Inference:
         self._names: dict[tuple[str, Kind], list[str]] = {}  # of the values that leave a module, "" being the model
         outputs = frozenset(graph.outputs)
         for name in graph.producer:
-            if name in values and name not in graph.fixed:
+            if name in values and name not in graph.constant_values:
                 kind = values[name].dtype, values[name].shape
                 for scope in ("", *self._left(name, is_output=name in outputs)):
                     self._names.setdefault((scope, kind), []).append(name)

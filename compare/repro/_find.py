@@ -130,7 +130,7 @@ def _parts(
     near = [node for node in graph.nodes if node.name in around]
     values = dict.fromkeys(name for node in near for name in (*node.reads, *node.outputs) if name)
     asked = {name for node in near if node.name in begun for name in node.outputs}
-    wanted = [name for name in values if name in asked or name not in graph.fixed]
+    wanted = [name for name in values if name in asked or name not in graph.constant_values]
     known = known_values(held, program, call, wanted, limits)
     return (OnnxParts(program, known) if original is None else TorchParts(original, known)), begun
 
@@ -139,7 +139,7 @@ def _wrong(parts: OnnxParts | TorchParts, names: frozenset[str], runner: Runner)
     """The smallest part around some nodes that is wrong, best where something says what parts of it should give."""
     first: Wrong | None = None
     graph = parts.graph
-    fixed = any(graph.fixed.issuperset(node.outputs) for node in graph.nodes if node.name in names)
+    fixed = any(graph.constant_values.issuperset(node.outputs) for node in graph.nodes if node.name in names)
     for _ in range(_STEPS):
         case = parts.case(names)
         error = 0.0 if case is None else runner.wrong(case)

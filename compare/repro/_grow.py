@@ -21,7 +21,7 @@ def closed(graph: Graph, names: Collection[str], known: Collection[str]) -> list
             if node is None:
                 if name not in known and name not in graph.constants:
                     return None
-            elif node.name not in wanted and (name in graph.fixed or name not in known):
+            elif node.name not in wanted and (name in graph.constant_values or name not in known):
                 wanted.add(node.name)
                 pending.append(node)
     return [node for node in graph.nodes if node.name in wanted]
@@ -33,7 +33,7 @@ def ends(graph: Graph, nodes: Collection[Node], asked: Collection[str]) -> list[
     Not what does not depend on the inputs, but of the nodes that were asked for by name.
     """
     inside = {node.name for node in nodes}
-    chosen = [node for node in nodes if node.name in asked or not graph.fixed.issuperset(node.outputs)]
+    chosen = [node for node in nodes if node.name in asked or not graph.constant_values.issuperset(node.outputs)]
     made = [name for node in chosen for name in node.outputs if name]
     users = {name: {user.name for user in graph.consumers.get(name, ())} for name in made}
     return [name for name in made if name in graph.outputs or not users[name] or users[name] - inside]
@@ -44,10 +44,10 @@ def grown(graph: Graph, names: Collection[str]) -> frozenset[str]:
     found = {*names}
     targets = {node.target for node in graph.nodes if node.name in names and node.target}
     for node in graph.nodes:
-        if node.target in targets and not graph.fixed.issuperset(node.outputs):
+        if node.target in targets and not graph.constant_values.issuperset(node.outputs):
             found.add(node.name)
         if node.name in names:
-            made = (graph.producer.get(name) for name in node.reads if name not in graph.fixed)
+            made = (graph.producer.get(name) for name in node.reads if name not in graph.constant_values)
             found |= {before.name for before in made if before is not None}
             found |= {user.name for name in node.outputs for user in graph.consumers.get(name, ())}
     return frozenset(found)

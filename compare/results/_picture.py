@@ -22,7 +22,7 @@ def picture(report: Report) -> Graph:
     notes = [*(f"note: {note}" for note in report.notes), *random_numbers(report)]
     told = (report.headline(), *explained, *notes, " ".join(map(str.strip, in_short(report))))
     *before, last = drawn or [_of_rows(())]
-    return replace(last, name=title, remarks=told, before=before[0] if before else None)
+    return replace(last, name=title, remarks=told, source_graph=before[0] if before else None)
 
 
 def _findings(report: Report, stage: Stage) -> dict[str, tuple[Finding, ...]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from filch.export import Graph
 from filch.export.backends import Stage
-from filch.export.views import draw
+from filch.export.views import draw, save
 from filch.steal import write_output
 from filch.steal.text import named
 
@@ -332,8 +332,8 @@ class Report:
         return picture(self)
 
     def view(self, name: str, path: str | os.PathLike[str]) -> Path:
-        """Draw `graph` into a file (see `Graph.view`)."""
-        return self.graph.view(name, path)
+        """Draw `graph` into a file (see `filch.export.views.save`)."""
+        return save(self.graph, name, path)
 
     def headline(self) -> str:
         """What was judged, what was not and why, and whether observing changed anything, in one line."""

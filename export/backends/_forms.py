@@ -12,7 +12,8 @@ from typing import Protocol
 
 import torch
 
-from ..graph._graph import Dim, Graph, Node
+from ..graph._graph import Graph
+from ..graph._nodes import Dim, Node
 from ._nchwc import CHANNELS_LAST, DOMAIN, WIDENED, Unblocked, held_by
 
 Kind = tuple[torch.dtype, torch.Size]
@@ -314,7 +315,7 @@ class _Reading:
     def _relative(self, origin: Node, held: Sequence[Form | None]) -> Iterator[Perm]:
         """For each input of the exported node, in which order of its dimensions the compiled one reads it."""
         for name, form in zip(origin.inputs, held, strict=False):
-            if form is None or {name, form.value} & self._exported.fixed:
+            if form is None or {name, form.value} & self._exported.constant_values:
                 continue
             if any(isinstance(step, Reshaped) for step in form.steps):
                 continue

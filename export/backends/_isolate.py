@@ -99,7 +99,7 @@ def _fed(exported: Graph, values: Mapping[str, str], given: Should, *, optimize:
     Constants are left for the backend to fold, as it has done; and one that folds nothing has none but `Constant`.
     """
     constants = {name for node in exported.nodes if node.op == "Constant" for name in node.outputs}
-    fixed = exported.fixed if optimize else constants
+    fixed = exported.constant_values if optimize else constants
     found: dict[str, torch.Tensor] = {}
     for name, value in values.items():
         if value in exported.consumers and value not in fixed and value not in found:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..graph._graph import Graph, Node
+from ..graph._graph import Graph
+from ..graph._nodes import Node
 
 DOMAIN = "com.microsoft.nchwc::"
 _ACTIVATIONS = frozenset({"Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})

@@ -12,7 +12,8 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
-from ..graph._graph import Graph, Node
+from ..graph._graph import Graph
+from ..graph._nodes import Node
 
 _RESERVE = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 _FUNCTIONS = {  # of torch, in the graphs that Dynamo hands over; methods have an underscore behind

@@ -4,7 +4,8 @@ from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 
-from ._graph import Graph, Node
+from ._graph import Graph
+from ._nodes import Node
 
 AGAIN = "//again"  # behind the name of what is made, where a value of the name itself is fed
 

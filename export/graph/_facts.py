@@ -6,15 +6,17 @@ from collections.abc import Iterable, Mapping
 from filch.steal import Statistics
 
 from ._finding import Finding
-from ._graph import Graph, Node
+from ._nodes import GraphFields, Node
 
 
 class Facts:
     """What is known of a graph's nodes and values, each by its name, as text; a number as Python writes it."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: GraphFields) -> None:
         self._graph = graph
-        self._before: Mapping[str, Node] = {node.name: node for node in graph.before.nodes} if graph.before else {}
+        self._before: Mapping[str, Node] = (
+            {node.name: node for node in graph.source_graph.nodes} if graph.source_graph else {}
+        )
 
     def of_node(self, node: Node) -> dict[str, str]:
         """What a comparison found first, then where the node is from."""

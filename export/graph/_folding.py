@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import networkx as nx
 
-from ._graph import Frame, Graph, Node, shared_calls
+from ._graph import Graph
+from ._nodes import Frame, Node, shared_calls
 
 Path = tuple[Frame, ...]
 Key = int | tuple[str, int]  # a node by its place, or a group by its path and call
@@ -186,7 +187,7 @@ def _path(node: Node) -> Path | None:
 
 def _paths_before(graph: Graph) -> dict[str, Path | None]:
     """For each node of a graph that was made of another one, the calls that all the nodes that it computes run in."""
-    known = {node.name: _path(node) for node in graph.before.nodes} if graph.before is not None else {}
+    known = {node.name: _path(node) for node in graph.source_graph.nodes} if graph.source_graph is not None else {}
     return {node.name: _common([known.get(origin) for origin in node.origins]) for node in graph.nodes}
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import fx
 
 from ._arguments import told
-from ._graph import Frame, Graph, Node, Value
+from ._graph import Graph
+from ._nodes import Frame, Node, Value
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _ROOT = re.compile(r"^[LG]\[[^\]]*\]\.?")  # what Dynamo calls the module that is compiled

@@ -12,7 +12,8 @@ import onnx_ir as ir
 from onnx import NodeProto
 
 from ..common._garbage_collection import no_collection
-from ._graph import Dim, Frame, Graph, Node, Value
+from ._graph import Graph
+from ._nodes import Dim, Frame, Node, Value
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ._graph import Frame, Graph, Node, Value
+from ._graph import Graph
+from ._nodes import Frame, Node, Value
 
 
 def graph_to_json(graph: Graph) -> dict[str, Any]:

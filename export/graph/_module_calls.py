@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ._graph import Graph, Node
+from ._graph import Graph
+from ._nodes import Node
 
 Resolution = Literal["exact", "alias", "constant", "fused", "dead"]
 
@@ -79,7 +80,7 @@ def follow(port: Port, before: Graph | None, now: Graph) -> Port:
     if (source := _preserved(port.value, before, now)) is not None:
         return replace(port, value=source, how="alias")
     into = ", ".join(node.name for node in absorbed(port.value, before, now))
-    if port.value in before.fixed and into:
+    if port.value in before.constant_values and into:
         return replace(port, value=None, how="constant", note=f"folded, for {into}")
     if into:
         return replace(port, value=None, how="fused", note=f"into {into}")

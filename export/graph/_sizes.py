@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import torch
 
-from ._graph import Dim, Graph
+from ._graph import Graph
+from ._nodes import Dim
 
 _BYTES = {"float64": 8, "int64": 8, "uint64": 8, "complex64": 8, "complex128": 16, "float16": 2, "bfloat16": 2}
 _USUAL = 4

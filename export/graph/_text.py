@@ -8,10 +8,9 @@ from typing import Any
 from filch.steal.text import named, shortened, visible
 
 from ..common._garbage_collection import no_collection
-from ..views._view import Drawing
 from ._facts import Facts, worst
 from ._finding import Finding
-from ._graph import Dim, Graph, Node, Value
+from ._nodes import Dim, GraphFields, Node, Value
 
 _PLAIN = re.compile(r"""[^\s"'(),=;#{}\\]+""")  # what a name may be made of and stand by itself
 _DIM = re.compile(r"[\w +*/()-]+")  # an expression of symbols
@@ -20,18 +19,8 @@ _LONGEST = 20_000  # characters of a name or an attribute
 _ARROW = "<------"  # hidet's, beside what deserves attention
 
 
-class TextView:
-    """See `View`."""
-
-    suffixes: tuple[str, ...] = (".txt",)
-
-    def draw(self, graph: Graph, suffix: str) -> Drawing:
-        """See `View.draw`."""
-        return Drawing.of(format_graph(graph) + "\n", suffix)
-
-
 @no_collection()
-def format_graph(graph: Graph, *, modules: bool = False, sources: bool = False, title: str = "Graph") -> str:
+def format_graph(graph: GraphFields, *, modules: bool = False, sources: bool = False, title: str = "Graph") -> str:
     """A graph as text; see `Graph.text`.
 
     The grammar is that of hidet's `print(graph)`; names that would break it stand in quotes, escaped as in JSON.
@@ -52,7 +41,7 @@ def format_graph(graph: Graph, *, modules: bool = False, sources: bool = False, 
 class _Lines:
     """Writes one graph."""
 
-    def __init__(self, graph: Graph, *, modules: bool, sources: bool) -> None:
+    def __init__(self, graph: GraphFields, *, modules: bool, sources: bool) -> None:
         self._graph = graph
         self._facts = Facts(graph)
         self._modules = modules

@@ -13,7 +13,8 @@ from filch.steal import Scratch
 
 from .._errors import ExportError, reason
 from ..common._quiet import quiet
-from ..graph._graph import Graph, Node
+from ..graph._graph import Graph
+from ..graph._nodes import Node
 from ..program._program import Program, follow_changes
 from ._floats import write_floats
 

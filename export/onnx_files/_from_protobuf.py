@@ -11,7 +11,8 @@ from onnx_ir import serde
 
 from ..common._garbage_collection import no_collection
 from ..graph._from_onnx import attribute_of, node_names, node_of, of_graph, of_graphs, value_of
-from ..graph._graph import Graph, Node, Value
+from ..graph._graph import Graph
+from ..graph._nodes import Node, Value
 
 _OWN_TYPES = 10  # the version of ONNX's format from which functions say the types of their values themselves
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..graph._graph import Frame
+from ..graph._nodes import Frame
 from ._call_sites import is_library, is_ours, line_frame, line_of, module_call
 from ._module_calls import Calls, class_of
 

@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 import torch
 from torch import nn
 
-from ..graph._graph import Frame
+from ..graph._nodes import Frame
 
 _CALLS = nn.modules.module.__file__  # all calls of modules go through it
 _TORCH, _OURS = (str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))

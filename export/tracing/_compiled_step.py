@@ -16,7 +16,8 @@ from .._errors import TraceError
 from ..backends.inductor._compiled_fx import CompiledGraph, Part
 from ..backends.inductor._kernel_graph import own_kernels
 from ..common._quiet import quiet
-from ..graph._graph import Graph, Node, Value
+from ..graph._graph import Graph
+from ..graph._nodes import Node, Value
 from ._dispatched import Dispatched, Watching
 from ._module_calls import Calls
 from ._recorded_part import Joint, Operations, Reader
@@ -121,7 +122,7 @@ class CompiledStep(Dispatched):
         nodes = self._joined(before)
         known = {*before.inputs, *before.constants, *(name for node in nodes for name in node.outputs)}
         outputs = tuple(self._base(name, known) for name in before.outputs)
-        return replace(before, nodes=nodes, outputs=outputs, values=values, before=before)
+        return replace(before, nodes=nodes, outputs=outputs, values=values, source_graph=before)
 
     def _joined(self, before: Graph) -> tuple[Node, ...]:
         """What was executed, each reading what another one has written."""

@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..graph._arguments import tensors_of, told
 from ..graph._from_fx import GRADIENT, operator_name
-from ..graph._graph import Frame, Graph, Node, Value
+from ..graph._graph import Graph
+from ..graph._nodes import Frame, Node, Value
 from ._autograd_numbers import AutogradNumbers
 from ._call_sites import line_frame, lines_within, outside
 from ._module_calls import Calls, class_of

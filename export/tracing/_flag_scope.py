@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from .._errors import TraceError
-from ..graph._graph import Node
+from ..graph._nodes import Node
 from ._any_calls import AnyCalls, all_frames, innermost_lines, objects_calls, user_lines
 from ._autograd_numbers import AutogradNumbers
 from ._call_sites import is_ours

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..graph._graph import Frame
+from ..graph._nodes import Frame
 from ._call_sites import is_ours, line_of, module_call, outside
 
 

@@ -20,7 +20,7 @@ from ..graph._from_fx import (
     operator_name,
     python_lines,
 )
-from ..graph._graph import Frame, Node
+from ..graph._nodes import Frame, Node
 from ._call_sites import is_machinery, line_frame
 from ._dispatched import LINES, derivative
 from ._recording import Recording

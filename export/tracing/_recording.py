@@ -9,7 +9,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..graph._graph import Graph, Node, Value
+from ..graph._graph import Graph
+from ..graph._nodes import Node, Value
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may have no numbers
 _Place = tuple[Any, ...]

@@ -4,7 +4,7 @@ from ._hidet import ViewerFiles, netron
 from ._plot import plot_graph
 from ._plot_dot import plot_dot
 from ._plot_legend import plot_legend
-from ._registry import draw, get_view, save, view_names
+from ._registry import draw, get_view, save, view_names, write
 from ._series import Series
 from ._serve import Served, serve
 from ._view import Drawing, View
@@ -24,4 +24,5 @@ __all__ = [
     "save",
     "serve",
     "view_names",
+    "write",
 ]

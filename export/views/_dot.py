@@ -9,7 +9,8 @@ from filch.steal.text import for_dot
 from ..graph._facts import Facts, cut, worst
 from ..graph._finding import Finding
 from ..graph._folding import Folding, fold
-from ..graph._graph import Graph, Node
+from ..graph._graph import Graph
+from ..graph._nodes import Node
 from ._colours import colour, is_dark
 from ._view import Drawing
 

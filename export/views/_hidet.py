@@ -8,7 +8,8 @@ from filch.steal.text import visible
 
 from ..graph._facts import Facts
 from ..graph._folding import fold
-from ..graph._graph import Graph, Node, Value
+from ..graph._graph import Graph
+from ..graph._nodes import Node, Value
 from ._categories import category
 from ._view import Drawing
 

@@ -11,7 +11,8 @@ from filch.steal.text import for_script, shortened
 
 from ..graph._finding import Finding, Histogram
 from ..graph._folding import fold
-from ..graph._graph import Frame, Graph, Node, Value
+from ..graph._graph import Graph
+from ..graph._nodes import Frame, Node, Value
 from ._roles import ROLES, roles
 
 _EXACT = 2**53  # JavaScript's numbers hold all integers up to here
@@ -28,8 +29,8 @@ def page_data(graph: Graph) -> str:
     """
     table = _Table()
     graphs = [_graph(graph, "graph", table)]
-    if graph.before is not None:
-        graphs.append(_graph(graph.before, "before", table))
+    if graph.source_graph is not None:
+        graphs.append(_graph(graph.source_graph, "before", table))
     graphs += [_graph(function, "function", table) | {"of": name} for name, function in graph.functions.items()]
     data = {"remarks": [*graph.remarks], "graphs": graphs, **table.tables()}
     return for_script(json.dumps(data, allow_nan=False, separators=(",", ":")))

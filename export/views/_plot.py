@@ -6,7 +6,7 @@ from typing import Any
 
 from .._errors import ViewError
 from ..program._graph_like import as_graph
-from ._registry import get_view, view_names
+from ._registry import get_view, save, view_names
 
 
 def plot_graph(graph: Any, file_path: str | os.PathLike[str]) -> Path:
@@ -19,7 +19,7 @@ def plot_graph(graph: Any, file_path: str | os.PathLike[str]) -> Path:
             network; any other suffix is that of the view that writes such files.
 
     Returns:
-        the path of what was written, as `Graph.view` gives it.
+        the path of what was written, as `save` returns it.
 
     Raises:
         ProgramError: `graph` is none of these, or the file can't be read.
@@ -31,14 +31,14 @@ def plot_graph(graph: Any, file_path: str | os.PathLike[str]) -> Path:
     if len(fitting) > 1:
         raise ViewError(
             f"several views write {suffix} files, and {os.fspath(file_path)!r} does not say which: "
-            f"write graph.view({fitting[0]!r}, path), or one of {', '.join(fitting[1:])}"
+            f"write filch.export.views.save(graph, {fitting[0]!r}, path), or one of {', '.join(fitting[1:])}"
         )
     if not fitting:
         known = ", ".join(sorted({suffix for suffixes in views.values() for suffix in suffixes}))
         raise ViewError(
             f"the suffix of {os.fspath(file_path)!r} says nothing of how to draw a graph: use one of {known}"
         )
-    return as_graph(graph).view(fitting[0], file_path)
+    return save(as_graph(graph), fitting[0], file_path)
 
 
 def _suffixes(name: str) -> tuple[str, ...]:

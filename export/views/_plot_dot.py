@@ -7,6 +7,7 @@ from typing import Any
 from ..program._graph_like import as_graph
 from ._dot import dot_text
 from ._graphviz import picture
+from ._registry import save
 
 
 class DotText(str):
@@ -37,5 +38,5 @@ def plot_dot(model: Any, path: str | os.PathLike[str] | None = None) -> DotText:
     """
     graph = as_graph(model)
     if path is not None:
-        graph.view(Path(path).suffix.removeprefix(".") or "dot", path)
+        save(graph, Path(path).suffix.removeprefix(".") or "dot", path)
     return DotText(dot_text(graph))

@@ -1,15 +1,18 @@
 """Views by name; each is imported when it is asked for."""
 
+import logging
 import os
 from pathlib import Path
 
 from filch.steal import write_output
+from filch.steal.text import named
 
 from .._errors import ViewError
 from ..common._extensions import Extensions
 from ..graph._graph import Graph
 from ._view import Drawing, View
 
+_log = logging.getLogger("filch")
 _OWN = {
     "dot": "._dot:DotView",
     "hidet": "._hidet:HidetView",
@@ -20,7 +23,7 @@ _OWN = {
     "netron": ".netron_files._view:NetronView",
     "png": "._graphviz:PngView",
     "svg": "._graphviz:SvgView",
-    "text": "..graph._text:TextView",
+    "text": "._text:TextView",
     "trace": "._trace:TraceView",
 }
 _VIEWS = Extensions("view", __package__, _OWN, ViewError, extras={})
@@ -68,28 +71,38 @@ def draw(graph: Graph, name: str, suffix: str | None = None) -> Drawing:
     return view.draw(graph, suffix or view.suffixes[0])
 
 
-def save(graph: Graph, name: str, path: str | os.PathLike[str]) -> tuple[Path, str]:
+def save(graph: Graph, name: str, path: str | os.PathLike[str]) -> Path:
     """Draw a graph into a file.
 
     Args:
         graph: any.
         name: one of `view_names()`.
-        path: of the file, in a folder that is made if it is not there; with one of the view's suffixes, or none: then
-            the view's first is put behind it.
+        path: of the file. Missing folders are created. Its suffix is one of the view's; without one, the view's first
+            suffix is appended.
 
     Returns:
-        the path of what was written, and what the reader has to know of it (`Drawing.note`). It has another suffix if
-        what draws such files is not there.
+        the path of the file. It has another suffix than `path`, and the log has a warning, if the program that draws
+        such files is not installed.
 
     Raises:
-        ViewError: there is no such view, it does not write such files, or the disk refuses.
+        ViewError: there is no such view, it does not write such files, or the file can't be written.
     """
-    where = Path(path)
-    drawing = draw(graph, name, where.suffix or None)
-    where = where.with_suffix(drawing.suffix)
+    drawing = draw(graph, name, Path(path).suffix or None)
+    if drawing.note:
+        _log.warning("%s", named(drawing.note))
+    return write(drawing, path)
+
+
+def write(drawing: Drawing, path: str | os.PathLike[str]) -> Path:
+    """Write a drawing to `path`, with the drawing's suffix in place of the path's, and return where it was written.
+
+    Raises:
+        ViewError: the file can't be written.
+    """
+    where = Path(path).with_suffix(drawing.suffix)
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
         write_output(where, drawing.content)
     except OSError as error:
         raise ViewError(f"can't write {str(where)!r}: {error.strerror or error}") from error
-    return where, drawing.note
+    return where

@@ -11,7 +11,7 @@ from filch.steal.text import named
 
 from .._errors import ViewError
 from ..graph._graph import Graph
-from ._registry import get_view, save
+from ._registry import draw, get_view, write
 
 _log = logging.getLogger("filch")
 _NOTED = ".filch-drawn"  # the names of the files that a run has drawn, for the next one, of whichever process
@@ -62,12 +62,13 @@ class Series:
             ViewError: a view can't draw it, or the disk refuses.
         """
         for view, suffix in self._views.items():
-            path, note = save(graph, view, self._folder / f"{self._count}_{_safe(name)}{suffix}")
+            drawing = draw(graph, view, suffix)
+            path = write(drawing, self._folder / f"{self._count}_{_safe(name)}{suffix}")
             with self._noted.open("a", encoding="utf-8") as noted:
                 noted.write(f"{path.name}\n")
-            if note and note not in self._told:
-                self._told.add(note)
-                _log.warning("%s", named(note))
+            if drawing.note and drawing.note not in self._told:
+                self._told.add(drawing.note)
+                _log.warning("%s", named(drawing.note))
         self._count += 1
 
     @property

@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..graph._graph import Frame, Graph, Node, Value
+from ..graph._graph import Graph
+from ..graph._nodes import Frame, Node, Value
 from ._view import Drawing
 
 Trace = dict[str, dict[int, dict[str, Any]]]
@@ -53,8 +54,8 @@ def trace_of(
         `node_data` and `execute_op_info`, as Jittor 1.3's `dump_trace_data()` has them (its document
         "Computational graph visualization" names the keys; `check_trace` has the rules).
     """
-    compiled = graph.before is not None and any(node.origins for node in graph.nodes)
-    operations = graph.before if compiled and graph.before is not None else graph
+    compiled = graph.source_graph is not None and any(node.origins for node in graph.nodes)
+    operations = graph.source_graph if compiled and graph.source_graph is not None else graph
     made = _Numbered(operations, labels, data)
     executed = (node for node in graph.nodes if node.name not in unexecuted)
     executions = (_execution(graph, node, made.ids, compiled=compiled) for node in executed)

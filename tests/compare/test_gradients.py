@@ -129,8 +129,8 @@ def test_the_report_draws_forward_and_backward_as_one_graph() -> None:
         assert rows == made if stage == "compiled" else rows < made  # nothing of the backward pass runs node by node
         nodes = [node.name for node in graph.nodes]
         assert len(set(nodes)) == len(nodes)
-    assert report.graph.before is not None
-    exported = {node.name for node in report.graph.before.nodes}
+    assert report.graph.source_graph is not None
+    exported = {node.name for node in report.graph.source_graph.nodes}
     assert {name for node in report.graph.nodes for name in node.origins} <= exported
     assert any("backward" in node.name for node in report.graph.nodes)
     assert len([name for name in report.graph.constants if "parameters" in name]) == 6, "weights are no inputs"

@@ -93,7 +93,7 @@ def test_a_cast_of_an_input_is_not_said_to_compute_what_reads_it():
     """It computes nothing; the cast of a result holds what its node makes."""
     graph = compiled_graph(export(Sum().half().eval(), (torch.randn(2, 8).half(),)))
     origins = {
-        node.outputs[0]: [graph.before.producer[graph.before.outputs[0]].name in node.origins, node.origins]
+        node.outputs[0]: [graph.source_graph.producer[graph.source_graph.outputs[0]].name in node.origins, node.origins]
         for node in graph.nodes
         if node.op == "Cast"
     }

@@ -49,9 +49,9 @@ def wrong() -> Report:
 def test_the_graph_of_a_report_has_every_row_at_its_value(report: Report) -> None:
     """The compiled graph, with the exported one as what it was made of; all numbers are the report's."""
     drawn = report.graph
-    assert drawn.before is not None
+    assert drawn.source_graph is not None
 
-    for stage, graph in (("exported", drawn.before), ("compiled", drawn)):
+    for stage, graph in (("exported", drawn.source_graph), ("compiled", drawn)):
         rows = [row for row in report.rows if row.stage == stage]
         found = [(value, one) for value, findings in graph.findings.items() for one in findings]
         assert len(found) == len(rows)
@@ -92,7 +92,7 @@ def test_one_finding_is_the_first_divergence(wrong: Report, report: Report) -> N
     """And none in a clean run."""
     first = [value for value, findings in wrong.graph.findings.items() if any(one.first for one in findings)]
     assert first == ["linear"]
-    drawn = (report.graph, report.graph.before)
+    drawn = (report.graph, report.graph.source_graph)
     assert not any(one.first for graph in drawn if graph for found in graph.findings.values() for one in found)
 
 

@@ -136,7 +136,7 @@ def test_a_kernel_of_several_modules_stands_in_the_one_around_them() -> None:
         Node("all", "fused", ("x",), ("a",), module="norm", origins=("mm", "gelu", "norm")),
     )
 
-    folding = fold(Graph("", ("x",), ("y",), (), nodes, kinds, before=made_of))
+    folding = fold(Graph("", ("x",), ("y",), (), nodes, kinds, source_graph=made_of))
 
     paths = [None if place is None else folding.groups[place].path for place in folding.places]
     assert paths == ["block", "norm", None]

@@ -79,7 +79,7 @@ def test_a_cone_ends_at_the_values_that_stop_it() -> None:
 
 def test_what_does_not_depend_on_the_inputs_is_fixed() -> None:
     """Constants, and what is computed from them alone."""
-    assert chain().fixed == {"w", "d"}
+    assert chain().constant_values == {"w", "d"}
 
 
 def test_a_node_reads_what_its_subgraphs_capture() -> None:

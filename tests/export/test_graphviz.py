@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from hostile import TEXTS, hostile_graph
-from pictures import MODEL, fused_graph, judged_graph, netron_finds
+from pictures import MODEL, fused_graph, judged_graph, netron_finds, save_with_note
 
 from filch.export import Graph, Node, ProgramError
 from filch.export.views import draw, plot_dot, save
@@ -29,7 +29,7 @@ def _statements(text):
 
 def test_operations_inputs_outputs_and_constants_are_told_apart():
     """Each has its own colour, and stands in the frame of its module."""
-    text = draw(fused_graph().before, "dot").content.decode()
+    text = draw(fused_graph().source_graph, "dot").content.decode()
 
     boxes = _statements(text)
     assert [label[0] for label, _, _ in boxes.values()] == ["Reshape", "Rearrange", "BatchMatmul", "x", "w", "y"]
@@ -76,7 +76,7 @@ def test_hostile_names_stay_inside_of_their_quotes():
 def test_stock_netron_reads_all_boxes_with_their_labels(tmp_path):
     """Its parser is not Graphviz's: it knows no escapes, and drops what a frame declares."""
     for graph in (judged_graph(), hostile_graph()):
-        path, _ = save(graph, "dot", tmp_path / "g.dot")
+        path, _ = save_with_note(graph, "dot", tmp_path / "g.dot")
         boxes = _statements(path.read_text("utf-8"))
 
         nodes = netron_finds(tmp_path, path)["nodes"]
@@ -89,8 +89,8 @@ def test_stock_netron_reads_all_boxes_with_their_labels(tmp_path):
 @pytest.mark.parametrize("graph", [judged_graph(), hostile_graph(), fused_graph()], ids=["judged", "hostile", "fused"])
 def test_graphviz_draws_it(graph, tmp_path):
     """As a picture, and as XML that holds no element that could do anything."""
-    path, note = save(graph, "svg", tmp_path / "g.svg")
-    image, _ = save(graph, "png", tmp_path / "g.png")
+    path, note = save_with_note(graph, "svg", tmp_path / "g.svg")
+    image, _ = save_with_note(graph, "png", tmp_path / "g.png")
 
     assert note == ""
     elements = {element.tag.rpartition("}")[2] for element in ET.parse(path).iter()}  # noqa: S314  our own file
@@ -101,7 +101,7 @@ def test_graphviz_draws_it(graph, tmp_path):
 @needs_dot
 def test_graphviz_shows_names_as_they_are(tmp_path):
     """Quotes, backslashes and what looks like HTML come back out of the picture."""
-    path, _ = save(hostile_graph(), "svg", tmp_path / "g.svg")
+    path, _ = save_with_note(hostile_graph(), "svg", tmp_path / "g.svg")
 
     shown = {element.text for element in ET.parse(path).iter() if element.tag.endswith("}text")}  # noqa: S314  as above
     for name in ("script", "quotes", "ticks", "backslashes", "html", "comment", "brackets", "path"):
@@ -127,7 +127,7 @@ def test_the_program_is_given_the_text_and_gives_the_picture(kind, fake_dot, tmp
     """Without a shell, through pipes."""
     fake_dot("print(sys.argv[1:], sys.stdin.buffer.read() != b'')")
 
-    path, note = save(judged_graph(), kind, tmp_path / f"g.{kind}")
+    path, note = save_with_note(judged_graph(), kind, tmp_path / f"g.{kind}")
 
     assert (path.name, note) == (f"g.{kind}", "")
     assert path.read_text().strip() == f"['-T{kind}'] True"
@@ -137,7 +137,7 @@ def test_without_graphviz_the_text_is_written_and_how_to_go_on(tmp_path, monkeyp
     """One sentence says what to install and what to run."""
     monkeypatch.setenv("PATH", "")
 
-    path = judged_graph().view("svg", tmp_path / "g.svg")
+    path = save(judged_graph(), "svg", tmp_path / "g.svg")
 
     assert path == tmp_path / "g.dot"
     assert path.read_text("utf-8").startswith("digraph")
@@ -160,7 +160,7 @@ def test_a_graphviz_that_fails_leaves_the_text(script, said, fake_dot, tmp_path,
     monkeypatch.setattr("filch.export.views._graphviz._PATIENCE", 0.5)
     fake_dot(script)
 
-    path, note = save(judged_graph(), "png", tmp_path / "g.png")
+    path, note = save_with_note(judged_graph(), "png", tmp_path / "g.png")
 
     assert path.suffix == ".dot"
     assert re.match(said, note)
@@ -171,7 +171,7 @@ def test_a_graphviz_that_cannot_be_run_leaves_the_text(fake_dot, tmp_path, monke
     fake_dot("")
     (tmp_path / "bin" / "dot").write_bytes(b"\x00not a program")
 
-    _, note = save(judged_graph(), "png", tmp_path / "g.png")
+    _, note = save_with_note(judged_graph(), "png", tmp_path / "g.png")
 
     assert re.match(r"Graphviz can't be run \(Exec format error\): ", note)
 
@@ -226,7 +226,7 @@ def test_names_that_look_alike_stay_apart():
 
 def test_functions_are_drawn_in_frames_of_their_own():
     """Behind the graph that calls them; their numbers go on where its own end."""
-    inner = fused_graph().before
+    inner = fused_graph().source_graph
     called = Graph("", ("x",), ("y",), (), (Node("call", "own::f", ("x",), ("y",)),), {}, functions={"own::f": inner})
 
     text = plot_dot(called)

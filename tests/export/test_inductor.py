@@ -203,7 +203,7 @@ def test_every_kernel_says_what_it_computes_and_where_its_code_is(report, case):
     """Origins are nodes of the exported graph, all of them are in one, and the code's line is the kernel's."""
     origins = {name for row in _kernels(report).values() for name in row.origins}
     graph = case.program.graph
-    assert origins >= {node.name for node in graph.nodes if not graph.fixed.issuperset(node.outputs)}
+    assert origins >= {node.name for node in graph.nodes if not graph.constant_values.issuperset(node.outputs)}
 
 
 def test_the_code_of_a_kernel_is_where_it_is_said_to_be(case):

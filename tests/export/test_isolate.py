@@ -203,7 +203,7 @@ def test_what_is_given_is_what_the_nodes_read_that_read_it_and_no_other(name: st
     assert not differing(isolated(engine, name, made, values), values)
 
     floats = [name for name, tensor in values.items() if tensor.is_floating_point() and name in made.graph.consumers]
-    tried = [value for value in floats if value not in made.graph.fixed]
+    tried = [value for value in floats if value not in made.graph.constant_values]
     assert tried
     for value in tried:
         changed = differing(isolated(engine, name, made, {**values, value: -values[value] - 1}), values)

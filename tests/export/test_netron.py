@@ -10,11 +10,11 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from hostile import TEXTS, hostile_graph, hostile_model
-from pictures import MODEL, fused_graph, judged_graph, netron_finds
+from pictures import MODEL, fused_graph, judged_graph, netron_finds, save_with_note
 
 from filch.export import ViewError
 from filch.export.graph._from_onnx import graph_from_onnx
-from filch.export.views import draw, save
+from filch.export.views import draw
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_an_annotated_model_says_all_findings_and_is_what_it_was(tmp_path):
     graph = judged_graph()
     before = ir.serde.serialize_model(graph.onnx).SerializeToString()
 
-    path, note = save(graph, "netron", tmp_path / "m.onnx")
+    path, note = save_with_note(graph, "netron", tmp_path / "m.onnx")
 
     assert note == ""
     model = onnx.load(path)
@@ -66,7 +66,7 @@ def test_an_annotated_model_says_all_findings_and_is_what_it_was(tmp_path):
 def test_stock_netron_shows_what_was_found_at_each_node(tmp_path, netron):
     """Its loader opens the model: as many nodes, and the error of each among its metadata."""
     graph = judged_graph()
-    path, _ = save(graph, "netron", tmp_path / "m.onnx")
+    path, _ = save_with_note(graph, "netron", tmp_path / "m.onnx")
 
     found = netron(path)
 
@@ -85,7 +85,7 @@ def test_an_attachment_adds_to_the_untouched_model(tmp_path, netron):
     """Stock Netron takes it on top of the file: text among the metadata, numbers among the metrics."""
     graph = judged_graph()
     ir.save(graph.onnx, tmp_path / "m.onnx")
-    attachment, _ = save(graph, "netron", tmp_path / "m.json")
+    attachment, _ = save_with_note(graph, "netron", tmp_path / "m.json")
 
     found = netron(tmp_path / "m.onnx", attachment)
 
@@ -101,7 +101,7 @@ def test_an_attachment_adds_to_the_untouched_model(tmp_path, netron):
 
 def test_a_graph_of_anything_is_a_message(tmp_path, netron):
     """Inputs, weights, types and what is known of a kernel arrive."""
-    path, _ = save(fused_graph(), "netron", tmp_path / "m.netron")
+    path, _ = save_with_note(fused_graph(), "netron", tmp_path / "m.netron")
 
     found = netron(path)
 
@@ -116,7 +116,7 @@ def test_a_graph_of_anything_is_a_message(tmp_path, netron):
 def test_a_message_says_all_findings(tmp_path, netron):
     """Of a node, among its attributes."""
     graph = judged_graph()
-    path, _ = save(graph, "netron", tmp_path / "m.netron")
+    path, _ = save_with_note(graph, "netron", tmp_path / "m.netron")
 
     shown = {name: dict(node["attributes"]) for node in netron(path)["nodes"] for name in node["outputs"]}
 
@@ -135,10 +135,10 @@ def test_hostile_names_arrive_as_they_are(tmp_path, netron):
         model, findings={node.outputs[0]: said[i] for i, node in enumerate(model.nodes)}, remarks=graph.remarks
     )
 
-    message = netron(save(graph, "netron", tmp_path / "h.netron")[0])
-    annotated = netron(save(model, "netron", tmp_path / "h.onnx")[0])
+    message = netron(save_with_note(graph, "netron", tmp_path / "h.netron")[0])
+    annotated = netron(save_with_note(model, "netron", tmp_path / "h.onnx")[0])
     ir.save(model.onnx, tmp_path / "plain.onnx")
-    attached = netron(tmp_path / "plain.onnx", save(model, "netron", tmp_path / "h.json")[0])
+    attached = netron(tmp_path / "plain.onnx", save_with_note(model, "netron", tmp_path / "h.json")[0])
 
     assert [node["name"] for node in message["nodes"]] == list(TEXTS.values())
     assert [node["name"] for node in annotated["nodes"]] == [text for key, text in TEXTS.items() if key != "surrogate"]
@@ -177,7 +177,7 @@ def test_weights_that_are_gone_are_left_out_and_told_of(tmp_path, netron):
     graph = _with_external_weights(tmp_path)
     (tmp_path / "m.data").unlink()
 
-    path, note = save(graph, "netron", tmp_path / "copy.onnx")
+    path, note = save_with_note(graph, "netron", tmp_path / "copy.onnx")
 
     assert note.startswith("1 of 1 weights are left out, as ")
     assert note.endswith("m.data' can't be read any more: the file can be looked at, not run")

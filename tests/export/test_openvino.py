@@ -79,7 +79,7 @@ def test_every_exported_node_is_explained() -> None:
     explained = {name for row in report.rows for name in row.origins}
     graph = program.graph
 
-    computed = [node for node in graph.nodes if not {*node.outputs} <= graph.fixed]
+    computed = [node for node in graph.nodes if not {*node.outputs} <= graph.constant_values]
     assert [node.name for node in computed if node.name not in explained] == []
 
 

@@ -504,10 +504,10 @@ def test_a_drawn_graph_knows_what_it_was_made_of(program, tmp_path, kept):
         optimize(program, ["FoldConstantPass", "SubgraphRewritePass"])
 
     origin, folded, rewritten = kept.graphs
-    assert origin.before is None and folded.before == program.graph
-    assert [node.name for node in rewritten.before.nodes] == [node.name for node in folded.nodes]
+    assert origin.source_graph is None and folded.source_graph == program.graph
+    assert [node.name for node in rewritten.source_graph.nodes] == [node.name for node in folded.nodes]
     conv = next(node for node in rewritten.nodes if node.op == "Conv")
-    operators = {node.name: node.op for node in rewritten.before.nodes}
+    operators = {node.name: node.op for node in rewritten.source_graph.nodes}
     assert [operators[name] for name in conv.origins] == ["Conv", "BatchNormalization"]
     assert all(node.origins == (node.name,) for node in rewritten.nodes if node.op == "Relu")
 

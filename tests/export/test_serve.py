@@ -6,17 +6,17 @@ import sys
 import threading
 
 import pytest
-from pictures import fused_graph
+from pictures import fused_graph, save_with_note
 
 from filch.export import ViewError
-from filch.export.views import save, serve
+from filch.export.views import serve
 
 
 @pytest.fixture
 def path(tmp_path):
     """A file that Netron opens, among others."""
     (tmp_path / "secret.txt").write_text("secret")
-    return save(fused_graph(), "netron", tmp_path / "<b>g.netron")[0]
+    return save_with_note(fused_graph(), "netron", tmp_path / "<b>g.netron")[0]
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ def test_a_trace_has_nothing_that_is_wrong(eager, pair):
 def test_a_compiled_trace_has_nothing_that_is_wrong(compiled):
     """Kernels as executions, or the joint graph by itself."""
     assert check_trace(trace_of(compiled)) == []
-    assert check_trace(trace_of(compiled.before)) == []
+    assert check_trace(trace_of(compiled.source_graph)) == []
 
 
 @pytest.mark.parametrize("name", ["simple_model", "simple_model_train"])
@@ -575,11 +575,11 @@ def test_what_was_executed_is_all_that_was_to_be_computed(compiled):
 @needs_compiler
 def test_a_compiled_backward_pass_is_tied_to_its_forward_one(compiled):
     """But for what hands gradients over, and what adds those of a shared module up."""
-    backward = [node for node in compiled.before.nodes if node.stack[:1] and node.stack[0].path == "grad"]
+    backward = [node for node in compiled.source_graph.nodes if node.stack[:1] and node.stack[0].path == "grad"]
     alone = [node for node in backward if node.gradient_of is None]
     assert {node.op for node in alone} == {"detach", "add"}
     assert len([node for node in alone if node.op == "add"]) == 2  # weight and bias of what is called twice
-    forward = {node.name: node for node in compiled.before.nodes}
+    forward = {node.name: node for node in compiled.source_graph.nodes}
     tied = {(node.op, forward[node.gradient_of].op) for node in backward if node.gradient_of}
     assert {("mm", "addmm"), ("le", "relu"), ("expand", "sum")} <= tied
     assert all(node.stack[1:] == forward[node.gradient_of].stack for node in backward if node.gradient_of)
@@ -591,7 +591,7 @@ def test_compiled_operations_have_the_call_sites_of_eager_ones(eager, compiled):
     sites = {
         frame for node in eager.nodes for frame in node.stack if frame.path.startswith(("norm", "shared", "layers"))
     }
-    found = {frame for node in compiled.before.nodes for frame in node.stack}
+    found = {frame for node in compiled.source_graph.nodes for frame in node.stack}
     assert {(frame.path, frame.source) for frame in sites} <= {(frame.path, frame.source) for frame in found}
 
 
@@ -630,8 +630,8 @@ def test_where_dynamo_breaks_the_graph_the_parts_are_joined():
     """What one part returns, another one takes."""
     graph = trace_graph(Broken(), X, train=True)
     assert check_trace(trace_of(graph)) == []
-    (tanh,) = [node for node in graph.before.nodes if node.op == "tanh" and not node.gradient_of]
-    assert graph.before.producer[tanh.inputs[0]].op == "addmm"
+    (tanh,) = [node for node in graph.source_graph.nodes if node.op == "tanh" and not node.gradient_of]
+    assert graph.source_graph.producer[tanh.inputs[0]].op == "addmm"
 
 
 @needs_compiler

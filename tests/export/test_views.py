@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 from hostile import TEXTS, hostile_graph
-from pictures import fused_graph, judged_graph
+from pictures import fused_graph, judged_graph, save_with_note
 
 from filch.export import Graph, Node, ViewError, graph_from_fx
 from filch.export.views import Drawing, draw, get_view, netron, save, view_names
@@ -26,7 +26,7 @@ def test_a_fused_node_names_the_operators_that_it_computes():
     """As in hidet's document: before, and after."""
     graph = fused_graph()
 
-    assert str(graph.before).splitlines() == [
+    assert str(graph.source_graph).splitlines() == [
         "Graph(x: float32[2, n]){",
         "  w = Constant(float32[2, n])",
         "  a: float32[2, n] = Reshape(x, shape=[2, -1])",
@@ -178,7 +178,7 @@ def test_hidets_viewer_is_told_what_was_found_and_where_nodes_belong():
                 assert (f"call {finding.call} of {name}: {brief}" in described) == several
             worst = max(findings, key=lambda finding: finding.weight)
             assert worst.error is None or any(f"error: {worst.error!r}" in line for line in described)
-    before = _hidet(fused_graph().before)["graphs"][0]
+    before = _hidet(fused_graph().source_graph)["graphs"][0]
     assert before["groups"] is True
     assert [node["group"] for node in before["nodes"]] == ["/head", "/head", "/head"]
     assert before["nodes"][2]["location"] == "app.py:3"
@@ -323,7 +323,7 @@ def test_every_view_draws_a_graph_of_nothing(name, suffix):
 @pytest.mark.parametrize(("name", "suffix"), [file for file in FILES if file[1] != ".onnx"])
 def test_every_file_is_unicode(name, suffix, tmp_path):
     """Whatever halves of characters a model's names have."""
-    path, _ = save(hostile_graph(), name, tmp_path / f"g{suffix}")
+    path, _ = save_with_note(hostile_graph(), name, tmp_path / f"g{suffix}")
 
     path.read_text("utf-8")
 
@@ -360,7 +360,7 @@ def test_a_view_of_another_package_draws_like_our_own(installed, tmp_path):
     """It is listed, found by its name, and given the graph with its findings."""
     installed("count", "foreign_views:Counting")
 
-    path = judged_graph().view("count", tmp_path / "made" / "g")
+    path = save(judged_graph(), "count", tmp_path / "made" / "g")
 
     assert "count" in view_names()
     assert path == tmp_path / "made" / "g.count"

@@ -12,7 +12,8 @@ from torch import fx
 from ..._errors import BackendError
 from ...evaluation._eager import show_nodes
 from ...graph._from_fx import graph_from_fx
-from ...graph._graph import Graph, Node, Value
+from ...graph._graph import Graph
+from ...graph._nodes import Node, Value
 from .._backend import BackwardRun, Compiled, Should, Values
 from .._forms import kind_of
 from ._buffer_map import Holding, Label, Stored
@@ -266,7 +267,7 @@ def _labels(holding: Holding, reader: Graph, known_as: Mapping[str, str]) -> Map
 
 def _lasting(reader: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Those whose values depend on the inputs; all that compute, where none does."""
-    lasting = tuple(node for node in nodes if not reader.fixed.issuperset(node.outputs))
+    lasting = tuple(node for node in nodes if not reader.constant_values.issuperset(node.outputs))
     return lasting or tuple(node for node in nodes if node.op != "Constant")
 
 

@@ -212,7 +212,9 @@ class _Handle:
 
 def _of_doubles(graph: Graph, device: str) -> tuple[str, ...]:
     """That float64 is not what it is computed in, where it is not."""
-    computed = (graph.values[name] for name in graph.producer if name not in graph.fixed and name in graph.values)
+    computed = (
+        graph.values[name] for name in graph.producer if name not in graph.constant_values and name in graph.values
+    )
     doubles = device.startswith("CPU") and any(value.dtype == "float64" for value in computed)
     return ("OpenVINO's CPU computes float64 in float32",) if doubles else ()
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ...graph._graph import Dim, Graph, Node, Value
+from ...graph._graph import Graph
+from ...graph._nodes import Dim, Node, Value
 
 Port = tuple[str, int]  # a layer's name, and which of its outputs
 Owners = Mapping[str, tuple[str, ...]]
@@ -134,7 +135,7 @@ class Executed:
             name: Border(frozenset(makers.get(name, readers.get(name, ()))), name in makers, node.op)
             for node in graph.nodes
             for name in node.outputs
-            if name not in graph.fixed and (name in left or name in readers)
+            if name not in graph.constant_values and (name in left or name in readers)
         }
 
     def changed_in(self, other: "Executed") -> tuple[str, ...]:
@@ -214,7 +215,7 @@ class Executed:
             head: dict.fromkeys(node for layer in layers for node in layer.computes)
             for head, layers in self.together(judged).items()
         }
-        stop = frozenset({*known, *self.results, *exported.fixed})
+        stop = frozenset({*known, *self.results, *exported.constant_values})
         for value, (name, _) in known.items():
             found[name] |= dict.fromkeys(node.name for node in exported.cone([value], stop) if node.name not in named)
         return {name: tuple(nodes) for name, nodes in found.items() if nodes}

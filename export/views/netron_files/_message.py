@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...graph._facts import Facts
-from ...graph._graph import Graph, Node, Value
+from ...graph._graph import Graph
+from ...graph._nodes import Node, Value
 from .._categories import category
 
 
