@@ -16,7 +16,9 @@ import torch
 from _measure import settle, stolen_seconds, table
 from _runs import MOST_STOLEN, TRIES, Subject, calmly, plain, run
 
-from filch.steal import _recorder, _store, _stream, steal_forward
+from filch.steal import steal_forward
+from filch.steal.capture import _recorder, _store
+from filch.steal.dump import _stream
 
 CLOCKS: dict[str, list[tuple[Any, str]]] = {
     "hooks": [(_recorder._Before, "__call__"), (_recorder._After, "__call__")],  # noqa: SLF001

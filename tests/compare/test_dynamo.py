@@ -340,7 +340,7 @@ def test_what_has_no_effect_on_a_cpu_is_said():
 
 def test_options_reach_the_backends_of_filch(monkeypatch):
     """What is said to `inner` is what its factory is called with."""
-    from filch.compare import _dynamo
+    from filch.compare.dynamo import _backend as _dynamo
 
     seen = {}
 

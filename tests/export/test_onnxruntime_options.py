@@ -11,7 +11,8 @@ from onnx_ir import serde
 from torch import nn
 
 from filch.export import BackendError, Program, export
-from filch.export.backends import _ort_options, get_backend
+from filch.export.backends import get_backend
+from filch.export.backends.onnxruntime import _options as _ort_options
 from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
 from filch.export.backends.onnxruntime._run import feeds_of, run
 from filch.export.backends.onnxruntime._values import to_torch

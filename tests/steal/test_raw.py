@@ -10,7 +10,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from filch.steal import _format, _sharing, recover, steal_forward
+from filch.steal import recover, steal_forward
+from filch.steal.dump import _format
+from filch.steal.values import _sharing
 from filch.steal.values._raw import checksum, copy
 
 SIZES = [1, 1000, 2**14, 2**14 + 11, 2**20, 2**20 + 1, 5 * 2**20 + 4099]

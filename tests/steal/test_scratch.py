@@ -8,7 +8,8 @@ import tempfile
 
 import pytest
 
-from filch.steal import Scratch, _scratch
+from filch.steal import Scratch
+from filch.steal.files import _scratch
 
 
 @pytest.fixture
