@@ -32,7 +32,8 @@ fuzz: $(VENV)/.installed-test ## read 20,000 damaged dumps; `make fuzz CASES=100
 	FILCH_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest tests/steal/test_fuzz.py --log-cli-level=INFO --log-cli-format='%(message)s'
 
 lint: lint-$(PAGE) $(VENV)/.installed-lint ## check style, types and who imports whom
-	@failed=0; for check in "ruff check ." "ruff format --check ." mypy lint-imports; do \
+	@failed=0; for check in "ruff check ." "ruff format --check ." mypy \
+		"basedpyright --pythonpath $(BIN)/python" lint-imports; do \
 		echo "$(BIN)/$$check"; $(BIN)/$$check || failed=1; \
 	done; exit $$failed
 

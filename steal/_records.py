@@ -140,9 +140,11 @@ class Holder(Protocol):
 
     def get(self, reference: Spec) -> torch.Tensor:
         """The tensor that `reference` stands for."""
+        ...
 
     def view(self, reference: Spec) -> torch.Tensor:
         """The same, in the holder's own memory if it has it there."""
+        ...
 
 
 class Records(Mapping[Any, Any]):
@@ -173,7 +175,7 @@ class Records(Mapping[Any, Any]):
 
     # A mapping's own `==` would compare tensors by truth value; whether two captures are the same is `compare.diff`'s.
     __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]  a mapping has none
 
     def __getitem__(self, key: Any) -> Any:
         return decode(self.records[key].spec, self.holder.get)

@@ -27,16 +27,20 @@ class Criterion(Protocol):
     @property
     def inputs(self) -> Sequence[Values]:
         """What the program is fed, call by call."""
+        ...
 
     @property
     def watch(self) -> frozenset[str]:
         """Names of values of the exported graph to be shown besides its outputs."""
+        ...
 
     def judge(self, found: Sequence[Values]) -> Outcome:
         """What the values of each call, by their names in the exported graph, are like."""
+        ...
 
     def identity(self) -> str:
         """What is the same only for a criterion that judges alike."""
+        ...
 
 
 @dataclass(frozen=True)

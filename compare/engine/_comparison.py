@@ -121,7 +121,7 @@ class Comparison:
     @cached_property
     def graphs(self) -> dict[Stage, Graph]:
         """The graphs that ran, by stage."""
-        made = {stage: compiled.graph for stage, compiled in self._made.items()}
+        made: dict[Stage, Graph] = {stage: compiled.graph for stage, compiled in self._made.items()}
         return made if self._origins is None else {**made, "compiled": self._origins.drawn()}
 
     @cached_property

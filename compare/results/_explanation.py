@@ -199,7 +199,7 @@ def _growing(report: Report) -> tuple[Row | None, float]:
     """Where the error grows most, relative to the tensors' typical numbers, by a node that is not wrong by itself."""
     best, most = None, _GROWTH
     for call, stage in dict.fromkeys((row.call, row.stage) for row in report.rows):
-        graph = report.graphs.get(stage)
+        graph = report.graphs.get(stage)  # pyright: ignore[reportArgumentType]  a row's is a Stage
         rows = {
             row.value: row for row in report.rows if (row.call, row.stage) == (call, stage) and row.kind != "output"
         }

@@ -21,7 +21,7 @@ def diff_to_html(found: DumpDiff, path: str | os.PathLike[str] | None = None) ->
     Names come from models and files that nobody has looked at: all text is escaped, and the page forbids scripts.
     """
     template = Environment(autoescape=True, finalize=_shown, trim_blocks=True, lstrip_blocks=True).from_string(
-        files(__package__).joinpath(_TEMPLATE).read_text("utf-8")
+        files(__package__ or "").joinpath(_TEMPLATE).read_text("utf-8")
     )
     first = found.first_divergence
     lines = [cells(row) for row in found.rows]

@@ -109,7 +109,7 @@ def filch(request: pytest.FixtureRequest, filch_backend: str | None) -> Iterator
         reports=None if folder is None else folder.absolute() / _folder_name(node.nodeid),
         scratch=lambda: request.getfixturevalue("tmp_path") / "filch",
         say=partial(_say, node),
-        update=config.getoption("--filch-update"),
+        update=bool(config.getoption("--filch-update")),
         stored=config.stash[_STORED],
     )
     # torch tells of each step of an export, in lines that a failing test would show.

@@ -62,6 +62,7 @@ class Backend(Protocol):
         Raises:
             BackendError: the backend's library, device or an operator is missing.
         """
+        ...
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """Run what was compiled.
@@ -79,6 +80,7 @@ class Backend(Protocol):
         Raises:
             BackendError: running fails.
         """
+        ...
 
 
 @runtime_checkable
@@ -93,6 +95,7 @@ class Observes(Protocol):
             inputs: as `Backend.run` takes them.
             buffer: bytes of values that may be held at a time; one value or one node's are held however large.
         """
+        ...
 
 
 Should = Callable[[str], torch.Tensor | None]
@@ -123,6 +126,7 @@ class Isolates(Protocol):
         Raises:
             BackendError: running fails.
         """
+        ...
 
 
 @runtime_checkable
@@ -131,6 +135,7 @@ class Profiles(Protocol):
 
     def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
         """The seconds that each node of `compiled.graph` takes, by its name, in an undisturbed run that is warm."""
+        ...
 
 
 @dataclass(frozen=True, order=True)
@@ -178,6 +183,7 @@ class Switches(Protocol):
         Raises:
             BackendError: it knows no such step, or can't compile the program without.
         """
+        ...
 
 
 @runtime_checkable
@@ -198,6 +204,7 @@ class RunsElsewhere(Protocol):
         Raises:
             BackendError: there is no such interpreter, or it can't run the program.
         """
+        ...
 
 
 @runtime_checkable
@@ -211,6 +218,7 @@ class Refers(Protocol):
             compiled: what `compile` returned.
             inputs: as `Backend.run` takes them.
         """
+        ...
 
 
 @dataclass(frozen=True)
@@ -244,6 +252,7 @@ class Scripted(Protocol):
         Raises:
             BackendError: an option of this backend can't be written down.
         """
+        ...
 
 
 @dataclass(frozen=True)
@@ -281,3 +290,4 @@ class CompilesTorch(Protocol):
             `handle.watch_backward(see)` calls `see` with the `BackwardRun` of the first pass back. `run` takes the
             inputs by the names of the graph's placeholders.
         """
+        ...

@@ -36,6 +36,7 @@ class Step(Protocol):
 
     def __call__(self, tensor: torch.Tensor, /) -> torch.Tensor:
         """Do it."""
+        ...
 
     def back(self, tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor | None:
         """Undo it: what becomes `tensor`, in the shape and dtype of `before`; None if numbers were lost."""

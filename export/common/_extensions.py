@@ -26,7 +26,7 @@ class Extensions:
     """
 
     kind: str
-    package: str
+    package: str | None
     own: Mapping[str, str]
     error: type[FilchError]
     extras: Mapping[str, str]

@@ -7,7 +7,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
-from torch.fx.node import Target
+from torch.fx.node import Target, map_arg
 
 from .._errors import ExportError
 from ._unpredictable import drawing, draws, draws_nested, reserves, zeroed
@@ -110,7 +110,7 @@ def _arguments(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> 
 
 def _held(program: ExportedProgram, target: str | None) -> Any:
     for place in (program.state_dict, program.constants):
-        if target in place:
+        if target is not None and target in place:
             return place[target]
     return None  # tokens and the like; no node of an exported model reads them
 
@@ -137,6 +137,8 @@ def _needed(graph: fx.Graph, had: Collection[fx.Node], wanted: Collection[str] |
 class Interpreter(fx.Interpreter):
     """Runs nodes on any layout, dtype and device; `read` says what they are given of each value (see `walk_eager`)."""
 
+    graph: fx.Graph
+
     def __init__(self, module: fx.GraphModule, read: Read | None) -> None:
         super().__init__(module)
         self.read = read
@@ -146,7 +148,7 @@ class Interpreter(fx.Interpreter):
         read = self.read
         if read is None:
             return super().fetch_args_kwargs_from_env(n)
-        args, kwargs = fx.node.map_arg((n.args, n.kwargs), lambda item: read(item.name, self.env[item]))
+        args, kwargs = map_arg((n.args, n.kwargs), lambda item: read(item.name, self.env[item]))
         return args, kwargs
 
     def run_node(self, n: fx.Node) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram
+from torch.fx.node import map_aggregate
 
 from .._errors import ExportError, reason
 from ..common._time_limit import limited
@@ -144,8 +145,8 @@ def _told(module: fx.GraphModule) -> fx.GraphModule:
     made = fx.GraphModule(module, copy.deepcopy(module.graph))
     for node in made.graph.nodes:
         if node.op == "call_function" and node.target not in _BITS:
-            node.args = fx.node.map_aggregate(node.args, _finer)
-            node.kwargs = fx.node.map_aggregate(node.kwargs, _finer)
+            node.args = map_aggregate(node.args, _finer)
+            node.kwargs = map_aggregate(node.kwargs, _finer)
     for name, part in module.named_children():
         if isinstance(part, fx.GraphModule):
             setattr(made, name, _told(part))

@@ -122,10 +122,11 @@ def draws(node: fx.Node) -> bool:
     """Whether a node draws at random; attention and recurrent networks are marked so even if they drop nothing out."""
     if not node.op.startswith("call_"):  # an input may be called `normal`
         return False
-    if not hasattr(node.target, "tags"):
+    tags = getattr(node.target, "tags", None)
+    if tags is None:
         name = str(getattr(node.target, "__name__", node.target)).rstrip("_")
         return name in _FUNCTIONS or ("dropout" in name and any(item is True for item in _arguments(node)))
-    if torch.Tag.nondeterministic_seeded not in node.target.tags:
+    if torch.Tag.nondeterministic_seeded not in tags:
         return False
     arguments = getattr(node.target, "_schema").arguments  # noqa: B009  of an operator, which a tag says it is
     told = {item.name: node.kwargs.get(item.name, item.default_value) for item in arguments}

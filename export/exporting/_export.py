@@ -179,7 +179,7 @@ def _own_buffers(exported: ExportedProgram) -> None:
     for spec in exported.graph_signature.input_specs:
         if spec.kind.name == "BUFFER" and spec.target is not None:
             held = exported.state_dict if spec.target in exported.state_dict else exported.constants
-            held[spec.target] = held[spec.target].clone()
+            held[spec.target] = held[spec.target].clone()  # pyright: ignore[reportAttributeAccessIssue]  a buffer is a tensor
 
 
 def _set_aside(exported: ExportedProgram) -> Signatures:
@@ -203,7 +203,8 @@ def _torch_onnx_export(exported: ExportedProgram, dynamic_shapes: Any) -> Any:
                 exported, dynamo=True, optimize=False, verbose=False, dynamic_shapes=dynamic_shapes
             )
     except Exception as error:
-        plain = [spec.arg.value for spec in exported.graph_signature.output_specs if _is_plain(spec)]
+        returned = (spec.arg for spec in exported.graph_signature.output_specs)  # None has no output in torch.onnx
+        plain = [arg.value for arg in returned if isinstance(arg, ConstantArgument) and arg.value is not None]
         why = f"it returns {plain[0]!r}, and ONNX graphs return tensors alone" if plain else reason(error)
         raise ExportError(f"torch.onnx can't translate the exported program: {why}") from error
 
@@ -255,7 +256,7 @@ def _register_caches(model: nn.Module) -> None:
     with contextlib.suppress(ImportError):
         from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model  # noqa: PLC0415  optional
 
-        register_cache_pytrees_for_model(model)
+        register_cache_pytrees_for_model(model)  # pyright: ignore[reportArgumentType]  any model will do
         return
     with contextlib.suppress(ImportError):
         from transformers.integrations.executorch import register_dynamic_cache_export_support  # noqa: PLC0415  optional

@@ -28,7 +28,7 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc] # onnxruntime has no
     def __init__(self, calls: Sequence[Mapping[str, torch.Tensor]], names: Collection[str]) -> None:
         self._feeds = iter([{name: torch_to_array(call[name]) for name in names} for call in calls])
 
-    def get_next(self) -> Mapping[str, object] | None:
+    def get_next(self) -> Mapping[str, object] | None:  # pyright: ignore[reportIncompatibleMethodOverride]  None is the end
         return next(self._feeds, None)
 
 
@@ -82,7 +82,7 @@ def products_saturate() -> bool:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"a": np.full((1, 2), 255, np.uint8)})
-    return int(found[0, 0]) != 2 * 255 * 127
+    return int(np.asarray(found)[0, 0]) != 2 * 255 * 127
 
 
 def write_int4(model: ir.Model, keep: Collection[str]) -> ir.Model:
@@ -92,7 +92,7 @@ def write_int4(model: ir.Model, keep: Collection[str]) -> ir.Model:
 
         quantizer = MatMulNBitsQuantizer(serde.serialize_model(model), block_size=_BLOCK, nodes_to_exclude=list(keep))
         quantizer.process()
-    return _read(quantizer.model.model)
+    return _read(quantizer.model.model)  # pyright: ignore[reportAttributeAccessIssue]  a wrapper of one, once it is processed
 
 
 @contextlib.contextmanager

@@ -99,7 +99,7 @@ def _left(contents: bytes, fields: Mapping[int, _Field], left: int, types: dict[
                         types[part] = left - _left(part, inside or {}, left, types)
                     left -= types[part]
                 elif text and inside is None:
-                    _check_text(part)
+                    _check_text(part)  # pyright: ignore[reportPossiblyUnboundVariable]  `text` has read it above
                 elif inside is not None:
                     spans.append((at, at + length, inside, depth + deeper))
                 at += length
@@ -149,18 +149,18 @@ def _fields(message: Descriptor, made: dict[str, dict[int, _Field]]) -> dict[int
 
 
 def _field(field: FieldDescriptor, made: dict[str, dict[int, _Field]]) -> _Field:
-    inner = field.message_type
+    inner, holder = field.message_type, field.containing_type.name  # pyright: ignore[reportOptionalMemberAccess]  a message's
     if inner is not None:
         if inner.name in _ENTRIES:
             return _Field(_ENTRY, 1, _fields(inner, made), text=True)
         once = _MESSAGES.get(inner.name, _MESSAGE)
         return _Field(once, 0, _fields(inner, made), deeper=inner.name == "GraphProto", same=inner.name == "TypeProto")
     if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
-        name = f"{field.containing_type.name}.{field.name}"
+        name = f"{holder}.{field.name}"
         text = field.type == FieldDescriptor.TYPE_STRING
         return _Field(0, 0) if name == _WEIGHTS else _Field(_TEXTS.get(name, _TEXT), 1, text=text)
-    return _Field(_NUMBER, 8 if field.containing_type.name == "TensorProto" else _PACKED)
+    return _Field(_NUMBER, 8 if holder == "TensorProto" else _PACKED)
 
 
 _UNKNOWN = _Field(_TEXT, 1)
-_MODEL = _fields(ModelProto.DESCRIPTOR, {})
+_MODEL = _fields(ModelProto.DESCRIPTOR, {})  # pyright: ignore[reportArgumentType]  either implementation

@@ -60,7 +60,7 @@ def as_pass(given: Any, name: str | None = None) -> Pass:
         raise PassError(f"a pass is a name, a pass of onnx-ir's or a function of a Program, not {given!r}")
     if isinstance(made, ir.passes.PassBase):
         return Pass(name or _name_of(made), partial(_on_model, made))
-    return Pass(name or _name_of(made), made)
+    return Pass(name or _name_of(made), made)  # pyright: ignore[reportArgumentType]  what it takes shows when it is called
 
 
 def _instance(kind: type) -> Any:

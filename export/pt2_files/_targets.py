@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import fx
+from torch.fx.node import _type_repr
 
 from ._archive import StoredError
 
@@ -87,7 +87,7 @@ def is_run(target: Any) -> bool:
     if isinstance(target, torch._ops.HigherOrderOperator):  # noqa: SLF001  nor this
         return getattr(target, "_name", "") in _RUN_HIGHER
     module = getattr(target, "__module__", "")
-    return f"{module}.{getattr(target, '__name__', '')}" in PYTHON or fx.node._type_repr(target) in PYTHON  # noqa: SLF001
+    return f"{module}.{getattr(target, '__name__', '')}" in PYTHON or _type_repr(target) in PYTHON
 
 
 def _overload(target: str) -> Any:

@@ -17,7 +17,7 @@ from ..graph._nodes import Frame
 from ._call_sites import is_library, is_ours, line_frame, line_of, module_call
 from ._module_calls import Calls, class_of
 
-_WRAPPERS = (torch._compile.__file__, str(Path(torch.__file__).parent / "_dynamo"))  # noqa: SLF001
+_WRAPPERS = (torch._compile.__file__, str(Path(torch.__file__).parent / "_dynamo"))  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
 _NO_CALL = (None, Frame(""), None)
 _LINES = 3  # that stand for the calls an operation runs in where no module does, as in Jittor
 

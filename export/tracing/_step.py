@@ -80,6 +80,7 @@ class Tracer(Protocol):
 
     def ready(self, function: Function) -> Function:
         """What is to be run in place of a part of the step."""
+        ...
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass."""

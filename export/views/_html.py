@@ -41,7 +41,7 @@ class HtmlView:
 
 @cache
 def _asset(name: str) -> str:
-    return files(__package__).joinpath("page", name).read_text("utf-8")
+    return files(__package__ or "").joinpath("page", name).read_text("utf-8")
 
 
 def _hash(text: str) -> str:

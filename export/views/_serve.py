@@ -136,7 +136,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = 30  # seconds that a client may be silent
-    server: _Server
+    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]  it serves no other
 
     def do_GET(self) -> None:
         """Send a file."""
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Send what a GET would say of it."""
         self._answer(with_body=False)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  whatever it is given
         """Write nothing: what a client asks for is not for the terminal."""
 
     def _answer(self, *, with_body: bool) -> None:

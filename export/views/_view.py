@@ -46,3 +46,4 @@ class View(Protocol):
         Raises:
             ViewError: this graph can't be drawn so.
         """
+        ...

@@ -14,12 +14,15 @@ class Recording(Protocol):
 
     def guarded(self, name: str) -> AbstractContextManager[None]:
         """Alone, with what goes wrong inside kept from the model's run: for all that torch calls us from."""
+        ...
 
     def wants(self, iteration: int) -> bool:
         """Whether this iteration of a module is asked for."""
+        ...
 
     def takes(self, kind: str) -> bool:
         """Whether this kind of record is asked for and there is still room."""
+        ...
 
     def running(self) -> Frame | None:
         """The innermost call that runs in this thread."""

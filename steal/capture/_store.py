@@ -33,27 +33,33 @@ class Store(Protocol):
             key: of the value.
             path: inside the value.
         """
+        ...
 
     def extend(self, first: int, tail: int, dim: int) -> int:
         """What stands for `first` and then `tail`, along dimension `dim`; a negative number."""
+        ...
 
     def get(self, reference: int) -> torch.Tensor:
         """The tensor that `put` or `extend` returned `reference` for, on the CPU."""
+        ...
 
     def view(self, reference: int) -> torch.Tensor:
         """The same, in the store's own memory if it has it there."""
+        ...
 
     def add(self, key: Key, spec: Spec, origin: Origin) -> None:
         """Say that the value of `key`, as `spec` describes it, is complete: its tensors were all put before."""
 
     def rows(self, start: int) -> Iterable[Sequence[Any]]:
         """The records from number `start` on (see `Taken`)."""
+        ...
 
     def fail(self, key: Key, what: str) -> None:
         """Say that a call raised, so that there is no value of `key`."""
 
     def flush(self) -> int:
         """Wait until all records are where a kill can't take them; returns how many are."""
+        ...
 
     def close(self) -> None:
         """Finish; nothing is put afterwards."""

@@ -18,7 +18,7 @@ from ..values._structure import encode
 
 _task = torch._C._current_graph_task_id  # noqa: SLF001  which backward pass this thread works for; nothing public tells
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  as DDP does
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  nothing public tells
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  nothing public tells
 _CONTAINERS = ("tuple", "list", "dict", "fields", "state")
 _Arrived = Callable[[int, torch.Tensor | None], None]  # the index of a tensor, and its gradient
 

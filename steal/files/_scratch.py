@@ -60,7 +60,7 @@ def _locked(root: Path) -> int | None:
     new = root / f"new-{_LOCK}"
     lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     with contextlib.suppress(OSError):  # a network's file system may have no locks
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]  asked before where there is none
         new.rename(root / _LOCK)
     return lock
 
@@ -83,7 +83,7 @@ def _remove_if_left(root: Path) -> None:
         return
     lock = os.open(root / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]  asked before where there is none
         shutil.rmtree(root, ignore_errors=True)
     finally:
         os.close(lock)

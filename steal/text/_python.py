@@ -28,7 +28,7 @@ def python_literal(value: Any) -> str:
         return repr(value)
     for kind in (str, bytes, int):
         if isinstance(value, kind):
-            return kind.__repr__(value)
+            return kind.__repr__(value)  # pyright: ignore[reportArgumentType]  of that kind
     if isinstance(value, float):
         return float.__repr__(value) if math.isfinite(value) else f"float({float.__repr__(value)!r})"
     if isinstance(value, Mapping):

@@ -31,8 +31,8 @@ def children(value: Any) -> tuple[str, Iterator[Child]] | None:
         return None
     if cls is Foreign:
         return value.kind, _foreign(value)
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return "fields", _named(zip(cls._fields, tuple.__iter__(value), strict=True))
+    if issubclass(cls, tuple) and (fields := getattr(cls, "_fields", None)) is not None:
+        return "fields", _named(zip(fields, tuple.__iter__(value), strict=True))
     for base, tag in _SEQUENCES:
         if issubclass(cls, base):
             return tag, _besides(value, base, _indexed(base.__iter__(value)))

@@ -58,7 +58,7 @@ SHELLS = {
 }
 _NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in CARRIERS}
 _BY_NAME = {name: dtype for dtype, name in _NAMES.items()}
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  nothing public tells
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  nothing public tells
 _PLAIN = {torch.Tensor, nn.Parameter}
 
 
@@ -109,7 +109,7 @@ def _reason(tensor: torch.Tensor) -> str | None:
         return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
     if tensor.is_quantized:
         return "it is quantized"
-    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # DTensor, torchao's
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # DTensor, torchao's  # pyright: ignore[reportAttributeAccessIssue]
         return f"its class, {type(tensor).__name__}, keeps its numbers in its own way"
     if tensor.dtype not in CARRIERS:
         return f"ONNX has no carrier for {dtype_name(tensor.dtype)}"

@@ -261,6 +261,10 @@ def _other(run: _Run, value: Any, path: str, depth: int) -> Spec:
     if (found := run.seen.get(id(value))) is not None:
         return _met(run, value, found[1])
     run.count_copy(value)
+    form: tuple[torch.Tensor, Spec] | str | None = None
+    details: Spec = {}
+    children_: list[Child] = []
+    tag = ""
     try:
         if issubclass(cls, np.ndarray | np.generic) and not issubclass(cls, np.ma.MaskedArray):
             form = array_form(value, exact=run.exact)
@@ -270,7 +274,6 @@ def _other(run: _Run, value: Any, path: str, depth: int) -> Spec:
             tag, steps = children(value) or ("", iter(()))
             children_ = list(itertools.islice(steps, run.left + 1))
             details = _details(value) if tag else {}
-            form = None
     except Exception as error:  # noqa: BLE001  a class of the user's that won't be read is no reason to end the run
         return skipped(value, f"reading it raised {type(error).__name__}")
     if form is not None:

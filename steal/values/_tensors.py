@@ -101,7 +101,7 @@ def parts(tensor: torch.Tensor, *, exact: bool = True) -> tuple[str, Spec] | Non
     """
     if isinstance(tensor, MaskedTensor):
         return "masked", {"data": tensor._masked_data, "mask": tensor._masked_mask}  # noqa: SLF001  get_data() copies
-    if tensor.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # noqa: SLF001  nothing public tells
+    if tensor.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  nothing public tells
         return None
     if tensor.is_nested:
         # torch makes a jagged tensor of its rows where it is the first dimension after theirs that differs.
@@ -110,7 +110,7 @@ def parts(tensor: torch.Tensor, *, exact: bool = True) -> tuple[str, Spec] | Non
         with torch.inference_mode(mode=False), torch.no_grad():  # a jagged tensor from outside is not read in it
             rows = tensor.unbind()
         return ("nested", {"layout": str(tensor.layout).removeprefix("torch."), "rows": rows}) if rows else None
-    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # pyright: ignore[reportAttributeAccessIssue]
         return None
     if tensor.layout in _INDICES or tensor.layout is torch.sparse_coo:
         return "sparse", _sparse(tensor.detach())

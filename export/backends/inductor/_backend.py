@@ -86,7 +86,7 @@ class InductorBackend:
         options = without(self.options, off)
         compiled = replace(self, options=options).compile(program, optimize=True)
         graphs: KernelGraphs = compiled.handle
-        known = torch._inductor.config.get_config_copy()  # noqa: SLF001  as list_options, which torch documents
+        known = torch._inductor.config.get_config_copy()  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  as list_options, which torch documents
         return Switched(compiled, switches_of(options, options.settings(), known), fingerprint_of(graphs.codes()))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:

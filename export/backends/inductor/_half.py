@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_aggregate
 
 from ...graph._from_fx import results
 
@@ -30,8 +31,8 @@ def in_half(module: fx.GraphModule) -> fx.GraphModule:
                     node.replace_input_with(result, made.graph.call_function(_TO, (result,), {"dtype": torch.float32}))
         else:
             node.target = "half" if node.op == "call_method" and node.target == "float" else node.target
-            node.args = fx.node.map_aggregate(node.args, _narrowed)
-            node.kwargs = fx.node.map_aggregate(node.kwargs, _narrowed)
+            node.args = map_aggregate(node.args, _narrowed)
+            node.kwargs = map_aggregate(node.kwargs, _narrowed)
             if _is_float(node):
                 node.meta |= {name: node.meta[name].half() for name in _VALUES if name in node.meta}
     made.recompile()

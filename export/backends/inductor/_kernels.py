@@ -279,7 +279,7 @@ def _laid_out(operations: Sequence[Any], place: Mapping[str, str]) -> dict[str, 
             for buffer, source in zip(inputs, given, strict=True):
                 copied = type(buffer).__name__ == "ComputedBuffer" and _shape(buffer) == _shape_of(source)
                 if copied and _is_of_its_type(buffer, source):
-                    found[now.get(buffer.get_name(), buffer.get_name())] = source.name
+                    found[now.get(buffer.get_name(), buffer.get_name())] = source.name  # pyright: ignore[reportArgumentType]  names of buffers are no None
         now |= {place[name]: name for name in _written(operation) if name in place}
     return found
 

@@ -269,7 +269,7 @@ class OnnxRuntimeBackend:
                     options,
                     providers=self._providers(replay=replay),
                     enable_fallback=0,  # else it prints that it falls back, also in the middle of a run
-                    **off,
+                    **off,  # pyright: ignore[reportArgumentType]
                 )
         except Exception as error:
             raise BackendError(f"ONNX Runtime refuses the program: {first_line(error)}") from error

@@ -28,7 +28,7 @@ def block_size() -> int:
     model = _model("ReorderInput", DOMAIN.removesuffix("::"), [1, 64, 1, 2])
     session = ort.InferenceSession(model, providers=[CPU])
     (found,) = session.run(None, {"x": np.arange(128, dtype=np.float32).reshape(1, 64, 1, 2)})
-    return int(np.flatnonzero(found.reshape(-1) == 1)[0])
+    return int(np.flatnonzero(np.asarray(found).reshape(-1) == 1)[0])
 
 
 def _model(op: str, domain: str, shape: list[int]) -> bytes:

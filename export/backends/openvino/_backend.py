@@ -131,7 +131,7 @@ class OpenVinoBackend:
             if not guilty:
                 break
             wanted = [name for name in wanted if name not in guilty]
-        run = self._without_vain(model, wanted, run, owners, plain)
+        run = self._without_vain(model, wanted, run, owners, plain)  # pyright: ignore[reportPossiblyUnboundVariable]  there are attempts
         runs = [run]
         found = dict(plain.where(run.layers))
 
