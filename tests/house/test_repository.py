@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import filch
+
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -153,3 +155,11 @@ def test_no_machine_path():
 def test_no_registry():
     """Where packages come from is pip's to know, and differs from machine to machine."""
     assert _found(r"\b(pypi|pythonhosted|(download|whl)\.pytorch)\.org\b|--(extra-)?index[-]url|--find[-]links") == []
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern"), [("CITATION.cff", r"^version: (.+)$"), ("CHANGELOG.md", r"^## \[(.+?)\]")], ids=str
+)
+def test_the_version_is_the_same_everywhere(file, pattern):
+    """What is cited and what changed last are of the version that `filch.__version__` gives."""
+    assert re.search(pattern, (ROOT / file).read_text("utf-8"), re.MULTILINE)[1] == filch.__version__
