@@ -17,9 +17,9 @@ from .._errors import FilchError
 from .._key import Key
 from .._records import Origin, Totals
 from ..values._dtypes import dtype_name, not_storable
-from ..values._growth import RANK, Growth
-from ..values._raw import checksum, plain, stay_alone, untouched
-from ..values._sharing import Sharing
+from ..values._growth import RANK, GrowthTracker
+from ..values._raw import checksum, contiguous_cpu, no_modes_or_grad, use_one_thread_after_fork
+from ..values._sharing import StoredTensors
 from ..values._statistics import statistics, to_json
 from ..values._structure import Spec, decode, encode, skipped
 from ._calls import Calls, Frame
@@ -67,8 +67,8 @@ class Recorder:
         self._limited = options.storage_limit is not None
         self._passing = options.passing
         self._narrator = narrator
-        self._sharing = Sharing()
-        self._growth = Growth()
+        self._sharing = StoredTensors()
+        self._growth = GrowthTracker()
         self.lock = threading.RLock()
         self._calls = Calls(chosen)
         self._appended: Counter[str] = Counter()
@@ -187,7 +187,7 @@ class Recorder:
             self._narrator.failed(key.name)
 
     def trouble(self, name: str, error: Exception) -> None:
-        """The model's run is not to suffer from us, unless that was asked for."""
+        """The model's run is not to suffer from us, unless that was lookup for."""
         if self._options.strict or isinstance(error, FilchError):
             raise error
         self.tell(f"{name!r}: {type(error).__name__}: {error}; the model runs on, and this value is not kept")
@@ -277,17 +277,17 @@ class Recorder:
             return {"statistics": to_json(statistics(tensor))}
         if self._passing:  # nothing is there later that another tensor could be the same as
             self.totals.nbytes += tensor.nbytes
-            return {"tensor": self._store.put(plain(tensor), key, path)}
+            return {"tensor": self._store.put(contiguous_cpu(tensor), key, path)}
         raw, content, one_piece = tensor, None, 0
         flags = tensor.is_conj(), tensor.is_neg()
         if on_cpu:
             if flags == _AS_IT_READS and tensor.is_contiguous():
                 one_piece = tensor.nbytes
             else:
-                raw = plain(tensor)
+                raw = contiguous_cpu(tensor)
             content = checksum(raw.data_ptr(), raw.nbytes)
-        asked = self._sharing.ask(tensor, flags)
-        known = None if asked is None else self._sharing.find(asked, content, one_piece)
+        lookup = self._sharing.lookup_key(tensor, flags)
+        known = None if lookup is None else self._sharing.find(lookup, content, one_piece)
         if known is not None:
             self.totals.shared += tensor.nbytes
             kept, start = known
@@ -299,8 +299,8 @@ class Recorder:
         if reference is None:
             limit = self._options.total_limit
             return skipped(tensor, f"its {tensor.nbytes} bytes would be over the total limit of {limit}")
-        if asked is not None:
-            self._sharing.note(asked, content, one_piece, reference)
+        if lookup is not None:
+            self._sharing.remember(lookup, content, one_piece, reference)
         return {"tensor": reference}
 
     def _put_whole(self, raw: torch.Tensor, key: Key, path: str) -> int | None:
@@ -318,14 +318,14 @@ class Recorder:
         if grown is None:
             reference = self._put_whole(raw, key, path)
         else:
-            with untouched():
+            with no_modes_or_grad():
                 new = raw.detach().narrow(grown.dim, grown.length, raw.shape[grown.dim] - grown.length).contiguous()
             reference = self._put_whole(new, key, f"{path}[{grown.length}:]")
             if reference is not None:
                 self.totals.shared += raw.nbytes - new.nbytes
                 reference = self._store.extend(grown.first, reference, grown.dim)
         if reference is not None:
-            self._growth.note(place, raw, reference, grown)
+            self._growth.remember(place, raw, reference, grown)
         return reference
 
     def _too_large(self, tensor: torch.Tensor) -> str | None:
@@ -416,7 +416,7 @@ def _is_last(hook: int, hooks: dict[int, Any]) -> bool:
 
 
 def _fall_silent() -> None:
-    stay_alone()
+    use_one_thread_after_fork()
     for recorder in list(_listening):
         recorder.fall_silent()
 

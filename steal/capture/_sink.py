@@ -9,7 +9,7 @@ from .._errors import DumpError
 from .._key import Key
 from .._records import Origin
 from ..values._foreign import Spec
-from ..values._raw import untouched
+from ..values._raw import no_modes_or_grad
 from ..values._structure import decode
 
 
@@ -26,7 +26,7 @@ class PassingStore:
     def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:  # noqa: ARG002  names are for files
         """See `Store.put`."""
         self._count += 1
-        with untouched():
+        with no_modes_or_grad():
             self._held[self._count] = tensor.detach().clone()
         return self._count
 
@@ -42,7 +42,7 @@ class PassingStore:
 
     def add(self, key: Key, spec: Spec, origin: Origin) -> None:  # noqa: ARG002  as above
         """Hand the value on, and let go of its tensors."""
-        with untouched():  # what the sink computes is none of the model's business
+        with no_modes_or_grad():  # what the sink computes is none of the model's business
             self._sink(key, decode(spec, self._held.pop))
 
     def rows(self, start: int) -> Iterable[Sequence[Any]]:  # noqa: ARG002  there are none

@@ -12,8 +12,8 @@ from .._errors import DumpError
 from .._key import Key
 from .._records import Origin
 from ..values._foreign import Spec
-from ..values._growth import joined
-from ..values._raw import copy, plain, tensor_of
+from ..values._growth import concatenate
+from ..values._raw import contiguous_cpu, copy, tensor_of
 
 
 class Store(Protocol):
@@ -29,7 +29,7 @@ class Store(Protocol):
         """Keep a copy of `tensor`, which stands at `path` of `key`'s value; returns what stands for it in a spec.
 
         Args:
-            tensor: on a device, or in main memory as `plain` gives it.
+            tensor: on a device, or in main memory as `contiguous_cpu` gives it.
             key: of the value.
             path: inside the value.
         """
@@ -84,7 +84,7 @@ class MemoryStore:
 
     def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:  # noqa: ARG002  names are for files
         """See `Store.put`."""
-        raw = tensor if tensor.is_cpu else plain(tensor)
+        raw = tensor if tensor.is_cpu else contiguous_cpu(tensor)
         nbytes = raw.nbytes
         if nbytes > _LARGE:
             memory, start = np.empty(nbytes, np.uint8), 0
@@ -112,7 +112,7 @@ class MemoryStore:
     def view(self, reference: int) -> torch.Tensor:
         """See `Store.view`."""
         if reference < 0:
-            return joined(reference, self._grown, self.view)
+            return concatenate(reference, self._grown, self.view)
         memory, start, nbytes, dtype, shape = self._kept[reference]
         raw = torch.from_numpy(memory[start : start + nbytes]) if nbytes else None
         return tensor_of(raw, dtype, torch.Size(shape))

@@ -19,7 +19,7 @@ from onnx import NodeProto, TensorProto
 from .._errors import DAMAGE, DumpError, in_short
 from ..files._untrusted import open_untrusted
 from ..values._dtypes import CARRIERS, dtype_of, from_carrier
-from ..values._growth import joined, parts_of
+from ..values._growth import concatenate, part_references
 from ..values._structure import Spec
 from . import _format as form
 from ._compression import unpack
@@ -226,7 +226,7 @@ class Reader:
         if reference >= 0:
             return [reference]
         try:
-            return parts_of(reference, self._grown)
+            return part_references(reference, self._grown)
         except ValueError as error:
             raise self._damage(str(error)) from error
 
@@ -259,7 +259,7 @@ class Reader:
 
     def _joined(self, reference: int) -> torch.Tensor:
         try:
-            return joined(reference, self._grown, self.get)
+            return concatenate(reference, self._grown, self.get)
         except ValueError as error:
             raise self._damage(str(error)) from error
 

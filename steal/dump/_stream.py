@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..values._raw import bytes_of, copy, untouched
+from ..values._raw import bytes_of, copy, no_modes_or_grad
 
 BLOCK = 2**22  # each write takes time of the processors that the model runs on: a few long ones take less
 _HUGE = 2**21  # a large page: one fault instead of 512, and one piece for the disk
@@ -181,7 +181,7 @@ class Stream:
         while start < flat.numel():
             block, room = self._room()
             size = min(room, flat.numel() - start)
-            with untouched():
+            with no_modes_or_grad():
                 piece = flat[start : start + size]
                 piece = piece if ours else piece.clone()
                 side.wait_stream(torch.cuda.current_stream(device))

@@ -20,8 +20,8 @@ from .._errors import DumpError
 from .._key import Key
 from .._records import ModuleInfo, Origin
 from ..values._foreign import Spec
-from ..values._growth import joined
-from ..values._raw import bytes_of, plain, tensor_of, untouched
+from ..values._growth import concatenate
+from ..values._raw import bytes_of, contiguous_cpu, no_modes_or_grad, tensor_of
 from . import _format as form
 from ._compression import pack, unpack
 from ._files import Draft
@@ -109,7 +109,7 @@ class DumpWriter:
         if tensor.is_cuda and not self._compress:
             offset, length = self._put_cuda(tensor)
         else:
-            raw = tensor if tensor.is_cpu else plain(tensor)
+            raw = tensor if tensor.is_cpu else contiguous_cpu(tensor)
             address, length = raw.data_ptr(), raw.nbytes
             if self._compress and length:
                 smaller = np.frombuffer(pack(bytes_of(raw), raw.element_size()), dtype=np.uint8)
@@ -129,7 +129,7 @@ class DumpWriter:
     def get(self, reference: int) -> torch.Tensor:
         """Read a tensor back; see `Store.get`."""
         if reference < 0:
-            return joined(reference, self.index.grown, self.get)
+            return concatenate(reference, self.index.grown, self.get)
         entry = self.index.tensors[reference]
         self.flush()
         raw = self._bytes(entry.offset, entry.length)
@@ -211,7 +211,7 @@ class DumpWriter:
             self.error = self._refused(self._stream.error)
 
     def _put_cuda(self, tensor: torch.Tensor) -> tuple[int, int]:
-        with untouched():
+        with no_modes_or_grad():
             dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
             ours = dense.data_ptr() != tensor.data_ptr()
             flat = (torch.view_as_real(dense) if dense.is_complex() else dense).reshape(-1).view(torch.uint8)

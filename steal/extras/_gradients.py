@@ -13,7 +13,7 @@ from ..capture._calls import Frame
 from ..capture._extra import Recording
 from ..values._dtypes import not_storable
 from ..values._foreign import Spec
-from ..values._raw import untouched
+from ..values._raw import no_modes_or_grad
 from ..values._structure import encode
 
 _task = torch._C._current_graph_task_id  # noqa: SLF001  which backward pass this thread works for; nothing public tells
@@ -94,7 +94,7 @@ class _Side:
                 return {"none": None}
             self.paths.append(path)
             index = len(self.paths) - 1
-            with untouched():
+            with no_modes_or_grad():
                 self._hook(tensor, partial(arrived, index))
                 base = tensor._base  # noqa: SLF001  nothing public tells
                 if base is not None and base.grad_fn is not None and base.is_contiguous() and not not_storable(tensor):
@@ -125,7 +125,7 @@ class _View:
         """The other's gradient is complete."""
         if gradient is not None and self._counter._version != self._version:  # noqa: SLF001  as above
             if not_storable(gradient) is None:
-                with untouched():
+                with no_modes_or_grad():
                     gradient = gradient.detach().contiguous().as_strided(*self._place)
             self._arrived(gradient)
 

@@ -12,7 +12,7 @@ from .._records import Origin
 from ..capture._calls import Frame
 from ..capture._extra import Recording
 from ..values._dtypes import not_storable
-from ..values._raw import checksum, no_modes, plain
+from ..values._raw import checksum, contiguous_cpu, no_modes
 
 
 class Parameters:
@@ -95,6 +95,6 @@ def _content(parameter: nn.Parameter) -> object:
     """Changes when the parameter does: as torch counts, and in main memory, by what goes past its counter, too."""
     version = id(parameter), None if parameter.is_inference() else parameter._version  # noqa: SLF001  nothing public tells
     if parameter.is_cpu and not_storable(parameter) is None:
-        raw = plain(parameter)  # in a name: its memory is read next
+        raw = contiguous_cpu(parameter)  # in a name: its memory is read next
         return *version, parameter.shape, parameter.dtype, checksum(raw.data_ptr(), raw.nbytes)
     return version

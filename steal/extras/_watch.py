@@ -15,7 +15,7 @@ from ..capture._calls import Frame
 from ..capture._extra import Recording
 from ..values._describe import describe
 from ..values._dtypes import not_storable
-from ..values._raw import untouched
+from ..values._raw import no_modes_or_grad
 from ..values._structure import tensors
 from ._source import source_line
 from ._uninitialized import reserves
@@ -129,7 +129,7 @@ class Watch:
         taken = self._recording.value(key._replace(kind="I"), None)  # a module may have changed them in place since
         if len(tensors(taken)) == len(tensors(inputs)):  # neither skipped nor kept as statistics
             inputs = taken
-        with untouched():
+        with no_modes_or_grad():
             finite = not any(map(flaws, tensors(inputs).values()))
             told = describe(inputs, statistics=True), describe(output, statistics=True)
         found = NonFinite(key, path, *place, source_line(), *told, finite_inputs=finite)
@@ -153,7 +153,7 @@ def _passed_on(inputs: Any) -> frozenset[str]:
 
 def flaws(tensor: torch.Tensor) -> frozenset[str]:
     """Which of `"nan"` and `"inf"` are among a tensor's numbers; none in one whose numbers can't be had."""
-    with untouched():
+    with no_modes_or_grad():
         floating = tensor.is_floating_point() or tensor.is_complex()
         if not floating or not_storable(tensor) is not None or tensor.dtype == torch.float4_e2m1fn_x2:
             return _NONE

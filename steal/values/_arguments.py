@@ -1,4 +1,4 @@
-"""A call's arguments by the names of the parameters that they fill, however the call was written."""
+"""Map a call's arguments to parameter names, whether they were passed by position or by keyword."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,17 +9,19 @@ from ._structure import tensors
 
 
 def named_arguments(parameters: Iterable[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """`f(x, mask=m)` and `f(x, m)` of `f(x, mask)` both as `{"x": x, "mask": m}`.
+    """Return the arguments of a call by parameter name.
+
+    For `f(x, mask)`, the calls `f(x, mask=m)` and `f(x, m)` both give `{"x": x, "mask": m}`.
 
     Args:
-        parameters: the names of the parameters, `*name` and `**name` for the variadic ones (see `ModuleInfo`).
-        args: the positional arguments; those beyond the named parameters are called `*name[0]`, `*name[1]` …
+        parameters: the parameter names, with `*name` and `**name` for the variadic ones (see `ModuleInfo`).
+        args: the positional arguments; extra ones are called `*name[0]`, `*name[1]` …
         kwargs: the keyword arguments.
     """
     names = list(parameters)
     plain = [name for name in names if not name.startswith("*")]
     rest = next((name for name in names if name.startswith("*") and not name.startswith("**")), "*args")
-    # What follows *name can be given by keyword alone, so the named parameters before it are all that args can fill.
+    # Parameters after *name are keyword-only, so only those before it can be filled from args.
     filled = plain[: names.index(rest)] if rest in names else plain
     named = dict(zip(filled, args, strict=False))
     named |= {f"{rest}[{index}]": value for index, value in enumerate(args[len(filled) :])}
@@ -29,7 +31,7 @@ def named_arguments(parameters: Iterable[str], args: Sequence[Any], kwargs: Mapp
 def argument_tensors(
     parameters: Iterable[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """All tensors among a call's arguments, by path: `mask`, `past_key_values.layers[0].keys`.
+    """Return all tensors in a call's arguments by path, such as `mask` or `past_key_values.layers[0].keys`.
 
     Args:
         parameters: see `named_arguments`.

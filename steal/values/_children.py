@@ -1,4 +1,4 @@
-"""How values are taken apart: which are containers, and what each holds under which name."""
+"""Iterate over the items of any container: which values are containers, and the path of each item."""
 
 import dataclasses
 import enum
@@ -20,13 +20,13 @@ _SEQUENCES: tuple[tuple[Any, str], ...] = ((tuple, "tuple"), (list, "list"), (de
 
 
 def children(value: Any) -> tuple[str, Iterator[Child]] | None:
-    """How a container is taken apart: its tag, and (path step, key, child) for each child; None for no container.
+    """Return the tag of a container and its children as (path step, key, child); None if it is not a container.
 
-    In a `"tuple"`, `"list"`, `"set"` or `"dict"` the step of an item begins with `[`; what an instance of a subclass
-    has besides its items follows, as `.name`. Items of those are read as they are stored, whatever the subclass makes
-    of them: no code of a user's runs, and nothing is consumed.
+    In a `"tuple"`, `"list"`, `"set"` or `"dict"` the path step of an item begins with `[`. Instance attributes of a
+    subclass follow the items, with steps like `.name`. Items are read through the built-in base class, so that no
+    overridden method runs and no iterator is consumed.
     """
-    cls = type(value)  # `isinstance` asks the value, which may lie, or raise
+    cls = type(value)  # not isinstance: a value can override `__class__`, or raise
     if issubclass(cls, torch.Tensor | torch.Size | enum.Enum):
         return None
     if cls is Foreign:
@@ -45,7 +45,7 @@ def children(value: Any) -> tuple[str, Iterator[Child]] | None:
 
 
 def _mapping(cls: type, value: Any) -> tuple[str, Iterator[Child]]:
-    if dataclasses.is_dataclass(cls):  # ModelOutput is one, with None fields left out, as everybody reads it
+    if dataclasses.is_dataclass(cls):  # transformers' ModelOutput, which omits fields that are None
         return "fields", _named(value.items())
     if issubclass(cls, dict):
         base = OrderedDict if issubclass(cls, OrderedDict) else dict
@@ -57,8 +57,8 @@ def _object(cls: type, value: Any) -> tuple[str, Iterator[Child]] | None:
     if issubclass(cls, np.ma.MaskedArray):
         return "fields", _named([("data", np.ma.getdata(value)), ("mask", np.ma.getmaskarray(value))])
     if dataclasses.is_dataclass(cls):
-        held = ((field.name, getattr(value, field.name, _UNSET)) for field in dataclasses.fields(cls))
-        return "fields", _named(pair for pair in held if pair[1] is not _UNSET)
+        values = ((field.name, getattr(value, field.name, _UNSET)) for field in dataclasses.fields(cls))
+        return "fields", _named(pair for pair in values if pair[1] is not _UNSET)
     if issubclass(cls, SimpleNamespace):
         return "fields", _named(list(vars(value).items()))
     if is_state_holder(cls):
@@ -69,7 +69,7 @@ def _object(cls: type, value: Any) -> tuple[str, Iterator[Child]] | None:
 
 
 def is_state_holder(cls: type) -> bool:
-    """Whether a class is nothing but its attributes, which are enough to rebuild it: the caches of transformers."""
+    """Return whether a class is a cache of transformers, whose instances are fully described by their attributes."""
     return any(
         base.__module__ == "transformers.cache_utils"
         or (base.__module__.startswith("transformers.models.") and "Cache" in base.__name__)
@@ -86,7 +86,7 @@ def _foreign(value: Foreign) -> Iterator[Child]:
 
 
 def _flattened(node: Any, value: Any) -> Iterator[tuple[str, Any]]:
-    """What torch was told to flatten a class by; its names, where it was told some."""
+    """Return the (name, item) pairs of a class that is registered with torch's pytree."""
     if node.flatten_with_keys_fn is None:
         items, context = node.flatten_fn(value)
         yield from ((str(index), item) for index, item in enumerate(items))
@@ -106,14 +106,14 @@ def _besides(value: Any, base: type, items: Iterator[Child]) -> Iterator[Child]:
 
 
 def attributes(value: Any) -> list[tuple[str, Any]]:
-    """What an object holds in its `__dict__` and its slots, read without running code of its class."""
+    """Return an object's instance attributes, from `__dict__` and slots, without running code of its class."""
     slots = [pair for pair in slots_of(type(value)).items() if pair[0] != "__dict__"]
-    found = [(name, slot.__get__(value)) for name, slot in slots if _is_set(slot, value)]
-    return found + list(getattr(value, "__dict__", {}).items())
+    values = [(name, slot.__get__(value)) for name, slot in slots if _is_set(slot, value)]
+    return values + list(getattr(value, "__dict__", {}).items())
 
 
 def slots_of(cls: type) -> dict[str, MemberDescriptorType]:
-    """The slots that the Python classes among a class's bases declare, by name."""
+    """Return the slots that a class and its bases declare, by name."""
     declared = [base for base in cls.__mro__ if "__slots__" in vars(base)]
     return {
         name: slot for base in declared for name, slot in vars(base).items() if isinstance(slot, MemberDescriptorType)
@@ -129,7 +129,7 @@ def _is_set(slot: MemberDescriptorType, value: Any) -> bool:
 
 
 def _place(item: Any) -> tuple[str, str]:
-    """Where an element of a set stands: sets of strings are iterated in another order in each process."""
+    """Return a sort key for elements of a set, whose iteration order differs between processes."""
     return type(item).__qualname__, repr(item) if type(item) in (str, bytes, int, float, bool) else ""
 
 
@@ -146,8 +146,8 @@ def _keyed(items: Iterable[tuple[Any, Any]]) -> Iterator[Child]:
 
 
 def step_to(key: Any) -> str:
-    """The path step to the item of this key."""
+    """Return the path step of an item from its key."""
     try:
         return f"[{key!r}]"
-    except Exception:  # noqa: BLE001  a key that can't write itself leads to its item all the same
+    except Exception:  # noqa: BLE001  the key's `__repr__` raises
         return f"[<{type(key).__name__}>]"

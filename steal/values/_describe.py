@@ -1,4 +1,4 @@
-"""One line for any value: `f32[2, 30, 16]` for a tensor, the same inside any nesting."""
+"""Describe any value in one line: `f32[2, 30, 16]` for a tensor, nested containers as Python writes them."""
 
 import enum
 from collections import deque
@@ -9,55 +9,56 @@ import numpy as np
 import torch
 
 from ._dtypes import not_storable, short
-from ._structure import Foreign, Skipped, children, type_name
+from ._structure import Foreign, Skipped, children, class_name
 from ._tensors import compact
 
-_MOST = 10_000  # parts, in one line
-_PART = 100  # characters of a text that count as another one
+_MAX_PARTS = 10_000  # parts in one line
+_PART = 100  # characters of text that count as one part
 
 
 def describe(value: Any, *, with_shape: bool = True, statistics: bool = False) -> str:
-    """Describe `value` in one line: the dtypes and shapes of its tensors, everything else as Python writes it.
+    """Describe `value` in one line: dtype and shape of each tensor, everything else as Python writes it.
 
     Args:
-        value: a tensor, or any nesting that holds some.
-        with_shape: write `f32[2, 30]` rather than the rank alone, `f32[r2]`.
-        statistics: add minimum, maximum and mean of the finite numbers of each tensor, and the count of NaNs and infs.
+        value: any nesting of tensors and other values.
+        with_shape: write `f32[2, 30]` rather than `f32[r2]`, with the rank only.
+        statistics: add minimum, maximum and mean of each tensor's finite elements, and the number of NaNs and infs.
 
     >>> describe(((torch.zeros(2, 30, dtype=torch.int64),), {"mask": None, "scale": 0.5}))
     '((i64[2, 30],), {mask: None, scale: 0.5})'
     """
-    return _Line(with_shape=with_shape, statistics=statistics).of(value, ())
+    return _Describer(with_shape=with_shape, statistics=statistics).describe(value, ())
 
 
-class _Line:
-    """One description.
+class _Describer:
+    """State of one `describe` call.
 
     Attributes:
         with_shape: see `describe`.
         statistics: see `describe`.
-        left: how many more parts are described; lists that hold another twice, which holds another twice … have many.
-        known: the statistics that were made, by where the numbers lie: the same may be asked for ten thousand times.
+        left: how many more parts to describe. A small value can have exponentially many: lists that contain another
+            list twice, which contains another twice, and so on.
+        known: descriptions of statistics by memory, shape and dtype, as one tensor may occur many times.
     """
 
     def __init__(self, *, with_shape: bool, statistics: bool) -> None:
         self.with_shape, self.statistics = with_shape, statistics
-        self.left = _MOST
+        self.left = _MAX_PARTS
         self.known: dict[Any, str] = {}
 
-    def of(self, value: Any, above: tuple[int, ...]) -> str:
-        """The description of a value that lies in those of these `id`s."""
+    def describe(self, value: Any, ancestors: tuple[int, ...]) -> str:
+        """Describe a value; `ancestors` has the `id`s of the containers around it."""
         try:
-            return self._of(value, above)
-        except Exception:  # noqa: BLE001  what can't write itself is no reason to end the run that prints it
-            return f"<{type_name(type(value)).rpartition(':')[2].rpartition('.')[2]}>"
+            return self._describe(value, ancestors)
+        except Exception:  # noqa: BLE001  a `__repr__` that raises must not end the run
+            return f"<{class_name(type(value))}>"
 
-    def _of(self, value: Any, above: tuple[int, ...]) -> str:
-        if not issubclass(type(value), torch.Tensor) and (id(value) in above or self.left <= 0):
+    def _describe(self, value: Any, ancestors: tuple[int, ...]) -> str:
+        if not issubclass(type(value), torch.Tensor) and (id(value) in ancestors or self.left <= 0):
             return "…"
         if _is_leaf(value) or (parts := children(value)) is None:
             return self._counted(self._leaf(value))
-        return self._container(value, *parts, (*above, id(value)))
+        return self._container(value, *parts, (*ancestors, id(value)))
 
     def _counted(self, text: str) -> str:
         self.left -= len(text) // _PART
@@ -76,7 +77,7 @@ class _Line:
         text = str(value).removeprefix("torch.") if cls is not torch.Size else str(value)
         return f"<{cls.__name__}>" if "\n" in text else text
 
-    def _container(self, value: Any, tag: str, steps: Iterator[Any], above: tuple[int, ...]) -> str:
+    def _container(self, value: Any, tag: str, steps: Iterator[Any], ancestors: tuple[int, ...]) -> str:
         items = []
         for step, key, child in steps:
             if self.left <= 0:
@@ -84,8 +85,8 @@ class _Line:
                 break
             self.left -= 1
             if step.startswith("[") or tag in ("fields", "state"):
-                label = self._counted(key) if type(key) is str else self.of(key, above)
-                items.append((label, self.of(child, above)))
+                label = self._counted(key) if type(key) is str else self.describe(key, ancestors)
+                items.append((label, self.describe(child, ancestors)))
         name = self._counted(_name(value))
         if tag in ("fields", "state"):
             return f"{name}({', '.join(f'{key}={text}' for key, text in items)})"
@@ -98,20 +99,20 @@ class _Line:
             inner = f"{{{inner}}}" if items or tag == "dict" else "set()"
         return f"{name}({inner})" if type(value) in (Foreign, frozenset, deque) else inner
 
-    def _tensor(self, found: torch.Tensor) -> str:
-        where = "" if found.device.type == "cpu" else f"@{found.device}"
-        numbers = f" {self._numbers(found)}" if self.statistics and not_storable(found) is None else ""
-        return short(found, with_shape=self.with_shape) + where + numbers
+    def _tensor(self, tensor: torch.Tensor) -> str:
+        device = "" if tensor.device.type == "cpu" else f"@{tensor.device}"
+        numbers = f" {self._numbers(tensor)}" if self.statistics and not_storable(tensor) is None else ""
+        return short(tensor, with_shape=self.with_shape) + device + numbers
 
-    def _numbers(self, found: torch.Tensor) -> str:
-        place = (found.data_ptr(), found.dtype, found.shape, found.stride())
+    def _numbers(self, tensor: torch.Tensor) -> str:
+        place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if place not in self.known:
-            self.known[place] = _statistics(found)
+            self.known[place] = _statistics(tensor)
         return self.known[place]
 
 
 def _is_leaf(value: Any) -> bool:
-    """Whether a value is written whole, though it may have parts."""
+    """Return whether a value is written as a whole although `children` may split it."""
     return issubclass(type(value), torch.Tensor | np.ndarray | Skipped | enum.Enum | str | bytearray)
 
 
@@ -123,8 +124,8 @@ def _statistics(tensor: torch.Tensor) -> str:
     if tensor.numel() == 0:
         return "empty"
     if tensor.dtype == torch.float4_e2m1fn_x2:
-        return "packed"  # torch computes nothing with two numbers in a byte
-    once = compact(tensor.detach())  # a small file can ask for a large expansion
+        return "packed"  # two numbers per byte, which torch can't compute with
+    once = compact(tensor.detach())  # a small tensor can be expanded to any size
     times = tensor.numel() // once.numel()
     numbers = (once.abs() if tensor.dtype.is_complex else once).to(torch.float64)
     finite = numbers[numbers.isfinite()]

@@ -1,4 +1,4 @@
-"""How each torch dtype is carried by an ONNX tensor, bit for bit."""
+"""The ONNX data type that stores each torch dtype, bit for bit."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Carrier:
-    """What an ONNX file holds for a torch dtype.
+    """How an ONNX file stores a torch dtype.
 
     Attributes:
         onnx_type: the `TensorProto.DataType` written to the file.
-        view: the torch dtype under which the bytes are written. A smaller item than the torch dtype's own adds a last
-            dimension (complex numbers become pairs of reals).
+        view: the torch dtype that the bytes are viewed as. If its items are smaller than those of the stored dtype,
+            the tensor has one more dimension at the end (complex numbers become pairs of reals).
         short: how `describe` writes the dtype (`f32`).
     """
 
@@ -37,18 +37,18 @@ def _table() -> dict[torch.dtype, Carrier]:
         for name, (onnx_name, short) in named.items()
         if hasattr(torch, name)
     }
-    # ONNX names complex types, but no runtime loads them as constants: pairs of reals are what all of them read.
+    # ONNX has complex types, but no runtime loads them as constants. Pairs of reals are readable everywhere.
     table[torch.complex64] = Carrier(TensorProto.FLOAT, torch.float32, "c64")
     table[torch.complex128] = Carrier(TensorProto.DOUBLE, torch.float64, "c128")
     table[torch.complex32] = Carrier(TensorProto.FLOAT16, torch.float16, "c32")
-    # torch packs two float4 in a byte and counts bytes in the shape; ONNX counts numbers. The bytes travel as they are.
+    # torch packs two float4 in a byte and its shape counts bytes; ONNX's shape counts numbers. Store the raw bytes.
     table[torch.float4_e2m1fn_x2] = Carrier(TensorProto.UINT8, torch.uint8, "f4e2m1x2")
     return table
 
 
 CARRIERS = _table()
-# Names without arithmetic (torch can't even copy the small integers): they are stored, as their bytes, under another.
-SHELLS = {
+# Dtypes that torch can't even copy: stored as bytes, viewed as another dtype.
+OPAQUE_DTYPES = {
     getattr(torch, name): torch.uint16 if name == "bits16" else torch.uint8
     for name in (
         *("bits1x8", "bits2x4", "bits4x2", "bits8", "bits16"),
@@ -58,22 +58,25 @@ SHELLS = {
 }
 _NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in CARRIERS}
 _BY_NAME = {name: dtype for dtype, name in _NAMES.items()}
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  nothing public tells
+is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  there is no public API
 _PLAIN = {torch.Tensor, nn.Parameter}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """`torch.float32` -> `"float32"`."""
+    """Return the name of a dtype without `torch.`, such as `"float32"`."""
     return _NAMES.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 def dtype_of(name: str) -> torch.dtype | None:
-    """`"float32"` -> `torch.float32`; None for a name that no carrier knows."""
+    """Return the dtype of this name, such as `torch.float32` for `"float32"`; None if dumps can't store it."""
     return _BY_NAME.get(name)
 
 
 def short(tensor: torch.Tensor, *, with_shape: bool = True) -> str:
-    """`f32[2, 30]`, without the shape `f32[r2]`; a nested tensor has no shape to give, nor has a lazy parameter."""
+    """Return dtype and shape as `f32[2, 30]`, or dtype and rank as `f32[r2]`.
+
+    A nested tensor is `f32[nested]`, a lazy parameter `f32[?]`.
+    """
     dtype = CARRIERS[tensor.dtype].short if tensor.dtype in CARRIERS else dtype_name(tensor.dtype)
     if tensor.is_nested:
         return f"{dtype}[nested]"
@@ -83,13 +86,13 @@ def short(tensor: torch.Tensor, *, with_shape: bool = True) -> str:
 
 
 def not_storable(tensor: torch.Tensor) -> str | None:
-    """The reason why a tensor's numbers can't be written, or None if they can."""
-    if (  # nearly every tensor: no more is asked of it than tells that nothing is wrong
+    """Return the reason why a tensor's data can't be stored, or None if it can."""
+    if (  # the fast path, for nearly every tensor
         type(tensor) in _PLAIN
         and tensor.dtype in CARRIERS
         and tensor.layout is torch.strided
         and not (tensor.is_meta or tensor.is_nested)
-        and not _is_wrapped(tensor)
+        and not is_functorch_wrapped(tensor)
         and not _is_freed(tensor)
     ):
         return None
@@ -101,7 +104,7 @@ def _reason(tensor: torch.Tensor) -> str | None:
         return "it is not initialized"
     if tensor.is_meta or type(tensor).__name__ in {"FakeTensor", "FunctionalTensor"}:
         return "it has no data"
-    if _is_wrapped(tensor):
+    if is_functorch_wrapped(tensor):
         return "it is inside a transformation of torch.func"
     if tensor.is_nested:
         return "it is nested"
@@ -110,14 +113,14 @@ def _reason(tensor: torch.Tensor) -> str | None:
     if tensor.is_quantized:
         return "it is quantized"
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # DTensor, torchao's  # pyright: ignore[reportAttributeAccessIssue]
-        return f"its class, {type(tensor).__name__}, keeps its numbers in its own way"
+        return f"its class, {type(tensor).__name__}, stores its data in its own way"
     if tensor.dtype not in CARRIERS:
-        return f"ONNX has no carrier for {dtype_name(tensor.dtype)}"
+        return f"ONNX has no data type that stores {dtype_name(tensor.dtype)}"
     return "there is no memory behind it" if _is_freed(tensor) else None
 
 
 def _is_freed(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a shape, but nothing behind it, as FSDP leaves parameters: reading one ends the process."""
+    """Return whether a tensor's memory was freed, as FSDP does with parameters: reading it would crash the process."""
     try:
         return tensor.data_ptr() == 0 and tensor.numel() > 0
     except RuntimeError:  # a device whose tensors have no address
@@ -125,7 +128,7 @@ def _is_freed(tensor: torch.Tensor) -> bool:
 
 
 def from_carrier(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor that holds the bits of one of `dtype` (see `Carrier`) as that, sharing memory."""
+    """Return a view with dtype `dtype` of a tensor that stores its bits (see `Carrier`)."""
     if dtype.is_complex:
         return torch.view_as_complex(tensor)
     return tensor if tensor.dtype == dtype else tensor.view(dtype)

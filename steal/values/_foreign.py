@@ -1,4 +1,4 @@
-"""What stands for a value that can't be given back as it was, and the words that dumps are written in."""
+"""Placeholders for values that can't be stored or restored, and the types of the JSON form."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,23 +8,24 @@ import torch
 
 from ._dtypes import short
 
-Spec = Any  # what `json` reads and writes
-Put = Callable[[torch.Tensor, str], Spec]  # (tensor, its path) -> the spec that stands for it, a new one each time
-Get = Callable[[Spec], Any]  # the inverse: the inside of {"tensor": …} -> tensor
+Spec = Any  # a JSON value
+Put = Callable[[torch.Tensor, str], Spec]  # (tensor, path) -> a new spec that refers to the tensor
+Get = Callable[[Spec], Any]  # the inverse: the content of {"tensor": …} -> the tensor
 
-DEEPEST = 100  # deeper nesting than any model's
-MOST = 2**20  # more parts than any value has that ends
+MAX_DEPTH = 100  # levels of nesting; no model nests deeper
+MAX_PARTS = 2**20  # parts of one value; only endless ones have more
+MAX_EXACT_INT = 2**53  # larger integers lose digits in other JSON readers
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """Stands for an object whose class is not imported where the dump is restored (or can't be rebuilt).
+    """An object whose class is not imported where the dump is restored, or can't be rebuilt.
 
     Attributes:
         type_name: `"module:QualifiedName"`.
-        fields: what the object held, by name, key or index; also readable as attributes and items.
-        kind: what it was: `"fields"` or `"state"` for an object, `"dict"`, `"list"`, `"tuple"` or `"set"`.
-        attributes: what a list or another container had besides its items.
+        fields: the object's contents by name, key or index; also readable as attributes and items.
+        kind: `"fields"` or `"state"` for an object, `"dict"`, `"list"`, `"tuple"` or `"set"` for a container.
+        attributes: the instance attributes of a container.
     """
 
     type_name: str
@@ -33,16 +34,16 @@ class Foreign:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
-        for held in (self.__dict__.get("fields", {}), self.__dict__.get("attributes", {})):
-            if name in held:
-                return held[name]
+        for contents in (self.__dict__.get("fields", {}), self.__dict__.get("attributes", {})):
+            if name in contents:
+                return contents[name]
         raise AttributeError(f"{self.__dict__.get('type_name')} was stored without {name!r}")
 
     def __getitem__(self, key: Any) -> Any:
         return self.fields[key]
 
     def __hash__(self) -> int:
-        try:  # the key of a dictionary may be foreign
+        try:  # it may be a dictionary key
             return hash((self.type_name, *self.fields.items()))
         except TypeError:
             return hash((self.type_name, *self.fields))
@@ -50,10 +51,10 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Stands for a value that was not stored.
+    """A placeholder for a value that was not stored.
 
     Attributes:
-        what: what it was, as `describe` writes it (`f32[2, 3]`) or a class name.
+        what: dtype and shape of a tensor, as `describe` writes them (`f32[2, 3]`), or a class name.
         reason: why it was not stored.
     """
 
@@ -62,15 +63,21 @@ class Skipped:
 
 
 def type_name(cls: type) -> str:
-    """`"module:QualifiedName"`, the form in which dumps name classes."""
-    module, name = (type.__getattribute__(cls, part) for part in ("__module__", "__qualname__"))  # past its metaclass
+    """Return the name of a class as dumps write it: `"module:QualifiedName"`."""
+    # Not getattr: a metaclass can override it.
+    module, name = (type.__getattribute__(cls, part) for part in ("__module__", "__qualname__"))
     return f"{module}:{name}"
 
 
+def class_name(cls: type) -> str:
+    """Return a class's name without its module and outer classes."""
+    return type_name(cls).rpartition(":")[2].rpartition(".")[2]
+
+
 def skipped(value: Any, reason: str) -> Spec:
-    """The spec of a value that is not stored: what it is, and the reason."""
+    """Return the spec of a value that is not stored."""
     cls = type(value)
     return {"skipped": short(value) if issubclass(cls, torch.Tensor) else type_name(cls), "reason": reason}
 
 
-FACTORIES = {type_name(cls): cls for cls in (list, dict, set, tuple, int, float, str, bool)}  # of a defaultdict
+FACTORIES = {type_name(cls): cls for cls in (list, dict, set, tuple, int, float, str, bool)}  # of `defaultdict`

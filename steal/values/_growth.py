@@ -1,4 +1,4 @@
-"""Knows a tensor that has only grown since the last iteration, as a decoder's cache does with each token."""
+"""Detect tensors that grow by concatenation in each iteration, as a decoder's cache does with each token."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,20 +9,20 @@ import torch
 
 from ._raw import row_hashes
 
-_SMALLEST = 1024
-RANK = 3  # a cache's: where heads or batches come before the tokens
+_SMALLEST = 1024  # bytes; smaller tensors are stored whole
+RANK = 3  # the smallest rank of a cache: heads or batches come before the tokens
 _Hashes = npt.NDArray[np.int64]
 _Place = tuple[str, str, str]
 
 
-class Grown(NamedTuple):
-    """How a tensor begins.
+class GrownTensor(NamedTuple):
+    """A tensor that begins with one that is stored already.
 
     Attributes:
-        first: what the store calls the tensor that it begins with.
-        dim: along which dimension.
-        length: for how long.
-        hashes: of its rows.
+        first: the reference of the stored tensor that it begins with.
+        dim: the dimension along which it has grown.
+        length: the size of the stored tensor along `dim`.
+        hashes: of the rows of the grown tensor.
     """
 
     first: int
@@ -39,22 +39,22 @@ class _Last(NamedTuple):
     dim: int | None
 
 
-class Growth:
-    """The last tensor at each place that a growing one may stand at, by a hash of each of its innermost rows.
+class GrowthTracker:
+    """Remembers the last tensor at each place, by a hash of each of its innermost rows.
 
-    Only where a tensor was seen to be longer than the last one are hashes made from then on, so that one which does not
-    grow costs nothing.
+    Rows are hashed only once a tensor at a place was longer than its predecessor, so tensors that don't grow cost
+    nothing.
     """
 
     def __init__(self) -> None:
         self._last: dict[_Place, _Last] = {}
 
-    def find(self, place: _Place, raw: torch.Tensor) -> Grown | None:
-        """What `raw` begins with: the last tensor at `place`, bit for bit; None if it doesn't.
+    def find(self, place: _Place, raw: torch.Tensor) -> GrownTensor | None:
+        """Return how `raw` extends the last tensor at `place`, or None if it doesn't begin with it bit for bit.
 
         Args:
-            place: name, kind and path of a value.
-            raw: a contiguous tensor in main memory, of `RANK` dimensions at least.
+            place: module name, kind and path of the tensor.
+            raw: a contiguous CPU tensor with at least `RANK` dimensions.
         """
         last = self._last.get(place)
         if last is None or last.hashes is None or (dim := _longer(last, raw)) is None or last.dim not in (None, dim):
@@ -62,10 +62,10 @@ class Growth:
         hashes = row_hashes(raw)
         if hashes is None or not np.array_equal(hashes.take(range(last.shape[dim]), dim), last.hashes):
             return None
-        return Grown(last.reference, dim, last.shape[dim], hashes)
+        return GrownTensor(last.reference, dim, last.shape[dim], hashes)
 
-    def note(self, place: _Place, raw: torch.Tensor, reference: int, grown: Grown | None) -> None:
-        """Remember that `raw`, which the store calls `reference`, is the last one at `place`."""
+    def remember(self, place: _Place, raw: torch.Tensor, reference: int, grown: GrownTensor | None) -> None:
+        """Remember `raw`, stored as `reference`, as the last tensor at `place`."""
         if raw.nbytes < _SMALLEST:
             return
         if grown is not None:
@@ -77,7 +77,7 @@ class Growth:
 
 
 def _longer(last: _Last, raw: torch.Tensor) -> int | None:
-    """The one dimension, not the innermost, along which `raw` is longer than the last one."""
+    """Return the only dimension, not the innermost, along which `raw` is longer than the last tensor; else None."""
     if raw.dtype != last.dtype or raw.dim() != len(last.shape):
         return None
     differing = [dim for dim, (old, new) in enumerate(zip(last.shape, raw.shape, strict=True)) if old != new]
@@ -86,31 +86,37 @@ def _longer(last: _Last, raw: torch.Tensor) -> int | None:
     return differing[0]
 
 
-def parts_of(reference: int, grown: Sequence[tuple[int, int, int]]) -> list[int]:
-    """What a tensor that was kept in parts is made of; `grown[-1 - reference]` says how it begins and what follows.
+def part_references(reference: int, grown: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Return the references of the parts that a grown tensor is stored as.
+
+    Args:
+        reference: of the tensor; negative for a grown one.
+        grown: (first, tail, dim) of each grown tensor; `reference` -1 is the first row.
 
     Raises:
-        ValueError: it is not there, or begins with one that came later.
+        ValueError: a reference doesn't exist, or a tensor begins with one that was stored later.
     """
-    found = []
+    tails = []
     while reference < 0:
         if reference < -len(grown):
-            raise ValueError(f"there is no tensor {reference}")
+            raise ValueError(f"tensor {reference} doesn't exist")
         first, tail, _ = grown[-1 - reference]
         if first <= reference or tail < 0:
-            raise ValueError(f"tensor {reference} begins with one that comes later")
-        found.append(tail)
+            raise ValueError(f"the parts of tensor {reference}, {first} and {tail}, are not earlier tensors")
+        tails.append(tail)
         reference = first
-    return [reference, *reversed(found)]
+    return [reference, *reversed(tails)]
 
 
-def joined(reference: int, grown: Sequence[tuple[int, int, int]], get: Callable[[int], torch.Tensor]) -> torch.Tensor:
-    """The tensor that was kept in parts; `get` gives these.
+def concatenate(
+    reference: int, grown: Sequence[tuple[int, int, int]], get: Callable[[int], torch.Tensor]
+) -> torch.Tensor:
+    """Return a grown tensor, concatenated from the parts that `get` returns.
 
     Raises:
-        ValueError: see `parts_of`, or they don't fit.
+        ValueError: see `part_references`, or the shapes of the parts don't match.
     """
     try:
-        return torch.cat([get(part) for part in parts_of(reference, grown)], grown[-1 - reference][2])
+        return torch.cat([get(part) for part in part_references(reference, grown)], grown[-1 - reference][2])
     except (IndexError, RuntimeError) as error:
-        raise ValueError(f"the parts of tensor {reference} don't fit: {error}") from error
+        raise ValueError(f"the parts of tensor {reference} can't be concatenated: {error}") from error

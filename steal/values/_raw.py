@@ -1,4 +1,4 @@
-"""A tensor's bytes in memory, past all that watches torch: modes, autograd, autocast."""
+"""Read and hash a tensor's memory without being seen by modes, autograd or autocast."""
 
 import threading
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ _SMALL, _LARGE = 2**14, 2**20
 _PIECE = 512  # words
 _Words = npt.NDArray[np.int64]
 _WORD = np.dtype(np.int64).str
-# Whether any mode has a say in what is asked of a tensor, of either kind; torch.device(…) is one, too.
-function_mode = torch._C._is_torch_function_mode_enabled  # noqa: SLF001  nothing public tells
-dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  as above
-_WEIGHTS = np.random.default_rng(0).integers(-(2**63), 2**63, 4096) | 1  # odd: no bit of a word gets lost
+# Whether modes of either kind are active; `with torch.device(…)` is one, too.
+is_function_mode_active = torch._C._is_torch_function_mode_enabled  # noqa: SLF001  there is no public API
+count_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  as above
+_WEIGHTS = np.random.default_rng(0).integers(-(2**63), 2**63, 4096) | 1  # odd: multiplication keeps all bits
 
 
 class _Scratch(threading.local):
@@ -27,8 +27,8 @@ class _Scratch(threading.local):
         self.words = np.empty(len(_WEIGHTS), np.int64)
 
 
-class _Place:
-    """Some memory, as numpy asks for it; a ctypes array would need a class for each length, which stays for long."""
+class _Memory:
+    """Memory as NumPy's array interface; ctypes would create and cache an array class for each length."""
 
     __slots__ = ("__array_interface__",)
 
@@ -36,105 +36,105 @@ class _Place:
         self.__array_interface__ = {"data": (address, False), "shape": (count,), "typestr": kind, "version": 3}
 
 
-class _Threads:
-    started = False  # by us, maybe
+class _TorchThreads:
+    started = False  # perhaps by this module
 
 
 _scratch = _Scratch()
 
 
 def no_modes() -> ExitStack:
-    """A context in which tensors are what they are: no mode and no subclass has a say."""
+    """Return a context without dispatch modes, function modes and `__torch_function__` of subclasses."""
     stack = ExitStack()
-    stack.enter_context(torch._C.DisableTorchFunction())  # noqa: SLF001  nothing public does
+    stack.enter_context(torch._C.DisableTorchFunction())  # noqa: SLF001  there is no public API
     stack.enter_context(_python_dispatch._disable_current_modes())  # noqa: SLF001  as above
     return stack
 
 
 @contextmanager
-def untouched() -> Iterator[None]:
-    """Inside, what we ask of torch is neither recorded, counted nor changed by what the user has switched on."""
-    # What is made in inference mode could not be given to a model that trains.
+def no_modes_or_grad() -> Iterator[None]:
+    """Disable modes, autograd and inference mode inside the block."""
+    # Tensors created in inference mode can't be used by a model that trains.
     with no_modes(), torch.inference_mode(mode=False), torch.no_grad():
         yield
 
 
-def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself if its bytes lie in main memory as they read, else a copy for which they do.
+def contiguous_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous CPU tensor without lazy conjugate or negative: the tensor itself if it is one, else a copy.
 
     Args:
-        tensor: one for which `not_storable` is None, on any device.
+        tensor: a storable one (see `not_storable`), on any device.
     """
     if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
-    with untouched():
+    with no_modes_or_grad():
         return tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a tensor that is `plain`, for as long as it lives."""
-    return np.asarray(_Place(tensor.data_ptr(), tensor.nbytes, "|u1")).data if tensor.nbytes else memoryview(b"")
+    """Return the memory of a tensor that `contiguous_cpu` returned; valid while the tensor lives."""
+    return np.asarray(_Memory(tensor.data_ptr(), tensor.nbytes, "|u1")).data if tensor.nbytes else memoryview(b"")
 
 
 def copy(target: int, source: int, nbytes: int) -> None:
-    """Copy memory; much of it by all the threads that torch has, as the model waits meanwhile.
+    """Copy memory, large blocks with torch's threads; the model waits meanwhile.
 
-    Like `checksum`, it is called where no mode of the user's looks.
+    Like `checksum`, this must be called without active modes.
     """
     if nbytes < _LARGE:
         memmove(target, source, nbytes)
         return
-    with _by_torch():
-        to, what = (torch.from_numpy(np.asarray(_Place(place, nbytes, "|u1"))) for place in (target, source))
+    with _torch_threads():
+        to, what = (torch.from_numpy(np.asarray(_Memory(place, nbytes, "|u1"))) for place in (target, source))
         to.copy_(what)
 
 
 def checksum(address: int, nbytes: int) -> int:
-    """A number that another content hardly has.
+    """Return a hash of memory that detects nearly all changes.
 
-    Up to 1 MiB, it is over all bytes and their order. Of more, it is over all bytes, the order of pieces of 4 KiB, and
-    that of 4,096 words among them, at the speed of memory: what it can't see is a few numbers within such a piece that
-    change places, or their signs in pairs.
+    Up to 1 MiB, the hash covers all bytes and their order. Above, it covers all bytes, the order of 4 KiB blocks, and
+    the order of 4,096 sampled words, at memory speed: it can miss a few numbers of one block that change places, or
+    pairs of changed signs.
     """
     if nbytes <= _SMALL:
         return hash(string_at(address, nbytes))
-    words = np.asarray(_Place(address, nbytes // 8, _WORD))
+    words = np.asarray(_Memory(address, nbytes // 8, _WORD))
     rest = string_at(address + 8 * len(words), nbytes % 8)
-    # The step is odd, so that of pairs (complex numbers, say) both are seen.
-    sample = _ordered(words[:: -(-len(words) // len(_WEIGHTS)) | 1])
+    # The step is odd, so that of pairs, such as complex numbers, both members are sampled.
+    sample = _order_hashes(words[:: -(-len(words) // len(_WEIGHTS)) | 1])
     if nbytes <= _LARGE:
-        rows, tail = _pieces(words, len(_WEIGHTS))
-        return hash((np.einsum("ij,j->i", rows, _WEIGHTS).tobytes(), _ordered(tail), sample, rest))
-    rows, tail = _pieces(words, _PIECE)
-    with _by_torch():
+        rows, tail = _split_rows(words, len(_WEIGHTS))
+        return hash((np.einsum("ij,j->i", rows, _WEIGHTS).tobytes(), _order_hashes(tail), sample, rest))
+    rows, tail = _split_rows(words, _PIECE)
+    with _torch_threads():
         sums = torch.from_numpy(rows).sum(1).numpy()
-    return hash((sums.tobytes(), _ordered(tail), sample, rest))
+    return hash((sums.tobytes(), _order_hashes(tail), sample, rest))
 
 
 @contextmanager
-def _by_torch() -> Iterator[None]:
-    """Inside, torch's threads work on bare memory, whatever transformation of torch.func the model is in."""
-    _Threads.started = True
-    with torch._C._DisableFuncTorch():  # noqa: SLF001  nothing public does
+def _torch_threads() -> Iterator[None]:
+    """Allow torch's threads to work on raw memory, even inside a torch.func transformation."""
+    _TorchThreads.started = True
+    with torch._C._DisableFuncTorch():  # noqa: SLF001  there is no public API
         yield
 
 
-def stay_alone() -> None:
-    """In a forked process: the threads that torch started for us are not there, and it would wait for them."""
-    if _Threads.started:
+def use_one_thread_after_fork() -> None:
+    """In a forked process, stop torch from waiting for threads that exist only in the parent."""
+    if _TorchThreads.started:
         torch.set_num_threads(1)
 
 
-def _pieces(words: _Words, length: int) -> tuple[_Words, _Words]:
+def _split_rows(words: _Words, length: int) -> tuple[_Words, _Words]:
     whole = len(words) // length * length
     return words[:whole].reshape(-1, length), words[whole:]
 
 
-def _ordered(words: _Words) -> tuple[int, int]:
-    """Two numbers for some words and their order.
+def _order_hashes(words: _Words) -> tuple[int, int]:
+    """Return two hashes of words that depend on their order.
 
-    A product keeps the highest bit of a word in its own highest bit alone, where two of them, the signs of float64 say,
-    cancel out: so all are taken once more, shifted.
+    In a product, the highest bit of a word affects only the highest bit of the result, where two changes (such as
+    signs of float64) cancel out. So the second hash uses shifted words.
     """
     if not len(words):
         return 0, 0
@@ -144,7 +144,7 @@ def _ordered(words: _Words) -> tuple[int, int]:
 
 
 def row_hashes(tensor: torch.Tensor) -> npt.NDArray[np.int64] | None:
-    """A number for each innermost row of a tensor that is `plain`; None if its rows are too long, or no whole words."""
+    """Return a hash of each innermost row of a contiguous CPU tensor; None unless rows are whole, few 8-byte words."""
     width, odd = divmod(tensor.shape[-1] * tensor.element_size(), 8)
     if odd or not 0 < width <= len(_WEIGHTS):
         return None
@@ -155,9 +155,9 @@ def row_hashes(tensor: torch.Tensor) -> npt.NDArray[np.int64] | None:
 
 
 def tensor_of(raw: torch.Tensor | None, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
-    """Bytes (uint8, 1-d; None for an empty tensor) as a tensor of `dtype` and `shape`, sharing memory."""
+    """Return a view of bytes (1-d uint8; None for an empty tensor) as a tensor of `dtype` and `shape`."""
     carrier = CARRIERS[dtype].view
     dims = (*shape, 2) if dtype.is_complex else tuple(shape)
-    # On the CPU by name: the caller may have set another default device.
+    # device="cpu": the caller may have set another default device.
     bare = torch.empty(dims, dtype=carrier, device="cpu") if raw is None else raw.view(carrier).reshape(dims)
     return from_carrier(bare, dtype)

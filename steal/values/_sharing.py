@@ -1,4 +1,4 @@
-"""Knows again a tensor whose numbers were taken before, so that one tensor is kept once."""
+"""Detect tensors whose data is stored already, so that each is stored once."""
 
 from typing import Any
 
@@ -6,95 +6,95 @@ import torch
 
 from ._raw import checksum
 
-# A weak reference to a storage, as torch counts them: it keeps the storage's address from being used anew, no more.
-_expired: Any = torch.UntypedStorage._expired  # noqa: SLF001  what torch.multiprocessing follows storages by
+# A weak reference to a storage: it keeps the storage's address from being reused, but not its memory.
+_expired: Any = torch.UntypedStorage._expired  # noqa: SLF001  torch.multiprocessing tracks storages by these
 _weak: Any = torch.UntypedStorage._weak_ref  # noqa: SLF001  likewise
 _free: Any = torch.UntypedStorage._free_weak_ref  # noqa: SLF001  likewise
 
-# Tuples of plain things all the way down: Python's garbage collector looks at them once, and they are many.
+# Nested tuples of plain values: Python's garbage collector stops tracking them after one pass, and there are many.
+# Offset, shape, strides, dtype, `is_conj()` and `is_neg()`:
 _Place = tuple[Any, tuple[int, ...], tuple[int, ...], torch.dtype, bool, bool]
-_Kept = tuple[_Place, int | None, int, int]  # where, the checksum, the reference, the bytes if they are in one piece
-_Storage = tuple[int, int, tuple[_Kept, ...]]  # the weak reference, the version and what is kept of it
-Asked = tuple[torch.UntypedStorage, int, int, _Place]  # the storage, what tells it apart, the version, where in it
-Known = tuple[int, int | None]  # the reference of what is kept, and where in it the wanted bytes begin; None: it is all
+_StoredView = tuple[_Place, int | None, int, int]  # place, checksum, reference, bytes (0 if not contiguous)
+_Storage = tuple[int, int, tuple[_StoredView, ...]]  # weak reference, version, stored views
+LookupKey = tuple[torch.UntypedStorage, int, int, _Place]  # storage, its identity, version, place
+Location = tuple[int, int | None]  # reference, and the first byte inside that tensor; None if it is the whole tensor
 
-_MOST = 8  # views of one storage that are remembered
-_SWEPT = 2  # more than come at a time, so that those that are gone get fewer
+_MAX_VIEWS = 8  # views remembered per storage
+_SWEEP_COUNT = 2  # storages checked for each new one: more than one, so that the number of freed ones decreases
 
 
-class Sharing:
-    """The tensors that are kept, by storage, version, offset, shape, strides and dtype.
+class StoredTensors:
+    """The stored tensors by storage, version, offset, shape, strides and dtype.
 
-    The version counter does not see all that changes a tensor: `.data`, numpy and hand-written kernels go past it. So
-    a checksum of the bytes has to be the same as well, where they can be read at once, in main memory.
+    Some writes (`.data`, NumPy, custom kernels) bypass the version counter. So for tensors on the CPU a checksum of
+    the bytes must match as well.
     """
 
-    # It runs in every hook: no call is made that can be spared.
+    # This runs in every hook, so it avoids function calls.
 
     def __init__(self) -> None:
         self._storages: dict[int, _Storage] = {}
 
     def __del__(self) -> None:
-        for alive, _, _ in getattr(self, "_storages", {}).values():  # there is none if torch.compile made it
+        for alive, _, _ in getattr(self, "_storages", {}).values():  # torch.compile makes instances without __init__
             _free(alive)
 
     @staticmethod
-    def ask(tensor: torch.Tensor, flags: tuple[bool, bool]) -> Asked | None:
-        """What to ask `find` for; None for a tensor that has no version, as it was made in inference mode.
+    def lookup_key(tensor: torch.Tensor, flags: tuple[bool, bool]) -> LookupKey | None:
+        """Return the key to look a tensor up by; None for an inference tensor, which has no version counter.
 
         Args:
             tensor: any strided tensor.
-            flags: whether it is a lazy conjugate, and a lazy negative.
+            flags: `is_conj()` and `is_neg()`.
         """
         if tensor.is_inference():
             return None
         storage = tensor.untyped_storage()
         place = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype, *flags)
-        return storage, storage._cdata, tensor._version, place  # noqa: SLF001  what tells storages apart; documented
+        return storage, storage._cdata, tensor._version, place  # noqa: SLF001  the documented identity of a storage
 
-    def find(self, asked: Asked, content: int | None, nbytes: int) -> Known | None:
-        """Where a tensor is kept, or None if it isn't, was changed, or can't be followed.
+    def find(self, lookup: LookupKey, content: int | None, nbytes: int) -> Location | None:
+        """Return where a tensor is stored; None if it is not, was modified since, or can't be tracked.
 
         Args:
-            asked: see `ask`.
-            content: the `checksum` of its bytes; None on a device.
-            nbytes: how many these are, if they lie in one piece; else 0.
+            lookup: see `lookup_key`.
+            content: the `checksum` of its bytes; None for a tensor on a device.
+            nbytes: the number of bytes if it is contiguous, else 0.
         """
-        storage, identity, version, place = asked
+        storage, identity, version, place = lookup
         known = self._storages.get(identity)
         if known is None or known[1] != version or _expired(known[0]):
             return None
-        for kept in known[2]:
-            if kept[0] == place:
-                return (kept[2], None) if kept[1] == content else None
+        for view in known[2]:
+            if view[0] == place:
+                return (view[2], None) if view[1] == content else None
         if content is None or not nbytes:
             return None
         start = place[0] * place[3].itemsize
-        return _inside(known[2], storage, start, nbytes)
+        return _find_containing(known[2], storage, start, nbytes)
 
-    def note(self, asked: Asked, content: int | None, nbytes: int, reference: int) -> None:
-        """Remember that a tensor is kept as `reference` (see `find`)."""
-        storage, identity, version, place = asked
-        kept = (place, content, reference, 0 if content is None else nbytes)
+    def remember(self, lookup: LookupKey, content: int | None, nbytes: int, reference: int) -> None:
+        """Remember that a tensor is stored as `reference` (see `find`)."""
+        storage, identity, version, place = lookup
+        view = (place, content, reference, 0 if content is None else nbytes)
         known = self._storages.get(identity)
         if known is None:
             self._sweep()
-            self._storages[identity] = (_weak(storage), version, (kept,))
+            self._storages[identity] = (_weak(storage), version, (view,))
         elif _expired(known[0]):
             _free(known[0])
-            self._storages[identity] = (_weak(storage), version, (kept,))
+            self._storages[identity] = (_weak(storage), version, (view,))
         else:
             others = known[2] if known[1] == version else ()
-            others = tuple(other for other in others if other[0] != place)[-_MOST:]
-            self._storages[identity] = (known[0], version, (*others, kept))
+            others = tuple(other for other in others if other[0] != place)[-_MAX_VIEWS:]
+            self._storages[identity] = (known[0], version, (*others, view))
 
     def _sweep(self) -> None:
-        """Let go of those of the oldest storages that are gone.
+        """Release the weak references to the oldest storages if these are freed.
 
-        At once: what torch keeps of a storage while we refer to it is small, but lies between the model's tensors, and
-        keeps the allocator from joining the room that these leave.
+        Soon: what torch keeps of a freed storage is small, but it fragments the memory between the model's tensors.
         """
-        for _ in range(min(_SWEPT, len(self._storages))):
+        for _ in range(min(_SWEEP_COUNT, len(self._storages))):
             identity = next(iter(self._storages))
             known = self._storages.pop(identity)
             if _expired(known[0]):
@@ -103,9 +103,11 @@ class Sharing:
                 self._storages[identity] = known
 
 
-def _inside(all_kept: tuple[_Kept, ...], storage: torch.UntypedStorage, start: int, nbytes: int) -> Known | None:
-    """What is kept that these bytes lie in, if that costs less to check than to keep them would."""
-    for (offset, _, _, dtype, _, _), content, reference, size in all_kept:
+def _find_containing(
+    views: tuple[_StoredView, ...], storage: torch.UntypedStorage, start: int, nbytes: int
+) -> Location | None:
+    """Return the stored tensor that contains these bytes, if checking it costs less than storing them again."""
+    for (offset, _, _, dtype, _, _), content, reference, size in views:
         first = offset * dtype.itemsize
         if first <= start and start + nbytes <= first + size <= storage.nbytes() and size <= 8 * nbytes:
             same = checksum(storage.data_ptr() + first, size) == content

@@ -1,4 +1,4 @@
-"""What a tensor's numbers are like, for runs too large to keep them."""
+"""Summary statistics of a tensor, for runs that are too large to store."""
 
 import dataclasses
 import hashlib
@@ -8,26 +8,26 @@ from typing import Any
 import torch
 
 from ._dtypes import dtype_name, short
-from ._raw import bytes_of, plain, untouched
+from ._raw import bytes_of, contiguous_cpu, no_modes_or_grad
 
-_CHUNK = 2**17  # numbers at a time, so that the float64 copies stay in the processor's cache
+_CHUNK = 2**17  # elements at a time, so that the float64 copy fits in the processor's cache
 
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """Stands for a tensor of which only this was kept.
+    """Summary statistics, stored instead of a tensor.
 
     Attributes:
         what: dtype and shape, as `describe` writes them (`f32[2, 3]`).
-        dtype: its dtype, without `torch.`.
-        shape: its shape.
-        minimum: of the finite numbers (of complex ones, the absolute value); None if there is none.
-        maximum: likewise.
-        mean: likewise, summed in float64.
-        std: their standard deviation, over n.
-        nan: how many are NaN.
-        inf: how many are infinite.
-        content: BLAKE2b (128 bits, hexadecimal) of the bytes in row-major order: equal for equal bits alone.
+        dtype: the dtype's name, without `torch.`.
+        shape: the shape.
+        minimum: of the finite elements (of absolute values, if complex); None if there are none.
+        maximum: of the finite elements, as above.
+        mean: of the finite elements, summed in float64.
+        std: the population standard deviation of the finite elements.
+        nan: the number of NaNs.
+        inf: the number of infinities.
+        content: BLAKE2b hash (128 bits, hexadecimal) of the bytes in row-major order.
     """
 
     what: str
@@ -46,15 +46,15 @@ _Numbers = tuple[float | None, float | None, float | None, float | None, int, in
 
 
 def statistics(tensor: torch.Tensor, *, content: bool = True) -> Statistics:
-    """What a tensor's numbers are like.
+    """Compute the summary statistics of a tensor.
 
     Args:
-        tensor: of any shape and dtype, on any device; one that a dump could store.
-        content: hash its bytes, too, which takes longer than all the rest; else `Statistics.content` is `""`.
+        tensor: any tensor that can be stored in a dump, on any device.
+        content: also hash the bytes, which takes longer than all the rest; else `Statistics.content` is `""`.
     """
-    raw = plain(tensor)
+    raw = contiguous_cpu(tensor)
     digest = hashlib.blake2b(bytes_of(raw) if raw.nbytes else b"", digest_size=16).hexdigest() if content else ""
-    with untouched():
+    with no_modes_or_grad():
         numbers = _numbers(raw.detach())
     low, high, mean, std, nan, inf = numbers
     shape = tuple(tensor.shape)
@@ -62,19 +62,19 @@ def statistics(tensor: torch.Tensor, *, content: bool = True) -> Statistics:
 
 
 def _numbers(tensor: torch.Tensor) -> _Numbers:
-    if tensor.dtype == torch.float4_e2m1fn_x2:  # torch computes nothing with two numbers in a byte
+    if tensor.dtype == torch.float4_e2m1fn_x2:  # two numbers per byte, which torch can't compute with
         return None, None, None, None, 0, 0
     lowest, highest, count, nan, inf = math.inf, -math.inf, 0, 0, 0
     mean = spread = 0.0
     for chunk in torch.split(tensor.reshape(-1), _CHUNK):
         wide = chunk.to(torch.complex64) if chunk.dtype == torch.complex32 else chunk
         finite = (wide.abs() if wide.is_complex() else wide).to(torch.float64)
-        if not math.isfinite(float(finite.sum())):  # a NaN, an infinity, or a sum that overflows: seldom any
+        if not math.isfinite(float(finite.sum())):  # rare: a NaN, an infinity, or a sum that overflows
             nan += int(finite.isnan().sum())
             inf += int(finite.isinf().sum())
             finite = finite[finite.isfinite()]
         if size := finite.numel():
-            # Chan, Golub and LeVeque (1979): mean and sum of squares of two parts, put together without cancellation
+            # Combine mean and sum of squares without cancellation: Chan, Golub and LeVeque (1979).
             here = float(finite.mean())
             delta, apart = here - mean, finite - here
             spread += float(torch.dot(apart, apart)) + delta**2 * count * size / (count + size)
@@ -87,17 +87,17 @@ def _numbers(tensor: torch.Tensor) -> _Numbers:
     return lowest, highest, mean, math.sqrt(spread / count), nan, inf
 
 
-def to_json(found: Statistics) -> dict[str, Any]:
-    """As a dump holds it."""
-    # Python's JSON keeps every bit of a float; a sum that overflows is the one way to get an infinity here.
+def to_json(summary: Statistics) -> dict[str, Any]:
+    """Return statistics as a dump stores them."""
+    # JSON keeps every bit of a finite float; infinities (from a sum that overflows) become strings.
     return {
         name: str(item) if isinstance(item, float) and not math.isfinite(item) else item
-        for name, item in dataclasses.asdict(found).items()
+        for name, item in dataclasses.asdict(summary).items()
     }
 
 
 def from_json(spec: dict[str, Any]) -> Statistics:
-    """The inverse of `to_json`; of a file that is not trusted."""
+    """Return the statistics that `to_json` wrote; the JSON is untrusted."""
     names = ("minimum", "maximum", "mean", "std")
     numbers = {name: None if spec[name] is None else float(spec[name]) for name in names}
     texts = {name: str(spec[name]) for name in ("what", "dtype", "content")}

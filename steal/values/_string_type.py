@@ -1,4 +1,4 @@
-"""`string_type`: any nesting of values in the short codes of onnx-diagnostic, `(T7s2x30,)`."""
+"""Describe nested values in the short type codes of onnx-diagnostic, such as `(T7s2x30,)`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,28 +10,28 @@ from onnx import helper
 from ._arrays import array_form
 from ._children import children
 from ._dtypes import CARRIERS, dtype_name
-from ._structure import type_name
+from ._structure import class_name
 
-_MOST = 25  # items of a sequence; of a longer one the first stands for all
-_FLOAT4 = 23  # ONNX's number of FLOAT4E2M1, of which torch packs two in a byte
-_COMPLEX = {torch.complex64: 14, torch.complex128: 15}  # ONNX's numbers; a file holds pairs of reals instead
-_NO_NUMBERS = "SUMm"  # kinds of arrays of numpy: texts and times
-_DEEPEST = 100
+_MAX_ITEMS = 25  # items; a longer sequence is represented by its first item
+_FLOAT4 = 23  # TensorProto.FLOAT4E2M1, of which torch packs two in a byte
+_COMPLEX = {torch.complex64: 14, torch.complex128: 15}  # TensorProto numbers; dumps store pairs of reals instead
+_NOT_NUMERIC = "SUMm"  # NumPy dtype kinds of strings and times
+_MAX_DEPTH = 100
 
 
 def string_type(value: Any, *, with_shape: bool = False, with_device: bool = False, with_min_max: bool = False) -> str:
-    """Describe `value` in one line of type codes.
+    """Describe the types of a nested value in one line.
 
     A tensor is `T` and the number of its dtype in `onnx.TensorProto.DataType`, then `r` and its rank or `s` and its
-    shape: `T1r2` or `T1s2x30` for float32. An array of numpy begins with `A`, a fake tensor with `F`. A list is
-    `#2[…,…]`, a dict `dict(key:…)`; other values are the names of their types.
+    shape: `T1r2` or `T1s2x30` for float32. A NumPy array begins with `A`, a fake tensor with `F`. A list is
+    `#2[…,…]`, a dict `dict(key:…)`; other values are written as the names of their types.
 
     Args:
-        value: a tensor, or any nesting that holds some, dynamic shapes of `torch.export` included.
+        value: any nesting of tensors and other values, including dynamic shapes of `torch.export`.
         with_shape: write shapes instead of ranks.
-        with_device: begin a tensor with `C` or `G`, for the CPU and for any other device.
-        with_min_max: add the minimum, maximum and mean of a tensor's numbers that are not NaN, the number of its NaNs,
-            and what numbers are.
+        with_device: prefix tensors with `C` for the CPU or `G` for any other device.
+        with_min_max: add minimum, maximum and mean of a tensor's elements other than NaN, the number of NaNs, and the
+            value of Python numbers.
 
     >>> string_type((torch.zeros(2, 30, dtype=torch.int64),), with_shape=True)
     '(T7s2x30,)'
@@ -47,7 +47,7 @@ class _Coder:
 
     def of(self, value: Any, depth: int) -> str:
         cls = type(value)
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return "…"
         if issubclass(cls, torch.Tensor):
             return self._tensor(value, "F" if cls.__name__ == "FakeTensor" else "T")
@@ -75,15 +75,15 @@ class _Coder:
             keys, values = ([getattr(layer, name) for layer in layers] for name in ("keys", "values"))
             return f"{cls.__name__}(key_cache={self.of(keys, depth)}, value_cache={self.of(values, depth)})"
         parts = children(value)
-        name = type_name(cls).rpartition(":")[2].rpartition(".")[2]
+        name = class_name(cls)
         if parts is None:
             return name
         return f"{name}({','.join(f'{key}:{self.of(part, depth)}' for _, key, part in parts[1])})"
 
-    def _sequence(self, items: Any, depth: int, form: str, single: str) -> str:
-        if len(items) < _MOST:
-            return (single if len(items) == 1 else form).format(",".join(self.of(item, depth) for item in items))
-        text = form.format(f"{self.of(items[0], depth)},...")
+    def _sequence(self, items: Any, depth: int, template: str, single: str) -> str:
+        if len(items) < _MAX_ITEMS:
+            return (single if len(items) == 1 else template).format(",".join(self.of(item, depth) for item in items))
+        text = template.format(f"{self.of(items[0], depth)},...")
         if self._with_min_max and all(isinstance(item, int | float) for item in items):
             text += f"[{min(items)},{max(items)}:{sum(items) / len(items)}]"
         return text
@@ -107,7 +107,7 @@ class _Coder:
     def _array(self, value: np.ndarray) -> str:
         text = f"A{_array_code(value.dtype)}{self._dims(value.shape)}"
         form = array_form(value, exact=False)
-        if not self._with_min_max or isinstance(form, str) or value.dtype.kind in _NO_NUMBERS:
+        if not self._with_min_max or isinstance(form, str) or value.dtype.kind in _NOT_NUMERIC:
             return text
         return text + self._numbers(form[0])
 
@@ -127,17 +127,13 @@ class _Coder:
         if not known.numel():
             return f"[N{nan}nans]"
         nans = f"N{nan}nans" if nan else ""
-        wide = known.double()  # torch finds no minimum of the narrow types
-        low, high = (_as_written(end, known.dtype) for end in (wide.min(), wide.max()))
+        wide = known.double()  # torch has no min/max for narrow types
+        low, high = (end.to(known.dtype).item() for end in (wide.min(), wide.max()))
         return f"[{low},{high}:A{wide.mean().item()}{nans}]"
 
 
-def _as_written(number: torch.Tensor, dtype: torch.dtype) -> Any:
-    return number.to(dtype).item()
-
-
 def _code(dtype: torch.dtype) -> str:
-    """The number of a dtype in ONNX; its name where ONNX has none."""
+    """Return the `TensorProto.DataType` number of a dtype, or its name if ONNX has none."""
     if dtype == torch.float4_e2m1fn_x2:
         return str(_FLOAT4)
     if dtype in _COMPLEX:
@@ -148,7 +144,7 @@ def _code(dtype: torch.dtype) -> str:
 
 
 def _array_code(dtype: "np.dtype[Any]") -> str:
-    """Likewise of numpy's and of ml_dtypes'."""
+    """Return the `TensorProto.DataType` number of a NumPy dtype, or its name if ONNX has none."""
     try:
         return str(int(helper.np_dtype_to_tensor_dtype(dtype)))
     except (KeyError, ValueError):
@@ -160,7 +156,7 @@ def _is_dimension(value: Any) -> bool:
 
 
 def _dimension(value: Any) -> str:
-    """`Dim(batch)`, `DYNAMIC`, `AUTO`, `STATIC`."""
+    """Return `Dim(batch)`, `DYNAMIC`, `AUTO` or `STATIC`."""
     name = getattr(value, "__name__", None)
     if name is not None:
         return "DerivedDim" if hasattr(value, "root") else f"Dim({name})"
@@ -169,7 +165,7 @@ def _dimension(value: Any) -> str:
 
 
 def _cache_layers(value: Any) -> list[Any]:
-    """The layers of a key-value cache of transformers; none of anything else."""
+    """Return the layers of a transformers key-value cache, or an empty list for any other value."""
     layers = getattr(value, "layers", None) if type(value).__name__.endswith("Cache") else None
-    given = list(layers) if isinstance(layers, list | tuple) else []
-    return given if all(hasattr(layer, "keys") and hasattr(layer, "values") for layer in given) else []
+    layers = list(layers) if isinstance(layers, list | tuple) else []
+    return layers if all(hasattr(layer, "keys") and hasattr(layer, "values") for layer in layers) else []

@@ -437,7 +437,7 @@ class Endless(Unreadable):
 
 def test_a_mapping_that_never_ends_is_not_followed(remembered, monkeypatch):
     """Up to a number of parts that no other value has."""
-    monkeypatch.setattr("filch.steal.values._encode.MOST", 1000)
+    monkeypatch.setattr("filch.steal.values._encode.MAX_PARTS", 1000)
 
     assert remembered([Endless(), 1]) == [Skipped(f"{__name__}:Endless", "it has more than 1000 parts"), 1]
     assert len(describe(Endless())) < 1_000_000
@@ -510,7 +510,7 @@ def test_values_without_shared_objects_are_written_as_ever():
 
 def test_what_doubles_at_each_level_is_written_once(restored, monkeypatch):
     """Lists that hold another twice, which holds another twice …: written out they would fill any disk."""
-    monkeypatch.setattr("filch.steal.values._encode.MOST", 1000)
+    monkeypatch.setattr("filch.steal.values._encode.MAX_PARTS", 1000)
     value = functools.reduce(lambda inner, _: [inner, inner], range(60), ONE)
 
     found = restored(value)
