@@ -719,7 +719,7 @@ def test_what_is_shared_has_a_number_that_encode_gives(dump, number):
     """Larger ones could all have one hash."""
     _set(dump, "filch.records", [["m", 0, "O", {"list": [], "shared": number}, "", 0, 0]])
 
-    assert f"(\"shared\" is {number!r}, not a number)" in _error(dump)
+    assert f'("shared" is {number!r}, not a number)' in _error(dump)
 
 
 @dataclasses.dataclass(frozen=True)

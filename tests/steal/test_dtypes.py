@@ -203,7 +203,7 @@ def test_an_expansion_beyond_all_bounds_is_refused(shape):
 
 def test_a_gradient_of_integers_is_refused():
     """They have none."""
-    with pytest.raises(DumpError, match="torch.int64 can't require a gradient"):
+    with pytest.raises(DumpError, match=r"torch.int64 can't require a gradient"):
         decode({"tensor": 0, "requires_grad": True}, lambda _: torch.ones(2, dtype=torch.int64))
 
 
