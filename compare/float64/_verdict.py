@@ -224,7 +224,9 @@ class _Measured:
         spread: torch.Tensor | None = None,
     ) -> None:
         self._spread = None if spread is None else spread.reshape(-1)
-        self._values = [in_pairs(tensor).reshape(-1) for tensor in (actual, reference, truth.value, truth.noisy)]
+        self._values = [
+            in_pairs(tensor.detach()).reshape(-1) for tensor in (actual, reference, truth.value, truth.noisy)
+        ]
         self._unit, self._factor = unit, unit / truth.unit
         self._least = _SUBNORMAL.get(unit, 0.0)
         _, _, value, noisy = self._values

@@ -59,6 +59,15 @@ def test_three_times_the_rounding_is_found(share: float) -> None:
     assert not found.sound, found
 
 
+def test_a_reference_that_needs_gradients_is_judged_without_a_warning() -> None:
+    """The capture of a model that was called without `no_grad` has such tensors."""
+    eager, truth = sums()
+
+    found = judge(truth.value.float(), eager.requires_grad_(), truth, unit=UNIT, length=64)
+
+    assert found.verdict == "rounding"
+
+
 def test_far_off_is_wrong_and_says_by_how_much() -> None:
     """The number is an element's distance."""
     eager, truth = sums()
