@@ -1,4 +1,4 @@
-"""What becomes of the module calls of each model in the zoo: the table in the README, which a test keeps.
+"""What becomes of the module calls of each model in the zoo: the table in docs/evidence.md, which a test checks.
 
 Run as a script, it prints the table.
 """

@@ -1,4 +1,4 @@
-"""What becomes of each model on each backend, and how much of the compiled graph is judged (docs/backends.md).
+"""What becomes of each model on each backend, and how much of the compiled graph is judged (docs/evidence.md).
 
 Run as a script, with names of models if not all are wanted, it prints the table.
 """

@@ -175,24 +175,24 @@ def test_an_option_without_effect_on_the_program_is_an_error(options: dict[str, 
 
 
 def test_the_same_model_in_two_settings_is_compared_without_an_export() -> None:
-    """Two captures and `diff`, as docs/backends.md shows it; a fault in one of them is found at its module."""
-    docs = (Path(__file__).resolve().parents[2] / "docs" / "backends.md").read_text()
+    """Two captures and `diff`, as docs/guides/torch_compile.md shows it; a fault in one is found at its module."""
+    docs = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "torch_compile.md").read_text()
     (shown,) = (text for text in re.findall(r"```python\n(.*?)```", docs, re.DOTALL) if "diff(exact, fused)" in text)
     torch.manual_seed(0)
-    model = Attention().eval().requires_grad_(requires_grad=False)
-    scope: dict[str, Any] = {"model": model, "x": torch.randn(2, 5, 8)}
+    scope: dict[str, Any] = {"nn": nn, "torch": torch}
 
     with redirect_stdout(StringIO()) as printed:
         exec(shown, scope)  # noqa: S102  our own docs
-    model.out.bias += 0.1
+    model = scope["attention"].requires_grad_(requires_grad=False)
+    model.linear1.bias += 0.1
     with steal_forward(model, submodules=True) as changed:
-        model(scope["x"])
+        model(scope["tokens"])
     found = diff(scope["fused"], changed)
 
     assert diff(scope["exact"], scope["fused"]).close
     assert printed.getvalue()
     assert not found.close
-    assert "out" in str(found)
+    assert "linear1" in str(found)
 
 
 def test_an_input_and_weights_that_are_results_are_given_as_they_are():

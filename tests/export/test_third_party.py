@@ -1,4 +1,4 @@
-"""Backends of other packages: the one in docs/backends.md works as written, and a broken one is one sentence."""
+"""Backends of other packages: that of docs/guides/write_a_backend.md works, and a broken one is one sentence."""
 
 import os
 import re
@@ -15,7 +15,7 @@ import pytest
 from filch.export import BackendError
 from filch.export.backends import get_backend
 
-DOCS = (Path(__file__).resolve().parents[2] / "docs" / "backends.md").read_text()
+DOCS = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "write_a_backend.md").read_text()
 USE = """
 import filch_tiny, torch
 from filch.compare import compare
@@ -37,7 +37,7 @@ print(wrong.close, wrong.first_divergence.op, wrong.first_divergence.module)
 
 
 def block(language: str, holding: str) -> str:
-    """The fenced block of docs/backends.md that holds some text."""
+    """The fenced block of docs/guides/write_a_backend.md that holds some text."""
     (found,) = (text for text in re.findall(rf"```{language}\n(.*?)```", DOCS, re.DOTALL) if holding in text)
     return found
 
