@@ -207,24 +207,27 @@ def _typed(kind):
 Make = Callable[[Path], onnx.ModelProto | bytes]
 
 OUTSIDE: dict[str, tuple[Make, str]] = {
-    "up": (lambda _: _add(_external("../secret")), "is no name of a file in the folder"),
-    "up, by a detour": (lambda _: _add(_external("sub/../../secret")), "is no name of a file in the folder"),
-    "up, as on Windows": (lambda _: _add(_external("..\\secret")), "is no name of a file in the folder"),
-    "absolute": (lambda folder: _add(_external(str(folder.parent / "secret"))), "is no name of a file in the folder"),
-    "passwords": (lambda _: _add(_external("/etc/passwd")), "is no name of a file in the folder"),
+    "up": (lambda _: _add(_external("../secret")), "is not the name of a file in the folder"),
+    "up, by a detour": (lambda _: _add(_external("sub/../../secret")), "is not the name of a file in the folder"),
+    "up, as on Windows": (lambda _: _add(_external("..\\secret")), "is not the name of a file in the folder"),
+    "absolute": (
+        lambda folder: _add(_external(str(folder.parent / "secret"))),
+        "is not the name of a file in the folder",
+    ),
+    "passwords": (lambda _: _add(_external("/etc/passwd")), "is not the name of a file in the folder"),
     "link": (_link_out, "is a link out of the folder"),
     "folder that is a link": (_folder_out, "is a link out of the folder"),
     "hard link": (_hard_link, "is a hard link"),
     "FIFO": (_fifo, "it is a FIFO, not a regular file"),
     "link to a device": (_link_to_zero, "is a link out of the folder"),
-    "device": (lambda _: _add(_external("/dev/zero")), "is no name of a file in the folder"),
-    "no name": (lambda _: _add(_external("")), "is no name of a file in the folder"),
+    "device": (lambda _: _add(_external("/dev/zero")), "is not the name of a file in the folder"),
+    "no name": (lambda _: _add(_external("")), "is not the name of a file in the folder"),
     "null character": (lambda _: _add(_external("a\0b")), "null"),
-    "the folder": (lambda _: _add(_external(".")), "is no name of a file in the folder"),
+    "the folder": (lambda _: _add(_external(".")), "is not the name of a file in the folder"),
     "address in memory": (lambda _: _add(_external("*/_ORT_MEM_ADDR_/*", "4096")), "No such file"),
-    "in a constant": (lambda _: _constant("../secret"), "is no name of a file in the folder"),
-    "in a branch": (lambda _: _in_branch("../secret"), "is no name of a file in the folder"),
-    "in a function": (lambda _: _in_function("../secret"), "is no name of a file in the folder"),
+    "in a constant": (lambda _: _constant("../secret"), "is not the name of a file in the folder"),
+    "in a branch": (lambda _: _in_branch("../secret"), "is not the name of a file in the folder"),
+    "in a function": (lambda _: _in_function("../secret"), "is not the name of a file in the folder"),
 }
 
 TENSORS: dict[str, tuple[Make, str]] = {

@@ -1,4 +1,4 @@
-"""Writes files for users, and follows no link that somebody has put in their places."""
+"""Write files for users without following links that somebody else may have placed."""
 
 import errno
 import os
@@ -9,23 +9,23 @@ def write_output(path: str | os.PathLike[str], contents: str | bytes, *, errors:
     """Write a file, text as UTF-8.
 
     Args:
-        path: of the file; a link within its folder or to a device is followed.
-        contents: all of it.
-        errors: what becomes of text that is no Unicode; see `str.encode`.
+        path: of the file. A link is followed only within its folder, or to a device.
+        contents: the new contents.
+        errors: how to handle text that can't be encoded; see `str.encode`.
 
     Raises:
-        OSError: the disk refuses, or the path is a link to a file of another folder; `strerror` is the reason.
+        OSError: the file can't be written, or the path is a link to another folder; `strerror` is the reason.
     """
-    where = Path(path)
-    refuse_link_out(where)
-    where.write_bytes(contents.encode("utf-8", errors) if isinstance(contents, str) else contents)
+    file = Path(path)
+    refuse_link_out(file)
+    file.write_bytes(contents.encode("utf-8", errors) if isinstance(contents, str) else contents)
 
 
 def refuse_link_out(path: Path) -> None:
-    """Refuse to write to a link to a file of another folder: its name may have been guessed by somebody else.
+    """Raise an error if a path is a link to a file of another folder, which somebody else may have created.
 
     Raises:
-        OSError: it is one; `strerror` says so.
+        OSError: the path is such a link; `strerror` is the reason.
     """
     if not path.is_symlink():
         return

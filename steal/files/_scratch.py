@@ -1,7 +1,7 @@
-"""Folders for what a process writes for itself; those that a killed process left are removed when the next one starts.
+"""Temporary folders that are removed at the end, or by the next process after a kill.
 
-Each folder has a file that is locked as long as the process lives: a process number would not tell, as it may be
-another container's, or be given again.
+Each folder contains a file that is locked while its process lives. A process number would not do: it can belong to
+another container, or be reused.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there, nothing tells whether a process lives
+except ImportError:  # on Windows, folders of killed processes stay
     fcntl = None  # type: ignore[assignment]
 
 _PREFIX = "filch-"
@@ -22,13 +22,13 @@ _LOCK = "lock"
 
 
 class Scratch:
-    """A new folder that only this user may look into; a context manager, which removes it at the end.
+    """A new folder that only this user can read; a context manager that removes it at the end.
 
     Attributes:
         path: the folder.
 
     Raises:
-        OSError: there is no place for it.
+        OSError: the folder can't be created.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Scratch:
         self.path.mkdir()
 
     def remove(self) -> None:
-        """Remove the folder and all that is in it."""
+        """Remove the folder and its contents."""
         shutil.rmtree(self._root, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -54,20 +54,20 @@ class Scratch:
 
 
 def _locked(root: Path) -> int | None:
-    """Put a locked file into a folder; its name comes when it is locked, so that nobody takes it for a dead one's."""
+    """Create a locked file in a folder; named only when locked, so that it never looks like that of a dead process."""
     if fcntl is None:
         return None
     new = root / f"new-{_LOCK}"
     lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    with contextlib.suppress(OSError):  # a network's file system may have no locks
+    with contextlib.suppress(OSError):  # network file systems may not support locks
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]  asked before where there is none
         new.rename(root / _LOCK)
     return lock
 
 
-@functools.cache  # once for each place
+@functools.cache  # once per process and directory
 def remove_leftovers(place: str) -> None:
-    """Remove the folders at a place whose processes are gone."""
+    """Remove the folders in a directory whose processes have ended."""
     if fcntl is None:
         return
     for entry in os.scandir(place):
@@ -77,9 +77,9 @@ def remove_leftovers(place: str) -> None:
 
 
 def _remove_if_left(root: Path) -> None:
-    """Remove a folder of this user's whose lock nobody holds."""
-    found = root.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    """Remove a folder of this user whose lock is not held."""
+    status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return
     lock = os.open(root / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:

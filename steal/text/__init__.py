@@ -1,8 +1,7 @@
-r"""Text from models and files, made safe for each target that Filch writes.
+r"""Escape text from models and files for each target that Filch writes.
 
-Names of values, operators and modules, file paths and messages come from files that nobody has checked. Whatever is
-generated from them (terminal output, Markdown, CSV, HTML, Graphviz, Python source) takes them through one of these
-functions, and through nothing else.
+Names of values, operators and modules, file paths and messages come from untrusted files. All output generated from
+them (terminal output, Markdown, CSV, HTML, Graphviz, Python source) must pass them through one of these functions.
 
 >>> visible("red\x1b[31m")
 'red\\u001b[31m'

@@ -1,4 +1,4 @@
-"""Text inside of Python source. Nothing from a model enters it but through `repr`."""
+"""Write values and text as Python source, strings only through `repr`."""
 
 import math
 from collections.abc import Mapping
@@ -8,18 +8,18 @@ import torch
 
 from ._visible import shortened
 
-_LONGEST = 1000  # characters of a docstring's line
+_MAX_LENGTH = 1000  # characters of a docstring's line
 
 
 def python_literal(value: Any) -> str:
-    r"""A value as Python source that evaluates to it and calls nothing but `float`.
+    r"""Return Python source that evaluates to a value and calls nothing but `float`.
 
     Args:
-        value: None, a bool, a number, text, bytes, a torch dtype (written as `torch.float16`), or a list, tuple, set or
-            mapping of these. A subclass, such as an enumeration's member, is written as the plain value.
+        value: None, a bool, a number, a string, bytes, a torch dtype (written as `torch.float16`), or a list, tuple,
+            set or mapping of these. An instance of a subclass, such as an enum member, is written as the plain value.
 
     Raises:
-        TypeError: it is none of these: its `repr` might be anything.
+        TypeError: the value is none of these; its `repr` could be any code.
 
     >>> python_literal({"name": "it's", "limit": float("inf")})
     '{\'name\': "it\'s", \'limit\': float(\'inf\')}'
@@ -32,8 +32,8 @@ def python_literal(value: Any) -> str:
     if isinstance(value, float):
         return float.__repr__(value) if math.isfinite(value) else f"float({float.__repr__(value)!r})"
     if isinstance(value, Mapping):
-        held = (f"{python_literal(key)}: {python_literal(item)}" for key, item in value.items())
-        return f"{{{', '.join(held)}}}"
+        entries = (f"{python_literal(key)}: {python_literal(item)}" for key, item in value.items())
+        return f"{{{', '.join(entries)}}}"
     items = [python_literal(item) for item in value] if isinstance(value, list | tuple | set | frozenset) else None
     if items is None:
         raise TypeError(f"a {type(value).__name__} can't be written as Python source")
@@ -45,10 +45,10 @@ def python_literal(value: Any) -> str:
 
 
 def python_docstring(text: str) -> str:
-    r'''A line of text as a docstring, triple quotes included; no text can end it.
+    r'''Return text as a docstring of one line, with its triple quotes, that the text can't end.
 
     >>> print(python_docstring('E"""\nimport os'))
     """E\"\"\"\nimport os"""
     '''
-    inside = repr(shortened(text, _LONGEST))[1:-1].replace('"', '\\"')
+    inside = repr(shortened(text, _MAX_LENGTH))[1:-1].replace('"', '\\"')
     return f'"""{inside}"""'

@@ -1,19 +1,18 @@
-"""Text that shows every character that it has, and obeys none."""
+"""Make control characters and other invisible characters in text visible, and shorten long text."""
 
 import json
 import unicodedata
 
-_NAME = 300  # characters of a name in a sentence or a cell: module paths and kernels have 200 at most
-_LINE = 20_000  # characters of a line on a terminal: twice those of the widest table
+_NAME = 300  # characters of a name in a sentence or a table cell; module paths and kernel names have up to 200
+_LINE = 20_000  # characters of a line on a terminal: twice the widest table
 
 
 def visible(text: str) -> str:
-    r"""One line in which every character that can't be seen is written as JSON escapes it.
+    r"""Return text as one line, with invisible characters escaped as in JSON.
 
     Escaped are control characters (NUL, ESC, newline, tab, C1), directional overrides and other format characters,
-    line and paragraph separators, lone surrogates, and code points that are not assigned. What is left is legal in XML,
-    and so in a JUnit file, and can be encoded as UTF-8. Other text stays as it is, and so does the result of this
-    function.
+    line and paragraph separators, lone surrogates, and unassigned code points. The result is legal in XML, and so in a
+    JUnit file, can be encoded as UTF-8, and is not changed by applying the function again.
 
     >>> visible("a\x1b[2J\u202eb\nc")
     'a\\u001b[2J\\u202eb\\nc'
@@ -22,7 +21,7 @@ def visible(text: str) -> str:
 
 
 def shortened(text: str, longest: int = _NAME) -> str:
-    """Text of at most about `longest` characters; what is left out of the middle is replaced by the whole length.
+    """Shorten text to about `longest` characters by replacing its middle with its original length.
 
     >>> shortened("x" * 1_000_000, 8)
     'xxxx…(1,000,000 characters)…xxxx'
@@ -34,20 +33,20 @@ def shortened(text: str, longest: int = _NAME) -> str:
 
 
 def named(text: object, longest: int = _NAME) -> str:
-    """A name as a sentence or a cell of a table shows it: `visible`, and `shortened`."""
+    """Return a name for use in a sentence or a table cell: `visible` and `shortened`."""
     return visible(shortened(str(text), longest))
 
 
 def for_terminal(text: str) -> str:
-    """Lines of text for a terminal or a log: each is `visible`, and `shortened` to 20,000 characters.
+    """Return text for a terminal or a log: each line is `visible`, and `shortened` to 20,000 characters.
 
-    Newlines stay: a name that may hold some goes through `named` before it becomes part of a sentence.
+    Newlines are kept; apply `named` to an untrusted name before inserting it into a sentence.
     """
     if text.isprintable() and len(text) <= _LINE:
         return text
     return "\n".join(named(line, _LINE) for line in text.split("\n"))
 
 
-def _escaped(sign: str) -> str:
-    # Blanks of other widths (Zs) are not "printable", but seen; tables use the one that does not break.
-    return sign if sign.isprintable() or unicodedata.category(sign) == "Zs" else json.dumps(sign)[1:-1]
+def _escaped(char: str) -> str:
+    # Spaces of other widths (category Zs) are not "printable" but harmless; tables use the no-break space.
+    return char if char.isprintable() or unicodedata.category(char) == "Zs" else json.dumps(char)[1:-1]
