@@ -1,12 +1,12 @@
-"""The exceptions of Filch; all of them are one sentence that says what was wrong, with what, and what to do."""
+"""The exceptions of Filch, and the text of their messages."""
 
 from .text import for_terminal, named
 
 
 class FilchError(Exception):
-    """Anything that Filch refuses: bad arguments, unusable files, a backend that is not there.
+    """The base class of Filch's exceptions: invalid arguments, unusable files, a missing backend.
 
-    The message can be printed: names from a model or a file can't bring control characters into it.
+    The message is safe to print: control characters in names from a model or a file are escaped.
     """
 
     def __str__(self) -> str:
@@ -14,7 +14,7 @@ class FilchError(Exception):
 
 
 class NonFiniteError(FilchError):
-    """A NaN or an infinity where `steal_forward(watch=…)` was asked to look for one.
+    """A NaN or an infinity found by `steal_forward(watch=…)`.
 
     Attributes:
         found: the `NonFinite`.
@@ -26,15 +26,20 @@ class NonFiniteError(FilchError):
 
 
 class DumpError(FilchError):
-    """A file that is no dump, or a dump that is damaged; the message names the path."""
+    """A file that is not a dump, or a damaged dump; the message contains the path."""
 
 
-# What taking wrong JSON for the right one can raise; RecursionError is a RuntimeError.
+# What reading JSON of an unexpected form can raise; RecursionError is a RuntimeError.
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
-_LONGEST, _READ = 200, 1000  # characters
+_MAX_LENGTH, _MAX_READ = 200, 1000  # characters
 
 
 def in_short(what: object) -> str:
-    """What somebody else says of a file that is not trusted, in one line that can be printed."""
-    return named(" ".join(str(what)[:_READ].split()), _LONGEST)
+    """Return an error message about an untrusted file as one short printable line."""
+    return named(" ".join(str(what)[:_MAX_READ].split()), _MAX_LENGTH)
+
+
+def os_error_reason(error: Exception) -> str:
+    """Return the reason of an error without the path that `str` of an OSError repeats."""
+    return str(getattr(error, "strerror", None) or error)

@@ -114,7 +114,7 @@ def show(
     try:
         dump = restore(file)
     except DumpError as error:
-        if "but no dump" not in str(error):
+        if "but not a dump" not in str(error):
             raise
     if dump is None:
         typer.echo(read_graph(file).text(modules=True))

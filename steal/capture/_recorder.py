@@ -182,7 +182,7 @@ class Recorder:
     def _fail(self, key: Key, raised: BaseException | None) -> None:
         what = f"{type(raised).__name__}: {raised}" if raised is not None else "it raised"
         self.failed[key] = what
-        self._store.fail(key, what)
+        self._store.add_failure(key, what)
         if self._narrator.verbose:
             self._narrator.failed(key.name)
 

@@ -49,7 +49,7 @@ class PassingStore:
         """None: nothing is kept."""
         return ()
 
-    def fail(self, key: Key, what: str) -> None:
+    def add_failure(self, key: Key, exception: str) -> None:
         """Nothing to do: the capture knows."""
 
     def flush(self) -> int:

@@ -54,7 +54,7 @@ class Store(Protocol):
         """The records from number `start` on (see `Taken`)."""
         ...
 
-    def fail(self, key: Key, what: str) -> None:
+    def add_failure(self, key: Key, exception: str) -> None:
         """Say that a call raised, so that there is no value of `key`."""
 
     def flush(self) -> int:
@@ -126,7 +126,7 @@ class MemoryStore:
         for name, iteration, kind, spec, *origin in self._rows[start:]:
             yield name, iteration, kind, marshal.loads(spec), *origin  # noqa: S302  written above
 
-    def fail(self, key: Key, what: str) -> None:
+    def add_failure(self, key: Key, exception: str) -> None:
         """Nothing to do: the capture knows."""
 
     def flush(self) -> int:

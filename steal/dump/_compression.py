@@ -1,39 +1,39 @@
-"""Bytes of numbers made smaller, without loss: those of equal significance together, then zlib."""
+"""Lossless compression of tensor data: bytes of equal significance are stored together, then compressed with zlib."""
 
 import zlib
 
 import numpy as np
 
-_LEVEL = 1  # higher ones take several times as long, for a few percent
-_RATIO = 60  # no file gives more than so many times its size: a bomb is told by what it claims
+_LEVEL = 1  # higher levels take several times as long for a few percent
+_RATIO = 60  # the highest ratio that `pack` produces; a higher one in a file is a decompression bomb
 
 
 def pack(raw: memoryview, itemsize: int) -> bytes:
-    """`raw`, made of numbers of `itemsize` bytes, compressed."""
+    """Compress numbers of `itemsize` bytes each."""
     planes = np.frombuffer(raw, dtype=np.uint8).reshape(-1, itemsize).T
     packed = zlib.compress(planes.tobytes(), _LEVEL)
     return packed.ljust(-(-len(raw) // _RATIO), b"\0")
 
 
 def unpack(packed: bytes | bytearray | memoryview, nbytes: int, itemsize: int) -> bytearray:
-    """The inverse of `pack`.
+    """Decompress what `pack` compressed.
 
     Args:
-        packed: from a file that is not trusted.
-        nbytes: how many bytes it must give.
-        itemsize: of each number.
+        packed: untrusted bytes.
+        nbytes: the expected number of bytes.
+        itemsize: bytes of each number.
 
     Raises:
-        ValueError: it gives another number of bytes, or is damaged.
+        ValueError: the data is damaged, or has another number of bytes.
     """
     if nbytes > _RATIO * len(packed) or nbytes % itemsize:
-        raise ValueError(f"{len(packed)} compressed bytes can't be {nbytes}")
-    opener = zlib.decompressobj()
+        raise ValueError(f"{len(packed)} compressed bytes can't contain {nbytes} bytes")
+    decompressor = zlib.decompressobj()
     try:
-        raw = opener.decompress(packed, nbytes + 1)  # 0 would be no limit
+        raw = decompressor.decompress(packed, nbytes + 1)  # a limit of 0 would mean none
     except zlib.error as error:
         raise ValueError(str(error)) from error
-    if len(raw) != nbytes or not opener.eof or opener.unused_data.strip(b"\0"):
-        raise ValueError(f"they give another number of bytes than {nbytes}")
+    if len(raw) != nbytes or not decompressor.eof or decompressor.unused_data.strip(b"\0"):
+        raise ValueError(f"the number of decompressed bytes is not {nbytes}")
     planes = np.frombuffer(raw, dtype=np.uint8).reshape(itemsize, -1).T
     return bytearray(planes.tobytes())

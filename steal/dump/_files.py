@@ -1,10 +1,9 @@
-"""The files of a dump, finished or not, and how they come to their places.
+"""The files of a dump, and the draft files of an unfinished one.
 
-While a capture runs, its bytes are in `.NAME.<random>.data` and what is known of them in `.NAME.<random>.journal`,
-beside the dump to be. At the end the data gets a second name, `NAME.data` (or `NAME.1.data` …, one that nobody has),
-and the model is written under a name of its own and renamed: a dump that is there is whole, and one that was there
-before stays until then. The two drafts go last. So after a kill, at whatever moment, either the new dump is there or
-its drafts are.
+During a capture, the data is written to `.NAME.<random>.data` and its index to `.NAME.<random>.journal`, beside the
+future dump. At the end the data file is hard-linked to `NAME.data` (or `NAME.1.data` and so on, if that exists), and
+the model is written to a temporary file and renamed. So an existing dump is always complete, and a previous dump stays
+until it is replaced. The drafts are removed last: whenever the process is killed, either the dump or its drafts exist.
 """
 
 import contextlib
@@ -26,19 +25,17 @@ from ._protobuf import fields
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there, nothing tells whether a writer lives
+except ImportError:  # Windows: there, locks are not checked
     fcntl = None  # type: ignore[assignment]
-
-_SMALL = 2**18
 
 
 class Draft:
-    """The files of one capture that is not finished.
+    """The draft files of one unfinished capture.
 
     Attributes:
-        path: where the dump will be.
-        data: the file with the bytes.
-        journal: the file with the rows.
+        path: the path of the future dump.
+        data: the data file.
+        journal: the journal file.
     """
 
     def __init__(self, path: Path, mark: str) -> None:
@@ -49,14 +46,14 @@ class Draft:
 
     @classmethod
     def create(cls, path: Path, heading: bytes) -> tuple[Self, int, int]:
-        """New files and their descriptors (data, journal), locked as long as this process lives.
+        """Create the draft files, locked while this process lives; return the draft and the descriptors of both.
 
         Args:
-            path: where the dump will be.
-            heading: what the journal begins with.
+            path: the path of the future dump.
+            heading: the first line of the journal.
 
         Raises:
-            OSError: the folder refuses.
+            OSError: the files can't be created.
         """
         draft = cls(path, secrets.token_hex(4))
         handles: list[int] = []
@@ -64,7 +61,7 @@ class Draft:
             handles.append(data := _new(draft.data))
             handles.append(journal := _new(draft.journal))
             if fcntl is not None:
-                with contextlib.suppress(OSError):  # a network's file system may have no locks
+                with contextlib.suppress(OSError):  # network file systems may not support locks
                     fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(journal, heading)
         except OSError:
@@ -75,7 +72,7 @@ class Draft:
         return draft, data, journal
 
     def open_direct(self) -> int | None:
-        """The data file, open to write past the page cache; None where there is no such way."""
+        """Return a descriptor of the data file that bypasses the page cache; None where that is not supported."""
         try:
             return os.open(self.data, os.O_WRONLY | os.O_DIRECT)
         except (AttributeError, OSError):
@@ -83,43 +80,43 @@ class Draft:
 
     @classmethod
     def beside(cls, path: Path) -> list[Self]:
-        """The drafts of captures to `path`, the latest first."""
+        """Return the drafts of captures to `path`, the latest first."""
         pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{8})\.journal")
         try:
             marks = [match[1] for file in path.parent.iterdir() if (match := pattern.fullmatch(file.name))]
         except (OSError, ValueError):
             return []
-        found = [cls(path, mark) for mark in marks]
-        return sorted(found, key=lambda draft: (_mtime(draft.journal), draft.journal.name), reverse=True)
+        drafts = [cls(path, mark) for mark in marks]
+        return sorted(drafts, key=lambda draft: (_mtime(draft.journal), draft.journal.name), reverse=True)
 
-    def to(self, path: Path) -> Self:
-        """The same files for a dump of another name."""
+    def with_target(self, path: Path) -> Self:
+        """Return the same draft files for a dump at another path."""
         other = type(self)(path, "")
         other.data, other.journal = self.data, self.journal
         return other
 
-    def take(self) -> bool:
-        """Take over the files of a process that is gone; False if it lives, or if they are gone themselves."""
+    def lock(self) -> bool:
+        """Lock the draft of a process that has ended; return False if it still runs, or if the draft is gone."""
         try:
             self._lock = os.open(self.journal, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
             if fcntl is not None:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self.leave()
+            self.unlock()
             return False
         return True
 
-    def leave(self) -> None:
-        """Let the files go that were taken over."""
+    def unlock(self) -> None:
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def place_data(self) -> Path:
-        """Give the data a name beside the dump that nobody else has: not the former dump's, which lasts until the end.
+        """Give the data file an unused final name beside the dump; the previous dump's stays until the end.
 
         Raises:
-            OSError: the folder refuses.
+            OSError: the file can't be linked.
         """
         count = 0
         while True:
@@ -133,23 +130,23 @@ class Draft:
             except OSError:
                 if data.exists() or not self.data.exists():
                     raise
-                self.data.rename(data)  # no second names here
+                self.data.rename(data)  # a file system without hard links
             return data
 
-    def check_own(self, data: int) -> None:
-        """Refuse a data file, open as `data`, that is no regular file, or has a name in another folder.
+    def check_data_file(self, data: int) -> None:
+        """Refuse a data file, open as `data`, that is not a regular file or has a hard link in another folder.
 
         Raises:
-            OSError: it is so.
+            OSError: the file must not be used.
         """
-        found = os.fstat(data)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, f"{self.data.name!r} is no regular file")
-        here = sum(1 for file in self.data.parent.iterdir() if not file.is_symlink() and _is_same(file, found))
-        if found.st_nlink > here:
+        status = os.fstat(data)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, f"{self.data.name!r} is not a regular file")
+        here = sum(1 for file in self.data.parent.iterdir() if not file.is_symlink() and _is_same(file, status))
+        if status.st_nlink > here:
             raise OSError(errno.EPERM, f"{self.data.name!r} is a hard link: the file has another name elsewhere")
 
-    def take_back(self, data: Path) -> None:
+    def undo_place_data(self, data: Path) -> None:
         """Undo `place_data`."""
         with contextlib.suppress(OSError):
             if self.data.exists():
@@ -158,53 +155,53 @@ class Draft:
                 data.rename(self.data)
 
     def _is_ours(self, data: Path) -> bool:
-        """Whether a kill came right after the data was given this name, last time."""
+        """Return whether `data` is this draft's data, linked before a previous attempt was killed."""
         try:
             return not data.is_symlink() and data.samefile(self.data)
-        except OSError:  # it was another dump's, and is gone by now
+        except OSError:  # another process has removed it since
             return False
 
     def publish(self, model: bytes, data: Path | None) -> None:
-        """Put the model in its place, and remove what the former dump there leaves behind.
+        """Move the model to the path of the dump, and remove the data file of the previous dump there.
 
         Raises:
-            OSError: the folder or the disk refuses; the former dump is still there then.
+            OSError: the model can't be written; the previous dump still exists then.
         """
         temporary = self.journal.with_suffix(".model")
         try:
-            temporary.unlink(missing_ok=True)  # it may be a link, which would be written through
+            temporary.unlink(missing_ok=True)  # it may be a link, which must not be followed
             with os.fdopen(_new(temporary), "wb") as file:
                 file.write(model)
-            with _alone_in(self.path.parent):
+            with _locked(self.path.parent):
                 stale = _data_of(self.path)
                 temporary.replace(self.path)
                 if stale is not None and stale != data:
-                    with contextlib.suppress(OSError):  # dead weight, no more
+                    with contextlib.suppress(OSError):  # an unused file does no harm
                         stale.unlink(missing_ok=True)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove the drafts."""
+        """Remove the draft files."""
         for file in (self.data, self.journal, self.journal.with_suffix(".model")):
             with contextlib.suppress(OSError):
                 file.unlink(missing_ok=True)
 
 
 def unfinished(path: Path) -> str | None:
-    """What to do about a capture to `path` that was cut short or still runs; None if there is none."""
+    """Return a hint about an unfinished capture to `path`; None if there is none."""
     for draft in Draft.beside(path):
-        if not draft.take():
-            return f"a capture to it still runs, and the dump is there when it ends (see {draft.journal.name!r})"
-        draft.leave()
-        return f"a capture to it was cut short: `filch recover {path}` makes a dump of what is left"
+        if not draft.lock():
+            return f"a capture to it still runs, and writes the dump when it ends (see {draft.journal.name!r})"
+        draft.unlock()
+        return f"a capture to it was interrupted: `filch recover {path}` makes a dump of what was recorded"
     return None
 
 
 @contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """While two processes put dumps in one place, one after the other removes what the other one replaced."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder, so that of two processes that publish dumps there, each removes what the other replaced."""
     handle: int | None = None
     try:
         with contextlib.suppress(OSError):
@@ -218,26 +215,26 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _data_of(path: Path) -> Path | None:
-    """The data file of the dump that stands at `path`: without it, that file is dead weight."""
+    """Return the data file of the dump at `path`, which is unused once the dump is replaced."""
     ours = re.compile(re.escape(path.name) + r"(\.\d+)?\.data")
     try:
-        contents = read_untrusted(path, form.LARGEST)
+        contents = read_untrusted(path, form.MAX_MODEL_SIZE)
         parts = [(number, start, stop) for number, _, start, stop in fields(contents, 0, len(contents))]
         entries = [
             StringStringEntryProto.FromString(contents[a:b]) for number, a, b in parts if number == form.METADATA
         ]
         if not any(entry.key == form.VERSION_KEY for entry in entries):
             return None
-        # Whoever made that file: the parser sees one small node at a time (see `_wire`).
+        # The file is untrusted: parse one small node at a time (see `_protobuf`).
         nodes = (
             NodeProto.FromString(contents[start:stop])
             for number, *graph in parts
             if number == form.GRAPH
             for kind, _, start, stop in fields(contents, *graph)
-            if kind == form.NODE and stop - start <= _SMALL
+            if kind == form.NODE and stop - start <= form.MAX_NODE_SIZE
         )
-        places = (entry for node in nodes for item in node.attribute for entry in item.t.external_data)
-        names = (entry.value for entry in places if entry.key == "location")
+        external = (entry for node in nodes for item in node.attribute for entry in item.t.external_data)
+        names = (entry.value for entry in external if entry.key == "location")
         return next((path.with_name(name) for name in names if ours.fullmatch(name)), None)
     except (OSError, DecodeError, ValueError):
         return None
@@ -247,9 +244,9 @@ def _new(file: Path) -> int:
     return os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
 
-def _is_same(path: Path, found: os.stat_result) -> bool:
+def _is_same(path: Path, status: os.stat_result) -> bool:
     try:
-        return os.path.samestat(path.lstat(), found)
+        return os.path.samestat(path.lstat(), status)
     except OSError:
         return False
 

@@ -1,4 +1,4 @@
-"""The ONNX model of a dump: what is known of its tensors and records, and the file that says it."""
+"""The index of a dump, and the ONNX model that contains it."""
 
 import bisect
 import functools
@@ -19,10 +19,10 @@ from .._key import Key
 from .._records import ModuleInfo
 from ..values._dtypes import CARRIERS, dtype_name
 from . import _format as form
-from . import _protobuf as wire
+from . import _protobuf as protobuf
 
-# How the fields begin that are the name of a tensor, node or output, or a node's output; and those that are the same in
-# all nodes.
+# Encoded tags of name fields: of a tensor, a node, a graph output and a node's output. Below, fields that are the same
+# in all nodes.
 _TENSOR_NAME, _NODE_NAME, _OUTPUT_NAME, _NODE_OUTPUT = b"\x42", b"\x1a", b"\x0a", b"\x12"
 _CONSTANT = onnx.NodeProto(op_type="Constant").SerializeToString()
 _VALUE = AttributeProto(name="value", type=AttributeProto.TENSOR).SerializeToString()
@@ -30,18 +30,18 @@ _IS_EXTERNAL = TensorProto(data_location=TensorProto.EXTERNAL).SerializeToString
 
 
 class Entry(NamedTuple):
-    """A tensor of a dump and where its bytes are in the data file.
+    """A tensor of a dump and the position of its bytes in the data file.
 
     Attributes:
-        name: of the key that it was first taken for.
-        iteration: likewise.
-        kind: likewise.
-        path: where it stood in the value.
+        name: name of the key that it was first recorded for.
+        iteration: iteration of that key.
+        kind: kind of that key.
+        path: its path in the value.
         dtype: its torch dtype.
         shape: its shape.
-        offset: its first byte.
-        length: its bytes, as they are stored.
-        compressed: whether they are compressed.
+        offset: of its first byte.
+        length: of its bytes, as stored.
+        compressed: whether the bytes are compressed.
     """
 
     name: str
@@ -55,94 +55,101 @@ class Entry(NamedTuple):
     compressed: bool = False
 
     @property
+    def end(self) -> int:
+        """The offset behind its last byte."""
+        return self.offset + self.length
+
+    @property
     def label(self) -> str:
-        """What its node and the graph's output are called."""
+        """The name of the tensor's node and graph output, before `unique`."""
         label = Key(self.name, self.iteration, self.kind).place(self.path)
         return label if label.isascii() else label.encode(errors="backslashreplace").decode()  # no lone surrogates
 
 
 @dataclass
 class Index:
-    """All of a dump but the numbers.
+    """Everything in a dump except the tensor data.
 
     Attributes:
-        modules: what is known of each stolen module.
+        modules: the captured modules, by name.
         environment: see `environment`.
         tensors: in the order of the file.
-        grown: what tensors that were kept in parts begin with, what follows, and along which dimension.
-        tops: for each record, how many tensors there were when it was complete, and how many in parts.
-        failed: the calls that raised.
+        grown: (first, tail, dim) of each grown tensor; see `filch.grown` in `_format`.
+        tensor_counts: for each record, the numbers of tensors and grown tensors when it was complete.
+        failed: the calls that raised, with their exceptions.
     """
 
     modules: dict[str, ModuleInfo]
     environment: dict[str, str]
     tensors: list[Entry] = field(default_factory=list)
     grown: list[tuple[int, int, int]] = field(default_factory=list)
-    tops: list[tuple[int, int]] = field(default_factory=list)
+    tensor_counts: list[tuple[int, int]] = field(default_factory=list)
     failed: dict[Key, str] = field(default_factory=dict)
     _texts: list[str] = field(default_factory=list)
-    _ends: list[int] = field(default_factory=list)  # how many records there are up to the end of each text
+    _ends: list[int] = field(default_factory=list)  # the number of records up to the end of each text
 
     @property
-    def top(self) -> tuple[int, int]:
-        """How many tensors the records need, and how many in parts."""
-        return self.tops[-1] if self.tops else (0, 0)
+    def total_counts(self) -> tuple[int, int]:
+        """The numbers of tensors and grown tensors that the records need."""
+        return self.tensor_counts[-1] if self.tensor_counts else (0, 0)
 
-    def add(self, records: str, tops: Sequence[tuple[int, int]]) -> None:
-        """Add records: their rows as JSON, and for each how many tensors there are up to it."""
-        if tops:
-            self.tops += tops
+    def add(self, records: str, tensor_counts: Sequence[tuple[int, int]]) -> None:
+        """Add records as the JSON of their rows, with their `tensor_counts`."""
+        if tensor_counts:
+            self.tensor_counts += tensor_counts
             self._texts.append(records)
-            self._ends.append(len(self.tops))
+            self._ends.append(len(self.tensor_counts))
 
     def rows(self, start: int) -> Iterator[list[Any]]:
-        """The rows of the records from number `start` on."""
+        """Return the rows of all records from index `start` on."""
         first = bisect.bisect_right(self._ends, start)
         skip = start - (self._ends[first - 1] if first else 0)
-        listed = itertools.chain.from_iterable(map(json.loads, self._texts[first:]))
-        return itertools.islice(listed, skip, None)
+        rows = itertools.chain.from_iterable(map(json.loads, self._texts[first:]))
+        return itertools.islice(rows, skip, None)
 
     def cut(self, records: int) -> None:
-        """Keep the first `records` records, and the tensors that they need."""
+        """Keep only the first `records` records and their tensors."""
         kept = list(itertools.islice(self.rows(0), records))
-        tops = self.tops[:records]
-        self.tops, self._texts, self._ends = [], [], []
-        self.add(json.dumps(kept), tops)
-        del self.tensors[self.top[0] :], self.grown[self.top[1] :]
+        tensor_counts = self.tensor_counts[:records]
+        self.tensor_counts, self._texts, self._ends = [], [], []
+        self.add(json.dumps(kept), tensor_counts)
+        del self.tensors[self.total_counts[0] :], self.grown[self.total_counts[1] :]
 
     def cut_to(self, size: int) -> None:
-        """Keep the records that are whole in a data file of `size` bytes: the first ones."""
-        fit = next((index for index, entry in enumerate(self.tensors) if _end(entry) > size), len(self.tensors))
-        self.cut(bisect.bisect_right([tensors for tensors, _ in self.tops], fit))
+        """Keep only the records whose tensors lie in the first `size` bytes of the data file."""
+        fit = next((index for index, entry in enumerate(self.tensors) if entry.end > size), len(self.tensors))
+        self.cut(bisect.bisect_right([tensors for tensors, _ in self.tensor_counts], fit))
 
     @property
     def end(self) -> int:
-        """How long the data file has to be."""
-        return max(map(_end, self.tensors), default=0)
+        """The size that the data file must have."""
+        return max((entry.end for entry in self.tensors), default=0)
 
     def model(self, location: str | None, read: Callable[[int, int], bytes]) -> bytes:
-        """The model, serialized.
+        """Return the serialized model.
 
         Args:
-            location: the data file's name; None to have the bytes inside of the model.
-            read: gives the bytes at an offset, of a length.
+            location: the data file's name; None to store the bytes in the model.
+            read: returns the bytes at an offset, given offset and length.
 
         Raises:
-            EncodeError: it is more than protobuf can hold.
+            EncodeError: the model is larger than protobuf's limit.
         """
         names = unique(entry.label for entry in self.tensors)
         parts = [
-            part for name, entry in zip(names, self.tensors, strict=True) for part in _add(name, entry, location, read)
+            part
+            for name, entry in zip(names, self.tensors, strict=True)
+            for part in _tensor_fields(name, entry, location, read)
         ]
         if not self.tensors:  # ONNX Runtime refuses a graph without nodes
-            parts = list(_add("(no tensor)", Entry("", 0, "", "", torch.uint8, (0,), 0, 0), None, read))
+            parts = list(_tensor_fields("(no tensor)", Entry("", 0, "", "", torch.uint8, (0,), 0, 0), None, read))
         graph = onnx.GraphProto(name="filch.dump").SerializeToString() + b"".join(parts)
         opsets = [helper.make_opsetid("", form.OPSET)]
         model = onnx.ModelProto(ir_version=form.IR_VERSION, producer_name="filch", opset_import=opsets)
         helper.set_model_props(model, self._metadata(names))
-        whole: bytes = model.SerializeToString() + wire.field(form.GRAPH, graph)
-        if len(whole) >= form.LARGEST:
-            raise EncodeError(f"the model without the tensors has {len(whole)} bytes, and protobuf can hold 2 GiB")
+        whole: bytes = model.SerializeToString() + protobuf.field(form.GRAPH, graph)
+        if len(whole) >= form.MAX_MODEL_SIZE:
+            raise EncodeError(f"the model without the tensors has {len(whole)} bytes; protobuf is limited to 2 GiB")
         return whole
 
     def _metadata(self, names: list[str]) -> dict[str, str]:
@@ -154,8 +161,8 @@ class Index:
             form.VERSION_KEY: form.VERSION,
             form.TENSORS_KEY: rows,
             form.GROWN_KEY: self.grown,
-            form.FAILED_KEY: [[key.name, key.iteration, what] for key, what in self.failed.items()],
-            form.MODULES_KEY: known_modules(self.modules),
+            form.FAILED_KEY: [[key.name, key.iteration, exception] for key, exception in self.failed.items()],
+            form.MODULES_KEY: modules_json(self.modules),
             form.ENVIRONMENT_KEY: self.environment,
         }
         return {
@@ -164,63 +171,63 @@ class Index:
         }
 
 
-def _end(entry: Entry) -> int:
-    return entry.offset + entry.length
-
-
 def unique(names: Iterable[str]) -> list[str]:
-    """The names, with a number at the end of those that were there before."""
-    found: dict[str, None] = {}
+    """Return the names with a number appended to repeated ones."""
+    unique_names: dict[str, None] = {}
     for name in names:
         free, count = name, 0
-        while free in found:
+        while free in unique_names:
             count += 1
             free = f"{name}~{count}"
-        found[free] = None
-    return list(found)
+        unique_names[free] = None
+    return list(unique_names)
 
 
-def _add(name: str, entry: Entry, location: str | None, read: Callable[[int, int], bytes]) -> tuple[bytes, bytes]:
-    """The fields of a graph that a tensor is: a node, a Constant, and an output, called alike."""
-    # By hand: with an object for each, a million tensors take gigabytes (see `_wire`). What is the same for many is
-    # made once, and the name with its length as well.
+def _tensor_fields(
+    name: str, entry: Entry, location: str | None, read: Callable[[int, int], bytes]
+) -> tuple[bytes, bytes]:
+    """Return the graph fields of a tensor: a Constant node and an output, with the same name."""
+    # Encoded by hand: an object per node would take gigabytes for a million tensors (see `_protobuf`). Parts that are
+    # the same for many tensors are cached.
     *_, dtype, shape, offset, size, compressed = entry
     onnx_type = TensorProto.UINT8 if compressed else CARRIERS[dtype].onnx_type
     dims = (size,) if compressed else (*shape, 2) if dtype.is_complex else shape
     text = name.encode()
-    called = wire.varint(len(text)) + text
+    name_field = protobuf.varint(len(text)) + text
     if location is None or size == 0:  # ONNX Runtime refuses external data of length 0
-        head, kind = _forms(onnx_type, dims, None)
-        numbers = wire.field(form.RAW_DATA, read(offset, size))
+        head, kind = _shared_fields(onnx_type, dims, None)
+        numbers = protobuf.field(form.RAW_DATA, read(offset, size))
     else:
-        head, kind = _forms(onnx_type, dims, (location, size))
+        head, kind = _shared_fields(onnx_type, dims, (location, size))
         numbers = _external("offset", str(offset))
-    attribute = _VALUE + wire.field(form.TENSOR, b"".join((head, _TENSOR_NAME, called, numbers)))
-    node = b"".join((_CONSTANT, _NODE_OUTPUT, called, _NODE_NAME, called, wire.field(form.ATTRIBUTE, attribute)))
-    return wire.field(form.NODE, node), wire.field(form.OUTPUT, b"".join((kind, _OUTPUT_NAME, called)))
+    attribute = _VALUE + protobuf.field(form.TENSOR, b"".join((head, _TENSOR_NAME, name_field, numbers)))
+    node = b"".join(
+        (_CONSTANT, _NODE_OUTPUT, name_field, _NODE_NAME, name_field, protobuf.field(form.ATTRIBUTE, attribute))
+    )
+    return protobuf.field(form.NODE, node), protobuf.field(form.OUTPUT, b"".join((kind, _OUTPUT_NAME, name_field)))
 
 
 @functools.lru_cache(maxsize=4096)
-def _forms(onnx_type: int, dims: tuple[int, ...], outside: tuple[str, int] | None) -> tuple[bytes, bytes]:
-    """What nodes and outputs have in common for tensors of this type and shape, so long, in this file."""
+def _shared_fields(onnx_type: int, dims: tuple[int, ...], external: tuple[str, int] | None) -> tuple[bytes, bytes]:
+    """Return the encoded tensor header and value info that tensors of this type, shape, size and file share."""
     tensor = TensorProto(data_type=onnx_type, dims=dims).SerializeToString()
-    if outside is not None:
-        location, size = outside
+    if external is not None:
+        location, size = external
         tensor += _external("location", location) + _external("length", str(size)) + _IS_EXTERNAL
     return tensor, onnx.ValueInfoProto(type=helper.make_tensor_type_proto(onnx_type, dims)).SerializeToString()
 
 
 def _external(key: str, value: str) -> bytes:
-    return wire.field(form.EXTERNAL_DATA, wire.field(1, key.encode()) + wire.field(2, value.encode()))
+    return protobuf.field(form.EXTERNAL_DATA, protobuf.field(1, key.encode()) + protobuf.field(2, value.encode()))
 
 
-def known_modules(modules: dict[str, ModuleInfo]) -> dict[str, Any]:
-    """How `filch.modules` has them."""
+def modules_json(modules: dict[str, ModuleInfo]) -> dict[str, Any]:
+    """Return the value of `filch.modules`."""
     return {name: {"class": info.type_name, "parameters": info.parameters} for name, info in modules.items()}
 
 
 def environment() -> dict[str, str]:
-    """What a person wants to know of the run that made a file: versions, system, time (UTC, ISO 8601)."""
+    """Return versions, system and time (UTC, ISO 8601) of the run."""
     return {
         "torch": torch.__version__,
         "onnx": onnx.__version__,

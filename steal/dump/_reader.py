@@ -1,4 +1,4 @@
-"""The tensors of a dump: where each one's bytes are, and the tensor when it is asked for."""
+"""Read the tensors of a dump: validate their positions at once, and read each tensor when it is accessed."""
 
 import functools
 import math
@@ -16,33 +16,31 @@ import torch
 from google.protobuf.message import DecodeError
 from onnx import NodeProto, TensorProto
 
-from .._errors import DAMAGE, DumpError, in_short
+from .._errors import DAMAGE, DumpError, in_short, os_error_reason
 from ..files._untrusted import open_untrusted
 from ..values._dtypes import CARRIERS, dtype_of, from_carrier
 from ..values._growth import concatenate, part_references
 from ..values._structure import Spec
+from ..values._tensors import MAX_DIMS
 from . import _format as form
 from ._compression import unpack
 from ._protobuf import Span, split
 
-# As much of one node as the parser gets: what it makes of it is gone before the next.
-_SMALL = 2**18
 _EXTERNAL, _UINT8 = TensorProto.EXTERNAL, TensorProto.UINT8
-_DIGITS = 18  # of an offset
-_MOST_JOINED = 16  # times as much as there is
-_MOST_DIMS = 256  # the product of a million takes minutes
-# Linux counts a private mapping as memory that will be written, and refuses one larger than the machine has. Python
-# before 3.13 has no name for the flag.
+_MAX_DIGITS = 18  # the maximum number of digits of an offset
+_MAX_GROWN = 16  # size of the grown tensors of one value, relative to the dump
+# Linux counts a private mapping as memory that may be written, and refuses one larger than the machine's memory.
+# Python before 3.13 has no name for the flag.
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
 
 
 class Row(NamedTuple):
-    """What the index says of a tensor.
+    """A row of the tensor index.
 
     Attributes:
-        name: of its node's output.
-        dtype: the name of its torch dtype.
-        shape: its shape.
+        name: the name of the node's output.
+        dtype: the name of the torch dtype.
+        shape: the shape.
         packing: `"zlib"` if its bytes are compressed.
     """
 
@@ -53,17 +51,17 @@ class Row(NamedTuple):
 
 
 class Reader:
-    """The tensors of one dump; a `Holder`.
+    """The tensors of one dump; a `TensorSource`.
 
     Args:
-        path: of the model, for messages, and as its data is beside it.
-        model: the model.
-        nodes: where its nodes are in it, as many as rows.
-        rows: what the index says of each tensor, as JSON.
-        grown: what it says of each tensor that was kept in parts.
+        path: the path of the model, for messages and to find its data file.
+        model: the contents of the model.
+        nodes: the span of each tensor's node.
+        rows: the tensor index, as untrusted JSON.
+        grown: the index of grown tensors, as untrusted JSON.
 
     Raises:
-        DumpError: a node is damaged, or its bytes are not in the data file or those of another tensor too.
+        DumpError: a node is damaged, or its bytes are not in the data file or overlap those of another tensor.
     """
 
     def __init__(
@@ -76,21 +74,21 @@ class Reader:
         self._grown = self._checked(grown)
         self._location: str | None = None
         self._places = [self._place(index) for index in range(len(rows))]
-        # At once, before another dump takes this one's place: a file that is mapped stays what it was.
+        # Now, before another dump replaces this one: an existing mapping is not affected by that.
         self._mapped = b"" if self._location is None else self._map(self._location)
         self._check_places()
 
     def get(self, reference: Spec) -> torch.Tensor:
-        """The tensor at this place of the index; see `Holder`.
+        """Return the tensor with this index; see `TensorSource.get`.
 
-        Two look-ups share memory where the tensor is mapped from a file.
+        Tensors mapped from a file share memory with each other.
         """
         if type(reference) is int and reference < 0:
-            return self._joined(reference)
+            return self._concatenate(reference)
         name, dtype_name, shape, packing = self.row(reference)
         dtype = dtype_of(dtype_name)
         if dtype is None:
-            raise self._damage(f"tensor {name!r:.200} has no known dtype: {dtype_name!r:.200}")
+            raise self._damage(f"tensor {name!r:.200} has an unknown dtype: {dtype_name!r:.200}")
         carrier, dims = CARRIERS[dtype], [*shape, 2] if dtype.is_complex else [*shape]
         node, tensor, inside = self._node(reference)
         if place := self._places[reference]:
@@ -98,20 +96,21 @@ class Reader:
         else:
             raw = memoryview(self._model)[slice(*inside)] if inside else memoryview(tensor.raw_data)
         wanted = math.prod(dims) * carrier.view.itemsize
-        kind, said = (_UINT8, [len(raw)]) if packing else (carrier.onnx_type, dims)
-        if node.op_type != "Constant" or node.output != [name] or tensor.data_type != kind or tensor.dims != said:
-            raise self._damage(f"its node {reference} is not the tensor {name!r:.200} that its index speaks of")
+        onnx_type, stored_dims = (_UINT8, [len(raw)]) if packing else (carrier.onnx_type, dims)
+        is_tensor = node.op_type == "Constant" and node.output == [name]
+        if not is_tensor or tensor.data_type != onnx_type or tensor.dims != stored_dims:
+            raise self._damage(f"its node {reference} is not the tensor {name!r:.200} that its index lists")
         if not packing and len(raw) != wanted:
-            raise self._damage(f"tensor {name!r:.200} has {len(raw)} bytes where its shape wants {wanted}")
+            raise self._damage(f"tensor {name!r:.200} has {len(raw)} bytes, and its shape requires {wanted}")
         if not wanted:
-            # On the CPU by name: the caller may have set another default device.
+            # device="cpu": the caller may have set another default device.
             return from_carrier(torch.empty(dims, dtype=carrier.view, device="cpu"), dtype)
         if packing:
             numbers: memoryview | bytearray = self._unpacked(name, raw, wanted, dtype.itemsize)
         elif place is None:
             numbers = bytearray(raw)
         elif place[0] % dtype.itemsize:
-            raise self._damage(f"the bytes of {name!r:.200} begin where no {dtype_name} can: at {place[0]}")
+            raise self._damage(f"the bytes of {name!r:.200} begin at {place[0]}, which is not aligned for {dtype_name}")
         else:
             numbers = raw
         return from_carrier(torch.frombuffer(numbers, dtype=carrier.view).reshape(dims), dtype)
@@ -128,10 +127,10 @@ class Reader:
     view = get
 
     def row(self, reference: Spec) -> Row:
-        """What the index says of the tensor at this place of it.
+        """Return the index row of a tensor.
 
         Raises:
-            DumpError: it has no such place, or what is there is damaged.
+            DumpError: there is no such tensor, or its row is damaged.
         """
         if type(reference) is not int or not 0 <= reference < len(self._rows):
             raise self._damage(f"it refers to a tensor that is not in it: {reprlib.repr(reference)}")
@@ -144,10 +143,10 @@ class Reader:
         return DumpError(f"{str(self._path)!r} is damaged: {what}")
 
     def _node(self, index: int) -> tuple[NodeProto, TensorProto, Span | None]:
-        """A node, its tensor, and where the bytes of that are in the model, if they are not in the tensor."""
+        """Return a node, its tensor, and the span of its bytes in the model; None if they are in the tensor object."""
         start, stop = self._nodes[index]
         try:
-            if stop - start <= _SMALL:
+            if stop - start <= form.MAX_NODE_SIZE:
                 node = NodeProto.FromString(self._model[start:stop])
                 if len(node.attribute) == 1:
                     return node, node.attribute[0].t, None
@@ -155,22 +154,22 @@ class Reader:
                 rest, inside = split(self._model, (start, stop), form.ATTRIBUTE)
                 _, inside = split(self._model, inside, form.TENSOR)
                 header, raw = split(self._model, inside, form.RAW_DATA)
-                if len(rest) + len(header) <= _SMALL:
+                if len(rest) + len(header) <= form.MAX_NODE_SIZE:
                     return NodeProto.FromString(rest), TensorProto.FromString(header), raw
         except (DecodeError, ValueError):
             pass
-        raise self._damage(f"its node {index} is no tensor")
+        raise self._damage(f"its node {index} is not a tensor")
 
     def _place(self, index: int) -> Span | None:
-        """Where the bytes of a tensor are in the data file; None if they are in the model."""
+        """Return the span of a tensor's bytes in the data file; None if they are in the model."""
         _, tensor, _ = self._node(index)
         if tensor.data_location != _EXTERNAL:
             return None
         place = {entry.key: entry.value for entry in tensor.external_data}
         location, offset, length = place.get("location"), place.get("offset", ""), place.get("length", "")
-        texts = type(location) is type(offset) is type(length) is str  # what is not UTF-8 is given as bytes
-        if not (texts and offset.isdecimal() and length.isdecimal() and max(len(offset), len(length)) <= _DIGITS):
-            raise self._damage(f"it does not say where the bytes of its tensor {index} are")
+        texts = type(location) is type(offset) is type(length) is str  # protobuf returns bytes if not UTF-8
+        if not (texts and offset.isdecimal() and length.isdecimal() and max(len(offset), len(length)) <= _MAX_DIGITS):
+            raise self._damage(f"the position of the bytes of its tensor {index} is missing or not valid")
         if self._location != location and self._location is not None:
             raise self._damage(f"its bytes are in more than one file: {self._location!r:.200}, {location!r:.200}")
         self._location = location
@@ -179,47 +178,47 @@ class Reader:
 
     def _map(self, location: str) -> "mmap.mmap | bytes":
         if location in ("", ".", "..") or Path(location).name != location:
-            raise self._damage(f"it points outside its folder: {location!r:.200}")
+            raise self._damage(f"its data file is outside of its folder: {location!r:.200}")
         try:
             with open_untrusted(self._path.parent / location, follow=False) as file:
-                if not os.fstat(file.fileno()).st_size:  # nothing can be mapped
+                if not os.fstat(file.fileno()).st_size:  # an empty file can't be mapped
                     return b""
                 if sys.platform == "win32":
                     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
                 flags, access = mmap.MAP_PRIVATE | _NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
                 return mmap.mmap(file.fileno(), 0, flags=flags, prot=access)
         except OSError as error:
-            what = error.strerror or error
-            raise DumpError(f"can't read {location!r:.200}, the data of {str(self._path)!r}: {what}") from error
+            reason = os_error_reason(error)
+            raise DumpError(f"can't read {location!r:.200}, the data of {str(self._path)!r}: {reason}") from error
 
     def _check_places(self) -> None:
-        """All bytes are in the file, and each is of one tensor."""
+        """Check that all bytes lie in the data file and that no tensors overlap."""
         spans = np.array([place for place in self._places if place], dtype=np.int64).reshape(-1, 2)
         spans = spans[np.lexsort((-spans[:, 1], spans[:, 0]))]
         reach = np.maximum.accumulate(spans[:, 1])
         if len(reach) and reach[-1] > len(self._mapped):
             raise DumpError(
-                f"{self._location!r:.200} beside {str(self._path)!r} is cut short: "
-                f"it has {len(self._mapped)} bytes, and its tensors have {reach[-1]}"
+                f"{self._location!r:.200} beside {str(self._path)!r} is truncated: "
+                f"it has {len(self._mapped)} bytes, and the tensors end at {reach[-1]}"
             )
         if not (spans[1:, 0] >= reach[:-1]).all():
-            raise self._damage(f"two of its tensors have bytes of {self._location!r:.200} in common")
+            raise self._damage(f"two of its tensors overlap in {self._location!r:.200}")
 
     def _checked(self, grown: Sequence[Spec]) -> list[tuple[int, int, int]]:
         lists = isinstance(grown, list | tuple) and all(type(row) is list and len(row) == 3 for row in grown)
         if not lists or any(type(item) is not int for row in grown for item in row):
-            raise self._damage("it does not say what its tensors in parts are made of")
+            raise self._damage(f"the list of its grown tensors is not valid: {reprlib.repr(grown)}")
         rows = [(first, tail, dim) for first, tail, dim in grown]
-        # Each part but the first is of one tensor: in a small file, many large ones could be made of the same.
+        # Each tail belongs to one tensor; else a small file could describe many large tensors with the same parts.
         if len({tail for _, tail, _ in rows}) < len(rows):
-            raise self._damage("two of its tensors end with the same part")
+            raise self._damage("two of its grown tensors end with the same part")
         return rows
 
     def parts(self, reference: Spec) -> list[int]:
-        """The places in the index of the tensors that one which was kept in parts is made of; else its own.
+        """Return the references of the parts of a grown tensor; for any other, its own reference.
 
         Raises:
-            DumpError: it begins with one that comes later, or is not in the index.
+            DumpError: a part doesn't exist or was stored later.
         """
         if type(reference) is not int:
             raise self._damage(f"it refers to a tensor that is not in it: {reprlib.repr(reference)}")
@@ -231,12 +230,12 @@ class Reader:
             raise self._damage(str(error)) from error
 
     @property
-    def joins(self) -> bool:
-        """Whether it has tensors that were kept in parts."""
+    def has_grown(self) -> bool:
+        """Whether the dump contains grown tensors."""
         return bool(self._grown)
 
     def nbytes(self, reference: Spec) -> int:
-        """The bytes of the tensor at this place of the index, unpacked."""
+        """Return the size of a tensor in bytes, decompressed."""
         row = self.row(reference)
         dtype = dtype_of(row.dtype)
         return 0 if dtype is None else math.prod(row.shape) * dtype.itemsize
@@ -245,19 +244,19 @@ class Reader:
     def _total(self) -> int:
         return sum(map(self.nbytes, range(len(self))))
 
-    def check_joins(self, references: Iterable[Spec]) -> None:
-        """Refuse what joining would make of a small file: in one value, a long tensor and all that it grew from.
+    def check_grown_size(self, references: Iterable[Spec]) -> None:
+        """Refuse a value whose grown tensors are many times larger than the dump.
 
         Raises:
-            DumpError: the tensors in parts among `references` are many times as large as all that the dump holds.
+            DumpError: the value is too large.
         """
-        left = _MOST_JOINED * self._total
+        left = _MAX_GROWN * self._total
         for reference in dict.fromkeys(item for item in references if type(item) is int and item < 0):
             left -= sum(map(self.nbytes, self.parts(reference)))
             if left < 0:
-                raise self._damage("one value asks for many times what it holds")
+                raise self._damage("the grown tensors of one value are many times larger than the dump")
 
-    def _joined(self, reference: int) -> torch.Tensor:
+    def _concatenate(self, reference: int) -> torch.Tensor:
         try:
             return concatenate(reference, self._grown, self.get)
         except ValueError as error:
@@ -266,8 +265,8 @@ class Reader:
 
 def _row(name: Spec, dtype: Spec, shape: Spec, packing: Spec = None) -> Row:
     dims = tuple(array("q", shape))
-    if len(dims) > _MOST_DIMS or min(dims, default=0) < 0:
-        raise ValueError(f"no tensor has the shape {reprlib.repr(shape)}")
+    if len(dims) > MAX_DIMS or min(dims, default=0) < 0:
+        raise ValueError(f"the shape {reprlib.repr(shape)} is not valid")
     if not (isinstance(name, str) and isinstance(dtype, str) and packing in (None, "zlib")):
-        raise ValueError(f"no tensor is like {reprlib.repr([name, dtype, shape, packing])}")
+        raise ValueError(f"{reprlib.repr([name, dtype, shape, packing])} is not valid")
     return Row(name, dtype, dims, packing)

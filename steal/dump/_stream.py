@@ -1,4 +1,4 @@
-"""A file that is written by a thread of its own, through a bounded amount of memory."""
+"""Write a file in a background thread, through a bounded amount of memory."""
 
 import ctypes
 import errno
@@ -15,21 +15,21 @@ import torch
 
 from ..values._raw import bytes_of, copy, no_modes_or_grad
 
-BLOCK = 2**22  # each write takes time of the processors that the model runs on: a few long ones take less
-_HUGE = 2**21  # a large page: one fault instead of 512, and one piece for the disk
-_TRIAL = 64  # blocks after which both ways of writing are tried again
-_WORTH = 5  # times as long as through the page cache, which takes the model's processor and fresh pages of memory
-_PAUSE = 0.1  # seconds for which a block that isn't full may wait
+BLOCK = 2**22  # bytes per write: few long writes take less processor time from the model
+_HUGE = 2**21  # a huge page: one page fault instead of 512, and one piece for the disk
+_MEASURE_EVERY = 64  # blocks after which both ways of writing are measured again
+_MAX_SLOWDOWN = 5  # how much slower direct writes may be: the page cache takes processor time and memory from the model
+_PAUSE = 0.1  # seconds that a partly filled block may wait
 
 
 class _Block:
-    """A piece of the file that is being filled.
+    """A block of the file.
 
     Attributes:
-        start: where in the file it begins.
-        filled: how many bytes are in it; those before are never changed again.
-        written: how many of them are in the file; the writing thread's own.
-        events: of the copies from a GPU into it that may not have ended.
+        start: its offset in the file.
+        filled: the number of bytes in it, which never change again.
+        written: the number of bytes that are in the file; used only by the writing thread.
+        events: of copies from a GPU into the block that may still run.
     """
 
     __slots__ = ("address", "events", "filled", "start", "tensor", "view", "written")
@@ -40,9 +40,9 @@ class _Block:
             self.address = self.tensor.data_ptr()
             self.view = bytes_of(self.tensor)
         else:
-            memory = mmap.mmap(-1, size)  # pages of its own: none is touched before it is needed
+            memory = mmap.mmap(-1, size)  # anonymous pages, allocated when first written
             if large and hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
-                with suppress(OSError):  # a kernel without them
+                with suppress(OSError):  # not supported by the kernel
                     memory.madvise(mmap.MADV_HUGEPAGE)
             self.view = memoryview(memory)
             self.tensor = torch.frombuffer(memory, dtype=torch.uint8)
@@ -51,11 +51,11 @@ class _Block:
         self.start = self.filled = self.written = 0
 
 
-class _Ways:
-    """Writes whole blocks through the page cache or past it, whichever suits the machine at the moment.
+class _BlockWriter:
+    """Writes whole blocks through the page cache or directly, whichever is better at the moment.
 
-    Past it, a write costs hardly any time of a processor, which the model can use, and no memory; but where the disk is
-    slow, the page cache takes the bytes sooner. Both are tried now and then.
+    A direct write takes hardly any processor time and no memory, which the model can use. But on a slow disk, the page
+    cache accepts the bytes sooner. Both ways are measured now and then.
     """
 
     def __init__(self, cached: int, direct: int | None) -> None:
@@ -64,7 +64,7 @@ class _Ways:
         self._count = 0
 
     def write(self, view: memoryview, start: int) -> int:
-        """Write a whole block; returns how much of it was written."""
+        """Write a whole block; return the number of bytes written."""
         direct = self._is_direct_next()
         self._count += 1
         file = self._files[direct]
@@ -72,36 +72,36 @@ class _Ways:
             return os.pwrite(self._files[False] or 0, view, start)
         begin = time.perf_counter()
         try:
-            done = os.pwrite(file, view, start)
+            written = os.pwrite(file, view, start)
         except OSError as error:
             if not direct or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            self._files[True] = None  # this file system has no such way
+            self._files[True] = None  # the file system doesn't support direct writes
             return self.write(view, start)
         self._took[direct] = time.perf_counter() - begin
-        return done
+        return written
 
     def _is_direct_next(self) -> bool:
         if self._files[True] is None:
             return False
-        if len(self._took) < 2 or not self._count % _TRIAL:
+        if len(self._took) < 2 or not self._count % _MEASURE_EVERY:
             return self._count % 2 == 0 or self._took.keys() == {False}
-        if self._count % _TRIAL == 1:
+        if self._count % _MEASURE_EVERY == 1:
             return False
-        return self._took[True] <= _WORTH * self._took[False]
+        return self._took[True] <= _MAX_SLOWDOWN * self._took[False]
 
 
 class Stream:
-    """Takes bytes in, in the order of the file, and writes them out beside the model; then the rows that need them.
+    """Buffers bytes in the order of the file and writes them in a thread, followed by the journal rows that need them.
 
-    One thread (at a time) puts. When `buffer` bytes wait for the disk, `put` waits too.
+    `put` must be called by one thread at a time. It waits while `buffer` bytes are not written yet.
 
     Attributes:
-        end: the length of the file when all is written.
-        durable: the bytes that are with the operating system.
-        records: how many records are with the operating system, and all bytes that came before them.
-        waited: seconds for which `put` had to wait for the disk.
-        error: what the disk refused with; from then on everything is thrown away.
+        end: the length of the file once everything is written.
+        durable: the number of bytes written to the operating system.
+        records: the number of records written to the operating system, with all their bytes.
+        waited: seconds for which `put` waited for the disk.
+        error: the first error from writing; all later bytes are discarded.
     """
 
     def __init__(
@@ -112,14 +112,14 @@ class Stream:
         render: Callable[[list[tuple[Any, ...]]], tuple[str, int]],
         buffer: int,
     ) -> None:
-        """Start.
+        """Start the thread.
 
         Args:
-            data: the file of the bytes, open.
-            direct: the same file, open to write past the page cache; None if that can't be.
-            journal: the file of the rows, open.
-            render: makes text of rows, and says how many records there are with these.
-            buffer: the most bytes that may wait.
+            data: descriptor of the data file.
+            direct: descriptor of the same file that bypasses the page cache; None if not supported.
+            journal: descriptor of the journal.
+            render: returns the journal lines of rows, and the number of records including these.
+            buffer: the maximum number of bytes in memory.
         """
         self.end = 0
         self.durable = 0
@@ -127,7 +127,7 @@ class Stream:
         self.waited = 0.0
         self.error: OSError | None = None
         self._data, self._journal, self._render = data, journal, render
-        self._ways = _Ways(data, direct)
+        self._block_writer = _BlockWriter(data, direct)
         self._size = max(4096, min(BLOCK, buffer // 2) // 4096 * 4096)
         self._blocks = max(2, buffer // self._size)
         self._made = 0
@@ -143,9 +143,9 @@ class Stream:
         self._thread.start()
 
     def put(self, address: int, nbytes: int, alignment: int) -> int:
-        """Copy `nbytes` from `address` now; returns the offset in the file, a multiple of `alignment`."""
+        """Copy `nbytes` from `address` now; return their offset in the file, a multiple of `alignment`."""
         block, gap = self._current, -self.end % alignment
-        if block is not None and block.filled + gap + nbytes < self._size:  # as a rule; for small ones it counts
+        if block is not None and block.filled + gap + nbytes < self._size:  # the fast path, for most small tensors
             place = block.address + block.filled
             if gap:
                 ctypes.memset(place, 0, gap)
@@ -164,16 +164,16 @@ class Stream:
         return offset
 
     def put_cuda(self, flat: torch.Tensor, alignment: int, *, ours: bool) -> int:
-        """Like `put`, for a 1-d uint8 tensor on a GPU; returns before the bytes are here.
+        """Like `put`, for a 1-d uint8 tensor on a GPU; returns before the bytes are copied.
 
-        What the model does to the tensor next must not reach the copy, and the model must not wait for it. So each
-        piece is first copied on the GPU, in the model's own stream, which takes no time worth mentioning, and from
-        there to pinned memory in another stream. The pieces on the GPU never exceed the buffer.
+        Later changes by the model must not reach the copy, and the model must not wait for it. So each piece is first
+        copied on the GPU in the model's stream, which is fast, and from there to pinned memory in another stream. The
+        pieces on the GPU never exceed the buffer.
 
         Args:
             flat: the bytes.
             alignment: see `put`.
-            ours: nobody else has this tensor, so that it needs no copy on the GPU.
+            ours: nothing else uses this tensor, so it needs no copy on the GPU.
         """
         offset, start = self._align(alignment), 0
         device = flat.device
@@ -195,12 +195,12 @@ class Stream:
             self._fill(block, size)
         return offset
 
-    def then(self, row: tuple[Any, ...]) -> None:
-        """Write a row to the journal, once all that was put so far is in the file."""
+    def put_row(self, row: tuple[Any, ...]) -> None:
+        """Write a row to the journal once all bytes put so far are in the file."""
         self._waiting.append(row)
 
     def flush(self) -> int:
-        """Wait until all that was put so far is with the operating system; returns `records`."""
+        """Wait until everything put so far is written to the operating system; return `records`."""
         with self._changed:
             goal = self._begun + 1
             self._hurry = True
@@ -209,12 +209,12 @@ class Stream:
         return self.records
 
     def close(self) -> None:
-        """Write all that is left, and end."""
+        """Write everything left, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join()
-        self._free.clear()  # the memory, whoever keeps the capture
+        self._free.clear()  # the capture may live on, without this memory
         self._current = None
 
     def _align(self, alignment: int) -> int:
@@ -248,14 +248,14 @@ class Stream:
         if not self._free:
             if self._made < self._blocks:
                 self._made += 1
-                large = self._made > 1 and not self._size % _HUGE  # the first may be all that is needed
+                large = self._made > 1 and not self._size % _HUGE  # one block may be all that is needed
                 return _Block(self._size, pinned=torch.cuda.is_initialized(), large=large)  # type: ignore[no-untyped-call]
             begin = time.perf_counter()
             with self._changed:
                 self._changed.wait_for(lambda: self._free or self._made < self._blocks)
             self.waited += time.perf_counter() - begin
             return self._fresh()
-        return self._free.pop()  # the one that was written last: it is in the cache still
+        return self._free.pop()  # the block written last is still in the processor's cache
 
     def _run(self) -> None:
         while True:
@@ -264,24 +264,24 @@ class Stream:
                 closing = self._closing
                 self._hurry = False
                 self._begun += 1
-            self._pass()
+            self._write_pending()
             with self._changed:
                 self._finished += 1
                 self._changed.notify_all()
             if closing:
                 return
 
-    def _pass(self) -> None:
+    def _write_pending(self) -> None:
         try:
-            self._write_what_waits()
-        except Exception as error:  # noqa: BLE001  of CUDA's, or memory's: the model runs on without us
+            self._write_blocks_and_rows()
+        except Exception as error:  # noqa: BLE001  from CUDA or out of memory: the model must run on
             self.error = self.error or OSError(None, f"{type(error).__name__}: {error}")
-            with self._changed:  # `put` must find room to throw away into
+            with self._changed:  # `put` needs a block even if its bytes are discarded
                 self._made = 0
                 self._changed.notify_all()
 
-    def _write_what_waits(self) -> None:
-        rows = len(self._waiting)  # first: what these need was put before they were
+    def _write_blocks_and_rows(self) -> None:
+        rows = len(self._waiting)  # read first: the bytes of these rows were put before the rows
         with self._changed:
             current, end = self._current, self._current.filled if self._current else 0
             full = list(self._full)
@@ -297,7 +297,7 @@ class Stream:
             return
         text, records = self._render([self._waiting.popleft() for _ in range(rows)])
         if self.error is None:
-            self._note(text.encode())
+            self._write_journal(text.encode())
         if self.error is None:
             self.records = records
 
@@ -307,14 +307,14 @@ class Stream:
         if self.error is None:
             try:
                 if block.written == 0 and end == self._size:
-                    block.written = self._ways.write(block.view, block.start)
+                    block.written = self._block_writer.write(block.view, block.start)
                 while block.written < end:
                     block.written += os.pwrite(self._data, block.view[block.written : end], block.start + block.written)
             except OSError as error:
                 self.error = error
             self.durable = block.start + block.written
 
-    def _note(self, line: bytes) -> None:
+    def _write_journal(self, line: bytes) -> None:
         try:
             while line:
                 line = line[os.write(self._journal, line) :]

@@ -1,4 +1,4 @@
-"""Writes a dump: bytes and rows go to the disk while the model runs, the ONNX model around them at the end."""
+"""Write a dump: tensor data and journal while the model runs, the ONNX model at the end."""
 
 import errno
 import marshal
@@ -7,7 +7,6 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +15,7 @@ import numpy.typing as npt
 import torch
 from google.protobuf.message import EncodeError
 
-from .._errors import DumpError
+from .._errors import DumpError, os_error_reason
 from .._key import Key
 from .._records import ModuleInfo, Origin
 from ..values._foreign import Spec
@@ -25,20 +24,20 @@ from ..values._raw import bytes_of, contiguous_cpu, no_modes_or_grad, tensor_of
 from . import _format as form
 from ._compression import pack, unpack
 from ._files import Draft
-from ._journal import heading, take_down
+from ._journal import heading, journal_lines
 from ._model import Entry, Index, environment
 from ._stream import Stream
 
 BUFFER = 256 * 2**20
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class DumpWriter:
-    """A store on disk (see `Store`); as a context manager it leaves a finished dump, or no file at all.
+    """A store on disk (see `Store`); a context manager that leaves a complete dump or no file at all.
 
     Attributes:
-        path: where the dump will be; absolute, as the block may change the working directory.
-        error: what the disk refused with; what comes after it is not stored.
+        path: the absolute path of the dump, as the block may change the working directory.
+        error: the first error from writing; nothing later is stored.
     """
 
     def __init__(
@@ -52,18 +51,18 @@ class DumpWriter:
         try:
             self.path = Path(path).absolute()
         except TypeError:
-            raise DumpError(f"dump_file is a path like 'reference.onnx', not {path!r}") from None
+            raise DumpError(f"dump_file must be a path like 'reference.onnx', not {path!r}") from None
         if not hasattr(os, "pwrite"):
-            raise DumpError("dumps are written on systems of the Unix kind; without dump_file the capture is in memory")
+            raise DumpError("dump_file needs os.pwrite (Linux or macOS); omit dump_file to capture in memory")
         if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
-            raise DumpError(f"buffer is a number of bytes like 2**28, not {buffer!r}")
+            raise DumpError(f"buffer must be a positive number of bytes like 2**28, not {buffer!r}")
         try:
             is_folder = self.path.is_dir()
             is_other = not is_folder and self.path.exists() and not self.path.is_file()
-        except OSError as error:  # a name that is too long
-            raise self._refused(error) from error
+        except OSError as error:  # the name is too long
+            raise self._dump_error(error) from error
         if is_folder or is_other:
-            what = "a folder; add a name like 'reference.onnx'" if is_folder else "no regular file"
+            what = "a folder; add a name like 'reference.onnx'" if is_folder else "not a regular file"
             raise DumpError(f"can't write a dump to {str(path)!r}: it is {what}")
         self.error: DumpError | None = None
         self.index = Index({} if modules is None else modules, environment())
@@ -76,34 +75,39 @@ class DumpWriter:
         try:
             self._draft, self._data, self._journal = Draft.create(self.path, heading(self.index).encode())
         except (OSError, ValueError) as error:  # ValueError: a null character
-            raise self._refused(error) from error
+            raise self._dump_error(error) from error
         self._direct = self._draft.open_direct()
-        self._stream = Stream(self._data, self._direct, self._journal, partial(_taken_down, self.index), self._buffer)
+        index = self.index
+
+        def render(rows: list[tuple[Any, ...]]) -> tuple[str, int]:
+            return journal_lines(index, rows), len(index.tensor_counts)
+
+        self._stream = Stream(self._data, self._direct, self._journal, render, self._buffer)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if os.getpid() != self._process:  # forked in the block: the files are the other's
+        if os.getpid() != self._process:  # forked inside the block: the files belong to the parent
             return
         self._stream.close()
         os.close(self._journal)
         if self._direct is not None:
             os.close(self._direct)
-        weakref.finalize(self, os.close, self._data)  # the capture reads on, whatever becomes of the file's name
+        weakref.finalize(self, os.close, self._data)  # the capture still reads the file, even once it is unlinked
         if not self._keep_drafts:
             self._draft.remove()
 
     @property
     def written(self) -> int:
-        """How many records are with the operating system, so that a kill can't take them."""
+        """The number of records written to the operating system, which survive a kill."""
         return self._stream.records
 
     @property
     def waited(self) -> float:
-        """Seconds for which the model had to wait for the disk."""
+        """Seconds for which the model waited for the disk."""
         return self._stream.waited
 
     def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:
-        """Write the numbers of `tensor` as they are now; see `Store.put`."""
+        """Write the data of `tensor` as it is now; see `Store.put`."""
         if self._stream.error is not None:
             self._check()
         if tensor.is_cuda and not self._compress:
@@ -140,75 +144,79 @@ class DumpWriter:
             raw = np.frombuffer(unpack(raw.data, wanted, entry.dtype.itemsize), np.uint8)
         return tensor_of(torch.from_numpy(raw) if len(raw) else None, entry.dtype, torch.Size(entry.shape))
 
-    view = get  # what is on its way to a file is nowhere else
+    view = get  # the data has no other copy in memory
 
     def add(self, key: Key, spec: Spec, origin: Origin) -> None:
         """See `Store.add`."""
         index = self.index
-        self._stream.then((*key, marshal.dumps(spec), len(index.tensors), len(index.grown), *origin))
+        self._stream.put_row((*key, marshal.dumps(spec), len(index.tensors), len(index.grown), *origin))
 
     def rows(self, start: int) -> Iterable[Sequence[Any]]:
         """See `Store.rows`."""
         self.flush()
         return self.index.rows(start)
 
-    def fail(self, key: Key, what: str) -> None:
-        """See `Store.fail`."""
-        self.index.failed[key] = what
-        self._stream.then((key.name, key.iteration, what))
+    def add_failure(self, key: Key, exception: str) -> None:
+        """See `Store.add_failure`."""
+        self.index.failed[key] = exception
+        self._stream.put_row((key.name, key.iteration, exception))
 
     def flush(self) -> int:
-        """Wait until all records so far are with the operating system; returns how many are."""
+        """Wait until all records so far are written to the operating system; return their number."""
         records = self._stream.flush()
         self._check()
         return records
 
     def close(self) -> None:
-        """Write the model around the tensors and put the dump in its place; `get` reads on, whatever becomes of that.
+        """Write the model and publish the dump; `get` still works afterwards.
 
         Raises:
-            DumpError: the disk refuses. What it refused while the model ran is in `error` only, if the rest of the dump
-                could be put in its place.
+            DumpError: the dump can't be written. An error while the model ran is only in `error` if the dump of the
+                records before it was written.
         """
         if os.getpid() != self._process:
             return
         self._stream.close()
-        refused: Exception | None = self._stream.error
-        if refused is not None:
+        error: Exception | None = self._stream.error
+        if error is not None:
             self.index.cut_to(self._stream.durable)
         try:
-            refused = self._publish() or refused
-        except (OSError, EncodeError, UnicodeError) as error:  # over 2 GiB of index; a name that ONNX can't have
+            error = self._publish() or error
+        except (
+            OSError,
+            EncodeError,
+            UnicodeError,
+        ) as failure:  # also an index over 2 GiB, or a name that isn't Unicode
             self._keep_drafts = True
-            if not self._draft.data.exists():  # the folder is gone
-                raise self._refused(error) from error
-            left = self._refused(error, len(self.index.tops), self.index.end)
-            raise DumpError(f"{left}; `filch recover` makes a dump of them when it can be written") from error
-        if refused is not None:
-            self.error = self._refused(refused, len(self.index.tops), self.index.end)
+            if not self._draft.data.exists():  # the folder was removed
+                raise self._dump_error(failure) from failure
+            reason = self._dump_error(failure, len(self.index.tensor_counts), self.index.end)
+            raise DumpError(f"{reason}; `filch recover` makes a dump of them once it can be written") from failure
+        if error is not None:
+            self.error = self._dump_error(error, len(self.index.tensor_counts), self.index.end)
 
     def _publish(self) -> OSError | None:
-        """Put the dump in its place, with less in it if the disk has no room for the model: then, what it said."""
-        refused = None
+        """Publish the dump, with fewer records if the disk has no room for the model; then return the disk's error."""
+        disk_error = None
         inline = sum(entry.length for entry in self.index.tensors) <= form.INLINE_LIMIT
         while True:
             try:
                 publish(self._draft, self.index, self._data, inline=inline)
             except OSError as error:
-                if error.errno not in _FULL or not self.index.tops:
+                if error.errno not in _DISK_FULL or not self.index.tensor_counts:
                     raise
-                if refused is not None or not inline:  # the journal's room first: it was for a kill
+                if disk_error is not None or not inline:  # first use the journal's room, which was for a kill
                     os.ftruncate(self._journal, 0)
-                if refused is not None and not inline:
-                    self.index.cut(len(self.index.tops) * 7 // 8)
+                if disk_error is not None and not inline:
+                    self.index.cut(len(self.index.tensor_counts) * 7 // 8)
                     os.ftruncate(self._data, self.index.end)
-                refused, inline = error, False  # the bytes are on the disk already
+                disk_error, inline = error, False  # external data is on the disk already
             else:
-                return refused
+                return disk_error
 
     def _check(self) -> None:
         if self._stream.error is not None and self.error is None:
-            self.error = self._refused(self._stream.error)
+            self.error = self._dump_error(self._stream.error)
 
     def _put_cuda(self, tensor: torch.Tensor) -> tuple[int, int]:
         with no_modes_or_grad():
@@ -218,33 +226,28 @@ class DumpWriter:
         return self._stream.put_cuda(flat, _alignment(flat.numel()), ours=ours), flat.numel()
 
     def _bytes(self, offset: int, length: int) -> npt.NDArray[np.uint8]:
-        """What is in the data file; read, as a map of it would count as memory of the process, by some limits."""
+        """Read from the data file; not mapped, as some limits count a mapping as memory of the process."""
         raw, done = np.empty(length, np.uint8), 0
         while done < length and (size := os.preadv(self._data, [raw[done:].data], offset + done)):
-            done += size  # Linux gives 2 GiB at a time
+            done += size  # Linux reads at most 2 GiB at a time
         return raw[:done]
 
-    def _refused(self, error: Exception, records: int = 0, size: int = 0) -> DumpError:
-        what = getattr(error, "strerror", None) or error
+    def _dump_error(self, error: Exception, records: int = 0, size: int = 0) -> DumpError:
         after = f", after {size} bytes; the first {records} records are complete" if records else ""
-        return DumpError(f"can't write a dump to {str(self.path)!r}: {what}{after}")
-
-
-def _taken_down(index: Index, rows: list[tuple[Any, ...]]) -> tuple[str, int]:
-    return take_down(index, rows), len(index.tops)
+        return DumpError(f"can't write a dump to {str(self.path)!r}: {os_error_reason(error)}{after}")
 
 
 def publish(draft: Draft, index: Index, data: int, *, inline: bool) -> None:
-    """Make a dump of a draft.
+    """Publish a draft as a dump.
 
     Args:
-        draft: its files; they stay.
-        index: what is in them.
-        data: the data file, open.
-        inline: put the bytes into the model.
+        draft: the draft files; they are kept.
+        index: the index of their contents.
+        data: descriptor of the data file.
+        inline: store the data in the model.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the dump can't be written.
     """
     if inline:
         mapped = mmap.mmap(data, index.end, access=mmap.ACCESS_READ) if index.end else b""
@@ -254,7 +257,7 @@ def publish(draft: Draft, index: Index, data: int, *, inline: bool) -> None:
     try:
         draft.publish(index.model(place.name, lambda _offset, _length: b""), place)
     except BaseException:
-        draft.take_back(place)
+        draft.undo_place_data(place)
         raise
 
 

@@ -60,14 +60,14 @@ def test_a_capture_that_still_runs_is_not_recovered(tmp_path):
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
         module(torch.ones(3))
-        with pytest.raises(DumpError, match="still runs; there is nothing to recover before it ends"):
+        with pytest.raises(DumpError, match="still runs; recover it only after it has ended"):
             recover(tmp_path / "dump.onnx")
         with pytest.raises(DumpError, match=r"there is no file '.*dump.onnx': a capture to it still runs"):
             restore(tmp_path / "dump.onnx")
 
     assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [1, 1, 1]
     with pytest.raises(
-        DumpError, match=r"there is nothing to recover of '.*dump.onnx': no capture to it was cut short"
+        DumpError, match=r"there is nothing to recover of '.*dump.onnx': no capture to it was interrupted"
     ):
         recover(tmp_path / "dump.onnx")
 
@@ -89,14 +89,14 @@ def test_reading_a_dump_that_was_cut_short_says_how_to_recover_it(tmp_path):
     path = tmp_path / "dump.onnx"
     subprocess.run([sys.executable, "-c", CUT_SHORT, str(path)], check=False)
 
-    with pytest.raises(DumpError, match=r"there is no file '.*': a capture to it was cut short: `filch recover .*`"):
+    with pytest.raises(DumpError, match=r"there is no file '.*': a capture to it was interrupted: `filch recover .*`"):
         restore(path)
     assert recover(path)["m", 2, "O"].tolist() == [2] * 4
 
     subprocess.run([sys.executable, "-c", CUT_SHORT, str(path)], check=False)
-    with pytest.raises(DumpError, match="is there already; name another file"):
+    with pytest.raises(DumpError, match="exists already; name another file"):
         recover(path)
-    with pytest.raises(DumpError, match="is in another folder"):
+    with pytest.raises(DumpError, match=r"can't recover '.*dump.onnx' to another folder: '.*other.onnx'"):
         recover(path, tmp_path.parent / "other.onnx")
     assert len(recover(path, tmp_path / "other.onnx")) == 6
     assert len(restore(path)) == 6

@@ -170,7 +170,7 @@ def test_options_that_make_no_sense_are_refused_before_anything_runs(options, me
 def test_a_buffer_is_a_number_of_bytes(buffer, tmp_path):
     """Nothing is left of what did not begin."""
     with (
-        pytest.raises(DumpError, match=r"buffer is a number of bytes like 2\*\*28, not "),
+        pytest.raises(DumpError, match=r"buffer must be a positive number of bytes like 2\*\*28, not "),
         steal_forward(nn.Identity(), dump_file=tmp_path / "dump.onnx", buffer=buffer),
     ):
         pass
@@ -190,7 +190,7 @@ def test_what_is_no_regular_file_is_not_written_to(tmp_path):
     os.mkfifo(tmp_path / "pipe")
 
     for path in (tmp_path / "pipe", "/dev/null", "/dev/full"):
-        with pytest.raises(DumpError, match="it is no regular file"), steal_forward(nn.Identity(), dump_file=path):
+        with pytest.raises(DumpError, match="it is not a regular file"), steal_forward(nn.Identity(), dump_file=path):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 

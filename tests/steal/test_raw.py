@@ -168,12 +168,12 @@ def test_a_model_that_protobuf_can_not_hold_is_left_to_be_recovered(tmp_path, mo
     """A million names of a thousand letters, say: the tensors are on the disk, and nothing is lost."""
     path, module = tmp_path / "dump.onnx", nn.ReLU()
     with monkeypatch.context() as patch:
-        patch.setattr(_format, "LARGEST", 500)
+        patch.setattr(_format, "MAX_MODEL_SIZE", 500)
         with steal_forward(("m", module), dump_file=path) as capture:
             module(torch.ones(3))
 
     assert not path.exists()
-    assert "protobuf can hold 2 GiB" in str(capture.error)
+    assert "protobuf is limited to 2 GiB" in str(capture.error)
     recovered = recover(path)
     assert recovered["m", 0, "O"].tolist() == [1, 1, 1]
 
