@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ._blame import blame
     from ._compare import compare
     from ._compiled_graph import compiled_graph
-    from ._diff import DiffRow, DumpDiff, diff
+    from ._diff import diff
     from ._pass_errors import CompareInstrument
     from .bisection import BisectReport, bisect
     from .common._errors import CompareError
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from .metrics._metrics import Difference, compare_tensors
     from .metrics._tolerance import Tolerance, default_tolerance
     from .models._demo import tiny_llm
-    from .precision._precision import PrecisionReport, keep_precise
-    from .precision._sensitivity import Sensitivity
-    from .precision._trial import Goal, Outcome
+    from .precision._precision import keep_precise
     from .repro import Repro, write_repro
+    from .results._dump_diff import DiffRow, DumpDiff
     from .results._explanation import Explanation
     from .results._load_report import load_report
-    from .results._pass_row import PassRow
-    from .results._report import ModuleRow, Operator, Report, Row
+    from .results._passes import PassRow
+    from .results._precision import Goal, Outcome, PrecisionReport, Sensitivity
+    from .results._report import Report
+    from .results._rows import ModuleRow, Operator, Row
     from .testing._checks import Checks
     from .testing._golden import Golden
 
@@ -67,28 +68,28 @@ __all__ = [
 ]
 
 _PLACES = {
-    "BisectReport": "bisection",
+    "BisectReport": "results._bisection",
     "Checks": "testing._checks",
     "CompareError": "common._errors",
     "CompareInstrument": "_pass_errors",
-    "DiffRow": "_diff",
+    "DiffRow": "results._dump_diff",
     "Difference": "metrics._metrics",
-    "DumpDiff": "_diff",
+    "DumpDiff": "results._dump_diff",
     "Explanation": "results._explanation",
     "Golden": "testing._golden",
-    "Goal": "precision._trial",
+    "Goal": "results._precision",
     "Judgement": "float64",
-    "ModuleRow": "results._report",
-    "Operator": "results._report",
-    "Outcome": "precision._trial",
-    "PassRow": "results._pass_row",
-    "PrecisionReport": "precision._precision",
+    "ModuleRow": "results._rows",
+    "Operator": "results._rows",
+    "Outcome": "results._precision",
+    "PassRow": "results._passes",
+    "PrecisionReport": "results._precision",
     "Report": "results._report",
     "Repro": "repro",
-    "Row": "results._report",
-    "Sensitivity": "precision._sensitivity",
+    "Row": "results._rows",
+    "Sensitivity": "results._precision",
     "Tolerance": "metrics._tolerance",
-    "bisect": "bisection",
+    "bisect": "bisection._bisect",
     "blame": "_blame",
     "compare": "_compare",
     "compare_gradients": "dynamo._gradients",

@@ -13,7 +13,8 @@ from filch.steal import FilchError, Records
 from .bisection import bisect
 from .metrics._tolerance import Tolerance
 from .repro import write_repro
-from .results._report import Report, Row
+from .results._report import Report
+from .results._rows import Row
 
 _SHARE = 4.0  # of an error is what is still called one: a part of it may be inherited
 

@@ -7,9 +7,8 @@ from filch.export import BackendError, Program, optimize
 from filch.steal import FilchError, Records
 
 from ._compare import Path, compare
+from .results._cells import OPTIMIZED
 from .results._report import Report
-
-OPTIMIZED = "the program was compared with the exporter's optimisations, as it can't be run without them: "
 
 
 def compare_runnable(reference: Path | Records, program: Program, **how: Any) -> tuple[Report, Program]:

@@ -2,104 +2,15 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from filch.steal import Key, Records, Skipped, Statistics, describe, left_out, restore, structure, tensors
-from filch.steal.text import named
 
-from .metrics._metrics import Difference, compare_tensors
+from .metrics._metrics import compare_tensors
 from .metrics._tolerance import Tolerance
+from .results._dump_diff import DiffRow, DumpDiff
 
 _FIRST, _SECOND = "the first dump", "the second dump"
-
-
-@dataclass(frozen=True)
-class DiffRow:
-    """One tensor of two dumps, or one record in which they are not built alike.
-
-    Attributes:
-        key: the record's key.
-        path: where the tensor stands in the record; `""` for the record itself.
-        what: what the first dump has, as `describe` writes it.
-        reason: why there is nothing to compare, or `""`.
-        difference: how far the second dump's tensor is from the first one's.
-        same: without a difference: whether they are the same all the same (as their statistics tell); None if nothing
-            tells, as a tensor was not stored.
-    """
-
-    key: Key
-    path: str
-    what: str
-    reason: str = ""
-    difference: Difference | None = None
-    same: bool | None = False
-
-    @property
-    def diverged(self) -> bool:
-        """Whether the dumps differ here."""
-        return self.same is False if self.difference is None else not self.difference.close
-
-    @property
-    def judged(self) -> bool:
-        """Whether their numbers were held against each other."""
-        return self.difference is not None or self.same is True
-
-    def __str__(self) -> str:
-        return named(f"{self.key.label}{self.path}: {self.difference or self.reason}")
-
-
-@dataclass(frozen=True)
-class DumpDiff:
-    """Two dumps, tensor by tensor.
-
-    Attributes:
-        expected: where the first one is.
-        actual: where the second one is.
-        rows: in the order of the first one's run; what only the second one has comes last.
-    """
-
-    expected: str
-    actual: str
-    rows: tuple[DiffRow, ...]
-
-    @cached_property
-    def diverged(self) -> tuple[DiffRow, ...]:
-        """The rows in which they differ."""
-        return tuple(row for row in self.rows if row.diverged)
-
-    @property
-    def first_divergence(self) -> DiffRow | None:
-        """The first of them."""
-        return next(iter(self.diverged), None)
-
-    @property
-    def close(self) -> bool:
-        """Whether they hold the same values, at least one that could be judged."""
-        return any(row.judged for row in self.rows) and not self.diverged
-
-    def headline(self) -> str:
-        """How many tensors were held against each other, in one line."""
-        judged = sum(row.judged for row in self.rows)
-        return f"judged {judged} of {len(self.rows)} values; {len(self.diverged)} differ"
-
-    def __str__(self) -> str:
-        from .results._tables import render_diff  # noqa: PLC0415  data does not need what prints it
-
-        return render_diff(self, width=80)
-
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The rows as JSON, also written to `path` if one is given."""
-        from .results._formats import diff_to_json  # noqa: PLC0415  as above
-
-        return diff_to_json(self, path)
-
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The rows as a page of its own, also written to `path` if one is given."""
-        from .results._html import diff_to_html  # noqa: PLC0415  as above
-
-        return diff_to_html(self, path)
 
 
 def diff(

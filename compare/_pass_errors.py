@@ -14,8 +14,7 @@ from filch.steal import FilchError, Records, restore
 from ._compare import compare, make_engine
 from .common._errors import CompareError
 from .metrics._tolerance import Tolerance
-from .results._pass_row import PassErrors, PassRow, row_after
-from .results._pass_table import render_passes, to_json
+from .results._passes import PassErrors, PassRow, row_after
 from .results._report import Report
 
 _AS_IT_STANDS: tuple[Stage, ...] = ("exported",)
@@ -111,10 +110,10 @@ class CompareInstrument:
 
     def to_json(self) -> str:
         """The rows as JSON."""
-        return to_json(self._found)
+        return self._found.to_json()
 
     def __str__(self) -> str:
-        return render_passes(self._found, width=80)
+        return str(self._found)
 
     @property
     def _found(self) -> PassErrors:

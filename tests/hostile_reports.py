@@ -43,20 +43,23 @@ REPORTS: dict[str, tuple[Write, str]] = {
     "many lists": (_text("[" + "[]," * 2_500_000 + "[]]"), "it would take about"),
     "many objects": (_text("[" + "{}," * 2_000_000 + "{}]"), "it would take about"),
     "not UTF-8": (_text(b"\xff\xfe{}"), "is no JSON"),
-    "cut": (_text('{"filch_report": 3, "rows": ['), "is no JSON"),
+    "cut": (_text('{"filch_report": 4, "rows": ['), "is no JSON"),
     "empty": (_text(""), "is no JSON"),
     "a list": (_text("[]"), "is JSON, but no report"),
     "another version": (_text('{"filch_report": [[[[[1]]]]]}'), "is a report of version"),
     "a version of many characters": (_text(json.dumps({"filch_report": "x" * 10**6})), "is a report of version"),
-    "nothing else": (_text('{"filch_report": 3}'), "is damaged: KeyError"),
+    "nothing else": (_text('{"filch_report": 4}'), "is damaged: KeyError"),
 }
 
 # What a report holds, in place of what belongs there.
 PLACES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "rows that are none": (lambda found: found.update(rows={"a": 1}), "is damaged: TypeError"),
-    "a row of another report": (lambda found: found["operators"].append([["x", "y", 10**9, "z"]]), "IndexError"),
+    "a row of another report": (
+        lambda found: found["operators"].append([{"kind": "x", "text": "y", "row": 10**9, "dtype": "z"}]),
+        "IndexError",
+    ),
     "operators that are a number": (lambda found: found.update(operators=5), "is damaged: TypeError"),
-    "graphs that are text": (lambda found: found.update(graphs="x" * 10**6), "is damaged: AttributeError"),
+    "graphs that are text": (lambda found: found.update(graphs="x" * 10**6), "is damaged: TypeError: graphs is"),
     "a graph without nodes": (lambda found: found.update(graphs={"exported": {}}), "is damaged: KeyError"),
     "a huge number": (lambda found: found.update(calls=[1, 10**400]), None),
     "a large text": (lambda found: found.update(backend=["x" * 10**6]), "is damaged: TypeError: backend is"),

@@ -18,7 +18,7 @@ from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
 from ..models._factory import Factory, find_factory
 from ..models._subject import Subject
-from ..results._cell import Cell, cell_of
+from ..results._cells import Cell, cell_of
 from ..results._report import Report
 
 

@@ -18,7 +18,7 @@ from ..metrics._tolerance import Tolerance
 from ..models._factory import Factory, find_factory
 from ..models._resize import dimension_names, resized
 from ..models._subject import Subject
-from ..results._cell import Cell, cell_of
+from ..results._cells import Cell, cell_of
 from ..results._report import Report
 
 

@@ -21,9 +21,9 @@ from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance
 from ..precision._precision import is_simulated
 from ..references._inputs import stolen_calls
+from ..results._bisection import BisectReport, Culprit, Step
 from ._criterion import Criterion, against_model
 from ._journal import Journal
-from ._report import BisectReport, Culprit, Step
 from ._variant_runner import Rig
 from ._variants import AnyPass, Making, named
 from ._versions import versions

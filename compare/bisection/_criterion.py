@@ -14,9 +14,10 @@ from .._compare import BUFFER
 from ..common._errors import CompareError
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, bytes_of, compare_tensors
-from ..precision._trial import Goal, Outcome, results_of
+from ..precision._trial import results_of
 from ..references._inputs import StolenCall, cast_inputs
 from ..references._references import References
+from ..results._precision import Goal, Outcome
 
 Values = Mapping[str, torch.Tensor]
 

@@ -10,9 +10,8 @@ from typing import Any
 from filch.steal import parse_json, read_untrusted
 
 from ..common._errors import CompareError
-from ..common._json import typed
-from ..results._formats import plain
-from ._report import Step
+from ..rendering._json import plain, typed
+from ..results._bisection import Step
 
 _VERSION = 1
 _LARGEST = 2**26  # bytes; a run takes some hundreds

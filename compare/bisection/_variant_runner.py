@@ -10,10 +10,10 @@ from filch.export.backends import Backend, Compiled, Switch, Switched, Switches
 from filch.steal import FilchError
 
 from ..common._progress import step as say
-from ..precision._trial import Outcome
+from ..results._bisection import Step
+from ..results._precision import Outcome
 from ._criterion import Criterion
 from ._journal import Journal
-from ._report import Step
 from ._variants import PASS, PRECISION, Making
 
 _OWN = (PASS, PRECISION)

@@ -8,9 +8,9 @@ from filch.steal import FilchError
 
 from ..common._errors import CompareError
 from ..common._progress import step
-from ..precision._trial import Outcome
+from ..results._bisection import Version
+from ..results._precision import Outcome
 from ._criterion import Criterion
-from ._report import Version
 
 
 def versions(interpreters: Sequence[str], program: Program, engine: Backend, criterion: Criterion) -> Iterator[Version]:

@@ -29,8 +29,6 @@ from ..models._demo import tiny_llm
 from ..models._factory import make_subject
 from ..rendering._console import echo
 from ..results._report import Report
-from ..results._tables import render, render_diff
-from ..results._verdict import verdict
 from ._batch import matrix_command, precision_command, sweep_command
 from ._bisect import bisect_command
 from ._options import (
@@ -96,7 +94,7 @@ def demo(folder: Annotated[Path, typer.Option(help="Where the files go.")] = Pat
         report = compare(dump, onnx_file, statistics=True)
         report.to_json(folder / "report.json")
         report.to_html(folder / "report.html")
-    typer.echo(render(report))
+    typer.echo(report.table())
     typer.echo("\nwritten:")
     for path in sorted(folder.iterdir()):
         echo(f"  {path}")
@@ -248,7 +246,7 @@ def compare_command(
         )
         report = report if blamed is None else blame(report, reference, program, blamed, limit=limit)
     if not quiet:
-        typer.echo(report.to_json() if as_json else render(report, view, wide=wide))
+        typer.echo(report.to_json() if as_json else report.table(view, wide=wide))
     _write([report], output, quiet=quiet or as_json)
     raise typer.Exit(not report.close)
 
@@ -267,7 +265,7 @@ def diff_command(
     if as_json and not quiet:
         typer.echo(found.to_json())
     elif not quiet:
-        typer.echo(render_diff(found, wide=wide))
+        typer.echo(found.table(wide=wide))
     raise typer.Exit(not found.close)
 
 
@@ -331,9 +329,11 @@ def check(
     if as_json and not quiet:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
     elif not quiet:
-        typer.echo("\n\n".join(render(report, view, wide=wide) for report in reports))
+        typer.echo("\n\n".join(report.table(view, wide=wide) for report in reports))
         for report in reports if len(reports) > 1 else ():
-            _say(quiet, "\n" + textwrap.fill(f"{report.backend}: {report.headline()}; {' '.join(verdict(report))}", 80))
+            _say(
+                quiet, "\n" + textwrap.fill(f"{report.backend}: {report.headline()}; {' '.join(report.verdict())}", 80)
+            )
     _write(reports, output, quiet=quiet or as_json)
     raise typer.Exit(not all(report.close for report in reports))
 

@@ -16,10 +16,8 @@ from ..common._errors import CompareError
 from ..common._progress import progress
 from ..models._factory import make_subject
 from ..precision._precision import keep_precise
-from ..precision._precision_table import render_precision
 from ..rendering._console import echo
-from ..results._cell import Cell, exit_code
-from ..results._cell_tables import to_json, to_markdown, to_text
+from ..results._cells import Cell, CellTable, exit_code
 from ._options import (
     FACTORY,
     Json,
@@ -130,7 +128,7 @@ def precision_command(
             limit=limit,
         )
     if not quiet:
-        typer.echo(found.to_json() if as_json else render_precision(found, wide=wide))
+        typer.echo(found.to_json() if as_json else found.table(wide=wide))
     raise typer.Exit(not found.close)
 
 
@@ -144,7 +142,8 @@ def _print(cells: list[Cell], *, as_json: bool, as_markdown: bool, quiet: bool) 
     if as_json and as_markdown:
         raise FilchError("--json and --markdown are two ways to print one table: give one")
     if not quiet:
-        typer.echo(to_json(cells) if as_json else to_markdown(cells) if as_markdown else to_text(cells))
+        table = CellTable(tuple(cells))
+        typer.echo(table.to_json() if as_json else table.to_markdown().rstrip("\n") if as_markdown else str(table))
 
 
 def _sizes(given: list[str]) -> dict[str, list[int]]:

@@ -9,7 +9,6 @@ from filch.export import Precision
 from filch.export.passes import default_passes
 
 from ..bisection import bisect
-from ..bisection._table import render_bisect
 from ..common._errors import CompareError
 from ..common._progress import progress
 from ._options import Json, LimitOption, LowerPrecision, OptionList, Quiet, ToleranceOption, Wide, told_options
@@ -62,5 +61,5 @@ def bisect_command(
         except OSError as error:
             raise CompareError(f"can't write {str(output)!r}: {error.strerror or error}") from error
     if not quiet:
-        typer.echo(found.to_json() if as_json else render_bisect(found, wide=wide))
+        typer.echo(found.to_json() if as_json else found.table(wide=wide))
     raise typer.Exit(not found.close)

@@ -14,7 +14,8 @@ from ..common._progress import progress
 from ..rendering._console import echo
 from ..repro import write_repro
 from ..results._load_report import load_report
-from ..results._report import Report, Row
+from ..results._report import Report
+from ..results._rows import Row
 from ._options import LimitOption, OptionList, Quiet, told_options
 
 

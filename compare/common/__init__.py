@@ -1,1 +1,1 @@
-"""Helpers without knowledge of comparisons: errors, progress, delta debugging, typed JSON."""
+"""Helpers that know nothing of comparisons: errors, progress, delta debugging, complex numbers."""

@@ -12,8 +12,9 @@ from filch.export.backends import BackwardRun, Compiled, CompilesTorch, backend_
 
 from ..common._errors import CompareError
 from ..metrics._tolerance import default_tolerance
+from ..rendering._console import WIDE, as_text, print_text
+from ..rendering._table import Column, Table
 from ..results._report import Report
-from ..results._tables import render_operations, tell
 from ._graph_check import GraphCheck, backward_report
 from ._graph_ir import GraphIr
 from ._options import DynamoOptions
@@ -45,7 +46,9 @@ def filch(
     """
     chosen = DynamoOptions.of(options or {}, mode)
     if chosen.print_input_graph:
-        tell(render_operations(map(_told, module.graph.nodes)))
+        titles = ("opcode", "name", "target", "args", "kwargs")
+        columns = tuple(Column(title, "never") for title in titles)
+        print_text(as_text([Table(columns, tuple(map(_told, module.graph.nodes)))], width=WIDE))
     name = f"graph {next(_numbers)}"
     drawn = None if chosen.dump_graph_ir is None else GraphIr(chosen.dump_graph_ir)
     own = _own_backend(chosen.inner, inputs)
@@ -121,7 +124,7 @@ def _collect(report: Report, options: DynamoOptions) -> None:
     elif callable(into):
         into(report)
     else:
-        tell(report.table("dynamo", wide=True))
+        print_text(report.table("dynamo", wide=True))
 
 
 def _own_backend(inner: str | Callable[..., Any], inputs: Sequence[Any]) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from ..results._report import Operator, Row
+from ..results._rows import Operator, Row
 
 _PLACES = {"torch": torch, "torch.nn.functional": nn.functional}
 

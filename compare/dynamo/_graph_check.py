@@ -19,7 +19,8 @@ from ..metrics._metrics import Difference
 from ..metrics._tolerance import Tolerance
 from ..provenance._origins import Origins
 from ..references._references import Reference
-from ..results._report import Report, Row
+from ..results._report import Report
+from ..results._rows import Row
 from ._fx_operators import fx_operators
 
 BACKWARD = ", backward"  # behind the name of a graph

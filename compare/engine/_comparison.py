@@ -21,7 +21,7 @@ from ..metrics._tolerance import Tolerance
 from ..provenance._origins import Origins
 from ..references._inputs import StolenCall, cast_inputs, cast_notes
 from ..references._references import Reference, References, Sources, stolen_tensors, without_random
-from ..results._report import Fate, ModuleRow, Operator, Row
+from ..results._rows import Fate, ModuleRow, Operator, Row
 from ._allowances import Allowances
 from ._interface import exchanged_output
 from ._judge import Judge, allowances_of, in_order, with_covered

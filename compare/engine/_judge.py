@@ -18,7 +18,7 @@ from ..metrics._spread import spread_of
 from ..metrics._tolerance import ANY_ERROR, Tolerance
 from ..provenance._origins import Origins
 from ..references._references import Known, Reference
-from ..results._report import Row, Status
+from ..results._rows import Row, Status
 from ._allowances import Allowances
 from ._random import Draws, judged
 from ._rounding import Rounding, with_truth

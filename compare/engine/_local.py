@@ -14,7 +14,7 @@ from ..float64 import Judgement, Verdict, largest_distance, same
 from ..float64._ties import with_ties
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import ANY_ERROR, is_coarser, largest_of
-from ..results._report import Row
+from ..results._rows import Row
 from ._allowances import Allowances
 from ._judge import Source
 from ._rounding import Rounding

@@ -12,7 +12,7 @@ from filch.export import ExportError, Graph, Node, Program
 
 from ..metrics._tolerance import is_coarser
 from ..references._references import Reference
-from ..results._report import Row
+from ..results._rows import Row
 
 _CASTS = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear"})
 _WEIGHT = "_DequantizeLinear_Output"  # what ONNX Runtime's tool calls the weight that it has quantised

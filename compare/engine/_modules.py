@@ -14,7 +14,7 @@ from ..metrics._metrics import compare_tensors
 from ..references._inferred import Inference
 from ..references._inputs import StolenCall
 from ..references._references import Reference, stolen_tensors
-from ..results._report import ModuleRow, Row
+from ..results._rows import ModuleRow, Row
 
 
 class Modules:

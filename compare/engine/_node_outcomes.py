@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from filch.export import Node
 
 from ..provenance._origins import Origins
-from ..results._report import Fate, Fated
+from ..results._rows import Fate, Fated
 
 
 def fates_of(origins: Origins) -> tuple[Fate, ...]:

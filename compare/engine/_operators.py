@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from filch.export import Program
 
 from ..references._inputs import StolenCall
-from ..results._report import Operator, Row
+from ..results._rows import Operator, Row
 
 
 def operators_of(program: Program, call: StolenCall, rows: Sequence[Row]) -> tuple[Operator, ...]:

@@ -13,7 +13,7 @@ import torch
 
 from filch.export import Node, Unpredictable
 
-from ..results._report import Row
+from ..results._rows import Row
 from ._run import Run
 
 _FEW = 100  # numbers say nothing of a distribution

@@ -19,7 +19,7 @@ from ..float64 import (
     unit_of,
 )
 from ..metrics._metrics import masked_alike
-from ..results._report import Row
+from ..results._rows import Row
 from ._run import Run
 
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import onnx_ir as ir
@@ -17,61 +16,15 @@ from ..common._delta_debugging import smallest
 from ..common._progress import step
 from ..metrics._tolerance import Tolerance
 from ..references._inputs import stolen_calls
-from ._sensitivity import Sensitivity, local_costs, measured
-from ._trial import Goal, Outcome, Trial, results_of
+from ..results._precision import Goal, PrecisionReport
+from ._sensitivity import local_costs, measured
+from ._trial import Trial, results_of
 
 _MEASURED = 32  # nodes are lowered alone; of the others, their own results tell the order
 _SIMULATED = (
     "{} was simulated: each result was rounded, as on a GPU, where this backend computes on in float32; "
     "without that, the program with the same nodes kept: {}"
 )
-
-
-@dataclass(frozen=True)
-class PrecisionReport:
-    """What it costs to lower a program's precision, and which nodes have to be kept.
-
-    Attributes:
-        to: the precision.
-        backend: what ran.
-        goal: when an output is good enough.
-        before: the outputs when every node is lowered.
-        after: the outputs when the nodes in `keep` are kept; None if even all together they do not help.
-        keep: the names of the nodes to keep in float32, in the order of the graph.
-        without: for each of them, the outputs when it is lowered, too, and all others in `keep` are kept: each fails.
-        best: the outputs when every node is kept, which is the best that can be had.
-        order: all nodes that can be lowered, the one that costs most first.
-        runs: how many programs were made and run to find that.
-        notes: what else a reader has to know.
-    """
-
-    to: Precision
-    backend: str
-    goal: Goal
-    before: Outcome
-    after: Outcome | None
-    keep: tuple[str, ...]
-    without: Mapping[str, Outcome]
-    best: Outcome
-    order: tuple[Sensitivity, ...]
-    runs: int
-    notes: tuple[str, ...] = field(default=())
-
-    @property
-    def close(self) -> bool:
-        """Whether the outputs are good enough when every node is lowered."""
-        return self.before.passes
-
-    def __str__(self) -> str:
-        from ._precision_table import render_precision  # noqa: PLC0415  data does not need what prints it
-
-        return render_precision(self, width=80)
-
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The report as JSON, also written to `path` if one is given."""
-        from ..results._formats import precision_to_json  # noqa: PLC0415  as above
-
-        return precision_to_json(self, path)
 
 
 def keep_precise(

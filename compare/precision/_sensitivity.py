@@ -1,8 +1,7 @@
 """Which nodes cost most when they are of lower precision."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 import torch
@@ -13,32 +12,8 @@ from filch.export.backends import Backend
 from ..common._progress import step
 from ..metrics._metrics import Difference, compare_tensors
 from ..references._inputs import StolenCall
-from ._trial import Outcome, Trial
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """What it costs to lower one node.
-
-    Attributes:
-        node: its name.
-        op: its operator.
-        module: the path of its module; None if not known.
-        local: how far its results are off if it is lowered and is given what it should be; the worst one's.
-        alone: how far the outputs are off if it is the only one that is lowered; None where that was not measured.
-    """
-
-    node: str
-    op: str
-    module: str | None
-    local: Difference
-    alone: Outcome | None = None
-
-    @property
-    def cost(self) -> tuple[float, ...]:
-        """The sort key, highest cost first, by overflows, then noise in the outputs, then noise in its own value."""
-        alone = (math.inf,) if self.alone is None else (float(-self.alone.overflowed), self.alone.snr)
-        return (-float(self.alone is not None), *alone, -float(self.local.overflowed), self.local.snr)
+from ..results._precision import Sensitivity
+from ._trial import Trial
 
 
 def measured(trial: Trial, nodes: Sequence[Sensitivity], most: int) -> tuple[Sensitivity, ...]:

@@ -1,1 +1,1 @@
-"""Draw neutral tables as terminal text or Markdown; knows no result type."""
+"""Write results: tables as text, Markdown and HTML, dataclasses as JSON; knows no result type."""

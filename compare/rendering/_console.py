@@ -1,31 +1,33 @@
-"""Tables and sentences as text, as wide as a terminal, or as one likes."""
+"""Write tables and sentences as text, for a terminal or at a given width."""
 
 import io
+import sys
 from collections.abc import Iterable
-from typing import Any
 
+import rich.table
 import typer
 from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from filch.steal.text import for_terminal, named
+
+from ._table import Block, Cell, Column, Table
 
 WIDE = 10_000  # no line of a table is as long
 _CELL = 1000  # characters
 
 
-def as_text(parts: Iterable[Table | Text | str], *, width: int | None = None) -> str:
-    """Tables and sentences one below the other, without blanks at the ends.
+def as_text(blocks: Iterable[Block], *, width: int | None = None) -> str:
+    """Return tables and sentences one below the other, without trailing blanks.
 
     Args:
-        parts: a sentence is one line, and no markup; `""` is an empty line.
-        width: characters in a line; None is the terminal's.
+        blocks: a sentence is one line, and no markup; `""` is an empty line.
+        width: characters in a line; None is the terminal's width.
     """
     console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
-    for part in parts:
-        console.print(Text(named(part, WIDE)) if isinstance(part, str) else part)
+    for block in blocks:
+        console.print(Text(named(block, WIDE)) if isinstance(block, str) else _rich_table(block))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in for_terminal(text.rstrip()).split("\n"))
 
@@ -35,17 +37,40 @@ def echo(text: str) -> None:
     typer.echo(for_terminal(text))
 
 
-class PlainTable(Table):
-    """A table whose cells are texts, not markup; a name in them is shown on one line and shortened."""
-
-    def add_row(self, *cells: Text | str, **options: Any) -> None:  # type: ignore[override]
-        """Add a row; a cell of several lines, or with a style, is a `Text`."""
-        shown = [Text(named(cell, _CELL)) if isinstance(cell, str) else cell for cell in cells]
-        super().add_row(*shown, **options)
+def print_text(text: str) -> None:
+    """Print from inside the library, for an option that asks for it."""
+    sys.stdout.write(f"{text}\n")
 
 
-def plain_table(*, expand: bool = False) -> PlainTable:
-    """A table with a line below its titles, and no other; `expand` makes it as wide as there is room."""
-    return PlainTable(
-        box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, padding=0, show_edge=False, expand=expand
+def _rich_table(table: Table) -> rich.table.Table:
+    made = rich.table.Table(
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+        padding=0,
+        show_edge=False,
+        expand=any(column.fill for column in table.columns),
     )
+    for column in table.columns:
+        _add_column(made, column)
+    for row in table.rows:
+        made.add_row(*map(_rich_cell, row, table.columns))
+    return made
+
+
+def _add_column(table: rich.table.Table, column: Column) -> None:
+    table.add_column(
+        column.title,
+        justify="right" if column.right else "left",
+        no_wrap=column.overflow == "never",  # the others give way where a line is too long
+        overflow="fold" if column.overflow == "never" else column.overflow,
+        min_width=column.least if column.width is None else column.width,
+        max_width=column.width,
+        ratio=1 if column.fill else None,
+    )
+
+
+def _rich_cell(cell: Cell, column: Column) -> Text:
+    lines = (cell,) if isinstance(cell, str) else cell
+    text = "\n".join(named(line, _CELL) for line in lines)
+    return Text(text, no_wrap=True, overflow="ellipsis") if column.overflow == "ellipsis" else Text(text)

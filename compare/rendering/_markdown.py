@@ -1,8 +1,10 @@
-"""Tables in Markdown."""
+"""Write tables and sentences as Markdown."""
 
 from collections.abc import Iterable, Sequence
 
 from filch.steal.text import for_markdown
+
+from ._table import Block
 
 
 class Markup(str):
@@ -12,11 +14,23 @@ class Markup(str):
 
 
 def escaped(value: object) -> str:
-    """`value` as it reads in Markdown, on one line, unless it is `Markup`."""
+    """Return `value` as it reads in Markdown, on one line, unless it is `Markup`."""
     return value if isinstance(value, Markup) else for_markdown(value)
 
 
 def table(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    """The lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     lines = [columns, [Markup("---")] * len(columns), *rows]
     return [f"| {' | '.join(map(escaped, line))} |" for line in lines]
+
+
+def as_markdown(blocks: Iterable[Block]) -> str:
+    """Return tables and sentences one below the other; a sentence is a paragraph."""
+    lines: list[str] = []
+    for block in blocks:
+        if isinstance(block, str):
+            lines += [escaped(block), ""]
+        else:
+            cells = ([part if isinstance(part, str) else " ".join(part) for part in row] for row in block.rows)
+            lines += [*table(block.titles, cells), ""]
+    return "\n".join(lines[:-1]) + "\n"

@@ -2,14 +2,16 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from filch.export import Graph
+from filch.export.backends import Stage
 from filch.steal.text import named, visible
 
 from ..float64 import Judgement, times
-from ._report import Report, Row, short_source
+from ._rows import Row, short_source
 
 _GROWTH = 10.0  # times as large as what a node is given is worth a word
 _MOST = 5
@@ -150,18 +152,24 @@ class Explanation:
         return f"Near-ties: {_listed(told)}." if told else ""
 
 
-def explain(report: Report) -> Explanation | None:
-    """What a comparison by float64 comes to; None if it was made without."""
-    rows = [row for row in report.rows if row.kind != "output"]
+def explain(every: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Explanation | None:
+    """Return what a comparison by float64 found; None if it was made without.
+
+    Args:
+        every: the rows of a report.
+        wrong_nodes: those of them whose own node makes them wrong.
+        graphs: by stage, what was compared.
+    """
+    rows = [row for row in every if row.kind != "output"]
     if not any(row.local is not None or row.truth is not None for row in rows):
         return None
-    introduced = _one_each(report.introduced)
-    off = [row for row in report.rows if row.kind == "output" and row.diverged]
+    introduced = _one_each(wrong_nodes)
+    off = [row for row in every if row.kind == "output" and row.diverged]
     results = tuple({(row.stage, row.value): row for row in reversed(off)}.values())[::-1]  # one for all calls
     stages = list(dict.fromkeys(row.stage for row in rows))
-    wrong = {row.stage for row in (*report.introduced, *results)}
+    wrong = {row.stage for row in (*wrong_nodes, *results)}
     last = stages[-1]
-    grows, growth = _growing(report) if introduced or results else (None, 0.0)
+    grows, growth = _growing(every, graphs) if introduced or results else (None, 0.0)
     return Explanation(
         starts=introduced[0] if introduced else None,
         others=tuple(introduced[1:]),
@@ -174,10 +182,6 @@ def explain(report: Report) -> Explanation | None:
         suspicious=_one_each(row for row in rows if row.local is not None and row.local.verdict == "suspicious"),
         unknown=sum(bool(row.error) and row.truth is None for row in rows),
         worst=max((row for row in rows if row.local is not None), key=_ratio, default=None),
-        culprits=report.culprits,
-        switches=report.switches,
-        repro=report.repro,
-        interface=report.interface,
     )
 
 
@@ -195,14 +199,12 @@ def _one_each(rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(found.values())
 
 
-def _growing(report: Report) -> tuple[Row | None, float]:
+def _growing(every: Sequence[Row], graphs: Mapping[Stage, Graph]) -> tuple[Row | None, float]:
     """Where the error grows most, relative to the tensors' typical numbers, by a node that is not wrong by itself."""
     best, most = None, _GROWTH
-    for call, stage in dict.fromkeys((row.call, row.stage) for row in report.rows):
-        graph = report.graphs.get(stage)  # pyright: ignore[reportArgumentType]  a row's is a Stage
-        rows = {
-            row.value: row for row in report.rows if (row.call, row.stage) == (call, stage) and row.kind != "output"
-        }
+    for call, stage in dict.fromkeys((row.call, row.stage) for row in every):
+        graph = graphs.get(stage)  # pyright: ignore[reportArgumentType]  a row's is a Stage
+        rows = {row.value: row for row in every if (row.call, row.stage) == (call, stage) and row.kind != "output"}
         for name, row in rows.items() if graph is not None else ():
             if row.introduced or row.truth is None or row.truth.sound or not _is_number(row.truth) or graph is None:
                 continue

@@ -6,9 +6,8 @@ from dataclasses import replace
 from filch.export import Graph, Node
 from filch.export.backends import Stage
 
-from ._report import Report, Row
-
-_ORDER: tuple[Stage, ...] = ("exported", "compiled")
+from ._report import Report
+from ._rows import STAGES, Row
 
 
 def joined(reports: Sequence[Report]) -> tuple[list[Row], dict[Stage, Graph]]:
@@ -24,7 +23,7 @@ def joined(reports: Sequence[Report]) -> tuple[list[Row], dict[Stage, Graph]]:
         rows += [_renamed_row(row, new) for row in report.rows]
         for stage, graph in report.graphs.items():
             parts.setdefault(stage, []).append(_renamed(graph, new))
-    return rows, {stage: _one(parts[stage]) for stage in _ORDER if stage in parts}
+    return rows, {stage: _one(parts[stage]) for stage in STAGES if stage in parts}
 
 
 def _names(graph: Graph) -> Iterable[str]:

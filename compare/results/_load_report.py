@@ -3,19 +3,16 @@
 import os
 import reprlib
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from filch.export import graph_from_json
-from filch.export.backends import Stage
 from filch.steal import parse_json, read_untrusted
 
 from ..common._errors import CompareError
-from ..common._json import typed
-from ..metrics._metrics import Difference
-from ..metrics._tolerance import Tolerance
-from ._formats import VERSION
-from ._report import Fate, ModuleRow, Operator, Report, Row
+from ..rendering._json import typed
+from ._report import VERSION, Report
+from ._rows import Operator, Row
 
 
 def load_report(path: str | os.PathLike[str]) -> Report:
@@ -40,59 +37,35 @@ def load_report(path: str | os.PathLike[str]) -> Report:
     if not isinstance(found, dict) or "filch_report" not in found:
         raise CompareError(f"{str(where)!r} is JSON, but no report: `filch check --output report.json` writes one")
     version = found["filch_report"]
-    if type(version) is not int or not _OLDEST <= version <= VERSION:
+    if type(version) is not int or version != VERSION:
         raise CompareError(
-            f"{str(where)!r} is a report of version {reprlib.repr(version)}; this reads {_OLDEST} to {VERSION}"
+            f"{str(where)!r} is a report of version {reprlib.repr(version)}; this reads version {VERSION}"
         )
     try:
-        return _report(_ADDED | found)
+        return _report(found)
     except _DAMAGE as error:
         said = " ".join(str(error)[:_LONGEST].split())
         raise CompareError(f"the report {str(where)!r} is damaged: {type(error).__name__}: {said}") from error
 
 
 def _report(found: Mapping[str, Any]) -> Report:
-    rows = typed(tuple[Row, ...], [_ADDED_TO_ROWS | row for row in found["rows"]], "rows")
-    return Report(
-        **{name: typed(kind, found[name], name) for name, kind in _PLAIN.items()},
-        rows=rows,
-        operators=tuple(tuple(_operator(item, rows) for item in call) for call in found["operators"]),
-        graphs={_stage(stage): graph_from_json(graph) for stage, graph in found["graphs"].items()},
-    )
+    rows = typed(tuple[Row, ...], found["rows"], "rows")
+    operators = [[_operator(item, rows) for item in call] for call in found["operators"]]
+    hints = get_type_hints(Report)
+    others = {
+        item.name: typed(hints[item.name], found[item.name], item.name)
+        for item in fields(Report)
+        if item.name not in ("rows", "operators")
+    }
+    return Report(rows=rows, operators=tuple(map(tuple, operators)), **others)
 
 
 # What taking wrong JSON for a report can raise; RecursionError is a RuntimeError.
 _DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, CompareError)
 _LONGEST = 300  # characters of what is said of it
-_OLDEST = 2
-_ADDED: dict[str, Any] = {"interface": []}  # since then
-_ADDED_TO_ROWS: dict[str, Any] = {"random": False}
-
-_PLAIN: Mapping[str, Any] = {
-    "backend": str,
-    "reference": str,
-    "program": str,
-    "options": dict,
-    "tolerance": Tolerance | None,
-    "lower_precision": bool,
-    "modules": tuple[ModuleRow, ...],
-    "effect": Difference | None,
-    "notes": tuple[str, ...],
-    "calls": tuple[int, int],
-    "failed": tuple[str, ...],
-    "interface": tuple[str, ...],
-    "fates": tuple[Fate, ...],
-    "culprits": tuple[str, ...],
-    "switches": int | None,
-    "repro": str,
-}
 
 
-def _stage(name: str) -> Stage:
-    stage: Stage = typed(Stage, name, "graphs")
-    return stage
-
-
-def _operator(found: Any, rows: tuple[Row, ...]) -> Operator:
-    kind, text, place, dtype = typed(tuple[str, str, int | None, str], found, "operators")
-    return Operator(kind, text, None if place is None else rows[place], dtype)
+def _operator(found: Mapping[str, Any], rows: tuple[Row, ...]) -> Operator:
+    place = typed(int | None, found["row"], "operators.row")
+    operator: Operator = typed(Operator, {**found, "row": None}, "operators")
+    return operator if place is None else replace(operator, row=rows[place])

@@ -1,35 +1,36 @@
 """The graphs of a report, with what was found drawn onto them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from filch.export import Finding, Graph, Node, Value
 from filch.export.backends import Stage
 
-from ._report import Report, Row
-from ._verdict import in_short, random_numbers
+from ._rows import STAGES, Row
 
 
-def picture(report: Report) -> Graph:
-    """The graph that a report is about (see `Report.graph`)."""
+def picture(rows: Sequence[Row], graphs: Mapping[Stage, Graph], first: Row | None) -> Graph:
+    """Return the last graph that rows are about, with what was found and with the graph that it was made from.
+
+    Args:
+        rows: of a report.
+        graphs: by stage; of a stage without one, the rows alone tell the nodes.
+        first: the first divergence, which is marked.
+    """
     drawn = [
-        replace(_graph(report, stage), findings=_findings(report, stage))
-        for stage in ("exported", "compiled")
-        if stage in report.graphs or any(row.stage == stage for row in report.rows)
+        replace(_graph(rows, graphs, stage), findings=_findings(rows, stage, first))
+        for stage in STAGES
+        if stage in graphs or any(row.stage == stage for row in rows)
     ]
-    title = f"{report.program} on {report.backend}, against {report.reference}"
-    explained = [] if report.explanation is None else [str(report.explanation)]
-    notes = [*(f"note: {note}" for note in report.notes), *random_numbers(report)]
-    told = (report.headline(), *explained, *notes, " ".join(map(str.strip, in_short(report))))
     *before, last = drawn or [_of_rows(())]
-    return replace(last, name=title, remarks=told, source_graph=before[0] if before else None)
+    return replace(last, source_graph=before[0] if before else None)
 
 
-def _findings(report: Report, stage: Stage) -> dict[str, tuple[Finding, ...]]:
+def _findings(rows: Iterable[Row], stage: Stage, first: Row | None) -> dict[str, tuple[Finding, ...]]:
     found: dict[str, list[Finding]] = {}
-    for row in report.rows:
+    for row in rows:
         if row.stage == stage:
-            found.setdefault(row.value, []).append(_finding(row, first=row is report.first_divergence))
+            found.setdefault(row.value, []).append(_finding(row, first=row is first))
     return {value: tuple(findings) for value, findings in found.items()}
 
 
@@ -53,8 +54,8 @@ def _finding(row: Row, *, first: bool) -> Finding:
     )
 
 
-def _graph(report: Report, stage: Stage) -> Graph:
-    return report.graphs.get(stage) or _of_rows(row for row in report.rows if row.stage == stage)
+def _graph(rows: Iterable[Row], graphs: Mapping[Stage, Graph], stage: Stage) -> Graph:
+    return graphs.get(stage) or _of_rows(row for row in rows if row.stage == stage)
 
 
 def _of_rows(rows: Iterable[Row]) -> Graph:

@@ -1,224 +1,59 @@
-"""The rows of a comparison, and what follows from them."""
+"""`Report`: a comparison of a program with what the model did."""
 
+import csv
+import io
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from filch.export import Graph
 from filch.export.backends import Stage
 from filch.export.views import draw, save
-from filch.steal import write_output
-from filch.steal.text import named
+from filch.steal.text import for_csv, named
 
-from ..float64 import Judgement
-from ..metrics._metrics import Difference
-from ..metrics._spread import Spread
+from ..metrics._metrics import MEASURES, Difference
 from ..metrics._tolerance import Tolerance
+from ..rendering._console import WIDE, as_text
+from ..rendering._json import plain
+from ..rendering._markdown import as_markdown
+from ..rendering._result import Result, written
+from ..rendering._table import Block, table_of
+from ._explanation import Explanation, explain
+from ._picture import picture
+from ._row_tables import (
+    compiled_tables,
+    fate_table,
+    module_table,
+    neighbourhood,
+    node_tables,
+    operator_tables,
+    precision_tables,
+)
+from ._rows import SENTENCE, Fate, ModuleRow, Operator, Row
 
-if TYPE_CHECKING:
-    from ._explanation import Explanation
-
-Fated = Literal["survives", "fused", "folded", "removed"]
-Status = Literal["same", "different", "shape or dtype differs", "no value", "not mapped"]
-_SENTENCE = 4000  # characters; names may be of any length
-DIVERGED = frozenset({"different", "shape or dtype differs"})
-
-
-@dataclass(frozen=True)
-class Row:
-    """One value of a graph, held against its reference.
-
-    Attributes:
-        call: which call of the model, counted over the capture.
-        stage: whose value it is: the exported graph's, run node by node, or the graph's that the backend made of it.
-        index: the node's place in the graph.
-        kind: `node`, `fused` (a compiled node that does the work of several exported ones), `inserted` (a compiled node
-            that only brings an exported value into another form: layout, shape, type, device), `constant` (it does not
-            depend on the inputs) or `output` (a result of the undisturbed run).
-        node: the node's name.
-        op: its operator.
-        value: the value's name.
-        module: the path of the module it belongs to; None if not known.
-        source: the line of model code, `file:line`; None if not known.
-        dtype: as torch writes it; None if there is no value.
-        shape: likewise.
-        status: `same`, `different`, `shape or dtype differs`; `no value` and `not mapped` could not be judged.
-        reason: why it could not be judged, or what differs.
-        evidence: where the reference is from: `module` (stolen), `eager` (the exported program in eager PyTorch),
-            `derived` (the translation of one eager operation, run on eager's values), `inferred` (found by metadata or
-            by value), `given` (an input or a weight, which a compiled graph holds in another form); `""` if there is
-            none.
-        difference: how far it is from the reference, where both are there.
-        origins: the names of the exported nodes that a compiled node computes, or whose value one that was inserted
-            holds, and where an error begins, those that were removed or folded between what it reads and its value, so
-            that the fault may be theirs; for an exported node that diverged, its own and those of the nodes before it
-            that could not be judged, likewise.
-        operators: the operators of those that it computes; for an exported node, of all of them.
-        behind: for a compiled node that diverged, the names of those before it that could not be judged, so that the
-            fault may be theirs.
-        code: the line of generated code that computes it, `file:line`; None where there is none.
-        seconds: how long the node takes, where that was asked for (`profile`); the same for each of its values.
-        spread: what the value and its reference are like, where that was asked for (`statistics`).
-        truth: how far it is from float64, held against rounding, where that was asked for and is known (`truth`).
-        local: likewise of what its node makes of what it should be given: what the node itself does wrong. Where
-            float64 does not say, by the tolerance.
-        random: whether its node draws at random: then its shape and type are compared, and no numbers; if it is what is
-            drawn, its distribution, too.
-    """
-
-    call: int
-    stage: Stage
-    index: int
-    kind: str
-    node: str
-    op: str
-    value: str
-    module: str | None = None
-    source: str | None = None
-    dtype: str | None = None
-    shape: tuple[int, ...] | None = None
-    status: Status = "not mapped"
-    reason: str = ""
-    evidence: str = ""
-    difference: Difference | None = None
-    origins: tuple[str, ...] = ()
-    operators: tuple[str, ...] = ()
-    behind: tuple[str, ...] = ()
-    code: str | None = None
-    seconds: float | None = None
-    spread: Spread | None = field(default=None, repr=False)
-    truth: Judgement | None = None
-    local: Judgement | None = None
-    random: bool = False
-
-    @property
-    def judged(self) -> bool:
-        """Whether there was something to hold it against."""
-        return self.status in ("same", "different", "shape or dtype differs")
-
-    @property
-    def diverged(self) -> bool:
-        """Whether it is not what it should be."""
-        return self.status in DIVERGED
-
-    @property
-    def introduced(self) -> bool:
-        """Whether its own node is wrong or differs from run to run, so that the error is not inherited."""
-        return self.local is not None and self.local.verdict in ("wrong", "unstable")
-
-    @property
-    def unstable(self) -> bool:
-        """Whether its node makes it differently from run to run, by more than rounding."""
-        return self.local is not None and self.local.verdict == "unstable"
-
-    @property
-    def amplification(self) -> float | None:
-        """How many times larger its error is than what its own node adds to it; None if either is not known, or 0."""
-        if self.truth is None or self.local is None or not self.truth.error or not self.local.error:
-            return None
-        return self.truth.error / self.local.error
-
-    @property
-    def error(self) -> float | None:
-        """The largest harmonic error, or None."""
-        return None if self.difference is None or self.difference.problem else self.difference.error_max
-
-    @property
-    def unjudged(self) -> tuple[str, ...]:
-        """If the row diverged, the names of the nodes before it that could not be judged and may be at fault."""
-        if self.stage != "exported":
-            return self.behind
-        return tuple(name for name in self.origins if name != self.node)
-
-    def __str__(self) -> str:
-        if self.kind == "output":
-            return named(f"{self.stage} output {self.value}: {self.difference or self.reason}", _SENTENCE)
-        where = f" in {self.module}" if self.module else ""
-        line = f" ({short_source(self.source)})" if self.source else ""
-        fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
-        fused += f", after {_listed(self.unjudged)}, which could not be judged" if self.unjudged else ""
-        what = str(self.difference) if self.difference else self.reason
-        told = f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}"
-        return named(told, _SENTENCE)
+VERSION = 4  # of the JSON
+TABLES = ("nodes", "operators", "modules", "fates", "dynamo", "precision")
+_MOST = 5  # names in a sentence
+_NESTED = ("difference", "spread", "truth", "local")  # what a row has that is no cell of a table
+_COLUMNS = tuple(item.name for item in fields(Row) if item.name not in _NESTED)
+_MARKDOWN_COLUMNS = {
+    "stage": lambda row: row.stage,
+    "index": lambda row: row.index,
+    "kind": lambda row: row.kind,
+    "operator": lambda row: row.op,
+    "module": lambda row: row.module,
+    "dtype": lambda row: row.dtype,
+    "error": lambda row: row.error,
+    "status": lambda row: row.status,
+}
 
 
 @dataclass(frozen=True)
-class ModuleRow:
-    """One tensor that a stolen module call took or gave, and what it is in the graph.
-
-    Attributes:
-        call: which call of the model.
-        path: the module's path.
-        iteration: how many times it ran before in that call.
-        side: `input` or `output`.
-        port: where the tensor stands: a parameter's name, or a place in the output (`""`, `[0]`).
-        how: `exact`, `alias`, `constant`, `fused`, `dead` (see `Port`), `inferred` (a foreign file) or `not mapped`.
-        value: the name of the graph's value, or None.
-        note: for all but the first two, which node or why.
-        difference: how far the exported graph's value is from the stolen one; None where it has none.
-    """
-
-    call: int
-    path: str
-    iteration: int
-    side: str
-    port: str
-    how: str
-    value: str | None
-    note: str
-    difference: Difference | None = None
-
-    def __str__(self) -> str:
-        port = self.port if self.side == "output" else f" {self.port}"
-        return named(f"{self.path or '(model)'}#{self.iteration} → {self.side}{port}", _SENTENCE)
-
-
-@dataclass(frozen=True)
-class Fate:
-    """What became of one exported node in the compiled graph.
-
-    Attributes:
-        node: its name.
-        op: its operator.
-        how: `survives` (a compiled node computes it and nothing else), `fused` (one computes it with others), `folded`
-            (its values do not depend on the inputs, and were computed beforehand) or `removed` (its numbers are had
-            without it, or nobody needs them).
-        into: the names of the compiled nodes that are it, compute it or take what it was folded to.
-        note: why it was removed.
-        module: the path of its module; None if not known.
-    """
-
-    node: str
-    op: str
-    how: Fated
-    into: tuple[str, ...] = ()
-    note: str = ""
-    module: str | None = None
-
-
-@dataclass(frozen=True)
-class Operator:
-    """One operation of the model as it is written in PyTorch, and the row that judges it.
-
-    Attributes:
-        kind: `placeholder`, `call_module`, `call_function` or `output`.
-        text: the module's repr, or the function's name.
-        row: the row of its value in the exported graph; None if there is none.
-        dtype: of what an input is given; else that of the row.
-    """
-
-    kind: str
-    text: str
-    row: Row | None
-    dtype: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
+class Report(Result):
     """A comparison of a program on a backend with what the model did.
 
     Attributes:
@@ -310,11 +145,14 @@ class Report:
         return sound and bool(outputs) and all(row.judged for row in outputs)
 
     @cached_property
-    def explanation(self) -> "Explanation | None":
+    def explanation(self) -> Explanation | None:
         """What a comparison by float64 comes to, in words and as facts; None if it was made without (`truth`)."""
-        from ._explanation import explain  # noqa: PLC0415  data does not need what explains it
-
-        return explain(self)
+        found = explain(self.rows, self.introduced, self.graphs)
+        if found is None:
+            return None
+        return replace(
+            found, culprits=self.culprits, switches=self.switches, repro=self.repro, interface=self.interface
+        )
 
     @property
     def worst(self) -> Row | None:
@@ -327,9 +165,10 @@ class Report:
 
         The compiled graph, if there is one, with the exported one as the graph that it was made of.
         """
-        from ._picture import picture  # noqa: PLC0415  data does not need what is drawn from it
-
-        return picture(self)
+        explained = [] if self.explanation is None else [str(self.explanation)]
+        remarks = (self.headline(), *explained, *self._notes(), " ".join(map(str.strip, self.summary())))
+        drawn = picture(self.rows, self.graphs, self.first_divergence)
+        return replace(drawn, name=self._title(), remarks=remarks)
 
     def view(self, name: str, path: str | os.PathLike[str]) -> Path:
         """Draw `graph` into a file (see `filch.export.views.save`)."""
@@ -343,7 +182,7 @@ class Report:
         parts += [f"judged {_share(self.rows, stage)}" for stage in stages]
         parts += [f"INCOMPLETE: {reason}" for reason in self.failed]
         parts += [f"WRONG INTERFACE: {problem}" for problem in self.interface]
-        return named("; ".join([*parts, f"the observed run {_told(self.effect)}"]), _SENTENCE)
+        return named("; ".join([*parts, f"the observed run {_told(self.effect)}"]), SENTENCE)
 
     def assert_close(self) -> None:
         """Raise if anything differs or no result could be judged.
@@ -360,10 +199,27 @@ class Report:
             lines += [f"  {row}" for row in self.diverged]
         lines += list(self.failed)
         lines += [f"  output {row.value} was not judged: {row.reason}" for row in outputs]
-        raise AssertionError("\n".join(named(line, _SENTENCE) for line in lines))
+        raise AssertionError("\n".join(named(line, SENTENCE) for line in lines))
+
+    def summary(self) -> list[str]:
+        """Return the verdict in a few lines, without what float64 explains."""
+        return [*self.interface, *self._of_values()]
+
+    def verdict(self) -> list[str]:
+        """Return the verdict in a few lines, with what float64 explains, if it was asked for."""
+        return [*self.summary(), *(["", str(self.explanation)] if self.explanation is not None else [])]
+
+    def blocks(self, *, wide: bool = False, view: str = "nodes") -> Iterable[Block]:
+        """Return the tables of a view and the sentences around them; see `table`."""
+        yield self.headline()
+        yield self._title()
+        yield from self._notes()
+        for block in self._tables(view, wide=wide):
+            yield from ("", block)
+        yield from ("", *self.verdict())
 
     def table(self, view: str = "nodes", *, wide: bool = False, width: int | None = None) -> str:
-        """The report as text.
+        """Return the report as text.
 
         Args:
             view: `nodes` (a row for each value of each graph), `operators` (a row for each operation of the model, in
@@ -374,53 +230,123 @@ class Report:
             wide: all rows and columns, nothing cut.
             width: characters in a line; None is the terminal's.
         """
-        from ._tables import render  # noqa: PLC0415  data does not need what prints it
+        if view not in TABLES:
+            raise ValueError(f"there is no view {view!r}; there are {', '.join(TABLES)}")
+        return as_text(self.blocks(view=view, wide=wide), width=WIDE if wide else width)
 
-        return render(self, view, wide=wide, width=width)
+    def excerpt(self, *, around: int = 3, width: int = 80) -> str:
+        """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
+        first = self.first_divergence
+        return "" if first is None else as_text(neighbourhood(self.rows, first, around), width=width)
 
-    def __str__(self) -> str:
-        return self.table(width=80)
+    def record(self) -> dict[str, Any]:
+        """Return the fields and what follows from them, as JSON has it; an operator names its row by its index."""
+        places = {id(row): place for place, row in enumerate(self.rows)}
+        operators = [
+            [{**plain(replace(item, row=None)), "row": places.get(id(item.row))} for item in call]
+            for call in self.operators
+        ]
+        return {**plain(self.derived()), **plain(replace(self, operators=())), "operators": operators}
 
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The report as JSON, also written to `path` if one is given."""
-        from ._formats import to_json  # noqa: PLC0415  data does not need what writes it
-
-        return to_json(self, path)
+    def derived(self) -> Mapping[str, Any]:
+        """Return what follows from the fields, by name, for programs that read JSON."""
+        return {
+            "filch_report": VERSION,
+            "close": self.close,
+            "undisturbed": self.undisturbed,
+            "headline": self.headline(),
+            "random": self.random,
+            "first_divergence": self.first_divergence,
+            "explanation": None if self.explanation is None else self.explanation.facts(),
+        }
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The rows as CSV, also written to `path` if one is given."""
-        from ._formats import to_csv  # noqa: PLC0415  as above
-
-        return to_csv(self, path)
+        """Return the rows as CSV, with the measures of their differences; also written to `path` if one is given."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*_COLUMNS, *MEASURES])
+        for row in self.rows:
+            measured = row.difference.measures if row.difference is not None and row.error is not None else {}
+            values = *(getattr(row, name) for name in _COLUMNS), *(measured.get(name) for name in MEASURES)
+            writer.writerow([for_csv(_csv_cell(value)) for value in values])
+        return written(text.getvalue(), path)
 
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The rows as a Markdown table, also written to `path` if one is given."""
-        from ._formats import to_markdown  # noqa: PLC0415  as above
-
-        return to_markdown(self, path)
+        """Return the rows as a Markdown table, also written to `path` if one is given."""
+        heading = f"{self.program} on {self.backend} against {self.reference}: {self.headline()}."
+        return written(as_markdown([heading, table_of(_MARKDOWN_COLUMNS, self.rows)]), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The report as an HTML page that needs nothing else, also written to `path` if one is given.
+        """Return the report as an HTML page that needs nothing else, also written to `path` if one is given.
 
         It is the view `html` of `graph`: see `filch.export.views`.
         """
-        text = draw(self.graph, "html").content.decode("utf-8")
-        if path is not None:
-            write_output(path, text)
-        return text
+        return written(draw(self.graph, "html").content.decode("utf-8"), path)
+
+    def _title(self) -> str:
+        return f"{self.program} on {self.backend}, against {self.reference}"
+
+    def _notes(self) -> list[str]:
+        return [*(f"note: {note}" for note in self.notes), *_random_numbers(self.random)]
+
+    def _tables(self, view: str, *, wide: bool) -> Iterable[Block]:
+        if view == "modules":
+            yield module_table(self.modules, wide=wide)
+        elif view == "fates" and not self.fates:
+            yield f"{self.backend} made no graph of its own of the program"
+        elif view == "fates":
+            yield from fate_table(self.fates, wide=wide)
+        elif view == "nodes":
+            yield from node_tables(self.rows, self.fates, wide=wide)
+        elif view == "precision":
+            yield from precision_tables(self.rows, wide=wide)
+        else:
+            yield from operator_tables(self.operators, wide=wide)
+            if view == "dynamo":
+                yield from compiled_tables(self.rows, wide=wide)
+
+    def _of_values(self) -> list[str]:
+        if self.first_divergence is not None:
+            count = len(self.diverged)
+            return [
+                "1 row differs; it is" if count == 1 else f"{count} rows differ; the first is",
+                f"  {self.first_divergence}",
+            ]
+        if self.failed:
+            return [f"what was judged is close, but the comparison is not complete: {self.failed[0]}"]
+        outputs = [row for row in self.rows if row.kind == "output"]
+        unjudged = [row for row in outputs if not row.judged]
+        if unjudged or not outputs:
+            return [
+                f"nothing was found to differ, but output {row.value!r} could not be judged: {row.reason}"
+                for row in unjudged
+            ] or ["nothing could be judged"]
+        worst = self.worst
+        largest = f"; the largest error is {worst.error:.1e}, at {worst.value} ({worst.op})" if worst else ""
+        return [("otherwise, " if self.interface else "") + _all_close(self.rows) + largest]
 
 
-def _listed(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(names[-most:])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+def _random_numbers(names: Sequence[str]) -> list[str]:
+    """A line about the nodes that draw random numbers, if there are such."""
+    if not names:
+        return []
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    listed = ", ".join(names[:_MOST])
+    return [f"random numbers are drawn by {listed}{more}: their distribution is compared, not the numbers"]
 
 
-def short_source(source: str) -> str:
-    """A line of code by the path that a reader knows it by: in its package, or from where one stands."""
-    _, installed, inside = source.rpartition("site-packages/")
-    if installed:
-        return inside
-    return source.removeprefix(f"{Path.cwd()}/")
+def _all_close(rows: Sequence[Row]) -> str:
+    """Not more than was found: what had no reference is not among what is close."""
+    missing = []
+    for stage in dict.fromkeys(row.stage for row in rows):
+        values = _of(rows, stage)
+        without = sum(not row.judged for row in values)
+        missing += [f"{without} of {len(values)} {stage} values"] if without else []
+    return f"all that could be judged is close, {' and '.join(missing)} could not" if missing else "all close"
+
+
+def _csv_cell(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else value
 
 
 def _told(effect: Difference | None) -> str:

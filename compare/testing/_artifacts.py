@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .._diff import DumpDiff
+from ..results._dump_diff import DumpDiff
 from ..results._report import Report
 
 

@@ -15,14 +15,12 @@ from filch.steal.text import for_terminal
 
 from .._compare import compare
 from .._compare_export import compare_runnable
-from .._diff import DumpDiff
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
 from ..models._subject import Subject
 from ..repro import write_comparison
+from ..results._dump_diff import DumpDiff
 from ..results._report import Report
-from ..results._tables import excerpt
-from ..results._verdict import verdict
 from ._artifacts import Place
 from ._golden import Golden
 
@@ -141,7 +139,15 @@ class Checks:
         if report.close:
             return report, ""
         lines = [f"{report.program} on {report.backend} is not close to {report.reference}", report.headline()]
-        lines += ["", *verdict(report), "", excerpt(report), "", f"report: {page}", self._repro(given, backend, label)]
+        lines += [
+            "",
+            *report.verdict(),
+            "",
+            report.excerpt(),
+            "",
+            f"report: {page}",
+            self._repro(given, backend, label),
+        ]
         return report, "\n".join(lines)
 
     def _repro(self, given: "_Given", backend: str | Backend, label: str) -> str:
@@ -162,7 +168,7 @@ class Checks:
         if not found.close:
             first = found.first_divergence or "nothing could be judged"
             lines = [f"this run is not what the golden dump {name!r} holds: {found.headline()}; {_AGAIN}", ""]
-            lines += [f"First: {first}", "", excerpt(found), "", f"report: {page}"]
+            lines += [f"First: {first}", "", found.excerpt(), "", f"report: {page}"]
             raise AssertionError(for_terminal("\n".join(lines)))
 
     def _told(self, found: Report | DumpDiff) -> None:

@@ -13,10 +13,11 @@ from torch import nn
 
 from filch.steal import Dump, Key, restore, steal_forward
 
-from .._diff import DiffRow, DumpDiff, diff, extra_row, missing_row, value_rows
+from .._diff import diff, extra_row, missing_row, value_rows
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
 from ..models._subject import Subject
+from ..results._dump_diff import DiffRow, DumpDiff
 
 _HERE, _THERE = "this run", "the golden dump"
 

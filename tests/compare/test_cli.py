@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from commands import run
 
-from filch.compare.results._tables import abbreviated
+from filch.compare.results._row_tables import abbreviated
 
 FACTORIES = """
 import torch

@@ -5,10 +5,11 @@ from commands import run
 from torch import nn
 
 from filch.compare import Checks, compare
-from filch.compare._compare_export import OPTIMIZED, compare_runnable
+from filch.compare._compare_export import compare_runnable
 from filch.compare.batch._matrix import matrix
 from filch.compare.batch._sweep import sweep
 from filch.compare.models._subject import Subject
+from filch.compare.results._cells import OPTIMIZED
 from filch.compare.testing._artifacts import Place
 from filch.export import BackendError, Program
 

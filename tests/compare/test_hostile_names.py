@@ -22,11 +22,10 @@ from markdown_it import MarkdownIt
 from torch import nn
 
 from filch.compare import Report, Row, compare_tensors, write_repro
-from filch.compare._diff import DiffRow, DumpDiff
 from filch.compare.float64 import Judgement
 from filch.compare.rendering._markdown import table
-from filch.compare.results._html import diff_to_html
-from filch.compare.results._report import Fate, ModuleRow, Operator
+from filch.compare.results._dump_diff import DiffRow, DumpDiff
+from filch.compare.results._rows import Fate, ModuleRow, Operator
 from filch.compare.testing._plugin import _say
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, Key, steal_forward
@@ -216,7 +215,7 @@ def test_a_report_in_markdown_is_one_table(report: Report) -> None:
 def test_a_page_of_a_diff_has_no_elements_but_its_own() -> None:
     """Whatever the dumps, modules and places in them are called."""
     rows = tuple(DiffRow(Key(text, 0, "O"), text, text, text) for text in NAMES.values())
-    page = diff_to_html(DumpDiff(NAMES["script"], NAMES["image"], rows))
+    page = DumpDiff(NAMES["script"], NAMES["image"], rows).to_html()
 
     tags = set(re.findall(r"</?([a-z0-9]+)", page))
     assert tags <= {*("html", "head", "meta", "title", "style", "body", "h1", "p", "table", "caption"), *TABLE}

@@ -218,15 +218,6 @@ def test_it_stands_in_the_json(report: Report, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text())["close"] is False
 
 
-def test_an_older_report_is_read(report: Report, tmp_path: Path) -> None:
-    """Version 2 knew no interface."""
-    found = json.loads(report.to_json())
-    del found["interface"]
-    (tmp_path / "old.json").write_text(json.dumps(found | {"filch_report": 2}))
-
-    assert load_report(tmp_path / "old.json").interface == ()
-
-
 def test_the_command_line_and_the_fixture_say_it(saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the exit code of a difference, and as a failing test."""
     _, path = changed(saved, exchange("output"))

@@ -12,7 +12,7 @@ from filch.compare import CompareError
 from filch.compare.cli._app import main
 from filch.compare.models._resize import resized
 from filch.compare.models._subject import Subject
-from filch.compare.results._cell import Cell, exit_code
+from filch.compare.results._cells import Cell, exit_code
 
 FACTORIES = """
 import torch
@@ -67,7 +67,7 @@ def run(tmp_path, monkeypatch, capsys):
 def wrong(monkeypatch):
     """A backend that is wrong in `linear` for batches of 7 and more, under the name of one that is right."""
     backend = WrongBackend({"linear": lambda tensor: tensor + 1 if tensor.shape[0] >= 7 else tensor})
-    for place in ("_matrix", "_sweep"):
+    for place in ("batch._matrix", "batch._sweep"):
         monkeypatch.setattr(f"filch.compare.{place}.get_backend", lambda name: backend)
 
 
@@ -113,16 +113,16 @@ def test_what_is_missing_or_fails_is_no_pass(run, monkeypatch):
     assert out.count("all that") == 1
 
     code, out, _ = run("matrix", "models.py:fixed", "-b", "eager", "--device", "mps", "--json")
-    found = json.loads(out)
-    assert (code, found[0]["status"], found[0]["worst"], found[0]["device"]) == (2, "missing", None, "mps")
+    (found,) = json.loads(out)["cells"]
+    assert (code, found["status"], found["worst"], found["labels"]["device"]) == (2, "missing", None, "mps")
 
 
 def test_a_difference_is_told_as_json_and_markdown(run, wrong):
     """Exit code 1, and the first node that is wrong."""
     code, out, _ = run("sweep", "models.py:fixed", "--dim", "batch=7", "--json")
-    (found,) = json.loads(out)
+    (found,) = json.loads(out)["cells"]
     assert code == 1
-    assert (found["batch"], found["status"]) == ("7", "different")
+    assert (found["labels"]["batch"], found["status"]) == ("7", "different")
     assert found["worst"] > 0.1 and found["told"].startswith("exported node node_linear")
 
     code, out, _ = run("sweep", "models.py:fixed", "--dim", "batch=7", "--markdown")
@@ -150,7 +150,7 @@ def test_a_sweep_goes_over_several_backends(run, wrong):
         "sweep", "models.py:fixed", "--dim", "batch=2,7", "-b", "onnxruntime-cpu", "-b", "eager", "--json"
     )
 
-    found = [(cell["batch"], cell["backend"], cell["status"]) for cell in json.loads(out)]
+    found = [(cell["labels"]["batch"], cell["labels"]["backend"], cell["status"]) for cell in json.loads(out)["cells"]]
     assert code == 1
     assert found == [
         ("2", "onnxruntime-cpu", "close"),

@@ -319,9 +319,9 @@ def test_rows_are_json(made, judged):
     told = json.loads(instrument.to_json())
 
     assert told["culprit"] == "drop_epsilon" and told["close"] is False
-    assert [one["name"] for one in told["passes"]] == ["Origin", "drop_epsilon"]
-    assert told["passes"][1]["error"] == instrument.errors[1].error
-    assert told["passes"][1]["introduced"] == str(instrument.culprit.introduced)
+    assert [one["name"] for one in told["rows"]] == ["Origin", "drop_epsilon"]
+    assert told["rows"][1]["error"] == instrument.errors[1].error
+    assert told["rows"][1]["introduced"]["value"] == instrument.culprit.introduced.value
 
 
 def test_a_dump_on_disk_will_do(made, tmp_path):

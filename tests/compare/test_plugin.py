@@ -466,6 +466,6 @@ def test_a_page_shows_each_row_and_marks_those_that_differ():
 
     text = diff(*captures).to_html()
 
-    assert text.count("<tr") == 3 and text.count('<tr class="diverged">') == 1
+    assert text.count("<tr") == 3 and text.count('<tr class="marked">') == 1
     assert "judged 2 of 2 values; 1 differ" in text
     assert "reason" not in text, "no row has one"

@@ -284,7 +284,7 @@ def test_the_report_is_json_too(found: PrecisionReport) -> None:
     held = json.loads(found.to_json())
     assert held["keep"] == list(found.keep)
     assert (held["before"]["passes"], held["after"]["passes"], held["close"]) == (False, True, False)
-    assert [item["node"] for item in held["nodes"]] == [item.node for item in found.order]
+    assert [item["node"] for item in held["order"]] == [item.node for item in found.order]
 
 
 FACTORY = """

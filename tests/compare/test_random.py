@@ -181,7 +181,7 @@ def test_unwritten_memory_is_not_judged_and_what_is_written_there_is(reserving: 
 
 
 def test_random_nodes_stand_in_text_and_json(noisy: Case, tmp_path: Path) -> None:
-    """And in what is read back; a report of version 2 has none."""
+    """And in what is read back."""
     report: Report = compare(*noisy)
     report.to_json(tmp_path / "report.json")
     found = json.loads((tmp_path / "report.json").read_text())
@@ -189,11 +189,6 @@ def test_random_nodes_stand_in_text_and_json(noisy: Case, tmp_path: Path) -> Non
     assert found["random"] == ["node_rand_like"]
     assert load_report(tmp_path / "report.json").random == report.random
     assert "random numbers are drawn by node_rand_like: their distribution is compared" in " ".join(str(report).split())
-
-    for row in found["rows"]:
-        del row["random"]
-    (tmp_path / "old.json").write_text(json.dumps(found | {"filch_report": 2}))
-    assert load_report(tmp_path / "old.json").random == ()
 
 
 def test_a_comparison_leaves_the_random_numbers_to_come_as_they_were(noisy: Case) -> None:

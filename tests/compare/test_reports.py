@@ -12,7 +12,7 @@ from fakes import WrongBackend
 from torch import nn
 
 from filch.compare import Report, compare, diff
-from filch.compare.results._report import Status
+from filch.compare.results._rows import Status
 from filch.export import export
 from filch.steal import steal_append, steal_forward
 
@@ -100,7 +100,7 @@ def test_csv_and_json_hold_the_same_numbers(report: Report) -> None:
     assert len(rows) == len(found["rows"]) == len(report.rows)
     assert (
         [float(row["error_max"]) for row in rows]
-        == [row["error_max"] for row in found["rows"]]
+        == [row["difference"]["error_max"] for row in found["rows"]]
         == [row.error for row in report.rows]
     )
     assert found["first_divergence"]["value"] == "linear"
@@ -116,7 +116,7 @@ def test_what_json_has_no_number_for_is_a_string() -> None:
 
     found = json.loads(report.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
-    assert next(row for row in found["rows"] if row["value"] == "linear")["error_max"] == "inf"
+    assert next(row for row in found["rows"] if row["value"] == "linear")["difference"]["error_max"] == "inf"
 
 
 def test_markdown_escapes_what_names_may_hold(report: Report, tmp_path) -> None:

@@ -1,28 +1,53 @@
-"""Makes of what JSON holds what a type says, and refuses what it does not."""
+"""Frozen dataclasses as JSON, and back by their type annotations; anything else is refused."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from filch.export import Graph, graph_from_json, graph_to_json
+
 _NUMBERS = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}  # JSON has none for them
 _LARGEST = 2**1023  # a larger integer is no float
 
 
+def plain(value: Any) -> Any:
+    """Return a value as `json.dumps` takes it.
+
+    A dataclass becomes a dictionary of its fields; inf and NaN, for which JSON has no number, and objects of any other
+    type, such as a dtype among a backend's options, become strings.
+    """
+    if isinstance(value, Graph):
+        return graph_to_json(value)
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
 def typed(kind: Any, found: Any, place: str) -> Any:
-    """What was noted as JSON, as what it was.
+    """Return what `plain` made from a value of a type.
 
     Args:
-        kind: a frozen dataclass, noted by its fields' names (what stands there besides is for other readers), or a type
-            as such a field has it.
-        found: what `json.loads` gave.
-        place: for the message.
+        kind: a frozen dataclass, of which further entries are ignored, or a type as its fields have it.
+        found: what `json.loads` returned.
+        place: where it stands, for the message.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it is of another type.
         KeyError: a field is missing.
     """
+    if kind is Any:
+        return found
+    if kind is Graph:
+        return graph_from_json(found)
     if is_dataclass(kind) and isinstance(kind, type):
         given = _checked(found, dict, place)
         return kind(**{name: typed(hint, given[name], f"{place}.{name}") for name, hint in _hints(kind).items()})
@@ -68,7 +93,8 @@ def _literal(parts: tuple[Any, ...], found: Any, place: str) -> Any:
 
 
 def _mapping(parts: tuple[Any, ...], found: Any, place: str) -> dict[str, Any]:
-    return {name: typed(parts[1], item, f"{place}.{name}") for name, item in _checked(found, dict, place).items()}
+    items = _checked(found, dict, place).items()
+    return {typed(parts[0], name, place): typed(parts[1], item, f"{place}.{name}") for name, item in items}
 
 
 _MAKERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {

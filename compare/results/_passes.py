@@ -1,11 +1,17 @@
 """`PassRow`: a program after one pass, held against what the model did; `PassErrors`: all passes of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from filch.export import Graph
 
-from ._report import Report, Row
+from ..rendering._json import plain
+from ..rendering._result import Result
+from ..rendering._table import Block, Column, Table, cell_text
+from ._report import Report
+from ._row_tables import ARROW
+from ._rows import Row
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class PassRow:
 
 
 @dataclass(frozen=True)
-class PassErrors:
+class PassErrors(Result):
     """A program before all passes and after each.
 
     Attributes:
@@ -60,6 +66,55 @@ class PassErrors:
     def close(self) -> bool:
         """Whether after each pass all is as it should be, as far as it could be judged, the results always."""
         return bool(self.rows) and all(row.report is not None and row.report.close for row in self.rows)
+
+    def blocks(self, *, wide: bool = False) -> Iterable[Block]:  # noqa: ARG002  all of it fits
+        """Return a row for each pass, and below them which one introduces an error."""
+        first = Column("pass", "ellipsis")  # the one that may be cut
+        others = (Column(title, "never", right=True) for title in _TITLES)
+        yield Table((first, *others), tuple((row.name, *_cells(row, self.culprit)) for row in self.rows))
+        yield from ("", *self.verdict())
+
+    def verdict(self) -> list[str]:
+        """Return which pass introduces an error, and what else a reader has to know, a sentence each."""
+        if not self.rows:
+            return ["no pass ran"]
+        lines = [_told(self.culprit, self.rows[0])]
+        lowered = next((row for row in self.rows if row.lower_precision), None)
+        if lowered is not None:
+            lines.append(f"from {lowered.name} on, values of a lower precision were allowed")
+        last = self.rows[-1]
+        if last.judged < last.values:
+            lines.append(f"after {last.name}, {last.values - last.judged} of {last.values} values could not be judged")
+        return lines
+
+    def derived(self) -> Mapping[str, Any]:
+        """Return the name of the pass that introduces an error, and whether all is close."""
+        return {"filch_passes": 1, "culprit": None if self.culprit is None else self.culprit.name, "close": self.close}
+
+    def record(self) -> dict[str, Any]:
+        """Return the rows without their reports, as JSON has it."""
+        rows = [replace(row, report=None) for row in self.rows]
+        return {**self.derived(), **plain(PassErrors(tuple(rows)))}
+
+
+_TITLES = ("nodes", "error", "diverge", "judged", "seconds", "")
+
+
+def _cells(row: PassRow, culprit: PassRow | None) -> tuple[str, ...]:
+    numbers = (str(row.diverged), f"{row.judged}/{row.values}") if row.report is not None else ("?", "?")
+    seconds = "" if row.seconds is None else f"{row.seconds:.3f}"
+    return str(row.nodes), cell_text(row.error), *numbers, seconds, ARROW if row is culprit else ""
+
+
+def _told(culprit: PassRow | None, origin: PassRow) -> str:
+    if culprit is not None and culprit.introduced is not None:
+        return f"{culprit.name}, pass {culprit.index}, introduces the error: {culprit.introduced}"
+    if culprit is not None:
+        return f"{culprit.name}, pass {culprit.index}, fails: {culprit.failure}"
+    first = None if origin.report is None else origin.report.first_divergence
+    if first is not None:
+        return f"no pass introduces an error; the program as it was given differs: {first}"
+    return "no pass introduces an error" + (f"; Origin can't be judged: {origin.failure}" if origin.failure else "")
 
 
 def row_after(rows: Sequence[PassRow], row: PassRow, report: Report | None, graph: Graph) -> PassRow:

@@ -1,118 +1,27 @@
-"""Reports as tables for a terminal."""
+"""Tables of the rows of a report."""
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
-from typing import Protocol, TypeVar
-
-from rich.table import Table
-from rich.text import Text
+from typing import Literal
 
 from filch.steal.text import named
 
-from .._diff import DiffRow, DumpDiff
-from ..engine._node_outcomes import tally
 from ..float64 import Judgement
-from ..rendering._console import WIDE, as_text, plain_table
-from ._report import ModuleRow, Operator, Report, Row
-from ._verdict import random_numbers, verdict
+from ..rendering._table import Block, Cell, Column, Table, table_of
+from ._rows import Fate, Fated, ModuleRow, Operator, Row
 
-T = TypeVar("T")
 ARROW = "<------"
-
-
-def render(report: Report, view: str = "nodes", *, wide: bool = False, width: int | None = None) -> str:
-    """The report as text (see `Report.table`)."""
-    if view not in _VIEWS:
-        raise ValueError(f"there is no view {view!r}; there are {', '.join(_VIEWS)}")
-    parts: list[Table | str] = [
-        report.headline(),
-        f"{report.program} on {report.backend}, against {report.reference}",
-        *(f"note: {note}" for note in report.notes),
-        *random_numbers(report),
-    ]
-    for table in _VIEWS[view](report, wide=wide):
-        parts += ["", table]
-    return as_text([*parts, "", *verdict(report)], width=WIDE if wide else width)
-
-
-def render_diff(found: DumpDiff, *, wide: bool = False, width: int | None = None) -> str:
-    """Two dumps side by side, as text."""
-    first = found.first_divergence
-    unjudged = next((row for row in found.rows if not row.judged), None)
-    last = "all close" if found.close else "nothing could be judged"
-    if first is not None:
-        last = f"the first that differs is {first}"
-    elif unjudged is not None and found.close:
-        last = f"what was judged is close; the first that was not is {unjudged}"
-    shown = found.rows if wide else [row for row in found.rows if row.diverged] or found.rows
-    title = f"{found.headline()}: {found.actual} against {found.expected}"
-    return as_text([title, "", _table(_DIFF_COLUMNS, shown), "", last], width=WIDE if wide else width)
-
-
-def excerpt(found: Report | DumpDiff, *, around: int = 3, width: int = 80) -> str:
-    """The first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
-    if found.first_divergence is None:
-        return ""
-    parts = _diff_excerpt(found, around) if isinstance(found, DumpDiff) else _node_excerpt(found, around)
-    return as_text(parts, width=width)
-
-
-def _node_excerpt(report: Report, around: int) -> Iterable[Table | str]:
-    first = report.first_divergence
-    near = [row for row in report.rows if first and (row.call, row.stage) == (first.call, first.stage)]
-    shown = [row for row in near if row.kind != "constant" or row.diverged]
-    return _node_table(_around(shown, first, around), wide=False)
-
-
-def _diff_excerpt(found: DumpDiff, around: int) -> Iterable[Table | str]:
-    return [_table(_DIFF_COLUMNS, _around(found.rows, found.first_divergence, around))]
-
-
-def _around(rows: Sequence[T], first: T | None, around: int) -> Sequence[T]:
-    index = next(index for index, row in enumerate(rows) if row is first)
-    return rows[max(0, index - around) : index + around + 1]
-
-
-def cells(row: DiffRow) -> dict[str, str]:
-    """All columns of a row, by their titles, as text."""
-    return {name: _cell(get(row)) for name, get in _DIFF_COLUMNS.items()}
-
-
-def tell(text: str) -> None:
-    """Print, for what is asked to print from inside of a library."""
-    sys.stdout.write(f"{text}\n")
-
-
-def render_operations(rows: Iterable[Sequence[str]]) -> str:
-    """The operations of a torch graph as a table: opcode, name, target, args, kwargs."""
-    table = plain_table()
-    for title in ("opcode", "name", "target", "args", "kwargs"):
-        table.add_column(title, no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return as_text([table], width=WIDE)
-
-
-def _nodes(report: Report, *, wide: bool) -> Iterable[Table | str]:
-    for title, rows in _by_graph(report):
-        yield title
-        if rows[0].stage == "compiled" and any(fate.how != "survives" for fate in report.fates):
-            yield tally(report.fates)
-        yield from _node_table(rows, wide=wide)
-
-
 _STAGES = {"exported": "exported graph, node by node", "compiled": "compiled graph, as the backend optimised it"}
 
 
-def _node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Table | str]:
+def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
+    """The values of one graph, and how many constants are left out."""
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
     timed = any(row.seconds is not None for row in rows)
     if wide:
         left = {*([] if timed else ["µs"]), *([] if _has_truth(rows) else ["off", "own"])}
-        columns = {name: get for name, get in _WIDE_COLUMNS.items() if name not in left}
-        yield _table(columns, shown)
+        yield table_of({name: get for name, get in _WIDE_COLUMNS.items() if name not in left}, shown)
     else:
         yield _short_table(shown, timed=timed)
     if hidden := len(rows) - len(shown):
@@ -144,60 +53,56 @@ def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
     shared = {"operator", "module"}
     others = [max(map(len, (title, *map(get, rows)))) for title, get in columns.items() if title not in shared]
     width = min(_WIDTH, max(_LEAST, (_NARROW - sum(others) - len(columns) + 1) // 2))
-    table = plain_table()
-    for title in columns:
-        least = width if title in shared else None
-        table.add_column(title, no_wrap=title != "operator", overflow="fold", min_width=least, max_width=least)
+    cells: list[tuple[Cell, ...]] = []
     before = None
     for row in rows:
-        texts: dict[str, Text | str] = {title: get(row) for title, get in columns.items()}
+        texts: dict[str, Cell] = {title: get(row) for title, get in columns.items()}
         texts["operator"] = _operator(row, width, repeated=before is not None and before.node == row.node)
         texts["module"] = abbreviated(columns["module"](row), width)
-        table.add_row(*texts.values())
+        cells.append(tuple(texts.values()))
         before = row
-    return table
+    widths = {title: width if title in shared else None for title in columns}
+    laid_out = (Column(title, "fold" if title == "operator" else "never", widths[title]) for title in columns)
+    return Table(tuple(laid_out), tuple(cells))
 
 
-def _operator(row: Row, width: int, *, repeated: bool) -> Text | str:
+def _operator(row: Row, width: int, *, repeated: bool) -> Cell:
     """The operator, and below it what is fused into it; another value of the same node has its name alone."""
     name = "" if row.kind == "output" else named(row.op.rpartition("::")[2])
     if row.kind != "fused":
-        return Text(_in_two_lines(name, width))
+        return _in_two_lines(name, width)
     if repeated:
         return f"  → {abbreviated(row.value, width - 4)}"
     counts = Counter(row.operators)
     parts = named(" + ".join(f"{count}\N{NO-BREAK SPACE}{op}" if count > 1 else op for op, count in counts.items()))
     inside = wrap(parts, width, initial_indent="  ", subsequent_indent="  ", max_lines=_LONGEST, placeholder=" …")
-    return Text("\n".join([_in_two_lines(name, width), *inside]))
+    return (*_in_two_lines(name, width), *inside)
 
 
-def _in_two_lines(name: str, width: int) -> str:
+def _in_two_lines(name: str, width: int) -> tuple[str, ...]:
     """A name as it is, or its beginning and its end: kernels are told apart by their last number."""
     if len(name) <= 2 * width:
-        return name
-    return f"{name[:width]}\n…{name[1 - width :]}"
+        return (name,)
+    return name[:width], f"…{name[1 - width :]}"
 
 
-def _operators(report: Report, *, wide: bool) -> Iterable[Table | str]:
-    for call, operators in enumerate(report.operators):
-        if len(report.operators) > 1:
+def operator_tables(calls: Sequence[Sequence[Operator]], *, wide: bool) -> Iterable[Block]:
+    """The model's own operations, call by call."""
+    folded: Literal["never", "fold"] = "never" if wide else "fold"
+    columns = *(Column(title, folded) for title in ("", "kind", "operator")), *_JUDGED
+    for call, operators in enumerate(calls):
+        if len(calls) > 1:
             yield f"call {call}"
-        table = plain_table()
-        for title in ("", "kind", "operator"):
-            table.add_column(title, no_wrap=wide, overflow="fold")
-        for title in ("dtype", "error", "attention"):
-            table.add_column(title, no_wrap=True)
-        for index, item in enumerate(operators):
-            table.add_row(str(index), item.kind, item.text, *_judgement(item))
-        yield table
+        rows = ((str(index), item.kind, item.text, *_judgement(item)) for index, item in enumerate(operators))
+        yield Table(columns, tuple(rows))
 
 
-def _dynamo(report: Report, *, wide: bool) -> Iterable[Table | str]:
-    yield from _operators(report, wide=wide)
-    rows = [row for row in report.rows if row.stage == "compiled"]
-    if rows:
+def compiled_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
+    """The values of the compiled graph, all calls in one table."""
+    chosen = [row for row in rows if row.stage == "compiled"]
+    if chosen:
         yield _STAGES["compiled"]
-        yield from _node_table(rows, wide=wide)
+        yield from node_table(chosen, wide=wide)
 
 
 def _judgement(item: Operator) -> tuple[str, str, str]:
@@ -206,63 +111,75 @@ def _judgement(item: Operator) -> tuple[str, str, str]:
     return (item.row.dtype or "", _error(item.row), _arrow(item.row))
 
 
-def _modules(report: Report, *, wide: bool) -> Iterable[Table | str]:
+def module_table(rows: Sequence[ModuleRow], *, wide: bool) -> Table:
+    """The tensors that the modules took and gave; their outputs alone unless it is `wide`."""
     if wide:
-        yield _table(_MODULE_COLUMNS, report.modules)
-        return
-    given = [row for row in report.modules if row.side == "output"]
+        return table_of(_MODULE_COLUMNS, rows)
     columns = {"module": _place} | {name: _MODULE_COLUMNS[name] for name in ("is", "value", "error", "attention")}
-    yield _table(columns, given)
+    return table_of(columns, [row for row in rows if row.side == "output"])
 
 
-def _fates(report: Report, *, wide: bool) -> Iterable[Table | str]:
-    if not report.fates:
-        yield f"{report.backend} made no graph of its own of the program"
-        return
-    yield tally(report.fates)
-    shown = report.fates if wide else [fate for fate in report.fates if fate.how != "folded"]
-    yield _table(_FATE_COLUMNS, shown)
-    if hidden := len(report.fates) - len(shown):
+def fate_table(fates: Sequence[Fate], *, wide: bool) -> Iterable[Block]:
+    """What became of each exported node."""
+    yield tally(fates)
+    shown = fates if wide else [fate for fate in fates if fate.how != "folded"]
+    yield table_of(_FATE_COLUMNS, shown)
+    if hidden := len(fates) - len(shown):
         yield f"and {hidden} that are folded into constants"
 
 
-def _precision(report: Report, *, wide: bool) -> Iterable[Table | str]:
-    for title, rows in _by_graph(report):
+def tally(fates: Sequence[Fate]) -> str:
+    """`of 81 exported nodes 40 survive, 35 are fused, 4 are folded, 2 are removed`."""
+    count = Counter(fate.how for fate in fates)
+    words: dict[Fated, str] = {
+        "survives": "survive",
+        "fused": "are fused",
+        "folded": "are folded",
+        "removed": "are removed",
+    }
+    return f"of {len(fates)} exported nodes " + ", ".join(
+        f"{count[how]} {word}" for how, word in words.items() if count[how]
+    )
+
+
+def node_tables(rows: Sequence[Row], fates: Sequence[Fate], *, wide: bool) -> Iterable[Block]:
+    """The values of each graph of each call."""
+    for title, chosen in _by_graph(rows):
         yield title
-        shown = rows if wide else [row for row in rows if row.judged]
-        yield _table(_PRECISION_COLUMNS if not wide else _PRECISION_COLUMNS | {"value": lambda row: row.value}, shown)
+        if chosen[0].stage == "compiled" and any(fate.how != "survives" for fate in fates):
+            yield tally(fates)
+        yield from node_table(chosen, wide=wide)
 
 
-def _by_graph(report: Report) -> Iterable[tuple[str, list[Row]]]:
-    calls = sorted({row.call for row in report.rows})
+def precision_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
+    """The signal-to-noise ratio of each value, and how many elements overflowed, were clipped or became 0."""
+    columns = _PRECISION_COLUMNS | {"value": lambda row: row.value} if wide else _PRECISION_COLUMNS
+    for title, chosen in _by_graph(rows):
+        yield title
+        yield table_of(columns, chosen if wide else [row for row in chosen if row.judged])
+
+
+def neighbourhood(rows: Sequence[Row], first: Row, around: int) -> Iterable[Block]:
+    """The rows around one, as a table."""
+    near = [row for row in rows if (row.call, row.stage) == (first.call, first.stage)]
+    shown = [row for row in near if row.kind != "constant" or row.diverged]
+    index = next(index for index, row in enumerate(shown) if row is first)
+    return node_table(shown[max(0, index - around) : index + around + 1], wide=False)
+
+
+def _by_graph(rows: Sequence[Row]) -> Iterable[tuple[str, list[Row]]]:
+    calls = sorted({row.call for row in rows})
     for call in calls:
         for stage in ("exported", "compiled"):
-            rows = [row for row in report.rows if row.call == call and row.stage == stage]
-            if rows:
-                yield f"{_STAGES[stage]}{f', call {call}' if len(calls) > 1 else ''}", rows
+            chosen = [row for row in rows if row.call == call and row.stage == stage]
+            if chosen:
+                yield f"{_STAGES[stage]}{f', call {call}' if len(calls) > 1 else ''}", chosen
 
 
 def _place(row: ModuleRow) -> str:
     """`m.layers.1.self_attn#1[0]`: the module, its second call, its first result; in 36 characters if that can be."""
     port = (f"#{row.iteration}" if row.iteration else "") + row.port
     return abbreviated(row.path or "(model)", max(12, 36 - len(port))) + abbreviated(port, 24)
-
-
-def _table(columns: dict[str, Callable[..., object]], rows: Iterable[object]) -> Table:
-    table = plain_table()
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(get(row)) for get in columns.values()))
-    return table
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.1e}"
-    return " + ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _error(row: Row) -> str:
@@ -378,6 +295,7 @@ _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
     "reason": lambda row: row.reason,
     "source": lambda row: row.source,
 }
+_JUDGED = tuple(Column(title, "never") for title in ("dtype", "error", "attention"))
 _MODULE_COLUMNS: dict[str, Callable[..., object]] = {
     "call": lambda row: row.call,
     "module": lambda row: row.path or "(model)",
@@ -396,27 +314,4 @@ _FATE_COLUMNS: dict[str, Callable[..., object]] = {
     "becomes": lambda fate: fate.how,
     "into": lambda fate: ", ".join(fate.into) or fate.note,
     "module": lambda fate: fate.module,
-}
-_DIFF_COLUMNS: dict[str, Callable[..., object]] = {
-    "value": lambda row: f"{row.key.label}{row.path}",
-    "is": lambda row: row.what,
-    "error": lambda row: None if row.difference is None or row.difference.problem else row.difference.error_max,
-    "attention": lambda row: ARROW if row.diverged else "",
-    "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
-}
-
-
-class _View(Protocol):
-    """What makes the tables of a report."""
-
-    def __call__(self, report: Report, *, wide: bool) -> Iterable[Table | str]: ...
-
-
-_VIEWS: dict[str, _View] = {
-    "nodes": _nodes,
-    "operators": _operators,
-    "modules": _modules,
-    "fates": _fates,
-    "dynamo": _dynamo,
-    "precision": _precision,
 }

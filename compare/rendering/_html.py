@@ -1,0 +1,41 @@
+"""Write tables and sentences as an HTML page that needs nothing else: no script, no other file."""
+
+from collections.abc import Sequence
+from importlib.resources import files
+
+from jinja2 import Environment
+
+from filch.steal.text import named
+
+from ._table import Block, Table
+
+_TEMPLATE = "page.html.jinja"
+_LONGEST = 2000  # characters of a cell
+
+
+def as_page(title: str, blocks: Sequence[Block]) -> str:
+    """Return a page; columns without any text are left out.
+
+    Names come from models and files of unknown origin: all text is escaped, and the page forbids scripts.
+    """
+    template = Environment(autoescape=True, finalize=_finalize, trim_blocks=True, lstrip_blocks=True).from_string(
+        files(__package__ or "").joinpath(_TEMPLATE).read_text("utf-8")
+    )
+    return template.render(title=title, blocks=[_context(block) for block in blocks if block != ""])
+
+
+def _context(block: Block) -> object:
+    if not isinstance(block, Table):
+        return block
+    shown = [index for index in range(len(block.columns)) if any(row[index] for row in block.rows)]
+    return {
+        "titles": [block.titles[index] for index in shown],
+        "rows": [
+            {"marked": number in block.marked, "cells": [row[index] for index in shown]}
+            for number, row in enumerate(block.rows)
+        ],
+    }
+
+
+def _finalize(value: object) -> str:
+    return named(" ".join(value) if isinstance(value, tuple) else value, _LONGEST)

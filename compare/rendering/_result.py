@@ -1,0 +1,59 @@
+"""What every result of a comparison can be written as, whatever it holds."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from filch.steal import write_output
+
+from ._console import WIDE, as_text
+from ._json import plain
+from ._markdown import as_markdown
+from ._table import Block
+
+
+class Result:
+    """A frozen dataclass that states its contents once, and that one writer for each format draws.
+
+    A subclass gives `blocks`, what people read, and `derived`, what JSON holds beside its fields.
+    """
+
+    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
+        """Return tables and sentences; `wide` has all rows and columns, and nothing cut."""
+        raise NotImplementedError
+
+    def derived(self) -> Mapping[str, Any]:
+        """Return what follows from the fields, by name, for programs that read JSON."""
+        return {}
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields and what follows from them, as JSON has it."""
+        return {**plain(self.derived()), **plain(self)}
+
+    def table(self, *, wide: bool = False, width: int | None = None) -> str:
+        """Return the result as text.
+
+        Args:
+            wide: all rows and columns, nothing cut.
+            width: characters in a line; None is the terminal's width.
+        """
+        return as_text(self.blocks(wide=wide), width=WIDE if wide else width)
+
+    def __str__(self) -> str:
+        return self.table(width=80)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the result as JSON, also written to `path` if one is given; inf and NaN are strings."""
+        return written(json.dumps(self.record(), indent=1), path)
+
+    def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the result as Markdown, also written to `path` if one is given."""
+        return written(as_markdown(self.blocks(wide=True)), path)
+
+
+def written(text: str, path: str | os.PathLike[str] | None) -> str:
+    """Return a text, also written to `path` if one is given; a name in it may be no valid Unicode."""
+    if path is not None:
+        write_output(path, text, errors="backslashreplace")
+    return text
