@@ -3,7 +3,10 @@ import globals from "globals";
 
 export default [
   js.configs.recommended,
-  { linterOptions: { reportUnusedDisableDirectives: "error" } },
+  {
+    linterOptions: { reportUnusedDisableDirectives: "error" },
+    rules: { eqeqeq: "error", "no-shadow": "error", "no-var": "error", "prefer-const": "error" },
+  },
   { files: ["src/**/*.js"], languageOptions: { globals: globals.browser } },
   { files: ["*.js", "test/**/*.js"], languageOptions: { globals: globals.node } },
 ];

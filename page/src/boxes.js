@@ -1,67 +1,104 @@
-// What is written on a box, and how large that makes it.
+// The text in a box, and the size that the text gives it.
 
-import { bare } from "./colour.js";
-import { textWidth } from "./dom.js";
-import { count, milliseconds, short } from "./numbers.js";
-import { typed } from "./model.js";
+import { operatorName } from "./colour.js";
+import { typeLabel } from "./model.js";
+import { count, milliseconds, shortNumber } from "./numbers.js";
+import { textWidth } from "./text.js";
 
-export const FONTS = { op: "600 12.5px", small: "400 11px", tiny: "400 10px" };
+/** @import { ColourMode } from "./colour.js" */
+/** @import { Item, Value } from "./model.js" */
+/** @typedef {{ tensors: boolean, weights: boolean }} Shown what is drawn beside operations */
+/** @typedef {[text: string, font: string]} Line */
 
-/** The size of a box, and the lines of text in it. */
-export function measured(thing, role, shown = {}) {
-  const lines = textOf(thing, role, shown);
-  const width = lines.reduce(
-    (most, [text, font]) => Math.max(most, Math.min(220, textWidth(text.slice(0, 60), font))),
-    0,
-  );
-  const marks = ["error", "time"].map((mode) => textWidth(markOf(thing, mode), FONTS.small));
-  const mark = Math.max(...marks) && Math.max(...marks) + 14;
-  const lead = textWidth(lines[0][0].slice(0, 60), lines[0][1]);
-  const room = thing.kind === "group" ? 58 : 26;
-  const w = Math.ceil(
-    Math.max(role === "input" || role === "output" ? 60 : 76, width + room, Math.min(220, lead) + mark + room),
-  );
-  return { lines, w, h: 10 + 15 * lines.length + (thing.kind === "group" ? 4 : 0) };
+export const FONTS = { title: "600 12.5px", small: "400 11px", tiny: "400 10px" };
+const WIDEST_TEXT = 220;
+const LONGEST_TEXT = 60; // characters
+
+/**
+ * The lines of text in a box, and its size.
+ * @param {Item} item
+ * @param {string} role "input" and "output" make narrow boxes; "open" is the heading of an opened group
+ * @param {Partial<Shown>} shown
+ */
+export function measureBox(item, role, shown = {}) {
+  const lines = boxLines(item, role, shown);
+  const widths = lines.map(([text, font]) => Math.min(WIDEST_TEXT, textWidth(text.slice(0, LONGEST_TEXT), font)));
+  // The box has room for either label, so that changing the colours moves nothing.
+  const label = Math.max(...[errorLabel(item), timeLabel(item)].map((text) => textWidth(text, FONTS.small)));
+  const margin = item.kind === "group" ? 58 : 26;
+  const least = role === "input" || role === "output" ? 60 : 76;
+  const width = Math.max(least, Math.max(...widths) + margin, widths[0] + (label && label + 14) + margin);
+  return { lines, w: Math.ceil(width), h: 10 + 15 * lines.length + (item.kind === "group" ? 4 : 0) };
 }
 
-/** What stands in a box's corner: how long it takes where colours say so, else its error. */
-export function markOf(thing, mode) {
-  if (mode === "time") return thing.seconds === null || thing.seconds === undefined ? "" : milliseconds(thing.seconds);
-  return thing.worst && thing.worst.error !== null ? short(thing.worst.error) : "";
+/**
+ * The text in a box's corner.
+ * @param {Item} item
+ * @param {ColourMode} mode
+ */
+export function cornerLabel(item, mode) {
+  return mode === "time" ? timeLabel(item) : errorLabel(item);
 }
 
-/** Pairs of text and font. */
-function textOf(thing, role, shown) {
-  if (thing.kind === "group") {
-    const type = thing.type.slice(thing.type.lastIndexOf(".") + 1);
-    const size = count(thing.size, "operation");
-    if (role === "open") return [[`${thing.name}   ${type}`, FONTS.op]];
+/** @param {Item} item */
+function timeLabel(item) {
+  return item.kind === "value" || item.seconds === null ? "" : milliseconds(item.seconds);
+}
+
+/** @param {Item} item */
+function errorLabel(item) {
+  return shortNumber(item.worst?.error);
+}
+
+/**
+ * @param {Item} item
+ * @param {string} role
+ * @param {Partial<Shown>} shown
+ * @returns {Line[]}
+ */
+function boxLines(item, role, shown) {
+  if (item.kind === "group") {
+    const type = className(item.type);
+    if (role === "open") return [[`${item.name}   ${type}`, FONTS.title]];
+    const size = count(item.size, "operation");
     return [
-      [thing.name, FONTS.op],
+      [item.name, FONTS.title],
       [type ? `${type} · ${size}` : size, FONTS.small],
     ];
   }
-  if (thing.kind === "value")
+  if (item.kind === "value") {
     return [
-      [thing.name, FONTS.small],
-      [typed(thing), FONTS.tiny],
+      [item.name, FONTS.small],
+      [typeLabel(item), FONTS.tiny],
     ];
+  }
+  /** @type {Line[]} */
   const lines = [
-    [bare(thing.op), FONTS.op],
-    [thing.name, FONTS.small],
+    [operatorName(item.op), FONTS.title],
+    [item.name, FONTS.small],
   ];
-  if (shown.weights) return lines;
-  const chips = [...new Set(thing.reads.map(chip).filter(Boolean))];
-  if (chips.length) lines.push([chips.slice(0, 3).join("  ·  ") + (chips.length > 3 ? "  …" : ""), FONTS.tiny]);
+  const weights = shown.weights ? [] : [...new Set(item.reads.map(weightLabel).filter(Boolean))];
+  if (weights.length) lines.push([weights.slice(0, 3).join("  ·  ") + (weights.length > 3 ? "  …" : ""), FONTS.tiny]);
   return lines;
 }
 
-/** What a box says of a weight that it reads, or of what is made of weights; nothing of a plain number. */
-function chip(value) {
-  if (value.role !== "parameter" && !(value.producer && value.producer.fixed)) return "";
+/**
+ * The last part of a dotted name.
+ * @param {string} name
+ */
+export function className(name) {
+  return name.slice(name.lastIndexOf(".") + 1);
+}
+
+/**
+ * The name and shape of a weight, or of the weight that a constant value is computed from; "" for any other value.
+ * @param {Value} value
+ */
+function weightLabel(value) {
+  if (value.role !== "parameter" && !value.producer?.constant) return "";
   let root = value;
-  while (root.producer && root.producer.reads.length) [root] = root.producer.reads;
+  while (root.producer?.reads.length) [root] = root.producer.reads;
   if (root.role !== "parameter") return "";
-  const shape = (value.shape || root.shape || []).join("×");
-  return `${root.name.slice(-80).split(".").at(-1)}${shape ? ` ${shape}` : ""}`;
+  const shape = (value.shape ?? root.shape ?? []).join("×");
+  return `${className(root.name.slice(-80))}${shape ? ` ${shape}` : ""}`;
 }

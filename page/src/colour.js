@@ -1,7 +1,12 @@
-// What a box's colour says, and the legend that says so. A colour is a class; `page.css` gives it its look.
+// The colour of a box, as a CSS class that `page.css` gives its look, and the legend.
 
-import { short } from "./numbers.js";
+import { shortNumber } from "./numbers.js";
 
+/** @import { Finding, Group, Item, PageData } from "./model.js" */
+/** @typedef {"operator" | "module" | "error" | "status" | "time"} ColourMode */
+/** @typedef {[cssClass: string, text: string]} LegendEntry the class is "words" for text without a colour */
+
+/** The first pattern that an operator's name matches gives its family. @type {[string, RegExp, string][]} */
 const FAMILIES = [
   ["norm", /norm/, "normalise"],
   ["compute", /matmul|gemm|conv(?!ert)|linear|einsum|\bb?mm\b|addmm|attention|lstm|gru|sdpa/, "multiply, convolve"],
@@ -19,121 +24,178 @@ const FAMILIES = [
     "arithmetic",
   ],
 ];
-export const STATUSES = ["same", "different", "shape or dtype differs", "no value", "not mapped"];
+const STATUSES = ["same", "different", "shape or dtype differs", "no value", "not mapped"];
+const MODULE_COLOURS = 8;
+const TIME_PERCENTILES = [0.7, 0.9, 0.95];
+
+/** @type {Map<string, string>} */
 const families = new Map();
 
-export function family(op) {
-  if (!families.has(op)) {
-    const own = bare(op).slice(0, 80).toLowerCase();
-    families.set(op, (FAMILIES.find(([, pattern]) => pattern.test(own)) || ["other"])[0]);
+/**
+ * The family of an operator, such as "norm" or "compute".
+ * @param {string} op
+ */
+export function operatorFamily(op) {
+  let family = families.get(op);
+  if (family === undefined) {
+    const name = operatorName(op).slice(0, 80).toLowerCase();
+    [family] = FAMILIES.find(([, pattern]) => pattern.test(name)) ?? ["other"];
+    families.set(op, family);
   }
-  return families.get(op);
+  return family;
 }
 
-/** An operator without its domain. */
-export function bare(op) {
-  return op.slice(op.includes("::") ? op.lastIndexOf("::") + 2 : 0);
+/**
+ * An operator without its domain.
+ * @param {string} op
+ */
+export function operatorName(op) {
+  return op.includes("::") ? op.slice(op.lastIndexOf("::") + 2) : op;
 }
 
-/** The steps of a logarithmic scale from the least to the largest of some errors. */
-class Scale {
-  constructor(kind, steps, errors) {
-    Object.assign(this, { kind, steps, any: errors.length > 0 });
+/**
+ * The class of a finding's status.
+ * @param {Finding} finding
+ */
+export function statusClass(finding) {
+  return `status-${STATUSES.indexOf(finding.status)}`;
+}
+
+/** The steps of a logarithmic scale from the smallest to the largest of some errors. */
+export class Scale {
+  /**
+   * @param {string} prefix of the steps' classes
+   * @param {number} steps
+   * @param {number[]} errors positive and finite
+   */
+  constructor(prefix, steps, errors) {
+    this.prefix = prefix;
+    this.steps = steps;
+    this.empty = errors.length === 0;
     this.high = errors.reduce((a, b) => Math.max(a, b), 0);
-    // What is under a hundred-millionth of the largest is all alike.
-    this.low = Math.max(
-      errors.reduce((a, b) => Math.min(a, b), Infinity),
-      this.high * 1e-8,
-    );
+    const smallest = errors.reduce((a, b) => Math.min(a, b), Infinity);
+    // Errors below a hundred-millionth of the largest share the first step.
+    this.low = Math.max(smallest, this.high * 1e-8);
   }
 
-  of(error) {
-    const part =
-      Number.isFinite(error) && this.high > this.low ? Math.log(error / this.low) / Math.log(this.high / this.low) : 1;
-    return `${this.kind}-${Math.max(0, Math.min(this.steps - 1, Math.floor(part * this.steps)))}`;
+  /** @param {number} error */
+  classOf(error) {
+    const graded = Number.isFinite(error) && this.high > this.low;
+    const part = graded ? Math.log(error / this.low) / Math.log(this.high / this.low) : 1;
+    return `${this.prefix}-${Math.max(0, Math.min(this.steps - 1, Math.floor(part * this.steps)))}`;
   }
 
-  /** Pairs of class and words; the first and the last step say where it begins and ends. */
+  /**
+   * The steps; the first and the last one have their limits as text.
+   * @returns {LegendEntry[]}
+   */
   legend() {
-    if (!this.any) return [];
-    if (!(this.high > this.low)) return [[`${this.kind}-${this.steps - 1}`, short(this.high)]];
-    const words = (step) => (step === 0 ? short(this.low) : step === this.steps - 1 ? short(this.high) : "");
-    return Array.from({ length: this.steps }, (_, step) => [`${this.kind}-${step}`, words(step)]);
+    if (this.empty) return [];
+    const last = this.steps - 1;
+    if (!(this.high > this.low)) return [[`${this.prefix}-${last}`, shortNumber(this.high)]];
+    const text = (/** @type {number} */ step) =>
+      step === 0 ? shortNumber(this.low) : step === last ? shortNumber(this.high) : "";
+    return Array.from({ length: this.steps }, (_, step) => [`${this.prefix}-${step}`, text(step)]);
   }
 }
 
+/** The colours of one page. */
 export class Colours {
+  /** @param {PageData} data */
   constructor(data) {
-    this.judged = data.findings.length > 0;
-    const sized = data.findings.filter((found) => found.error > 0 && Number.isFinite(found.error));
-    const errors = (diverged) => sized.filter((found) => found.diverged === diverged).map((found) => found.error);
-    // Two scales: the largest error of a run in which all is well is not to look like an alarm.
-    this.calm = new Scale("calm", 4, errors(false));
-    this.alarm = new Scale("error", 7, errors(true));
+    const { findings } = data;
+    this.hasFindings = findings.length > 0;
+    const errors = (/** @type {boolean} */ diverged) =>
+      findings
+        .filter((finding) => finding.diverged === diverged)
+        .map((finding) => finding.error ?? 0)
+        .filter((error) => error > 0 && Number.isFinite(error));
+    // Two scales: the largest error of a run without divergences must not look like an alarm.
+    this.sameScale = new Scale("calm", 4, errors(false));
+    this.differentScale = new Scale("error", 7, errors(true));
     const times = data.graphs
       .flatMap((graph) => graph.nodes.map((node) => node.seconds))
-      .filter((time) => time !== null);
-    times.sort((a, b) => a - b);
-    this.times = [0.7, 0.9, 0.95].map((part) => times[Math.floor(part * (times.length - 1))]);
-    this.timed = times.length > 0;
-    this.modes = ["operator", "module", ...(this.judged ? ["error", "status"] : []), ...(this.timed ? ["time"] : [])];
-    this.mode = data.findings.some((found) => found.error !== null) ? "error" : this.judged ? "status" : "operator";
+      .filter((seconds) => seconds !== null)
+      .sort((a, b) => a - b);
+    this.timeLimits = TIME_PERCENTILES.map((part) => times[Math.floor(part * (times.length - 1))]);
+    /** @type {ColourMode[]} */
+    this.modes = ["operator", "module"];
+    if (this.hasFindings) this.modes.push("error", "status");
+    if (times.length) this.modes.push("time");
+    /** @type {ColourMode} */
+    this.mode = this.hasFindings ? "status" : "operator";
+    if (findings.some((finding) => finding.error !== null)) this.mode = "error";
   }
 
-  /** The class of a box; `thing` is a node, a group or a value. */
-  of(thing) {
-    if (this.mode === "error") return this.ofError(thing.worst);
-    if (this.mode === "status") return thing.worst ? `status-${STATUSES.indexOf(thing.worst.status)}` : "plain";
-    if (this.mode === "time") return this.ofTime(thing);
-    if (this.mode === "module") return this.ofModule(thing);
-    return thing.kind === "node"
-      ? `family-${family(thing.op)}`
-      : thing.kind === "value"
-        ? `role-${thing.role}`
-        : "plain";
+  /** @param {Item} item */
+  classOf(item) {
+    if (this.mode === "error") return this.errorClass(item.worst);
+    if (this.mode === "status") return item.worst ? statusClass(item.worst) : "plain";
+    if (this.mode === "time") return this.timeClass(item);
+    if (this.mode === "module") return moduleClass(item);
+    if (item.kind === "node") return `family-${operatorFamily(item.op)}`;
+    return item.kind === "value" ? `role-${item.role}` : "plain";
   }
 
-  ofError(found) {
-    if (!found) return "plain";
-    if (found.error === null) return `status-${STATUSES.indexOf(found.status)}`;
-    if (found.diverged) return this.alarm.of(found.error);
-    return found.error === 0 ? "zero" : this.calm.of(found.error);
+  /** @param {Finding | null} finding */
+  errorClass(finding) {
+    if (!finding) return "plain";
+    if (finding.error === null) return statusClass(finding);
+    if (finding.diverged) return this.differentScale.classOf(finding.error);
+    return finding.error === 0 ? "zero" : this.sameScale.classOf(finding.error);
   }
 
-  ofTime(thing) {
-    if (thing.kind === "group") {
-      const inside = thing.graph.nodes.filter((node) => node.chain.includes(thing)).map((node) => this.ofTime(node));
-      return inside.sort().at(-1) || "plain";
+  /**
+   * By how many of the percentiles a node exceeds; a group has the class of its slowest node.
+   * @param {Item} item
+   * @returns {string}
+   */
+  timeClass(item) {
+    if (item.kind === "value") return "plain";
+    if (item.kind === "group") {
+      const inside = item.graph.nodes.filter((node) => node.groupPath.includes(item));
+      return (
+        inside
+          .map((node) => this.timeClass(node))
+          .sort()
+          .at(-1) ?? "plain"
+      );
     }
-    if (thing.seconds === null || thing.seconds === undefined) return "plain";
-    return `time-${this.times.filter((limit) => thing.seconds >= limit && thing.seconds > 0).length}`;
+    const { seconds } = item;
+    if (seconds === null) return "plain";
+    return `time-${this.timeLimits.filter((limit) => seconds >= limit && seconds > 0).length}`;
   }
 
-  ofModule(thing) {
-    const chain = thing.chain || (thing.producer ? thing.producer.chain : []);
-    // The first level at which there is more than one: all of a model stands in `model`.
-    const level = chain.findIndex((group) => siblings(group).length > 1);
-    return level < 0 ? "plain" : `module-${siblings(chain[level]).indexOf(chain[level]) % 8}`;
-  }
-
-  /** Pairs of class and words. */
+  /** @returns {LegendEntry[]} */
   legend() {
-    if (this.mode === "operator")
-      return [...FAMILIES.map(([key, , words]) => [`family-${key}`, words]), ["family-other", "other"]];
-    if (this.mode === "status") return STATUSES.map((status, at) => [`status-${at}`, status]);
+    if (this.mode === "operator") {
+      /** @type {LegendEntry[]} */
+      const entries = FAMILIES.map(([family, , text]) => [`family-${family}`, text]);
+      return [...entries, ["family-other", "other"]];
+    }
+    if (this.mode === "status") return STATUSES.map((status, index) => [`status-${index}`, status]);
     if (this.mode === "module") return [];
-    if (this.mode === "time") return ["under p70", "p70", "p90", "p95"].map((words, at) => [`time-${at}`, words]);
+    if (this.mode === "time") return ["under p70", "p70", "p90", "p95"].map((text, index) => [`time-${index}`, text]);
+    /** @type {(title: string, scale: Scale) => LegendEntry[]} */
+    const titled = (title, scale) => (scale.empty ? [] : [["words", title], ...scale.legend()]);
     return [
       ["zero", "0"],
-      ["words", "same"],
-      ...this.calm.legend(),
-      ["words", "different"],
-      ...this.alarm.legend(),
-      ["status-3", "not judged"],
-    ].filter(([kind, words]) => kind !== "words" || { same: this.calm, different: this.alarm }[words].any);
+      ...titled("same", this.sameScale),
+      ...titled("different", this.differentScale),
+      ["status-3", "not compared"],
+    ];
   }
 }
 
+/** @param {Item} item */
+function moduleClass(item) {
+  const path = item.kind === "value" ? (item.producer?.groupPath ?? []) : item.groupPath;
+  // The outermost level with more than one group: a whole model may be inside one group.
+  const group = path.find((each) => siblings(each).length > 1);
+  return group ? `module-${siblings(group).indexOf(group) % MODULE_COLOURS}` : "plain";
+}
+
+/** @param {Group} group */
 function siblings(group) {
-  return group.parent === null ? group.graph.top : group.graph.groups[group.parent].groups;
+  return group.parent?.groups ?? group.graph.topGroups;
 }

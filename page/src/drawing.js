@@ -1,254 +1,300 @@
-// Draws what is in sight of a scene as SVG. Seen from afar, boxes are rectangles alone, all those of one colour one
-// path: thousands of elements would make moving about a slide show.
+// Draws what is visible of a scene as SVG. From afar, all boxes of one colour are one path: moving thousands of elements
+// would be slow.
 
-import { FONTS, markOf } from "./boxes.js";
-import { family } from "./colour.js";
-import { clip, s, textWidth } from "./dom.js";
-import { typed } from "./model.js";
+import { cornerLabel, className, FONTS } from "./boxes.js";
+import { operatorFamily } from "./colour.js";
+import { svg } from "./dom.js";
+import { typeLabel } from "./model.js";
+import { textWidth, truncate } from "./text.js";
 
-const FAR = 0.4; // under this scale nobody can read a box
-const DETAIL = 0.62; // over this one, small print, too
-const LABELS = 0.8; // and the types on the lines
+/** @import { Colours } from "./colour.js" */
+/** @import { Item } from "./model.js" */
+/** @import { Arrangement, Box, Edge } from "./scene.js" */
+/** @import { Run } from "./layout/index.js" */
+/** @typedef {{ k: number, x: number, y: number, width: number, height: number }} View scale, shift, and size on the screen */
+/**
+ * @typedef {object} Look
+ * @property {Colours} colours
+ * @property {Item | null} selected
+ * @property {Set<Item>} marked the counterparts of what is selected
+ * @property {Set<Item> | null} lit all others are dim; null if none is
+ */
 
+/** From these scales on, boxes have text, small text too, and edges have types. */
+const LEVELS = [0.4, 0.62, 0.8];
+const OVERVIEW = 0;
+const MOST_GROUP_NAMES = 60;
+const MARGIN = 60; // around the screen, in which things are drawn before they are visible
+
+/** The drawing of one scene. */
 export class Drawing {
-  constructor(svg) {
-    this.svg = svg;
-    this.world = s("g", { class: "world" });
-    this.labels = s("g", { class: "far-labels" });
-    svg.append(this.world, this.labels);
+  /** @param {SVGSVGElement} element */
+  constructor(element) {
+    this.element = element;
+    this.world = svg("g", { class: "world" });
+    this.groupNames = svg("g", { class: "far-labels" });
+    element.append(this.world, this.groupNames);
+    /** The elements of what is visible. @type {Map<Box | Edge | string, SVGGElement>} */
     this.drawn = new Map();
+    this.layers = { opened: svg("g"), edges: svg("g"), boxes: svg("g") };
+    /** @type {Arrangement | null} */
+    this.arrangement = null;
+    this.level = OVERVIEW;
   }
 
-  /** Draws all anew; `look` says `colours`, `selected`, `marked` and `lit` (sets, `lit` null for all). */
-  draw(scene, view, look) {
-    Object.assign(this, { scene, look, level: level(view.k) });
+  /**
+   * Draws everything again.
+   * @param {Arrangement} arrangement
+   * @param {View} view
+   * @param {Look} look
+   */
+  draw(arrangement, view, look) {
+    this.arrangement = arrangement;
+    this.look = look;
+    this.level = detailLevel(view.k);
     this.drawn.clear();
-    this.layers = Object.fromEntries(["opened", "edges", "boxes"].map((layer) => [layer, s("g", { class: layer })]));
+    const layer = (/** @type {string} */ name) => svg("g", { class: name });
+    this.layers = { opened: layer("opened"), edges: layer("edges"), boxes: layer("boxes") };
     this.world.replaceChildren(...Object.values(this.layers));
-    this.svg.dataset.level = this.level;
-    if (this.level === 0) this.afar();
+    this.element.dataset.level = String(this.level);
+    if (this.level === OVERVIEW) this.drawOverview(arrangement, look);
     this.move(view);
   }
 
-  /** The same, seen otherwise: what came into sight is drawn, what went out of it is not kept. */
+  /**
+   * Shows another part: adds what has become visible and removes what no longer is.
+   * @param {View} view
+   */
   move(view) {
-    if (!this.scene) return;
-    if (level(view.k) !== this.level) {
-      this.draw(this.scene, view, this.look);
+    if (!this.arrangement || !this.look) return;
+    if (detailLevel(view.k) !== this.level) {
+      this.draw(this.arrangement, view, this.look);
       return;
     }
     this.world.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.k})`);
-    this.world.style.setProperty("--k", view.k);
-    if (this.level === 0) this.signs(view);
-    else {
-      this.labels.replaceChildren();
-      this.sight(view);
+    this.world.style.setProperty("--k", String(view.k));
+    if (this.level === OVERVIEW) {
+      this.groupNames.replaceChildren(...groupNames(this.arrangement, view));
+    } else {
+      this.groupNames.replaceChildren();
+      this.drawVisible(this.arrangement, view, this.look);
     }
   }
 
-  sight(view) {
-    const [left, top] = [-view.x / view.k - 60, -view.y / view.k - 60];
-    const [right, bottom] = [left + view.width / view.k + 120, top + view.height / view.k + 120];
-    const wanted = new Map();
-    this.scene.boxes.forEach((box, at) => {
+  /**
+   * @param {Arrangement} arrangement
+   * @param {View} view
+   * @param {Look} look
+   */
+  drawVisible({ boxes, edges }, view, look) {
+    const [left, top] = [-view.x / view.k - MARGIN, -view.y / view.k - MARGIN];
+    const [right, bottom] = [left + view.width / view.k + 2 * MARGIN, top + view.height / view.k + 2 * MARGIN];
+    /** @type {Map<Box | Edge | string, [keyof Drawing["layers"], () => SVGGElement]>} */
+    const visible = new Map();
+    boxes.forEach((box, index) => {
       if (!(box.x < right && box.x + box.w > left && box.y < bottom && box.y + box.h > top)) return;
-      wanted.set(`b${at}`, () => this.box(box));
-      if (box.kind === "open") wanted.set(`h${at}`, () => this.heading(box));
+      visible.set(box, [box.kind === "open" ? "opened" : "boxes", () => boxElement(box, look)]);
+      // A heading is above the edges that come in through it.
+      if (box.kind === "open") visible.set(`heading ${index}`, ["boxes", () => headingElement(box, look)]);
     });
-    this.scene.edges.forEach((edge, at) => {
-      const { x, y, right: end, bottom: low } = edge.box;
-      if (x < right && end > left && y < bottom && low > top) wanted.set(`e${at}`, () => this.edge(edge));
-    });
+    for (const edge of edges) {
+      const { bounds } = edge;
+      if (bounds.left < right && bounds.right > left && bounds.top < bottom && bounds.bottom > top) {
+        visible.set(edge, ["edges", () => edgeElement(edge, look, this.level === LEVELS.length)]);
+      }
+    }
     for (const [key, element] of this.drawn) {
-      if (wanted.has(key)) continue;
+      if (visible.has(key)) continue;
       element.remove();
       this.drawn.delete(key);
     }
-    for (const [key, make] of wanted) {
+    for (const [key, [layer, make]] of visible) {
       if (this.drawn.has(key)) continue;
       const element = make();
       this.drawn.set(key, element);
-      this.layers[element.dataset.layer].append(element);
+      this.layers[layer].append(element);
     }
   }
 
-  state(thing) {
-    const { selected, marked, lit } = this.look;
-    const first = thing.kind === "node" && thing.findings.some((found) => found.first);
-    const dim = lit && !lit.has(thing);
-    return [selected === thing && "selected", marked.has(thing) && "marked", dim && "dim", first && "first"]
-      .filter(Boolean)
-      .join(" ");
-  }
-
-  box(box) {
-    const { thing, kind } = box;
-    const depth = kind === "open" ? `nested-${thing.chain.length % 2}` : "";
-    const classes = ["box", kind, depth, this.look.colours.of(thing), roleClass(box), this.state(thing)].join(" ");
-    const element = s("g", { class: classes, transform: `translate(${box.x} ${box.y})` });
-    element.dataset.layer = kind === "open" ? "opened" : "boxes";
-    element.dataset[thing.kind] = thing.id;
-    if (kind === "group") element.append(s("rect", { class: "stack", x: 4, y: 4, width: box.w, height: box.h, rx: 8 }));
-    element.append(
-      s("rect", {
-        class: "card",
-        width: box.w,
-        height: box.h,
-        rx: kind === "value" ? box.h / 2 : kind === "node" ? 6 : 9,
-      }),
-    );
-    if (kind === "node") {
-      element.append(
-        s("path", {
-          class: `strip family-${family(thing.op)}`,
-          d: `M6 0.5H5.5A5 5 0 0 0 .5 5.5V${box.h - 5.5}A5 5 0 0 0 5.5 ${box.h - 0.5}H6Z`,
-        }),
-      );
+  /**
+   * Draws everything in a few paths.
+   * @param {Arrangement} arrangement
+   * @param {Look} look
+   */
+  drawOverview({ boxes, edges }, look) {
+    const paths = { opened: new Map(), boxes: new Map() };
+    for (const box of boxes) {
+      const colour = box.kind === "open" ? "plain" : look.colours.classOf(box.item);
+      const classes = ["box far", box.kind, colour, roleClass(box), stateClasses(box.item, look)].join(" ");
+      const layer = paths[box.kind === "open" ? "opened" : "boxes"];
+      layer.set(classes, `${layer.get(classes) ?? ""}M${box.x} ${box.y}h${box.w}v${box.h}h${-box.w}z`);
     }
-    if (kind === "group") element.append(...sign(false));
-    if (kind !== "open") element.append(...this.lines(box));
-    return element;
-  }
-
-  /** What is written on an opened group: over the lines that come in through it. */
-  heading({ thing, x, y, w }) {
-    const type = thing.type.slice(thing.type.lastIndexOf(".") + 1);
-    const own = clip(thing.name, w - 60, FONTS.op);
-    const at = 34 + textWidth(own, FONTS.op) + 10;
-    const element = s("g", { class: `heading ${this.state(thing)}`, transform: `translate(${x} ${y})` });
-    element.dataset.layer = "boxes";
-    element.append(...sign(true), s("text", { class: "op", x: 34, y: 20.5 }, own));
-    if (type && w - at > 50)
-      element.append(s("text", { class: "small", x: at, y: 20.5 }, clip(type, w - at - 16, FONTS.small)));
-    return element;
-  }
-
-  lines(box) {
-    const { thing, cell, w } = box;
-    const [left, anchor] = thing.kind === "value" ? [w / 2, "middle"] : [thing.kind === "group" ? 34 : 15, "start"];
-    const error = markOf(thing, this.look.colours.mode);
-    const mark = error ? textWidth(error, FONTS.small) + 10 : 0;
-    const made = cell.lines.map(([text, font], at) => {
-      const kind = font === FONTS.op ? "op" : font === FONTS.small ? "small" : "tiny";
-      const room = w - (thing.kind === "value" ? 18 : left + 10) - (at === 0 ? mark : 0);
-      return s(
-        "text",
-        { class: kind, x: left, y: 18.5 + 15 * at + (thing.kind === "group" ? 2 : 0), "text-anchor": anchor },
-        clip(text, room, font),
-      );
-    });
-    if (error && thing.kind !== "value")
-      made.push(
-        s(
-          "text",
-          { class: "small error", x: w - 9, y: thing.kind === "group" ? 20.5 : 18.5, "text-anchor": "end" },
-          error,
-        ),
-      );
-    return made;
-  }
-
-  edge(edge) {
-    const { selected, lit } = this.look;
-    const { value } = edge;
-    const near = selected && (selected === value || selected === value.producer || value.readers.includes(selected));
-    const dim =
-      lit &&
-      !(
-        value.producer &&
-        lit.has(value.producer) &&
-        (value.role === "output" || value.readers.some((node) => lit.has(node)))
-      );
-    const element = s("g", { class: `edge ${near ? "near" : ""} ${dim ? "dim" : lit ? "on-path" : ""}` });
-    element.dataset.layer = "edges";
-    element.append(s("path", { class: "line", d: (edge.d ||= edge.runs.map(curve).join("")) }));
-    if (edge.heads.length)
-      element.append(s("path", { class: "head", d: edge.heads.map(([x, y]) => `M${x} ${y}l-3.5-6.5h7z`).join("") }));
-    if (this.level === 3 && edge.label && edge.room > 24 && typed(value)) {
-      const text = `${value.dtype || "?"} ${value.shape ? value.shape.join("×") || "scalar" : ""}`;
-      element.append(
-        s(
-          "text",
-          { class: "tiny type", x: edge.label[0] + 5, y: edge.label[1] + 12 },
-          clip(text, edge.room, FONTS.tiny),
-        ),
-      );
+    for (const layer of /** @type {const} */ (["opened", "boxes"])) {
+      for (const [classes, d] of paths[layer]) {
+        this.layers[layer].append(svg("g", { class: classes }, svg("path", { class: "card", d })));
+      }
     }
-    return element;
-  }
-
-  /** All of it, in a few paths. */
-  afar() {
-    const kinds = { opened: new Map(), boxes: new Map() };
-    for (const box of this.scene.boxes) {
-      const colour = box.kind === "open" ? "plain" : this.look.colours.of(box.thing);
-      const classes = ["box far", box.kind, colour, roleClass(box), this.state(box.thing)].join(" ");
-      const parts = kinds[box.kind === "open" ? "opened" : "boxes"];
-      parts.set(classes, `${parts.get(classes) || ""}M${box.x} ${box.y}h${box.w}v${box.h}h${-box.w}z`);
-    }
-    for (const [layer, parts] of Object.entries(kinds)) {
-      for (const [classes, d] of parts)
-        this.layers[layer].append(s("g", { class: classes }, s("path", { class: "card", d })));
-    }
-    const all = this.scene.edges.map((edge) => (edge.d ||= edge.runs.map(curve).join(""))).join("");
-    this.layers.edges.append(
-      s("g", { class: `edge ${this.look.lit ? "dim" : ""}` }, s("path", { class: "line", d: all })),
-    );
-  }
-
-  /** Names of groups, as large as on a map, where there is room for them; the outer ones first. */
-  signs(view) {
-    const taken = [];
-    const signs = [];
-    for (const { kind, thing, x, y, w, h: high } of this.scene.boxes) {
-      if (kind === "node" || kind === "value" || signs.length > 60) continue;
-      const [width, height] = [w * view.k, high * view.k];
-      const text = clip(thing.name, width - 6, "600 11px");
-      const [left, top] = [x * view.k + view.x + 4, y * view.k + view.y + 2];
-      if (
-        width < 34 ||
-        height < 15 ||
-        text.length < 2 ||
-        left > view.width ||
-        top > view.height ||
-        left + width < 0 ||
-        top < -20
-      )
-        continue;
-      const box = { left, top, right: left + textWidth(text, "600 11px") + 6, bottom: top + 15 };
-      if (
-        taken.some(
-          (other) =>
-            box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top,
-        )
-      )
-        continue;
-      taken.push(box);
-      signs.push(s("text", { class: "sign", x: left, y: top + 11 }, text));
-    }
-    this.labels.replaceChildren(...signs);
+    const d = edges.map(edgePath).join("");
+    this.layers.edges.append(svg("g", { class: `edge ${look.lit ? "dim" : ""}` }, svg("path", { class: "line", d })));
   }
 }
 
-function roleClass({ cell }) {
-  return cell.role && cell.role !== "node" ? `role-${cell.role}` : "";
+/**
+ * @param {Item} item
+ * @param {Look} look
+ */
+function stateClasses(item, { selected, marked, lit }) {
+  const first = item.kind === "node" && item.findings.some((finding) => finding.first);
+  const dim = lit && !lit.has(item);
+  return [selected === item && "selected", marked.has(item) && "marked", dim && "dim", first && "first"]
+    .filter(Boolean)
+    .join(" ");
 }
 
-function level(scale) {
-  return scale < FAR ? 0 : scale < DETAIL ? 1 : scale < LABELS ? 2 : 3;
+/**
+ * @param {Box} box
+ * @param {Look} look
+ */
+function boxElement(box, look) {
+  const { item, kind, w, h } = box;
+  const depth = kind === "open" && item.kind === "group" ? `nested-${item.groupPath.length % 2}` : "";
+  const classes = ["box", kind, depth, look.colours.classOf(item), roleClass(box), stateClasses(item, look)].join(" ");
+  const element = svg("g", { class: classes, transform: `translate(${box.x} ${box.y})` });
+  element.dataset[item.kind] = String(item.id);
+  if (kind === "group") element.append(svg("rect", { class: "stack", x: 4, y: 4, width: w, height: h, rx: 8 }));
+  const radius = kind === "value" ? h / 2 : kind === "node" ? 6 : 9;
+  element.append(svg("rect", { class: "card", width: w, height: h, rx: radius }));
+  if (item.kind === "node") {
+    const d = `M6 0.5H5.5A5 5 0 0 0 .5 5.5V${h - 5.5}A5 5 0 0 0 5.5 ${h - 0.5}H6Z`;
+    element.append(svg("path", { class: `strip family-${operatorFamily(item.op)}`, d }));
+  }
+  if (kind === "group") element.append(...foldSign(false));
+  if (kind !== "open") element.append(...textElements(box, look));
+  return element;
 }
 
-function curve([x1, y1, bend, x2, end, y2]) {
-  const middle = (bend + end) / 2;
+/**
+ * The heading of an opened group.
+ * @param {Box} box
+ * @param {Look} look
+ */
+function headingElement({ item, x, y, w }, look) {
+  const name = truncate(item.name, w - 60, FONTS.title);
+  const element = svg("g", { class: `heading ${stateClasses(item, look)}`, transform: `translate(${x} ${y})` });
+  element.append(...foldSign(true), svg("text", { class: "op", x: 34, y: 20.5 }, name));
+  const type = item.kind === "group" ? className(item.type) : "";
+  const left = 34 + textWidth(name, FONTS.title) + 10;
+  if (type && w - left > 50) {
+    element.append(svg("text", { class: "small", x: left, y: 20.5 }, truncate(type, w - left - 16, FONTS.small)));
+  }
+  return element;
+}
+
+/**
+ * @param {Box} box
+ * @param {Look} look
+ */
+function textElements({ item, lines, w }, look) {
+  const group = item.kind === "group";
+  const centred = item.kind === "value";
+  const label = centred ? "" : cornerLabel(item, look.colours.mode);
+  const labelWidth = label ? textWidth(label, FONTS.small) + 10 : 0;
+  const left = centred ? w / 2 : group ? 34 : 15;
+  const baseline = group ? 20.5 : 18.5;
+  const elements = lines.map(([text, font], index) => {
+    const kind = font === FONTS.title ? "op" : font === FONTS.small ? "small" : "tiny";
+    const width = w - (centred ? 18 : left + 10) - (index === 0 ? labelWidth : 0);
+    const place = { x: left, y: baseline + 15 * index, "text-anchor": centred ? "middle" : "start" };
+    return svg("text", { class: kind, ...place }, truncate(text, width, font));
+  });
+  if (label) elements.push(svg("text", { class: "small error", x: w - 9, y: baseline, "text-anchor": "end" }, label));
+  return elements;
+}
+
+/**
+ * @param {Edge} edge
+ * @param {Look} look
+ * @param {boolean} detailed whether its type is written beside it
+ */
+function edgeElement(edge, { selected, lit }, detailed) {
+  const { value } = edge;
+  /** @type {(Item | null)[]} */
+  const ends = [value, value.producer, ...value.readers];
+  const near = selected && ends.includes(selected);
+  const goesOn = value.role === "output" || value.readers.some((node) => lit?.has(node));
+  const dim = lit && !(value.producer && lit.has(value.producer) && goesOn);
+  const element = svg("g", { class: `edge ${near ? "near" : ""} ${dim ? "dim" : lit ? "on-path" : ""}` });
+  element.append(svg("path", { class: "line", d: edgePath(edge) }));
+  if (edge.heads.length) {
+    element.append(svg("path", { class: "head", d: edge.heads.map(([x, y]) => `M${x} ${y}l-3.5-6.5h7z`).join("") }));
+  }
+  if (detailed && edge.label && edge.labelWidth > 24 && typeLabel(value)) {
+    const [x, y] = edge.label;
+    const text = `${value.dtype || "?"} ${value.shape ? value.shape.join("×") || "scalar" : ""}`;
+    const shown = truncate(text, edge.labelWidth, FONTS.tiny);
+    element.append(svg("text", { class: "tiny type", x: x + 5, y: y + 12 }, shown));
+  }
+  return element;
+}
+
+/**
+ * The names of groups, as large as on a map, where there is room for them; outer groups come first.
+ * @param {Arrangement} arrangement
+ * @param {View} view
+ */
+function groupNames({ boxes }, view) {
+  const font = "600 11px";
+  /** @type {{ left: number, top: number, right: number, bottom: number }[]} */
+  const taken = [];
+  const names = [];
+  for (const box of boxes) {
+    if (box.item.kind !== "group") continue;
+    if (names.length > MOST_GROUP_NAMES) break;
+    const [width, height] = [box.w * view.k, box.h * view.k];
+    const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + 2];
+    const visible = left < view.width && top < view.height && left + width > 0 && top > -20;
+    if (width < 34 || height < 15 || !visible) continue;
+    const text = truncate(box.item.name, width - 6, font);
+    if (text.length < 2) continue;
+    const place = { left, top, right: left + textWidth(text, font) + 6, bottom: top + 15 };
+    const overlaps = (/** @type {typeof place} */ other) =>
+      left < other.right && place.right > other.left && top < other.bottom && place.bottom > other.top;
+    if (taken.some(overlaps)) continue;
+    taken.push(place);
+    names.push(svg("text", { class: "sign", x: left, y: top + 11 }, text));
+  }
+  return names;
+}
+
+/** @param {Box} box */
+function roleClass({ role }) {
+  return role && role !== "node" ? `role-${role}` : "";
+}
+
+/** @param {number} scale */
+function detailLevel(scale) {
+  return LEVELS.filter((least) => scale >= least).length;
+}
+
+/** @param {Edge} edge */
+function edgePath(edge) {
+  return (edge.path ??= edge.runs.map(runPath).join(""));
+}
+
+/** @param {Run} run */
+export function runPath([x1, y1, bend, x2, end, y2]) {
   if (Math.abs(x1 - x2) < 0.6) return `M${x1} ${y1}V${y2}`;
+  const middle = (bend + end) / 2;
   return `M${x1} ${y1}V${bend}C${x1} ${middle} ${x2} ${middle} ${x2} ${end}V${y2}`;
 }
 
-/** What opens and closes a group. */
-function sign(open) {
-  const cross = open ? "M13 16h8" : "M13 16h8M17 12v8";
+/**
+ * The sign that opens and closes a group.
+ * @param {boolean} open
+ */
+function foldSign(open) {
   return [
-    s("rect", { class: "fold", x: 10, y: 9, width: 14, height: 14, rx: 4 }),
-    s("path", { class: "fold-sign", d: cross }),
+    svg("rect", { class: "fold", x: 10, y: 9, width: 14, height: 14, rx: 4 }),
+    svg("path", { class: "fold-sign", d: open ? "M13 16h8" : "M13 16h8M17 12v8" }),
   ];
 }

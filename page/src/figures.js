@@ -1,68 +1,70 @@
-// Small pictures of numbers: how a tensor and its reference are spread.
+// How a tensor and its reference are distributed: histograms and statistics.
 
-import { h, numberCell, s } from "./dom.js";
-import { short } from "./numbers.js";
-import { numeric } from "./model.js";
+import { html, numberElement, svg } from "./dom.js";
+import { parseNumber } from "./model.js";
+import { shortNumber } from "./numbers.js";
 
-const BARS = { width: 300, height: 90 };
+/** @import { Child } from "./dom.js" */
+/** @import { RawHistogram, Statistics } from "./model.js" */
 
-/** The histograms of both, one upon the other, over the same bins. */
-export function histogram([low, high, expected, actual]) {
+const WIDTH = 300;
+const HEIGHT = 90;
+
+/**
+ * Both histograms in one picture, over the same bins.
+ * @param {RawHistogram} histogram
+ */
+export function histogramElement([rawLow, rawHigh, expected, actual]) {
+  const [low, high] = [parseNumber(rawLow), parseNumber(rawHigh)];
   const most = Math.max(1, ...expected, ...actual);
-  const step = BARS.width / expected.length;
-  const bars = (counts, kind) => {
-    const bar = (number, at) => {
-      const tall = number ? Math.max(1, (number / most) * BARS.height) : 0; // one of a million is to be seen, too
-      return `M${at * step + 0.5} ${BARS.height}v${-tall}h${step - 1}v${tall}z`;
+  const step = WIDTH / expected.length;
+  const bars = (/** @type {number[]} */ counts, /** @type {string} */ kind) => {
+    const bar = (/** @type {number} */ number, /** @type {number} */ index) => {
+      const height = number ? Math.max(1, (number / most) * HEIGHT) : 0; // one of a million is visible, too
+      return `M${index * step + 0.5} ${HEIGHT}v${-height}h${step - 1}v${height}z`;
     };
-    return s("path", { class: `bars ${kind}`, d: counts.map(bar).join("") });
+    return svg("path", { class: `bars ${kind}`, d: counts.map(bar).join("") });
   };
-  const words = `Histogram over ${expected.length} bins from ${short(low)} to ${short(high)}: reference ${expected.join(", ")}; actual ${actual.join(", ")}`;
-  const picture = s(
+  const range = `${expected.length} bins from ${shortNumber(low)} to ${shortNumber(high)}`;
+  const picture = svg(
     "svg",
     {
       class: "histogram",
-      viewBox: `0 0 ${BARS.width} ${BARS.height}`,
+      viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
       preserveAspectRatio: "none",
       role: "img",
-      "aria-label": words,
+      "aria-label": `Histogram of ${range}: reference ${expected.join(", ")}; actual ${actual.join(", ")}`,
     },
     bars(expected, "expected"),
     bars(actual, "actual"),
   );
-  const key = (kind, text) => h("span", { class: `key ${kind}` }, text);
-  return h(
-    "figure",
-    {},
-    picture,
-    h(
-      "figcaption",
-      {},
-      numberCell(numeric(low)),
-      h("span", {}, key("expected", "reference"), key("actual", "actual")),
-      numberCell(numeric(high)),
-    ),
-  );
+  const key = (/** @type {string} */ kind, /** @type {string} */ text) => html("span", { class: `key ${kind}` }, text);
+  const keys = html("span", {}, key("expected", "reference"), key("actual", "actual"));
+  return html("figure", {}, picture, html("figcaption", {}, numberElement(low), keys, numberElement(high)));
 }
 
-/** The statistics of both, side by side; equal bits are said to be. */
+/**
+ * The statistics of both, side by side.
+ * @param {Statistics | null} expected
+ * @param {Statistics | null} actual
+ */
 export function statisticsTable(expected, actual) {
-  const rows = ["what", "minimum", "maximum", "mean", "std", "nan", "inf"];
-  const cell = (of, row) => h("td", {}, !of || of[row] === null ? "–" : row === "what" ? of[row] : numberCell(of[row]));
-  const alike = expected && actual && expected.content && expected.content === actual.content;
-  return h(
+  const cell = (/** @type {Child} */ content) => html("td", {}, content ?? "–");
+  const row = (/** @type {string} */ title, /** @type {Child[]} */ ...cells) =>
+    html("tr", {}, html("th", { scope: "row" }, title), cells);
+  const column = (/** @type {string} */ title) => html("th", { scope: "col" }, title);
+  const numbers = /** @type {const} */ (["minimum", "maximum", "mean", "std", "nan", "inf"]);
+  const equalBits = expected && actual && expected.content && expected.content === actual.content;
+  return html(
     "table",
     { class: "facts" },
-    h(
-      "thead",
-      {},
-      h("tr", {}, h("th", {}), h("th", { scope: "col" }, "reference"), h("th", { scope: "col" }, "actual")),
-    ),
-    h(
+    html("thead", {}, html("tr", {}, html("th"), column("reference"), column("actual"))),
+    html(
       "tbody",
       {},
-      rows.map((row) => h("tr", {}, h("th", { scope: "row" }, row), cell(expected, row), cell(actual, row))),
-      alike && h("tr", {}, h("th", { scope: "row" }, "bits"), h("td", { colspan: 2 }, "all equal")),
+      row("type", cell(expected?.what), cell(actual?.what)),
+      numbers.map((name) => row(name, cell(numberElement(expected?.[name])), cell(numberElement(actual?.[name])))),
+      equalBits && row("bits", html("td", { colspan: 2 }, "all equal")),
     ),
   );
 }

@@ -1,113 +1,164 @@
-// The graphs, as the page is given them: `_page.py` says what stands where.
+// The graphs as the page uses them, made of the JSON that `_page.py` writes.
+
+/** @typedef {GraphNode | Group | Value} Item what can be selected */
+/** @typedef {number | bigint} Numeric an integer over 2**53 is a bigint */
+/** @typedef {[low: number | string, high: number | string, expected: number[], actual: number[]]} RawHistogram */
 
 const ROLES = ["intermediate", "view", "input", "output", "parameter"];
-const JUDGED = ["same", "different", "shape or dtype differs"];
+const COMPARED = ["same", "different", "shape or dtype differs"];
 const DIVERGED = ["different", "shape or dtype differs"];
 
-export function numeric(number) {
-  if (number === undefined || number === null) return null;
-  if (typeof number === "number") return number;
-  return /^-?\d+$/.test(number) ? BigInt(number) : Number(number);
-}
-
-/** What the worst of several is the largest by: divergence, then doubt, then error. */
-function weight(finding) {
-  const error = finding.error === null ? 0 : Number.isNaN(finding.error) ? Infinity : finding.error;
-  return [finding.diverged ? 1 : 0, finding.judged ? 0 : 1, error];
-}
-
-function worse(one, other) {
-  if (!one || !other) return one || other || null;
-  const [a, b] = [weight(one), weight(other)];
-  const place = a.findIndex((part, index) => part !== b[index]);
-  return place < 0 || a[place] > b[place] ? one : other;
-}
-
-/** All that is in the page: `graphs`, first the one that was drawn, and `remarks`. */
-export class Data {
+/** Everything in the page. */
+export class PageData {
+  /** @param {any} raw */
   constructor(raw) {
+    /** @type {string[]} */
     this.strings = raw.strings;
+    /** @type {number[][]} */
     this.lists = raw.lists;
+    /** @type {string[]} */
     this.remarks = raw.remarks;
-    this.graphs = raw.graphs.map((graph, place) => new Graph(this, graph, place));
-    this.main = this.graphs[0];
-    this.before = this.graphs.find((graph) => graph.role === "before") || null;
-    this.findings = this.graphs.flatMap((graph) => graph.findings);
-    if (this.before) this.tie();
-  }
-
-  text(place) {
-    return place === null || place === undefined ? "" : this.strings[place];
-  }
-
-  texts(place) {
-    return place === null || place === undefined ? [] : this.lists[place].map((text) => this.strings[text]);
-  }
-
-  /** Which nodes and modules of the one graph became which of the other. */
-  tie() {
-    for (const node of this.main.nodes) {
-      const names = node.origins.length ? node.origins : [node.name];
-      for (const other of names.map((each) => this.before.byName.get(each)).filter(Boolean)) {
-        node.counterparts.push(other);
-        other.counterparts.push(node);
-      }
-    }
-    const modules = new Map(this.before.groups.map((group) => [group.path + group.name, group]));
-    for (const group of this.main.groups) {
-      const other = modules.get(group.path + group.name);
-      if (!other) continue;
-      group.counterparts.push(other);
-      other.counterparts.push(group);
-    }
-  }
-
-  /** What is found first that is not what it should be. */
-  get first() {
-    return (
-      this.findings.find((finding) => finding.first) ||
-      this.findings.filter((finding) => finding.diverged).sort((a, b) => a.order - b.order)[0] ||
-      null
+    /** @type {Graph[]} */
+    this.graphs = raw.graphs.map(
+      (/** @type {any} */ graph, /** @type {number} */ index) => new Graph(this, graph, index),
     );
+    /** The graph that was drawn. */
+    this.main = this.graphs[0];
+    /** The graph that `main` was made of, or null. */
+    this.before = this.graphs.find((graph) => graph.role === "before") ?? null;
+    this.findings = this.graphs.flatMap((graph) => graph.findings);
+    /** The finding that is marked as the first divergence, else the first one that diverged, or null. */
+    this.firstDivergence = this.findings.find((finding) => finding.first) ?? firstDiverged(this.findings);
+    if (this.before) linkCounterparts(this.main, this.before);
+  }
+
+  /**
+   * A text by its index.
+   * @param {number | null | undefined} index
+   */
+  text(index) {
+    return index === null || index === undefined ? "" : this.strings[index];
+  }
+
+  /**
+   * A list of texts by its index.
+   * @param {number | null | undefined} index
+   */
+  texts(index) {
+    return index === null || index === undefined ? [] : this.lists[index].map((text) => this.strings[text]);
   }
 }
 
-class Graph {
-  constructor(data, raw, place) {
-    Object.assign(this, { place, name: raw.name, role: raw.role, of: raw.of || "" });
-    this.values = raw.values.map(([own, role, dtype, shape], id) => ({
-      ...{ kind: "value", graph: this, id, name: data.text(own), role: ROLES[role], dtype: data.text(dtype) },
-      shape: shape === null || shape === undefined ? null : data.texts(shape),
-      ...{ producer: null, readers: [], findings: [], worst: null },
-    }));
-    this.groups = raw.groups.map(([parent, path, label, type], id) => ({
-      ...{ kind: "group", graph: this, id, name: data.text(label), path: data.text(path), type: data.text(type) },
-      ...{
-        parent: parent === null ? null : parent,
-        groups: [],
-        nodes: [],
-        size: 0,
-        worst: null,
-        seconds: null,
-        counterparts: [],
-      },
-    }));
-    this.top = this.groups.filter((group) => group.parent === null);
-    for (const group of this.groups) {
-      group.chain = group.parent === null ? [group] : [...this.groups[group.parent].chain, group];
-      if (group.parent !== null) this.groups[group.parent].groups.push(group);
-    }
-    this.nodes = raw.nodes.map((node, id) => this.node(data, node, id));
-    this.byName = new Map(this.nodes.map((node) => [node.name, node]));
-    this.inputs = raw.inputs.map((id) => this.values[id]);
-    this.outputs = raw.outputs.map((id) => this.values[id]);
-    this.findings = raw.findings.map((finding) => this.finding(data, finding));
-    this.settle();
+/** One graph: the drawn one, the one before it, or a function that either calls. */
+export class Graph {
+  /**
+   * @param {PageData} data
+   * @param {any} raw
+   * @param {number} index among the graphs of the page
+   */
+  constructor(data, raw, index) {
+    this.index = index;
+    /** @type {string} */
+    this.name = raw.name;
+    /** @type {"graph" | "before" | "function"} */
+    this.role = raw.role;
+    /** The operator that calls it, if it is a function. @type {string} */
+    this.of = raw.of ?? "";
+    /** @type {Value[]} */
+    this.values = raw.values.map(
+      (/** @type {any[]} */ value, /** @type {number} */ id) => new Value(this, id, value, data),
+    );
+    /** Parents come before their children. @type {Group[]} */
+    this.groups = [];
+    for (const group of raw.groups) this.groups.push(new Group(this, this.groups.length, group, data));
+    this.topGroups = this.groups.filter((group) => group.parent === null);
+    /** @type {GraphNode[]} */
+    this.nodes = raw.nodes.map(
+      (/** @type {any[]} */ node, /** @type {number} */ id) => new GraphNode(this, id, node, data),
+    );
+    this.nodeByName = new Map(this.nodes.map((node) => [node.name, node]));
+    /** @type {Value[]} */
+    this.inputs = raw.inputs.map((/** @type {number} */ id) => this.values[id]);
+    /** @type {Value[]} */
+    this.outputs = raw.outputs.map((/** @type {number} */ id) => this.values[id]);
+    /** @type {Finding[]} */
+    this.findings = raw.findings.map((/** @type {any[]} */ finding) => new Finding(this, finding, data));
+    for (const node of this.nodes) node.summarize();
   }
+}
 
-  node(data, raw, id) {
+/** A tensor: what nodes read and write. */
+export class Value {
+  /**
+   * @param {Graph} graph
+   * @param {number} id
+   * @param {any[]} raw
+   * @param {PageData} data
+   */
+  constructor(graph, id, [name, role, dtype, shape], data) {
+    this.kind = /** @type {const} */ ("value");
+    this.graph = graph;
+    this.id = id;
+    this.name = data.text(name);
+    this.role = ROLES[role];
+    this.dtype = data.text(dtype);
+    this.shape = shape === null || shape === undefined ? null : data.texts(shape);
+    /** @type {GraphNode | null} */
+    this.producer = null;
+    /** @type {GraphNode[]} */
+    this.readers = [];
+    /** @type {Finding[]} */
+    this.findings = [];
+    /** @type {Finding | null} */
+    this.worst = null;
+  }
+}
+
+/** A call of a module, which holds nodes and other groups. */
+export class Group {
+  /**
+   * @param {Graph} graph
+   * @param {number} id
+   * @param {any[]} raw
+   * @param {PageData} data
+   */
+  constructor(graph, id, [parent, path, name, type], data) {
+    this.kind = /** @type {const} */ ("group");
+    this.graph = graph;
+    this.id = id;
+    this.name = data.text(name);
+    /** The module's, such as `model.layers.0`. */
+    this.path = data.text(path);
+    this.type = data.text(type);
+    /** @type {Group | null} */
+    this.parent = parent === null ? null : graph.groups[parent];
+    /** @type {Group[]} */
+    this.groups = [];
+    /** From the outermost group to this one. @type {Group[]} */
+    this.groupPath = [...(this.parent?.groupPath ?? []), this];
+    /** How many nodes it holds. */
+    this.size = 0;
+    /** @type {Finding | null} */
+    this.worst = null;
+    /** @type {number | null} */
+    this.seconds = null;
+    /** The same call in the graph before, or after. @type {Group[]} */
+    this.counterparts = [];
+    this.parent?.groups.push(this);
+  }
+}
+
+/** An operation. */
+export class GraphNode {
+  /**
+   * @param {Graph} graph
+   * @param {number} id
+   * @param {any[]} raw
+   * @param {PageData} data
+   */
+  constructor(graph, id, raw, data) {
     const [
-      own,
+      name,
       op,
       group,
       inputs,
@@ -122,38 +173,89 @@ class Graph {
       forward,
       captured,
     ] = raw;
-    const calls = data.texts(stack);
-    const given = data.texts(attributes);
-    const of = (place) => (place === null ? null : this.values[place]);
-    const node = {
-      ...{ kind: "node", graph: this, id, name: data.text(own), op: data.text(op), target: data.text(target) },
-      ...{
-        module: data.text(module),
-        source: data.text(source),
-        code: data.text(code),
-        gradientOf: data.text(forward),
-      },
-      group: group === null || group === undefined ? null : this.groups[group],
-      inputs: (inputs || []).map(of),
-      outputs: (outputs || []).map(of),
-      captured: (captured || []).map(of),
-      stack: Array.from({ length: calls.length / 3 }, (_, at) => calls.slice(3 * at, 3 * at + 3)),
-      attributes: Array.from({ length: given.length / 2 }, (_, at) => given.slice(2 * at, 2 * at + 2)),
-      origins: data.texts(origins),
-      ...{ counterparts: [], findings: [], worst: null, seconds: null, depth: 1 },
-    };
-    node.chain = node.group ? node.group.chain : [];
-    node.reads = [...new Set([...node.inputs, ...node.captured].filter(Boolean))];
-    for (const value of node.reads) value.readers.push(node);
-    for (const value of node.outputs) if (value) value.producer = node;
-    return node;
+    const values = (/** @type {(number | null)[] | null | undefined} */ ids) =>
+      (ids ?? []).map((index) => (index === null ? null : graph.values[index]));
+    this.kind = /** @type {const} */ ("node");
+    this.graph = graph;
+    this.id = id;
+    this.name = data.text(name);
+    this.op = data.text(op);
+    /** @type {Group | null} */
+    this.group = group === null || group === undefined ? null : graph.groups[group];
+    /** The groups around it, from the outermost. @type {Group[]} */
+    this.groupPath = this.group?.groupPath ?? [];
+    /** Null for what is left out, here and in `outputs`. */
+    this.inputs = values(inputs);
+    this.outputs = values(outputs);
+    /** What its subgraphs read from outside. */
+    this.captured = values(captured);
+    /** The calls around it: path, type and source of each. */
+    this.stack = chunks(data.texts(stack), 3);
+    this.module = data.text(module);
+    this.source = data.text(source);
+    /** Pairs of name and text. */
+    this.attributes = chunks(data.texts(attributes), 2);
+    /** The names of the nodes that it computes, after fusion. */
+    this.origins = data.texts(origins);
+    this.target = data.text(target);
+    this.code = data.text(code);
+    /** The name of the node whose gradient it computes. */
+    this.gradientOf = data.text(forward);
+    /** The nodes of the other graph that it was made of, or that were made of it. @type {GraphNode[]} */
+    this.counterparts = [];
+    this.reads = [...new Set([...this.inputs, ...this.captured].filter((value) => value !== null))];
+    for (const value of this.reads) value.readers.push(this);
+    for (const value of this.written) value.producer = this;
+
+    /** @type {Finding[]} */
+    this.findings = [];
+    /** @type {Finding | null} */
+    this.worst = null;
+    /** @type {number | null} */
+    this.seconds = null;
+    /** The number of nodes on the longest path that ends here. */
+    this.depth = 1;
+    /** Whether it depends on nothing but weights: then it is drawn with them. */
+    this.constant = false;
   }
 
-  finding(data, raw) {
+  /** The outputs that are not left out. */
+  get written() {
+    return this.outputs.filter((value) => value !== null);
+  }
+
+  /** Sets what follows from its findings and from the nodes before it, and adds it to the groups around it. */
+  summarize() {
+    this.findings = this.written.flatMap((value) => value.findings);
+    this.worst = this.findings.reduce(worseOf, null);
+    const times = this.findings.map((finding) => finding.seconds).filter((seconds) => seconds !== null);
+    this.seconds = times.length ? Math.max(...times) : null;
+    const sources = this.reads.map((value) => value.producer).filter((node) => node !== null);
+    this.depth = 1 + Math.max(0, ...sources.map((source) => source.depth));
+    this.constant =
+      this.reads.every((value) => (value.producer ? value.producer.constant : value.role === "parameter")) &&
+      (this.reads.length > 0 || this.op === "Constant") &&
+      this.written.every((value) => value.role !== "output");
+    for (const group of this.groupPath) {
+      group.size += 1;
+      group.worst = worseOf(group.worst, this.worst);
+      if (this.seconds !== null) group.seconds = (group.seconds ?? 0) + this.seconds;
+    }
+  }
+}
+
+/** What a comparison says about a value. */
+export class Finding {
+  /**
+   * @param {Graph} graph
+   * @param {any[]} raw
+   * @param {PageData} data
+   */
+  constructor(graph, raw, data) {
     const [
       value,
       status,
-      kind,
+      stage,
       call,
       first,
       error,
@@ -166,80 +268,149 @@ class Graph {
       actual,
       histogram,
     ] = raw;
-    const found = {
-      ...{ graph: this, value: this.values[value], status: data.text(status), stage: data.text(kind), call: call || 0 },
-      ...{ first: Boolean(first), error: numeric(error), text: data.text(text), evidence: data.text(evidence) },
-      measures: new Map(data.texts(names).map((measure, at) => [measure, numeric(measures[at])])),
-      ...{ seconds: numeric(seconds), expected: statistics(expected), actual: statistics(actual) },
-      histogram: histogram || null,
-    };
-    found.judged = JUDGED.includes(found.status);
-    found.diverged = DIVERGED.includes(found.status);
-    found.node = found.value.producer;
-    found.order = found.node ? found.node.id : -1;
-    return found;
-  }
-
-  /** What follows from the findings and the order of the nodes, for nodes and for the groups around them. */
-  settle() {
-    for (const found of this.findings) {
-      found.value.findings.push(found);
-      found.value.worst = worse(found.value.worst, found);
-    }
-    for (const node of this.nodes) {
-      node.findings = node.outputs.filter(Boolean).flatMap((value) => value.findings);
-      node.worst = node.findings.reduce(worse, null);
-      const times = node.findings.map((found) => found.seconds).filter((seconds) => seconds !== null);
-      node.seconds = times.length ? Math.max(...times) : null;
-      const sources = node.reads.map((value) => value.producer).filter(Boolean);
-      node.depth = 1 + Math.max(0, ...sources.map((source) => source.depth));
-      // What depends on nothing but weights belongs to them: shown with them, else as part of what reads it.
-      node.fixed = node.reads.every((value) => (value.producer ? value.producer.fixed : value.role === "parameter"));
-      node.fixed &&= node.reads.length > 0 || node.op === "Constant";
-      node.fixed &&= node.outputs.every((value) => !value || value.role !== "output");
-      if (node.group) node.group.nodes.push(node);
-      for (const group of node.chain) {
-        group.size += 1;
-        group.worst = worse(group.worst, node.worst);
-        if (node.seconds !== null) group.seconds = (group.seconds || 0) + node.seconds;
-      }
-    }
+    this.graph = graph;
+    /** @type {Value} */
+    this.value = graph.values[value];
+    this.status = data.text(status);
+    this.stage = data.text(stage);
+    /** @type {number} */
+    this.call = call ?? 0;
+    /** Whether it is the first divergence. */
+    this.first = Boolean(first);
+    this.error = real(error);
+    this.text = data.text(text);
+    this.evidence = data.text(evidence);
+    this.measures = new Map(data.texts(names).map((name, index) => [name, parseNumber(measures[index])]));
+    this.seconds = real(seconds);
+    this.expected = parseStatistics(expected);
+    this.actual = parseStatistics(actual);
+    /** @type {RawHistogram | null} */
+    this.histogram = histogram ?? null;
+    this.compared = COMPARED.includes(this.status);
+    this.diverged = DIVERGED.includes(this.status);
+    this.node = this.value.producer;
+    /** The node's place in the order of execution; -1 for inputs. */
+    this.order = this.node?.id ?? -1;
+    this.value.findings.push(this);
+    this.value.worst = worseOf(this.value.worst, this);
   }
 }
 
-function statistics(raw) {
+/**
+ * A number from the JSON, where integers over 2**53, NaN and infinities are texts.
+ * @param {number | string | null | undefined} number
+ * @returns {Numeric | null}
+ */
+export function parseNumber(number) {
+  if (number === undefined || number === null) return null;
+  if (typeof number === "number") return number;
+  return /^-?\d+$/.test(number) ? BigInt(number) : Number(number);
+}
+
+/** @param {number | string | null | undefined} number */
+function real(number) {
+  const parsed = parseNumber(number);
+  return parsed === null ? null : Number(parsed);
+}
+
+/** @typedef {NonNullable<ReturnType<typeof parseStatistics>>} Statistics */
+
+/** @param {any[] | null | undefined} raw */
+function parseStatistics(raw) {
   if (!raw) return null;
-  const [what, minimum, maximum, mean, std, nan, inf, content] = raw;
-  const [least, largest, middle, spread, nans, infs] = [minimum, maximum, mean, std, nan, inf].map(numeric);
-  return { what, minimum: least, maximum: largest, mean: middle, std: spread, nan: nans, inf: infs, content };
+  const [minimum, maximum, mean, std, nan, inf] = raw.slice(1, 7).map(parseNumber);
+  return {
+    what: /** @type {string} */ (raw[0]),
+    minimum,
+    maximum,
+    mean,
+    std,
+    nan,
+    inf,
+    content: /** @type {string} */ (raw[7]),
+  };
 }
 
-/** `float32[1, 128, 768]`; nothing if neither is known. */
-export function typed(value) {
+/**
+ * @param {string[]} texts
+ * @param {number} size
+ */
+function chunks(texts, size) {
+  return Array.from({ length: texts.length / size }, (_, index) => texts.slice(size * index, size * (index + 1)));
+}
+
+/**
+ * The worse of two findings: one that diverged, else one that was not compared, else the one with the larger error.
+ * @param {Finding | null} one
+ * @param {Finding | null} other
+ */
+export function worseOf(one, other) {
+  if (!one || !other) return one ?? other;
+  const rank = (/** @type {Finding} */ finding) => [
+    Number(finding.diverged),
+    Number(!finding.compared),
+    finding.error === null ? 0 : Number.isNaN(finding.error) ? Infinity : finding.error,
+  ];
+  const [a, b] = [rank(one), rank(other)];
+  const index = a.findIndex((part, place) => part !== b[place]);
+  return index < 0 || a[index] > b[index] ? one : other;
+}
+
+/** @param {Finding[]} findings */
+function firstDiverged(findings) {
+  const diverged = findings.filter((finding) => finding.diverged);
+  return diverged.length ? diverged.reduce((a, b) => (b.order < a.order ? b : a)) : null;
+}
+
+/**
+ * Links the nodes and groups of a graph with those that they were made of.
+ * @param {Graph} graph
+ * @param {Graph} before
+ */
+function linkCounterparts(graph, before) {
+  for (const node of graph.nodes) {
+    for (const origin of node.origins.length ? node.origins : [node.name]) {
+      const other = before.nodeByName.get(origin);
+      if (!other) continue;
+      node.counterparts.push(other);
+      other.counterparts.push(node);
+    }
+  }
+  const groups = new Map(before.groups.map((group) => [group.path + group.name, group]));
+  for (const group of graph.groups) {
+    const other = groups.get(group.path + group.name);
+    if (!other) continue;
+    group.counterparts.push(other);
+    other.counterparts.push(group);
+  }
+}
+
+/**
+ * The type of a value, such as `float32[1, 128, 768]`; "" if nothing is known of it.
+ * @param {Value} value
+ */
+export function typeLabel(value) {
   if (!value.dtype && !value.shape) return "";
   return `${value.dtype || "?"}[${value.shape ? value.shape.join(", ") : "?"}]`;
 }
 
-/** The values, and the nodes that make them, on the ways from a node to the outputs, as far as they are wrong.
- * A value that nobody could judge hides no way: it is part of one that goes on to a wrong value. */
-export function reach(node) {
-  const wrong = (each) => each.worst !== null && each.worst.diverged;
-  const blind = (each) => each.worst === null || !each.worst.judged;
-  const seen = new Set([node]);
-  const pending = [node];
-  while (pending.length) {
-    for (const value of pending.pop().outputs) {
-      for (const next of value ? value.readers : []) {
-        if (seen.has(next) || !(wrong(next) || blind(next))) continue;
-        seen.add(next);
-        pending.push(next);
-      }
-    }
+/**
+ * The nodes that a divergence affects: those that diverge and are reached from `node` through diverging nodes. Nodes
+ * that were not compared are kept where the path goes on to one that diverges.
+ * @param {GraphNode} node
+ */
+export function affectedNodes(node) {
+  const diverged = (/** @type {GraphNode} */ each) => Boolean(each.worst?.diverged);
+  const passes = (/** @type {GraphNode} */ each) => diverged(each) || !each.worst?.compared;
+  const reached = new Set([node]);
+  for (const each of reached) {
+    for (const value of each.written) for (const reader of value.readers) if (passes(reader)) reached.add(reader);
   }
-  const kept = new Set();
-  for (const each of [...seen].sort((a, b) => b.id - a.id)) {
-    const goesOn = each.outputs.some((value) => value && value.readers.some((reader) => kept.has(reader)));
-    if (each === node || wrong(each) || goesOn) kept.add(each);
+  /** @type {Set<GraphNode>} */
+  const affected = new Set();
+  for (const each of [...reached].sort((a, b) => b.id - a.id)) {
+    const goesOn = each.written.some((value) => value.readers.some((reader) => affected.has(reader)));
+    if (each === node || diverged(each) || goesOn) affected.add(each);
   }
-  return kept;
+  return affected;
 }

@@ -1,288 +1,404 @@
-// One graph in its frame: moved by hand, wheel, fingers and keys; what is clicked is told to `app`.
+// One graph in a frame that the mouse, the wheel, fingers and keys move. What is clicked is reported to the app.
 
-import { h, s } from "./dom.js";
-import { count } from "./numbers.js";
+import { html, svg } from "./dom.js";
 import { Drawing } from "./drawing.js";
-import { HEAD, Scene, openWell } from "./scene.js";
+import { count } from "./numbers.js";
+import { HEADING_HEIGHT, openInitialGroups, outputKey, Scene } from "./scene.js";
 
-const CALM = matchMedia("(prefers-reduced-motion: reduce)");
+/** @import { App } from "./app.js" */
+/** @import { View } from "./drawing.js" */
+/** @import { Graph, Group, Item } from "./model.js" */
+/** @import { Box } from "./scene.js" */
+/** @typedef {{ k: number, x: number, y: number }} Position scale and shift of a view */
 
+const REDUCED_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
+const ANIMATION = 200; // milliseconds
+const DOUBLE_CLICK = 400; // milliseconds
+const SCALES = { least: 0.005, most: 4, readable: 0.85 };
+
+/** A frame with one graph. */
 export class Pane {
+  /**
+   * @param {App} app
+   * @param {Graph} graph
+   */
   constructor(app, graph) {
-    Object.assign(this, { app, graph, view: { k: 1, x: 0, y: 0, width: 0, height: 0 }, pointers: new Map() });
-    this.svg = s("svg", {
+    this.app = app;
+    this.graph = graph;
+    /** @type {View} */
+    this.view = { k: 1, x: 0, y: 0, width: 0, height: 0 };
+    /** The pointers that are down. @type {Map<number, PointerEvent>} */
+    this.pointers = new Map();
+    this.dragged = false;
+    /** @type {{ item: Item, time: number } | null} */
+    this.lastClick = null;
+    this.animation = 0;
+    this.svg = svg("svg", {
       class: "graph",
       tabindex: 0,
       role: "application",
-      "aria-label": `Graph ${graph.name}: arrows move, Enter opens, ? shows all keys`,
+      "aria-label": `Graph ${graph.name}: arrow keys move it, Enter opens a group, ? lists all keys`,
     });
-    const button = (words, text, act) =>
-      h("button", { type: "button", title: words, "aria-label": words, onclick: act }, text);
-    this.tools = h(
+    const button = (/** @type {string} */ title, /** @type {string} */ text, /** @type {() => void} */ onclick) =>
+      html("button", { type: "button", title, "aria-label": title, onclick }, text);
+    const tools = html(
       "div",
       { class: "zoom" },
       button("Zoom in (+)", "+", () => this.zoom(1.4)),
       button("Zoom out (−)", "−", () => this.zoom(1 / 1.4)),
       button("Fit (f)", "⤢", () => this.fit()),
     );
-    const size = h("small", {}, count(graph.nodes.length, "operation"));
-    this.heading = h("h2", {}, h("span", {}, this.title), " ", size);
-    this.element = h("section", { class: "pane", "aria-label": this.title }, this.heading, this.svg, this.tools);
+    const size = html("small", {}, count(graph.nodes.length, "operation"));
+    this.heading = html("h2", {}, html("span", {}, this.title), " ", size);
+    this.element = html("section", { class: "pane", "aria-label": this.title }, this.heading, this.svg, tools);
     this.drawing = new Drawing(this.svg);
     this.scene = new Scene(graph, app.shown);
-    openWell(this.scene);
-    this.arrange();
+    openInitialGroups(this.scene);
+    this.arrangement = this.scene.arrange();
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.svg);
   }
 
   get title() {
-    return {
-      graph: this.app.data.before ? "Compiled" : "Graph",
-      before: "Exported",
-      function: `Function ${this.graph.of}`,
-    }[this.graph.role];
+    if (this.graph.role === "function") return `Function ${this.graph.of}`;
+    if (this.graph.role === "before") return "Exported";
+    return this.app.data.before ? "Compiled" : "Graph";
   }
 
   arrange() {
-    this.arranged = this.scene.arrange();
+    this.arrangement = this.scene.arrange();
   }
 
   redraw() {
-    if (this.view.width) this.drawing.draw(this.arranged, this.view, this.app.look);
+    if (this.view.width) this.drawing.draw(this.arrangement, this.view, this.app.look);
   }
 
-  /** Takes the room that it has; `anew`: as if it were seen for the first time. */
-  resize(anew = false) {
+  // ---- the view
+
+  /**
+   * Takes the size that the page gives it. What was in the middle stays there, unless it is shown for the first time.
+   * @param {boolean} again as if it were shown for the first time
+   */
+  resize(again = false) {
     const { width, height } = this.svg.getBoundingClientRect();
+    if (!width) return;
     const { view } = this;
-    const first = width > 0 && (anew || !view.width);
-    // What was in the middle stays there.
-    if (width && !first)
-      Object.assign(view, { x: view.x + (width - view.width) / 2, y: view.y + (height - view.height) / 2 });
-    if (width) Object.assign(view, { width, height });
-    if (first) this.start();
-    else if (width) this.redraw();
+    const first = again || !view.width;
+    if (!first) {
+      view.x += (width - view.width) / 2;
+      view.y += (height - view.height) / 2;
+    }
+    Object.assign(view, { width, height });
+    if (first) this.showStart();
+    else this.redraw();
   }
 
-  /** What is seen first: all of it if it can be read, else its beginning, or what is selected. */
-  start() {
-    const { width } = this.arranged;
-    const wide = (this.view.width - 24) / width;
-    const k = Math.max(Math.min(1, this.whole()), Math.min(0.8, Math.max(0.45, wide)));
-    Object.assign(this.view, this.inFrame(k));
-    if (width * k > this.view.width && this.graph.inputs.length)
-      this.center(this.boxOf(this.graph.inputs[0]), false, true);
-    if (this.app.selected && this.app.selected.graph === this.graph) this.show(this.app.selected, false);
+  /** Shows the whole graph if it can be read so, else where it begins, or what is selected. */
+  showStart() {
+    const { width } = this.arrangement;
+    const wholeWidth = (this.view.width - 24) / width;
+    const k = Math.max(Math.min(1, this.wholeScale), Math.min(0.8, Math.max(0.45, wholeWidth)));
+    Object.assign(this.view, this.centred(k));
+    const [input] = this.graph.inputs;
+    if (width * k > this.view.width && input) this.center(this.boxOf(input), false, true);
+    const { selected } = this.app;
+    if (selected?.graph === this.graph) this.show(selected, false);
     this.redraw();
   }
 
+  /** Shows the whole graph. */
   fit() {
-    this.go(this.inFrame(Math.min(1.25, this.whole())));
+    this.moveTo(this.centred(Math.min(1.25, this.wholeScale)));
   }
 
-  /** Where the graph begins: below the frame's own heading, where it has one. */
+  /** Where a graph begins: below the heading of the frame, where that is shown. */
   get top() {
     const { offsetTop, offsetHeight } = this.heading;
     return offsetHeight ? offsetTop + offsetHeight + 6 : 8;
   }
 
-  /** The scale at which all of it is seen. */
-  whole() {
-    const { width, height } = this.arranged;
+  /** The scale at which the whole graph is visible. */
+  get wholeScale() {
+    const { width, height } = this.arrangement;
     return Math.min((this.view.width - 24) / width, (this.view.height - this.top - 12) / height);
   }
 
-  /** The view at a scale: in the middle, or from its beginning on if it is too tall. */
-  inFrame(k) {
-    const { width, height } = this.arranged;
-    const middle = (this.view.height - height * k) / 2;
-    return { k, x: (this.view.width - width * k) / 2, y: Math.max(this.top, middle) };
+  /**
+   * The graph in the middle, or from its top on if it is too tall.
+   * @param {number} k
+   * @returns {Position}
+   */
+  centred(k) {
+    const { width, height } = this.arrangement;
+    const y = Math.max(this.top, (this.view.height - height * k) / 2);
+    return { k, x: (this.view.width - width * k) / 2, y };
   }
 
+  /**
+   * Zooms around a point, by default the middle.
+   * @param {number} by
+   * @param {number} x
+   * @param {number} y
+   * @param {boolean} animated
+   */
   zoom(by, x = this.view.width / 2, y = this.view.height / 2, animated = true) {
-    const k = Math.max(0.005, Math.min(4, this.view.k * by));
+    const k = Math.max(SCALES.least, Math.min(SCALES.most, this.view.k * by));
     const change = k / this.view.k;
-    this.go({ k, x: x - (x - this.view.x) * change, y: y - (y - this.view.y) * change }, animated);
+    this.moveTo({ k, x: x - (x - this.view.x) * change, y: y - (y - this.view.y) * change }, animated);
   }
 
+  /**
+   * @param {number} x
+   * @param {number} y
+   * @param {boolean} animated
+   */
   pan(x, y, animated = false) {
-    this.go({ k: this.view.k, x: this.view.x + x, y: this.view.y + y }, animated);
+    this.moveTo({ k: this.view.k, x: this.view.x + x, y: this.view.y + y }, animated);
   }
 
-  /** To another view, in a fifth of a second. */
-  go(to, animated = true) {
-    cancelAnimationFrame(this.going);
+  /**
+   * @param {Position} to
+   * @param {boolean} animated
+   */
+  moveTo(to, animated = true) {
+    cancelAnimationFrame(this.animation);
     const from = { ...this.view };
     const begin = performance.now();
-    const step = (now) => {
-      const part = animated && !CALM.matches && !document.hidden ? Math.min(1, Math.max(0, now - begin) / 200) : 1;
+    const slow = animated && !REDUCED_MOTION.matches;
+    const step = (/** @type {number} */ now) => {
+      const part = slow && !document.hidden ? Math.min(1, Math.max(0, now - begin) / ANIMATION) : 1;
       const eased = 1 - (1 - part) ** 3;
-      for (const axis of ["k", "x", "y"]) this.view[axis] = from[axis] + (to[axis] - from[axis]) * eased;
+      for (const axis of /** @type {const} */ (["k", "x", "y"])) {
+        this.view[axis] = from[axis] + (to[axis] - from[axis]) * eased;
+      }
       this.drawing.move(this.view);
-      if (part < 1) this.going = requestAnimationFrame(step);
+      if (part < 1) this.animation = requestAnimationFrame(step);
     };
-    if (animated && !CALM.matches) this.going = requestAnimationFrame(step);
+    if (slow) this.animation = requestAnimationFrame(step);
     else step(begin);
   }
 
-  boxOf(thing) {
-    const { boxOf } = this.arranged;
-    return boxOf.get(thing) || boxOf.get(`out ${thing.id}`);
+  // ---- items
+
+  /**
+   * The box of an item, if it is drawn.
+   * @param {Item} item
+   */
+  boxOf(item) {
+    const { boxOf } = this.arrangement;
+    return boxOf.get(item) ?? (item.kind === "value" ? boxOf.get(outputKey(item)) : undefined);
   }
 
-  /** The box of a node, or of the closed group that it is in. */
-  visible(thing) {
-    if (thing.kind === "value" && !this.boxOf(thing)) return thing.producer ? this.visible(thing.producer) : null;
-    const inner = [...(thing.chain || []), thing].map((each) => this.arranged.boxOf.get(each)).filter(Boolean);
-    return inner.at(-1) || this.boxOf(thing) || null;
+  /**
+   * The box of an item, or of the closed group that it is in, or of the node that writes it.
+   * @param {Item} item
+   * @returns {Box | undefined}
+   */
+  visibleBox(item) {
+    const own = this.boxOf(item);
+    if (own) return own;
+    if (item.kind === "value") return item.producer ? this.visibleBox(item.producer) : undefined;
+    return item.groupPath.map((group) => this.boxOf(group)).findLast(Boolean);
   }
 
-  /** Opens what is around it, and moves to it. */
-  show(thing, animated = true) {
-    if (thing.kind === "node" && thing.fixed && !this.app.shown.weights) this.app.toggleShown("weights");
-    if (this.scene.reveal(thing.kind === "value" && thing.producer ? thing.producer : thing)) this.arrange();
+  /**
+   * Opens the groups around an item, and moves to it.
+   * @param {Item} item
+   * @param {boolean} animated
+   */
+  show(item, animated = true) {
+    if (item.kind === "node" && item.constant && !this.app.shown.weights) this.app.toggleShown("weights");
+    if (this.scene.reveal(item)) this.arrange();
     this.redraw();
-    this.center(this.visible(thing), animated);
+    this.center(this.visibleBox(item), animated);
   }
 
+  /**
+   * @param {Box | undefined} box
+   * @param {boolean} animated
+   * @param {boolean} atTop at the top of the frame, not in its middle
+   */
   center(box, animated = true, atTop = false) {
     if (!box) return;
-    const k = Math.max(this.view.k, Math.min(1, this.view.width / (box.w + 40), 0.85));
-    const x = this.view.width / 2 - (box.x + box.w / 2) * k;
-    const y = atTop
-      ? this.top - box.y * k
-      : this.view.height / 2 - (box.y + Math.min(box.h, this.view.height / k) / 2) * k;
-    this.go({ k, x, y }, animated);
+    const { width, height } = this.view;
+    const k = Math.max(this.view.k, Math.min(width / (box.w + 40), SCALES.readable));
+    const x = width / 2 - (box.x + box.w / 2) * k;
+    const y = atTop ? this.top - box.y * k : height / 2 - (box.y + Math.min(box.h, height / k) / 2) * k;
+    this.moveTo({ k, x, y }, animated);
   }
 
-  flash(thing) {
-    const box = this.visible(thing);
+  /**
+   * Marks an item for a moment.
+   * @param {Item} item
+   */
+  flash(item) {
+    const box = this.visibleBox(item);
     if (!box) return;
-    const ring = s("rect", {
-      class: "flash",
-      x: box.x - 6,
-      y: box.y - 6,
-      width: box.w + 12,
-      height: box.h + 12,
-      rx: 12,
-    });
+    const frame = { x: box.x - 6, y: box.y - 6, width: box.w + 12, height: box.h + 12, rx: 12 };
+    const ring = svg("rect", { class: "flash", ...frame });
     this.drawing.world.append(ring);
     setTimeout(() => ring.remove(), 1200);
   }
 
-  /** Opens or closes a group, which stays where it is on the screen. */
+  /**
+   * Opens or closes a group, which stays where it is on the screen.
+   * @param {Group} group
+   */
   toggle(group) {
     this.change(() => this.scene.toggle(group), group);
-    this.app.say(`${group.name} ${this.scene.open.has(group) ? "opened" : "closed"}`);
+    this.app.announce(`${group.name} ${this.scene.open.has(group) ? "opened" : "closed"}`);
   }
 
-  /** Changes the scene and lays it out anew; a thing stays where it is on the screen. */
-  change(scene, kept) {
-    const before = kept && this.visible(kept);
-    scene();
+  /**
+   * Changes the scene; an item stays where it is on the screen.
+   * @param {() => void} act
+   * @param {Item | null} kept
+   */
+  change(act, kept) {
+    const before = kept && this.visibleBox(kept);
+    act();
     this.arrange();
-    const after = before && this.visible(kept);
-    if (after) {
+    const after = kept && this.visibleBox(kept);
+    if (before && after) {
       this.view.x += (before.x - after.x) * this.view.k;
       this.view.y += (before.y - after.y) * this.view.k;
     }
     this.redraw();
   }
 
-  /** What is looked at: what is selected, if that is in sight, else what is nearest to the middle. */
-  get lookedAt() {
+  /** What the reader looks at: what is selected, if it is visible, else what is nearest to the middle. */
+  get focus() {
     const { x, y, k, width, height } = this.view;
-    const aside = (box) => [box.x + box.w / 2 - (width / 2 - x) / k, box.y + box.h / 2 - (height / 2 - y) / k];
-    const chosen = this.app.selected && this.visible(this.app.selected);
-    if (chosen) {
-      const [right, down] = aside(chosen);
-      if (Math.abs(right) * k < width / 2 && Math.abs(down) * k < height / 2) return this.app.selected;
+    /** How far a box is from the middle. @type {(box: Box) => [number, number]} */
+    const distance = (box) => [box.x + box.w / 2 - (width / 2 - x) / k, box.y + box.h / 2 - (height / 2 - y) / k];
+    const { selected } = this.app;
+    const box = selected && this.visibleBox(selected);
+    if (box) {
+      const [right, down] = distance(box);
+      if (Math.abs(right) * k < width / 2 && Math.abs(down) * k < height / 2) return selected;
     }
-    const far = (box) => Math.hypot(...aside(box));
-    // Values come and go; operations and groups stay.
-    const steady = this.arranged.boxes.filter((box) => box.kind !== "open" && box.kind !== "value");
-    return steady.length ? steady.reduce((a, b) => (far(b) < far(a) ? b : a)).thing : null;
+    const length = (/** @type {Box} */ each) => Math.hypot(...distance(each));
+    // Not values: they may be about to go.
+    const boxes = this.arrangement.boxes.filter((each) => each.kind === "node" || each.kind === "group");
+    return boxes.length ? boxes.reduce((a, b) => (length(b) < length(a) ? b : a)).item : null;
   }
 
-  /** Opens all groups that can be seen, or closes all. */
-  openAll(open) {
-    const shown = this.arranged.boxes.filter((box) => box.kind === "group").map((box) => box.thing);
-    for (const group of open ? shown : [...this.scene.open]) this.scene.toggle(group, open);
+  /** Opens all groups that are drawn. */
+  openAll() {
+    for (const { kind, item } of this.arrangement.boxes) {
+      if (kind === "group" && item.kind === "group") this.scene.toggle(item, true);
+    }
     this.arrange();
-    this.start();
+    this.showStart();
   }
 
-  /** What is at a place on the screen, and whether it is where a group opens. */
-  at(event) {
+  closeAll() {
+    for (const group of [...this.scene.open]) this.scene.toggle(group, false);
+    this.arrange();
+    this.showStart();
+  }
+
+  // ---- mouse and fingers
+
+  /**
+   * Where an event is, in pixels of the frame.
+   * @param {MouseEvent} event
+   * @returns {[number, number]}
+   */
+  position(event) {
     const frame = this.svg.getBoundingClientRect();
-    const [x, y] = [
-      (event.clientX - frame.left - this.view.x) / this.view.k,
-      (event.clientY - frame.top - this.view.y) / this.view.k,
-    ];
-    const inside = (box) =>
-      x >= box.x &&
-      x <= box.x + box.w &&
-      y >= box.y &&
-      y <= box.y + (box.kind === "open" ? Math.max(HEAD, 14 / this.view.k) : box.h);
-    const box = this.arranged.boxes.findLast(inside);
+    return [event.clientX - frame.left, event.clientY - frame.top];
+  }
+
+  /**
+   * What is under the mouse, and whether it is the sign that opens or closes a group. Of an opened group, only the
+   * heading counts.
+   * @param {MouseEvent} event
+   */
+  hit(event) {
+    const [left, top] = this.position(event);
+    const { k } = this.view;
+    const [x, y] = [(left - this.view.x) / k, (top - this.view.y) / k];
+    const box = this.arrangement.boxes.findLast((each) => {
+      const height = each.kind === "open" ? Math.max(HEADING_HEIGHT, 14 / k) : each.h;
+      return x >= each.x && x <= each.x + each.w && y >= each.y && y <= each.y + height;
+    });
     if (!box) return null;
-    const folds = box.kind === "open" || box.kind === "group";
-    return { box, thing: box.thing, onSign: folds && x - box.x < 30 && y - box.y < HEAD };
+    const onSign = box.item.kind === "group" && x - box.x < 30 && y - box.y < HEADING_HEIGHT;
+    return { item: box.item, onSign };
   }
 
   listen() {
-    const { svg, pointers } = this;
-    svg.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
-    svg.addEventListener("pointerdown", (event) => {
-      pointers.set(event.pointerId, event);
-      this.moved = false;
-      this.app.focus(this);
+    const element = this.svg;
+    element.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    element.addEventListener("pointerdown", (event) => {
+      this.pointers.set(event.pointerId, event);
+      this.dragged = false;
+      this.app.activate(this);
     });
-    svg.addEventListener("pointermove", (event) => (pointers.size ? this.drag(event) : this.app.hover(this, event)));
-    for (const end of ["pointerup", "pointercancel"])
-      svg.addEventListener(end, (event) => pointers.delete(event.pointerId));
-    svg.addEventListener("pointerleave", () => this.app.hover(this, null));
-    svg.addEventListener("click", (event) => this.click(event));
-    svg.addEventListener("focus", () => this.app.focus(this));
+    element.addEventListener("pointermove", (event) => {
+      if (this.pointers.size) this.drag(event);
+      else this.hover(event);
+    });
+    element.addEventListener("pointerup", (event) => this.pointers.delete(event.pointerId));
+    element.addEventListener("pointercancel", (event) => this.pointers.delete(event.pointerId));
+    element.addEventListener("pointerleave", () => this.app.tooltip.hide());
+    element.addEventListener("click", (event) => this.click(event));
+    element.addEventListener("focus", () => this.app.activate(this));
   }
 
+  /** @param {PointerEvent} event */
+  hover(event) {
+    const hit = event.pointerType === "touch" ? null : this.hit(event);
+    this.svg.style.cursor = hit ? "pointer" : "";
+    if (hit) this.app.tooltip.show(hit.item, event);
+    else this.app.tooltip.hide();
+  }
+
+  /** @param {WheelEvent} event */
   wheel(event) {
     event.preventDefault();
-    const frame = this.svg.getBoundingClientRect();
-    const lines = event.deltaMode === 1 ? 16 : 1;
-    const by = Math.exp(-Math.max(-120, Math.min(120, event.deltaY * lines)) * (event.ctrlKey ? 0.01 : 0.0022));
-    this.zoom(by, event.clientX - frame.left, event.clientY - frame.top, false);
+    const pixels = event.deltaY * (event.deltaMode === WheelEvent.DOM_DELTA_LINE ? 16 : 1);
+    const speed = event.ctrlKey ? 0.01 : 0.0022; // pinching a touchpad comes as small steps with ctrlKey
+    const by = Math.exp(-Math.max(-120, Math.min(120, pixels)) * speed);
+    this.zoom(by, ...this.position(event), false);
   }
 
-  /** One pointer moves the graph; two move and zoom it. */
+  /**
+   * One pointer moves the graph; two move and zoom it.
+   * @param {PointerEvent} event
+   */
   drag(event) {
     const before = this.pointers.get(event.pointerId);
     if (!before) return;
     const other = [...this.pointers.values()].find((each) => each.pointerId !== event.pointerId);
     const [x, y] = [event.clientX - before.clientX, event.clientY - before.clientY];
-    if (!this.moved && Math.hypot(x, y) < 4) return;
-    if (!this.moved) this.svg.setPointerCapture(event.pointerId);
-    this.moved = true;
+    if (!this.dragged && Math.hypot(x, y) < 4) return;
+    if (!this.dragged) this.svg.setPointerCapture(event.pointerId);
+    this.dragged = true;
     this.pointers.set(event.pointerId, event);
-    this.pan(other ? x / 2 : x, other ? y / 2 : y);
-    if (!other) return;
-    const far = (one) => Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY);
-    const frame = this.svg.getBoundingClientRect();
-    const middle = [(event.clientX + other.clientX) / 2 - frame.left, (event.clientY + other.clientY) / 2 - frame.top];
-    this.zoom(far(event) / Math.max(1, far(before)), ...middle, false);
+    if (!other) {
+      this.pan(x, y);
+      return;
+    }
+    this.pan(x / 2, y / 2);
+    const distance = (/** @type {PointerEvent} */ each) =>
+      Math.hypot(each.clientX - other.clientX, each.clientY - other.clientY);
+    const [one, two] = [this.position(event), this.position(other)];
+    const by = distance(event) / Math.max(1, distance(before));
+    this.zoom(by, (one[0] + two[0]) / 2, (one[1] + two[1]) / 2, false);
   }
 
+  /** @param {MouseEvent} event */
   click(event) {
-    if (this.moved) return;
-    const hit = this.at(event);
-    const folds = hit && hit.thing.kind === "group";
-    // Not `dblclick`: the first click draws the box anew, and browsers then see clicks on two things. And not
-    // all count a finger's taps in `detail`, as they do a mouse's clicks.
-    const { tapped } = this;
-    const twice = tapped && hit && tapped.thing === hit.thing && event.timeStamp - tapped.time < 400;
-    this.tapped = hit && !twice ? { thing: hit.thing, time: event.timeStamp } : null;
-    if (folds && (hit.onSign || twice || event.detail === 2)) this.toggle(hit.thing);
-    else this.app.select(hit ? hit.thing : null, { from: this });
+    if (this.dragged) return;
+    const hit = this.hit(event);
+    // Not `dblclick`: the first click draws the box again, and browsers then see clicks on two elements. And not all
+    // browsers count taps in `detail`, as they count clicks.
+    const last = this.lastClick;
+    const second = hit && last && last.item === hit.item && event.timeStamp - last.time < DOUBLE_CLICK;
+    this.lastClick = hit && !second ? { item: hit.item, time: event.timeStamp } : null;
+    if (hit?.item.kind === "group" && (hit.onSign || second || event.detail === 2)) this.toggle(hit.item);
+    else this.app.select(hit?.item ?? null);
   }
 }

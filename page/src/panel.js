@@ -1,247 +1,271 @@
-// What is known of what is selected.
+// The details of what is selected.
 
-import { STATUSES } from "./colour.js";
-import { h, name, numberCell } from "./dom.js";
-import { count, exact, milliseconds } from "./numbers.js";
-import { histogram, statisticsTable } from "./figures.js";
-import { typed } from "./model.js";
+import { statusClass } from "./colour.js";
+import { contents, html, nameElement, numberElement } from "./dom.js";
+import { histogramElement, statisticsTable } from "./figures.js";
+import { typeLabel } from "./model.js";
+import { count, exactNumber, milliseconds } from "./numbers.js";
 
+/** @import { App } from "./app.js" */
+/** @import { Child } from "./dom.js" */
+/** @import { Finding, Graph, GraphNode, Group, Item, Value } from "./model.js" */
+
+/** The panel beside the graph. */
 export class Panel {
+  /** @param {App} app */
   constructor(app) {
     this.app = app;
-    this.body = h("div", { class: "panel-body" });
-    this.element = h("aside", { class: "panel", "aria-label": "Details", tabindex: -1 }, this.body);
+    this.body = html("div", { class: "panel-body" });
+    this.element = html("aside", { class: "panel", "aria-label": "Details", tabindex: -1 }, this.body);
   }
 
-  show(thing) {
-    this.element.classList.toggle("filled", Boolean(thing));
+  /** @param {Item | null} item */
+  show(item) {
+    this.element.classList.toggle("filled", Boolean(item));
     this.element.scrollTop = 0;
-    this.body.replaceChildren(...(thing ? this.of(thing) : this.ofAll()).flat(3).filter(Boolean));
+    this.body.replaceChildren(...contents(item ? [this.closeButton(), ...this.details(item)] : this.overview()));
   }
 
-  of(thing) {
-    const close = h(
-      "button",
-      {
-        type: "button",
-        class: "close",
-        "aria-label": "Close details (Esc)",
-        title: "Close (Esc)",
-        onclick: () => this.app.select(null),
-      },
-      "×",
-    );
-    const parts = {
-      node: () => this.ofNode(thing),
-      group: () => this.ofGroup(thing),
-      value: () => this.ofValue(thing),
-    };
-    return [close, ...parts[thing.kind]()];
+  closeButton() {
+    const title = { "aria-label": "Close details (Esc)", title: "Close (Esc)" };
+    return html("button", { type: "button", class: "close", ...title, onclick: () => this.app.select(null) }, "×");
   }
 
-  ofAll() {
-    const { graphs } = this.app.data;
-    const facts = graphs.map((graph) => [
-      h("h3", {}, { graph: "Graph", before: "Made of", function: `Function ${graph.of}` }[graph.role]),
-      h("p", {}, name(graph.name || "unnamed")),
-      h(
-        "p",
-        { class: "muted" },
-        `${count(graph.nodes.length, "operation")}, ${count(graph.values.length, "value")}, ${count(graph.groups.length, "module call")}`,
-      ),
-    ]);
+  /** @returns {Child[]} */
+  overview() {
+    const title = (/** @type {Graph} */ graph) =>
+      ({ graph: "Graph", before: "Exported graph", function: `Function ${graph.of}` })[graph.role];
+    const size = (/** @type {Graph} */ { nodes, values, groups }) =>
+      `${count(nodes.length, "operation")}, ${count(values.length, "value")}, ${count(groups.length, "module call")}`;
+    const hint = "Click a box to see its details. Double-click a group to open or close it. ";
     return [
-      h(
-        "p",
-        { class: "hint" },
-        "Click a box for what is known of it. Double click opens a layer. ",
-        h("kbd", {}, "?"),
-        " shows all keys.",
-      ),
-      ...facts,
+      html("p", { class: "hint" }, hint, html("kbd", {}, "?"), " lists all keys."),
+      ...this.app.data.graphs.map((graph) => [
+        html("h3", {}, title(graph)),
+        html("p", {}, nameElement(graph.name || "unnamed")),
+        html("p", { class: "muted" }, size(graph)),
+      ]),
     ];
   }
 
-  ofNode(node) {
+  /**
+   * @param {Item} item
+   * @returns {Child[]}
+   */
+  details(item) {
+    if (item.kind === "node") return this.nodeDetails(item);
+    return item.kind === "group" ? this.groupDetails(item) : this.valueDetails(item);
+  }
+
+  /**
+   * @param {GraphNode} node
+   * @returns {Child[]}
+   */
+  nodeDetails(node) {
     return [
-      h("p", { class: "kind" }, "operator"),
-      h("h2", {}, name(node.op)),
-      h("p", { class: "full-name" }, name(node.name)),
-      this.breadcrumb(node),
+      html("p", { class: "kind" }, "operator"),
+      html("h2", {}, nameElement(node.op)),
+      html("p", { class: "full-name" }, nameElement(node.name)),
+      this.groupPath(node.groupPath),
       this.counterparts(node),
-      node.findings.map((found) => this.finding(found)),
+      node.findings.map((finding) => this.finding(finding)),
       this.values("Inputs", node.inputs),
-      node.captured.length ? this.values("Captured", node.captured) : null,
+      this.values("Captured", node.captured),
       this.values("Outputs", node.outputs),
       this.attributes(node),
       this.origin(node),
     ];
   }
 
-  ofGroup(group) {
+  /**
+   * @param {Group} group
+   * @returns {Child[]}
+   */
+  groupDetails(group) {
+    /** @type {Map<string, number>} */
     const ops = new Map();
-    for (const node of group.graph.nodes) if (node.chain.includes(group)) ops.set(node.op, (ops.get(node.op) || 0) + 1);
-    const sorted = [...ops].sort((a, b) => b[1] - a[1]);
+    for (const node of group.graph.nodes) {
+      if (node.groupPath.includes(group)) ops.set(node.op, (ops.get(node.op) ?? 0) + 1);
+    }
+    const frequent = [...ops].sort((a, b) => b[1] - a[1]);
     const pane = this.app.paneOf(group);
+    const toggle = () => {
+      pane.toggle(group);
+      this.show(group);
+    };
+    const label = pane.scene.open.has(group) ? "Close this group" : "Open this group";
     return [
-      h("p", { class: "kind" }, "module call"),
-      h("h2", {}, name(group.name)),
-      h("p", { class: "full-name" }, name(group.type || "class not known")),
-      this.breadcrumb(group),
-      h(
-        "p",
-        {},
-        h(
-          "button",
-          { type: "button", onclick: () => (pane.toggle(group), this.show(group)) },
-          pane.scene.open.has(group) ? "Close this layer" : "Open this layer",
-        ),
-      ),
-      group.seconds !== null ? this.facts("Time", [["all operations", milliseconds(group.seconds)]]) : null,
-      group.worst
-        ? [h("h3", {}, "Worst inside"), h("p", {}, this.link(group.worst.value)), this.finding(group.worst)]
-        : null,
-      this.facts(
+      html("p", { class: "kind" }, "module call"),
+      html("h2", {}, nameElement(group.name)),
+      html("p", { class: "full-name" }, nameElement(group.type || "unknown class")),
+      this.groupPath(group.groupPath.slice(0, -1)),
+      html("p", {}, html("button", { type: "button", onclick: toggle }, label)),
+      group.seconds !== null && facts("Time", [["all operations", milliseconds(group.seconds)]]),
+      group.worst && [
+        html("h3", {}, "Worst value inside"),
+        html("p", {}, this.link(group.worst.value)),
+        this.finding(group.worst),
+      ],
+      facts(
         count(group.size, "operation"),
-        sorted.map(([op, number]) => [name(op), number.toLocaleString("en")]),
+        frequent.map(([op, number]) => [nameElement(op), number.toLocaleString("en")]),
       ),
     ];
   }
 
-  ofValue(value) {
+  /**
+   * @param {Value} value
+   * @returns {Child[]}
+   */
+  valueDetails(value) {
+    const roles = new Map([
+      ["parameter", "weight"],
+      ["view", "view of another value"],
+    ]);
     return [
-      h("p", { class: "kind" }, { parameter: "weight", view: "view of another value" }[value.role] || value.role),
-      h("h2", {}, name(value.name)),
-      h("p", { class: "full-name" }, typed(value)),
-      value.findings.map((found) => this.finding(found)),
-      value.producer
-        ? [h("h3", {}, "Made by"), h("ul", { class: "links" }, h("li", {}, this.link(value.producer)))]
-        : null,
-      value.readers.length
-        ? [
-            h("h3", {}, "Read by"),
-            h(
-              "ul",
-              { class: "links" },
-              value.readers.map((node) => h("li", {}, this.link(node))),
-            ),
-          ]
-        : null,
+      html("p", { class: "kind" }, roles.get(value.role) ?? value.role),
+      html("h2", {}, nameElement(value.name)),
+      html("p", { class: "full-name" }, typeLabel(value)),
+      value.findings.map((finding) => this.finding(finding)),
+      value.producer && this.links("Written by", [value.producer]),
+      value.readers.length > 0 && this.links("Read by", value.readers),
     ];
   }
 
-  link(thing) {
-    const words = thing.kind === "node" ? [h("b", {}, name(thing.op)), " ", name(thing.name)] : name(thing.name);
-    return h(
-      "button",
-      {
-        type: "button",
-        class: "link",
-        title: thing.name.slice(0, 300),
-        onclick: () => this.app.select(thing, { move: true }),
-      },
-      words,
-    );
+  /**
+   * A button that selects an item.
+   * @param {Item} item
+   */
+  link(item) {
+    const onclick = () => this.app.select(item, { move: true });
+    const name = nameElement(item.name);
+    const text = item.kind === "node" ? [html("b", {}, nameElement(item.op)), " ", name] : name;
+    return html("button", { type: "button", class: "link", title: item.name.slice(0, 300), onclick }, text);
   }
 
-  breadcrumb(thing) {
-    const around = thing.kind === "group" ? thing.chain.slice(0, -1) : thing.chain;
-    if (!around.length) return null;
-    return h(
-      "nav",
-      { class: "path", "aria-label": "Modules around it" },
-      around.map((group) => [this.link(group), h("span", { class: "sep", "aria-hidden": "true" }, "›")]),
-    );
+  /**
+   * @param {string} title
+   * @param {Item[]} items
+   */
+  links(title, items) {
+    const rows = items.map((item) => html("li", {}, this.link(item)));
+    return [html("h3", {}, title), html("ul", { class: "links" }, rows)];
   }
 
+  /** @param {Group[]} groups */
+  groupPath(groups) {
+    if (!groups.length) return null;
+    const separator = () => html("span", { class: "sep", "aria-hidden": "true" }, "›");
+    const links = groups.map((group) => [this.link(group), separator()]);
+    return html("nav", { class: "path", "aria-label": "Modules around it" }, links);
+  }
+
+  /**
+   * What a node became in the compiled graph, or what it was in the exported one.
+   * @param {GraphNode} node
+   */
   counterparts(node) {
     if (!this.app.data.before || node.graph.role === "function") return null;
-    const list = node.counterparts.map((other) => h("li", {}, this.link(other)));
-    const later = node.graph.role === "before";
-    if (!list.length)
-      return later ? h("p", { class: "muted" }, "No node of the compiled graph says that it computes this one.") : null;
-    const words = later ? "Became" : node.counterparts.length > 1 ? `Fused of ${node.counterparts.length}` : "Was";
-    const fused = later && node.counterparts.some((other) => other.counterparts.length > 1);
-    return [h("h3", {}, fused ? "Fused into" : words), h("ul", { class: "links" }, list)];
+    const exported = node.graph.role === "before";
+    const others = node.counterparts;
+    if (exported) {
+      if (!others.length) return html("p", { class: "muted" }, "No node of the compiled graph is known to compute it.");
+      return this.links(others.some((other) => other.counterparts.length > 1) ? "Fused into" : "Became", others);
+    }
+    if (!others.length) return null;
+    return this.links(others.length > 1 ? `Fused from ${others.length}` : "Was", others);
   }
 
-  finding(found) {
-    const facts = [...found.measures].map(([measure, number]) => [measure, numberCell(number)]);
-    return h(
+  /** @param {Finding} finding */
+  finding(finding) {
+    const { call, error, evidence, expected, actual, seconds } = finding;
+    const measures = [...finding.measures].map(([name, number]) => /** @type {Fact} */ ([name, numberElement(number)]));
+    const time = (/** @type {number} */ number) =>
+      html("data", { class: "number", "data-value": exactNumber(number) }, milliseconds(number));
+    return html(
       "section",
-      { class: `finding status-${STATUSES.indexOf(found.status)}` },
-      h(
+      { class: `finding ${statusClass(finding)}` },
+      html(
         "h3",
         {},
-        h("span", { class: "dot" }),
-        found.status,
-        found.call ? h("small", {}, ` call ${found.call}`) : null,
-        found.first ? h("small", { class: "first-mark" }, " first divergence") : null,
+        html("span", { class: "dot" }),
+        finding.status,
+        call > 0 && html("small", {}, ` call ${call}`),
+        finding.first && html("small", { class: "first-mark" }, " first divergence"),
       ),
-      found.error !== null ? h("p", { class: "big" }, numberCell(found.error), h("small", {}, " error")) : null,
-      found.text ? h("p", {}, found.text) : null,
-      found.evidence ? h("p", { class: "muted" }, `reference: ${found.evidence}`) : null,
-      found.seconds !== null
-        ? h(
-            "p",
-            {},
-            "takes ",
-            h("data", { class: "number", "data-value": exact(found.seconds) }, milliseconds(found.seconds)),
-          )
-        : null,
-      facts.length ? this.facts("", facts) : null,
-      found.expected || found.actual ? statisticsTable(found.expected, found.actual) : null,
-      found.histogram ? histogram(found.histogram) : null,
+      error !== null && html("p", { class: "big" }, numberElement(error), html("small", {}, " error")),
+      finding.text && html("p", {}, finding.text),
+      evidence && html("p", { class: "muted" }, `reference: ${evidence}`),
+      seconds !== null && html("p", {}, "takes ", time(seconds)),
+      measures.length > 0 && facts("", measures),
+      (expected || actual) && statisticsTable(expected, actual),
+      finding.histogram && histogramElement(finding.histogram),
     );
   }
 
+  /**
+   * @param {string} title
+   * @param {(Value | null)[]} values
+   */
   values(title, values) {
     if (!values.length) return null;
-    const row = (value) =>
-      value ? h("li", {}, this.link(value), h("small", {}, typed(value))) : h("li", { class: "muted" }, "left out");
-    return [h("h3", {}, title), h("ul", { class: "links" }, values.map(row))];
+    const row = (/** @type {Value | null} */ value) =>
+      value
+        ? html("li", {}, this.link(value), html("small", {}, typeLabel(value)))
+        : html("li", { class: "muted" }, "left out");
+    return [html("h3", {}, title), html("ul", { class: "links" }, values.map(row))];
   }
 
-  attributes(node) {
-    return node.attributes.length
-      ? this.facts(
-          "Attributes",
-          node.attributes.map(([key, text]) => [name(key), h("code", {}, name(text))]),
-        )
-      : null;
-  }
-
-  origin(node) {
-    const known = this.app.data.before && node.graph.role === "graph" ? this.app.data.before.byName : new Map();
-    const unknown = node.origins.filter((origin) => !known.has(origin));
-    const forward = node.gradientOf && (node.graph.byName.get(node.gradientOf) || known.get(node.gradientOf));
-    const facts = [
-      node.target && ["translates", name(node.target)],
-      node.source && ["source", name(node.source)],
-      node.code && ["generated code", name(node.code)],
-      node.gradientOf && ["gradient of", forward ? this.link(forward) : name(node.gradientOf)],
-      node.module && ["module", name(node.module)],
-      unknown.length && ["computes", unknown.map((origin) => h("div", {}, name(origin)))],
-    ].filter(Boolean);
-    const calls = node.stack.map(([path, type, source]) =>
-      h("li", {}, name(path || "(the model)"), " ", h("small", {}, [type, source].filter(Boolean).join(" · "))),
+  /** @param {GraphNode} node */
+  attributes({ attributes }) {
+    if (!attributes.length) return null;
+    const rows = attributes.map(
+      ([name, text]) => /** @type {Fact} */ ([nameElement(name), html("code", {}, nameElement(text))]),
     );
+    return facts("Attributes", rows);
+  }
+
+  /**
+   * Where a node comes from: source, module and calls.
+   * @param {GraphNode} node
+   */
+  origin(node) {
+    const before = node.graph.role === "graph" ? this.app.data.before : null;
+    const unknown = node.origins.filter((origin) => !before?.nodeByName.has(origin));
+    const forward = node.graph.nodeByName.get(node.gradientOf) ?? before?.nodeByName.get(node.gradientOf);
+    /** @type {(title: string, name: string) => Fact[]} */
+    const named = (title, name) => (name ? [[title, nameElement(name)]] : []);
+    /** @type {Fact[]} */
+    const known = [
+      ...named("translates", node.target),
+      ...named("source", node.source),
+      ...named("generated code", node.code),
+      ...(forward
+        ? [/** @type {Fact} */ (["gradient of", this.link(forward)])]
+        : named("gradient of", node.gradientOf)),
+      ...named("module", node.module),
+    ];
+    if (unknown.length) known.push(["computes", unknown.map((origin) => html("div", {}, nameElement(origin)))]);
+    const calls = node.stack.map(([path, type, source]) => {
+      const place = [type, source].filter(Boolean).join(" · ");
+      return html("li", {}, nameElement(path || "(the model)"), " ", html("small", {}, place));
+    });
     return [
-      facts.length ? this.facts("From", facts) : null,
-      calls.length ? [h("h3", {}, "Calls around it"), h("ol", { class: "stack" }, calls)] : null,
+      known.length > 0 && facts("Origin", known),
+      calls.length > 0 && [html("h3", {}, "Module calls around it"), html("ol", { class: "stack" }, calls)],
     ];
   }
+}
 
-  facts(title, rows) {
-    const table = h(
-      "table",
-      { class: "facts" },
-      h(
-        "tbody",
-        {},
-        rows.map(([key, held]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", {}, held))),
-      ),
-    );
-    return [title ? h("h3", {}, title) : null, table];
-  }
+/** @typedef {[title: Child, content: Child]} Fact */
+
+/**
+ * A table of facts under a title.
+ * @param {string} title
+ * @param {Fact[]} rows
+ */
+function facts(title, rows) {
+  const row = (/** @type {Fact} */ [key, content]) =>
+    html("tr", {}, html("th", { scope: "row" }, key), html("td", {}, content));
+  return [title && html("h3", {}, title), html("table", { class: "facts" }, html("tbody", {}, rows.map(row)))];
 }

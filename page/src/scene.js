@@ -1,257 +1,426 @@
-// What is drawn of a graph, and where: boxes for nodes, folded and opened groups, inputs and outputs, and the lines
-// between them. A container (the whole graph, or an opened group) is laid out by itself, and is one box to the one
-// around it; a line that leaves or enters it goes through a port at its bottom or top.
+// What is drawn of a graph and where: boxes for nodes, closed and opened groups, inputs and outputs, and edges. Each
+// container (the whole graph, or an opened group) is laid out on its own and is one box in the container around it. An
+// edge that enters or leaves a container goes through a port at its top or bottom.
 
-import { measured } from "./boxes.js";
-import { layered } from "./layers.js";
+import { measureBox } from "./boxes.js";
+import { layoutContainer } from "./layout/index.js";
 
-export const HEAD = 32; // of an opened group, above what is in it
-const PAD = 18;
+/** @import { Line, Shown } from "./boxes.js" */
+/** @import { LayoutItem, Link, Ports, Run } from "./layout/index.js" */
+/** @import { Graph, GraphNode, Group, Item, Value } from "./model.js" */
+/**
+ * @typedef {object} Leaf what is a box and holds no other
+ * @property {"node" | "value"} kind
+ * @property {GraphNode | Value} item
+ * @property {Group[]} groupPath the groups around it
+ * @property {string} role "node", or the value's
+ * @property {Line[]} lines
+ * @property {number} w
+ * @property {number} h
+ */
+/**
+ * @typedef {object} Wire a value from where it comes to where it goes
+ * @property {Value} value
+ * @property {Leaf} from the value's own box, if it has one, else its producer's
+ * @property {Leaf[]} to
+ * @property {Leaf | undefined} producer if the value has a box of its own
+ */
+/** @typedef {{ key: string, value: Value, from: Leaf | Group | "top", to: Set<Leaf | Group | "bottom"> }} Crossing what a
+ * wire does in one container */
+/** @typedef {LayoutItem & { content: Leaf | Group | null, key?: string, lines?: Line[], inside?: Container, x: number,
+ * y: number }} ContainerItem without content, it is a point that edges go through */
+/** @typedef {Link & { value: Value }} ContainerLink */
+/**
+ * @typedef {object} Container
+ * @property {ContainerItem[]} items
+ * @property {ReturnType<typeof layoutContainer<ContainerItem, ContainerLink>>["routes"]} routes
+ * @property {number} width
+ * @property {number} height
+ * @property {{ x: number, y: number }} origin of what is inside
+ * @property {Ports} ports
+ */
+/**
+ * @typedef {object} Box
+ * @property {"node" | "value" | "group" | "open"} kind
+ * @property {Item} item
+ * @property {string} role
+ * @property {Line[]} lines
+ * @property {number} x
+ * @property {number} y
+ * @property {number} w
+ * @property {number} h
+ */
+/**
+ * @typedef {object} Edge a value in one container
+ * @property {Value} value
+ * @property {Run[]} runs
+ * @property {[number, number][]} heads
+ * @property {{ left: number, top: number, right: number, bottom: number }} bounds
+ * @property {[number, number] | null} label where its type is written, if it is
+ * @property {number} labelWidth
+ * @property {string} [path] kept by the drawing
+ */
+/** @typedef {{ boxes: Box[], edges: Edge[], width: number, height: number, boxOf: Map<Item | string, Box> }} Arrangement
+ * boxes from the outermost; an output's is under its `outputKey` */
 
+export const HEADING_HEIGHT = 32; // of an opened group
+const PADDING = 18;
+const WIDEST_LABEL = 130;
+
+/**
+ * The key of a value's box as an output of the graph: it may have another one, as an input.
+ * @param {Item} value
+ */
+export function outputKey(value) {
+  return `output ${value.id}`;
+}
+
+/** One graph as it is drawn. */
 export class Scene {
+  /**
+   * @param {Graph} graph
+   * @param {Shown} shown
+   */
   constructor(graph, shown) {
     this.graph = graph;
-    this.open = new Set(); // groups
-    this.kept = new Map(); // containers that are laid out, by group
+    /** @type {Set<Group>} */
+    this.open = new Set();
+    /** What is laid out already, by group; the whole graph is under null. @type {Map<Group | null, Container>} */
+    this.containers = new Map();
     this.show(shown);
   }
 
-  /** What is drawn beside operations: `tensors` between them, `weights` that they read. */
+  /**
+   * Sets what is drawn beside operations.
+   * @param {Shown} shown
+   */
   show(shown) {
-    this.shown = shown;
-    this.kept.clear();
-    this.cells = []; // what is a box of its own and holds no other
-    this.cellOf = new Map(); // by node, or by value
     const { graph } = this;
+    this.shown = shown;
+    this.containers.clear();
+    /** @type {Map<Item | string, Leaf>} */
+    this.leafOf = new Map();
     for (const value of graph.inputs) this.add(value, [], "input");
-    for (const node of graph.nodes) if (shown.weights || !node.fixed) this.add(node, node.chain, "node");
-    if (shown.weights)
-      for (const value of graph.values) if (weightOf(value)) this.add(value, common(value), "parameter");
-    for (const value of graph.values)
-      if (shown.tensors && this.between(value)) this.add(value, value.producer.chain, value.role);
+    for (const node of graph.nodes) if (shown.weights || !node.constant) this.add(node, node.groupPath, "node");
+    for (const value of graph.values) {
+      if (shown.weights && isWeight(value)) this.add(value, commonGroups(value.readers), "parameter");
+    }
+    for (const value of graph.values) {
+      const { producer, role } = value;
+      const between = role === "intermediate" || role === "view";
+      if (shown.tensors && between && producer && this.leafOf.has(producer)) this.add(value, producer.groupPath, role);
+    }
     for (const value of graph.outputs) this.add(value, [], "output");
-    this.wires = graph.values.map((value) => this.wire(value)).filter(Boolean);
-    this.content = new Map([[null, []]]);
-    for (const group of graph.groups) this.content.set(group, []);
-    const holding = new Set(this.cells.flatMap((cell) => cell.chain));
-    for (const group of graph.groups) if (holding.has(group)) this.content.get(group.chain.at(-2) || null).push(group);
-    for (const cell of this.cells) this.content.get(cell.chain.at(-1) || null).push(cell);
+    /** @type {Wire[]} */
+    this.wires = graph.values.map((value) => this.wire(value)).filter((wire) => wire !== null);
+
+    const leaves = [...this.leafOf.values()];
+    const used = new Set(leaves.flatMap((leaf) => leaf.groupPath));
+    /** What each container holds. @type {Map<Group | null, (Leaf | Group)[]>} */
+    this.contents = new Map([null, ...graph.groups].map((group) => [group, []]));
+    for (const group of graph.groups) if (used.has(group)) this.contentsOf(group.parent).push(group);
+    for (const leaf of leaves) this.contentsOf(leaf.groupPath.at(-1) ?? null).push(leaf);
   }
 
-  between(value) {
-    return (
-      value.producer && this.cellOf.has(value.producer) && (value.role === "intermediate" || value.role === "view")
-    );
+  /** @param {Group | null} group */
+  contentsOf(group) {
+    return /** @type {(Leaf | Group)[]} */ (this.contents.get(group));
   }
 
-  add(thing, chain, role) {
-    const cell = {
-      kind: thing.kind === "node" ? "node" : "value",
-      thing,
-      chain,
+  /**
+   * @param {GraphNode | Value} item
+   * @param {Group[]} groupPath
+   * @param {string} role
+   */
+  add(item, groupPath, role) {
+    const { lines, w, h } = measureBox(item, role, this.shown);
+    this.leafOf.set(role === "output" ? outputKey(item) : item, {
+      kind: item.kind,
+      item,
+      groupPath,
       role,
-      ...measured(thing, role, this.shown),
-    };
-    this.cells.push(cell);
-    this.cellOf.set(role === "output" ? `out ${thing.id}` : thing, cell);
+      lines,
+      w,
+      h,
+    });
   }
 
-  /** From where a value comes to where it goes; null if it is not drawn. */
+  /**
+   * @param {Value} value
+   * @returns {Wire | null} null if the value is not drawn
+   */
   wire(value) {
-    const { cellOf } = this;
-    const own = cellOf.get(value); // a tensor, an input or a weight
-    const maker = value.producer && cellOf.get(value.producer);
-    const from = own || maker;
+    const own = this.leafOf.get(value);
+    const producer = value.producer ? this.leafOf.get(value.producer) : undefined;
+    const from = own ?? producer;
     if (!from) return null;
-    const to = [...new Set(value.readers)].map((node) => cellOf.get(node)).filter(Boolean);
-    if (cellOf.has(`out ${value.id}`)) to.push(cellOf.get(`out ${value.id}`));
-    return { value, from, to, maker: own && maker };
+    const goals = [...new Set(value.readers), outputKey(value)].map((key) => this.leafOf.get(key));
+    const to = goals.filter((leaf) => leaf !== undefined);
+    return { value, from, to, producer: own && producer };
   }
 
-  /** Opens or closes a group; what is around it is laid out anew. */
+  /**
+   * Opens or closes a group. The containers around it have to be laid out again.
+   * @param {Group} group
+   */
   toggle(group, open = !this.open.has(group)) {
     if (open) this.open.add(group);
     else this.open.delete(group);
-    for (const around of [null, ...group.chain]) this.kept.delete(around);
+    for (const around of [null, ...group.groupPath]) this.containers.delete(around);
   }
 
-  /** Opens all groups around a node or a group. */
-  reveal(thing) {
-    const around = thing.kind === "group" ? thing.chain.slice(0, -1) : thing.chain || [];
-    const closed = around.filter((group) => !this.open.has(group));
+  /**
+   * Opens all groups around an item; says whether any was closed.
+   * @param {Item} item
+   */
+  reveal(item) {
+    const around = item.kind === "value" ? (item.producer?.groupPath ?? []) : item.groupPath;
+    const closed = around.filter((group) => group !== item && !this.open.has(group));
     for (const group of closed) this.toggle(group, true);
     return closed.length > 0;
   }
 
-  /** Lays it out: `boxes` from the outermost on, `edges`, `width` and `height`. */
+  /**
+   * Lays out what has changed.
+   * @returns {Arrangement}
+   */
   arrange() {
-    this.join();
-    const whole = this.container(null);
-    const scene = { boxes: [], edges: [], width: whole.width, height: whole.height, boxOf: new Map() };
-    this.flatten(whole, 0, 0, scene);
-    makeRoom(scene.edges);
-    return scene;
+    const crossings = this.crossings();
+    const whole = this.container(null, crossings);
+    /** @type {Arrangement} */
+    const arrangement = { boxes: [], edges: [], width: whole.width, height: whole.height, boxOf: new Map() };
+    collect(whole, 0, 0, arrangement);
+    limitLabelWidths(arrangement.edges);
+    return arrangement;
   }
 
-  /** The containers that are there to be seen around a cell, and what of the innermost one stands for it. */
-  way(cell) {
-    let depth = 0;
-    while (depth < cell.chain.length && this.open.has(cell.chain[depth])) depth += 1;
-    return [null, ...cell.chain.slice(0, depth), depth < cell.chain.length ? cell.chain[depth] : cell];
+  /**
+   * The opened containers around a leaf, and what stands for it in the innermost one.
+   * @param {Leaf} leaf
+   * @returns {{ containers: (Group | null)[], content: Leaf | Group }}
+   */
+  visiblePath(leaf) {
+    const closed = leaf.groupPath.findIndex((group) => !this.open.has(group));
+    if (closed < 0) return { containers: [null, ...leaf.groupPath], content: leaf };
+    return { containers: [null, ...leaf.groupPath.slice(0, closed)], content: leaf.groupPath[closed] };
   }
 
-  /** For each container, what each wire does there: from which item to which, and whether it comes in or goes out. */
-  join() {
-    this.ties = new Map();
-    const ways = new Map(this.cells.map((cell) => [cell, this.way(cell)]));
-    for (const wire of this.wires) {
-      if (wire.maker) this.tie(wire, `${wire.value.id} made`, ways.get(wire.maker), ways.get(wire.from));
-      for (const cell of wire.to) this.tie(wire, wire.value.id, ways.get(wire.from), ways.get(cell));
+  /** What each wire does in each container. */
+  crossings() {
+    /** @type {Map<Group | null, Map<string, Crossing>>} */
+    const crossings = new Map();
+    const paths = new Map([...this.leafOf.values()].map((leaf) => [leaf, this.visiblePath(leaf)]));
+    /** @type {(value: Value, key: string, source: Leaf, goal: Leaf) => void} */
+    const connect = (value, key, source, goal) => {
+      const from = /** @type {ReturnType<Scene["visiblePath"]>} */ (paths.get(source));
+      const to = /** @type {ReturnType<Scene["visiblePath"]>} */ (paths.get(goal));
+      if (from.content === to.content) return; // both are in one closed group
+      /** @type {(container: Group | null, start: Crossing["from"], end: Leaf | Group | "bottom") => void} */
+      const add = (container, start, end) => {
+        let inside = crossings.get(container);
+        if (!inside) crossings.set(container, (inside = new Map()));
+        let crossing = inside.get(key);
+        if (!crossing) inside.set(key, (crossing = { key, value, from: start, to: new Set() }));
+        crossing.to.add(end);
+      };
+      const up = from.containers;
+      const down = to.containers;
+      let common = 0;
+      while (common + 1 < up.length && up[common + 1] === down[common + 1]) common += 1;
+      const next = (/** @type {typeof from} */ path, /** @type {number} */ depth) =>
+        path.containers[depth + 1] ?? path.content;
+      add(up[common], next(from, common), next(to, common));
+      for (let depth = common + 1; depth < up.length; depth++) add(up[depth], next(from, depth), "bottom");
+      for (let depth = common + 1; depth < down.length; depth++) add(down[depth], "top", next(to, depth));
+    };
+    for (const { value, from, to, producer } of this.wires) {
+      if (producer) connect(value, `${value.id} produced`, producer, from);
+      for (const leaf of to) connect(value, `${value.id}`, from, leaf);
     }
+    return crossings;
   }
 
-  tie(wire, key, from, to) {
-    let shared = 0;
-    while (shared < from.length - 1 && shared < to.length - 1 && from[shared] === to[shared]) shared += 1;
-    if (from[shared] === to[shared]) return; // both are in one folded group
-    this.knot(from[shared - 1], wire, key, from[shared], to[shared]);
-    for (let at = shared; at < from.length - 1; at++) this.knot(from[at], wire, key, from[at + 1], "bottom");
-    for (let at = shared; at < to.length - 1; at++) this.knot(to[at], wire, key, "top", to[at + 1]);
-  }
-
-  knot(container, wire, key, from, to) {
-    if (!this.ties.has(container)) this.ties.set(container, new Map());
-    const knots = this.ties.get(container);
-    if (!knots.has(key)) knots.set(key, { key, wire, from, to: new Set() });
-    knots.get(key).to.add(to);
-  }
-
-  container(group) {
-    if (this.kept.has(group)) return this.kept.get(group);
-    const items = this.content.get(group).map((thing) => this.item(thing));
-    const places = new Map(items.map((item, at) => [item.thing, at]));
-    const pinned = (pin, key) => items.push({ pin, key, w: 0, h: 0 }) - 1;
-    const links = [...(this.ties.get(group) || new Map()).values()].map(({ key, wire, from, to }) => ({
-      ...{ key, wire, from: from === "top" ? pinned("top", key) : places.get(from) },
-      to: [...to].map((thing) => (thing === "bottom" ? pinned("bottom", key) : places.get(thing))),
+  /**
+   * A container as it is laid out.
+   * @param {Group | null} group
+   * @param {Map<Group | null, Map<string, Crossing>>} crossings
+   * @returns {Container}
+   */
+  container(group, crossings) {
+    const kept = this.containers.get(group);
+    if (kept) return kept;
+    const items = this.contentsOf(group).map((content) => this.containerItem(content, crossings));
+    const indices = new Map(items.map((item, index) => [item.content, index]));
+    const indexOf = (/** @type {Leaf | Group} */ content) => /** @type {number} */ (indices.get(content));
+    const pin = (/** @type {"top" | "bottom"} */ border, /** @type {string} */ key) =>
+      items.push({ content: null, pin: border, key, w: 0, h: 0, x: 0, y: 0 }) - 1;
+    /** @type {ContainerLink[]} */
+    const links = [...(crossings.get(group)?.values() ?? [])].map(({ key, value, from, to }) => ({
+      key,
+      value,
+      from: from === "top" ? pin("top", key) : indexOf(from),
+      to: [...to].map((content) => (content === "bottom" ? pin("bottom", key) : indexOf(content))),
     }));
-    const made = { group, items, ...layered(items, links) };
-    this.frame(made);
-    this.kept.set(group, made);
-    return made;
+    const container = addFrame(group, items, layoutContainer(items, links));
+    this.containers.set(group, container);
+    return container;
   }
 
-  /** The room around what is in a container, and its ports, from its middle. */
-  frame(made) {
-    const { group, items } = made;
-    const title = group ? measured(group, "open").w + 40 : 0;
-    made.shift = { x: PAD + Math.max(0, (title - made.width - 2 * PAD) / 2), y: group ? HEAD : PAD };
-    made.inner = made.height;
-    made.width = Math.max(made.width + 2 * PAD, title);
-    made.height += made.shift.y + (group ? 12 : PAD);
-    const of = (pin) => items.filter((item) => item.pin === pin);
-    const port = (item) => [item.key, made.shift.x + item.x - made.width / 2];
-    made.ports = { into: new Map(of("top").map(port)), out: new Map(of("bottom").map(port)) };
-  }
-
-  item(thing) {
-    if (thing.kind !== "group") return { thing, w: thing.w, h: thing.h };
-    if (!this.open.has(thing)) return { thing, ...measured(thing, "folded") };
-    const inside = this.container(thing);
-    return { thing, inside, w: inside.width, h: inside.height, ports: inside.ports };
-  }
-
-  /** Where all is in the end. */
-  flatten(container, x, y, scene) {
-    const [left, top] = [x + container.shift.x, y + container.shift.y];
-    for (const item of container.items.filter(({ thing }) => thing)) {
-      const thing = item.thing.kind === "group" ? item.thing : item.thing.thing;
-      const kind = item.inside ? "open" : item.thing.kind;
-      const cell = item.thing.kind === "group" ? item : item.thing;
-      const box = { kind, thing, cell, x: left + item.x - item.w / 2, y: top + item.y, w: item.w, h: item.h };
-      scene.boxes.push(box);
-      scene.boxOf.set(cell.role === "output" ? `out ${thing.id}` : thing, box);
-      if (item.inside) this.flatten(item.inside, box.x, box.y, scene);
-    }
-    const lines = new Map(); // how many leave each item: the types of several would lie upon each other
-    for (const { link } of container.links) lines.set(link.from, (lines.get(link.from) || 0) + 1);
-    for (const { link, runs, ends } of container.links) {
-      if (runs.length) scene.edges.push(edge(link, runs, ends, left, top, container, y, lines.get(link.from) === 1));
-    }
+  /**
+   * @param {Leaf | Group} content
+   * @param {Map<Group | null, Map<string, Crossing>>} crossings
+   * @returns {ContainerItem}
+   */
+  containerItem(content, crossings) {
+    const place = { x: 0, y: 0 };
+    if (content.kind !== "group") return { content, lines: content.lines, w: content.w, h: content.h, ...place };
+    if (!this.open.has(content)) return { content, ...measureBox(content, "closed"), ...place };
+    const inside = this.container(content, crossings);
+    return { content, inside, w: inside.width, h: inside.height, ports: inside.ports, ...place };
   }
 }
 
-/** How wide the type on a line may be, so that it ends before the next one beside it begins. */
-function makeRoom(edges) {
-  const labelled = edges.filter((edge) => edge.label);
-  labelled.sort((a, b) => a.label[1] - b.label[1] || a.label[0] - b.label[0]);
-  labelled.forEach((edge, at) => {
-    const [, y] = edge.label;
-    edge.room = 130;
-    for (let next = at + 1; next < labelled.length && labelled[next].label[1] - y < 12; next++) {
-      const [left, right] = [edge, labelled[next]].sort((a, b) => a.label[0] - b.label[0]);
-      left.room = Math.min(left.room ?? 130, right.label[0] - left.label[0] - 4);
+/**
+ * The container around laid-out items: with room at its borders, and for the heading of a group.
+ * @param {Group | null} group
+ * @param {ContainerItem[]} items
+ * @param {ReturnType<typeof layoutContainer<ContainerItem, ContainerLink>>} layout
+ * @returns {Container}
+ */
+function addFrame(group, items, layout) {
+  const heading = group ? measureBox(group, "open").w + 40 : 0;
+  const width = Math.max(layout.width + 2 * PADDING, heading);
+  const origin = {
+    x: PADDING + Math.max(0, (heading - layout.width - 2 * PADDING) / 2),
+    y: group ? HEADING_HEIGHT : PADDING,
+  };
+  const ports = (/** @type {"top" | "bottom"} */ pin) =>
+    new Map(items.filter((item) => item.pin === pin).map((item) => [item.key ?? "", origin.x + item.x - width / 2]));
+  return {
+    items,
+    routes: layout.routes,
+    width,
+    height: layout.height + origin.y + (group ? 12 : PADDING),
+    origin,
+    ports: { into: ports("top"), out: ports("bottom") },
+  };
+}
+
+/**
+ * Adds the boxes and edges of a container, and of those inside it, to an arrangement.
+ * @param {Container} container
+ * @param {number} x
+ * @param {number} y
+ * @param {Arrangement} arrangement
+ */
+function collect(container, x, y, arrangement) {
+  const [left, top] = [x + container.origin.x, y + container.origin.y];
+  for (const { content, lines = [], inside, w, h, ...place } of container.items) {
+    if (!content) continue;
+    const isGroup = content.kind === "group";
+    const item = isGroup ? content : content.item;
+    const role = isGroup ? "" : content.role;
+    const kind = inside ? "open" : content.kind;
+    /** @type {Box} */
+    const box = { kind, item, role, lines, x: left + place.x - w / 2, y: top + place.y, w, h };
+    arrangement.boxes.push(box);
+    arrangement.boxOf.set(role === "output" ? outputKey(item) : item, box);
+    if (inside) collect(inside, box.x, box.y, arrangement);
+  }
+  /** How many links leave each item: the types of several would overlap. @type {Map<number, number>} */
+  const leaving = new Map();
+  for (const { link } of container.routes) leaving.set(link.from, (leaving.get(link.from) ?? 0) + 1);
+  for (const route of container.routes) {
+    const labelled = leaving.get(route.link.from) === 1;
+    if (route.runs.length) arrangement.edges.push(edgeOf(route, container, left, top, y, labelled));
+  }
+}
+
+/**
+ * @param {Container["routes"][number]} route
+ * @param {Container} container
+ * @param {number} left of what is in the container
+ * @param {number} top likewise
+ * @param {number} border the container's own top
+ * @param {boolean} labelled
+ * @returns {Edge}
+ */
+function edgeOf({ link, runs, ends }, container, left, top, border, labelled) {
+  const source = container.items[link.from];
+  const bottom = border + container.height;
+  // What enters the container does so at its border.
+  const start = (/** @type {number} */ y) => (source.pin && y === 0 ? border : y + top);
+  const placed = runs.map(
+    ([x1, y1, bend, x2, end, y2]) =>
+      /** @type {Run} */ ([x1 + left, start(y1), bend + top, x2 + left, end + top, y2 + top]),
+  );
+  /** @type {[number, number][]} */
+  const heads = [];
+  for (const [x, y, item] of ends) {
+    if (item.pin) placed.push([x + left, y + top, bottom, x + left, bottom, bottom]);
+    else if (!item.inside) heads.push([x + left, y + top]);
+  }
+  const xs = placed.flatMap((run) => [run[0], run[3]]);
+  const ys = placed.flatMap((run) => [run[1], run[5]]);
+  const below = source.content?.kind === "group" ? 4 : 0; // the second card of a closed group
+  return {
+    value: link.value,
+    runs: placed,
+    heads,
+    bounds: { left: Math.min(...xs), top: Math.min(...ys), right: Math.max(...xs), bottom: Math.max(...ys) },
+    label: labelled && !source.pin && !source.inside ? [placed[0][0], placed[0][1] + below] : null,
+    labelWidth: WIDEST_LABEL,
+  };
+}
+
+/**
+ * Sets how wide the type beside an edge may be: it ends before the next one on the same height begins.
+ * @param {Edge[]} edges
+ */
+export function limitLabelWidths(edges) {
+  /** @type {{ edge: Edge, x: number, y: number }[]} */
+  const labels = edges.flatMap((edge) => (edge.label ? [{ edge, x: edge.label[0], y: edge.label[1] }] : []));
+  labels.sort((a, b) => a.y - b.y || a.x - b.x);
+  labels.forEach((label, index) => {
+    for (let next = index + 1; next < labels.length && labels[next].y - label.y < 12; next++) {
+      const [left, right] = [label, labels[next]].sort((a, b) => a.x - b.x);
+      left.edge.labelWidth = Math.min(left.edge.labelWidth, right.x - left.x - 4);
     }
   });
 }
 
-/** A line of one value in one container, where it is in the end. */
-function edge(link, runs, ends, left, top, container, y, alone) {
-  const last = y + container.height;
-  const start = container.items[link.from];
-  const from = (at) => (start.pin && at === 0 ? y : at + top); // what comes in does so at the border
-  const placed = runs.map(([x1, y1, bend, x2, end, y2]) => [
-    x1 + left,
-    from(y1),
-    bend + top,
-    x2 + left,
-    end + top,
-    y2 + top,
-  ]);
-  const heads = [];
-  for (const [x, at, item] of ends) {
-    if (item.pin) placed.push([x + left, at + top, last, x + left, last, last]);
-    else if (!item.inside) heads.push([x + left, at + top]);
-  }
-  const xs = placed.flatMap((run) => [run[0], run[3]]);
-  const ys = placed.flatMap((run) => [run[1], run[5]]);
-  const box = { x: Math.min(...xs), y: Math.min(...ys), right: Math.max(...xs), bottom: Math.max(...ys) };
-  const labelled = alone && !start.pin && !start.inside;
-  const low = start.thing && start.thing.kind === "group" ? 4 : 0; // behind a folded group lies another card
-  return {
-    value: link.wire.value,
-    runs: placed,
-    heads,
-    box,
-    label: labelled ? [placed[0][0], placed[0][1] + low] : null,
-  };
-}
-
-function weightOf(value) {
+/** @param {Value} value */
+function isWeight(value) {
   return value.role === "parameter" && !value.producer && value.readers.length > 0;
 }
 
-/** The groups that all readers of a value are in. */
-function common(value) {
-  const [first, ...others] = value.readers.map((node) => node.chain);
-  return first.filter((group, depth) => others.every((chain) => chain[depth] === group));
+/**
+ * The groups that all of some nodes are in.
+ * @param {GraphNode[]} nodes
+ */
+function commonGroups([first, ...others]) {
+  return first.groupPath.filter((group, depth) => others.every((node) => node.groupPath[depth] === group));
 }
 
-/** Opens what makes a first look tell something: what stands alone, and then what is small, up to a screen full. */
-export function openWell(scene) {
-  const boxes = (group) => scene.content.get(group).length;
-  let shown = boxes(null);
-  let level = scene.content.get(null).filter((thing) => thing.kind === "group");
+/**
+ * Opens the groups of the first view: those that are alone in their container, and then small ones, up to a screenful.
+ * @param {Scene} scene
+ */
+export function openInitialGroups(scene) {
+  const isGroup = (/** @type {Leaf | Group} */ content) => content.kind === "group";
+  let shown = scene.contentsOf(null).length;
+  let level = scene.contentsOf(null).filter(isGroup);
   while (level.length && shown < 40) {
+    /** @type {Group[]} */
     const next = [];
-    for (const group of level.sort((a, b) => boxes(a) - boxes(b))) {
-      const inside = scene.content.get(group);
-      if (inside.length === 1 && inside[0].kind !== "group") continue; // one operation: its box says more
-      const alone = inside.length === 1 || shown < 10;
-      if (shown + boxes(group) - 1 > (alone ? 60 : 40)) continue;
+    for (const group of level.sort((a, b) => scene.contentsOf(a).length - scene.contentsOf(b).length)) {
+      const contents = scene.contentsOf(group);
+      if (contents.length === 1 && !isGroup(contents[0])) continue; // the group's box says more than its one operation
+      const small = contents.length === 1 || shown < 10;
+      if (shown + contents.length - 1 > (small ? 60 : 40)) continue;
       scene.toggle(group, true);
-      shown += boxes(group) - 1;
-      next.push(...scene.content.get(group).filter((thing) => thing.kind === "group"));
+      shown += contents.length - 1;
+      next.push(...contents.filter(isGroup));
     }
     level = next;
   }

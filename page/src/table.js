@@ -1,226 +1,210 @@
-// All rows: each finding of each value, or each value of a graph that nothing was found of. Only those in sight are
-// elements, so that twenty thousand scroll as smoothly as twenty.
+// The table of all rows. Only the visible rows are elements, so that 20,000 rows scroll as smoothly as 20.
 
-import { STATUSES } from "./colour.js";
-import { h, name, numberCell, soon } from "./dom.js";
+import { statusClass } from "./colour.js";
+import { html, nameElement, numberElement, oncePerFrame } from "./dom.js";
 import { count } from "./numbers.js";
-import { typed } from "./model.js";
+import { RowFilter, sortRows, tableColumns, tableRows } from "./rows.js";
 
-const ROW = 27; // pixels, as in `page.css`
-const TEXT = {
-  value: (row) => row.value.name,
-  operator: (row) => (row.node ? row.node.op : row.value.role),
-  module: (row) => (row.node ? row.node.module || row.node.chain.at(-1)?.path || "" : ""),
-  type: (row) => typed(row.value),
-};
+/** @import { App } from "./app.js" */
+/** @import { Item, Numeric } from "./model.js" */
+/** @import { Column, Row } from "./rows.js" */
 
+const ROW_HEIGHT = 27; // pixels, as in `page.css`
+const EXTRA_ROWS = 8; // above and below what is visible
+const LONGEST = 200; // characters of a cell
+
+/** The table in the drawer. */
 export class Table {
+  /** @param {App} app */
   constructor(app) {
     this.app = app;
-    this.rows = rowsOf(app.data);
-    this.columns = columnsOf(app.data);
-    this.sort = { column: this.columns[0], down: false };
-    this.filter = h("input", {
+    this.rows = tableRows(app.data);
+    this.columns = tableColumns(app.data);
+    this.filter = new RowFilter();
+    this.sort = { column: this.columns[0], descending: false };
+    /** The rows that pass the filter, sorted. @type {Row[]} */
+    this.shown = [];
+    /** The first row that is an element, and the one after the last. */
+    this.range = { from: 0, to: 0 };
+    this.text = html("input", {
       type: "search",
       placeholder: "Filter rows",
       "aria-label": "Filter rows",
-      oninput: () => this.choose(),
+      oninput: () => this.update(),
     });
-    const statuses = [...new Set(this.rows.map((row) => row.found && row.found.status).filter(Boolean))];
-    this.status = h(
+    const statuses = new Set(app.data.findings.map((finding) => finding.status));
+    this.status = html(
       "select",
-      { "aria-label": "Status", onchange: () => this.choose() },
-      h("option", { value: "" }, "any status"),
-      statuses.map((status) => h("option", { value: status }, status)),
+      { "aria-label": "Status", onchange: () => this.update() },
+      html("option", { value: "" }, "any status"),
+      [...statuses].map((status) => html("option", { value: status }, status)),
     );
-    this.number = h("span", { class: "muted", role: "status" });
-    this.head = h(
-      "tr",
-      { "aria-rowindex": 1 },
-      this.columns.map((column) => this.header(column)),
+    this.summary = html("span", { class: "muted", role: "status" });
+    this.headers = this.columns.map((column) => this.header(column));
+    this.above = html("tr", { class: "space", "aria-hidden": "true" });
+    this.below = html("tr", { class: "space", "aria-hidden": "true" });
+    this.body = html("tbody");
+    this.table = html(
+      "table",
+      { class: "rows", "aria-label": "All rows" },
+      html(
+        "colgroup",
+        {},
+        this.columns.map((column) => html("col", { class: column.kind })),
+      ),
+      html("thead", {}, html("tr", { "aria-rowindex": 1 }, this.headers)),
+      this.body,
     );
-    this.above = h("tr", { class: "space", "aria-hidden": "true" });
-    this.below = h("tr", { class: "space", "aria-hidden": "true" });
-    this.body = h("tbody", {});
-    const widths = h(
-      "colgroup",
-      {},
-      this.columns.map((column) => h("col", { class: column.kind })),
-    );
-    this.table = h("table", { class: "rows", "aria-label": "All rows" }, widths, h("thead", {}, this.head), this.body);
-    this.scroller = h(
+    this.scroller = html(
       "div",
       {
         class: "scroller",
         tabindex: 0,
         role: "region",
-        "aria-label": "Rows: up and down select",
-        onscroll: soon(() => this.fill()),
-        onkeydown: (event) => this.key(event),
+        "aria-label": "Rows: the up and down arrow keys select",
+        onscroll: oncePerFrame(() => this.fillIfMoved()),
+        onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event),
       },
       this.table,
     );
-    this.element = h(
+    this.element = html(
       "section",
       { class: "table", "aria-label": "Table" },
-      h("div", { class: "bar" }, this.filter, statuses.length ? this.status : null, this.number),
+      html("div", { class: "bar" }, this.text, statuses.size > 0 && this.status, this.summary),
       this.scroller,
     );
-    new ResizeObserver(() => this.fill()).observe(this.scroller);
-    this.choose();
+    new ResizeObserver(() => this.fillIfMoved()).observe(this.scroller);
+    this.update();
   }
 
+  /** @param {Column} column */
   header(column) {
-    const button = h("button", { type: "button", onclick: () => this.order(column) }, column.title);
-    return h("th", { scope: "col", class: column.kind, title: column.title }, button);
+    const button = html("button", { type: "button", onclick: () => this.sortBy(column) }, column.title);
+    return html("th", { scope: "col", class: column.kind, title: column.title }, button);
   }
 
-  order(column) {
-    this.sort = { column, down: this.sort.column === column ? !this.sort.down : column.kind === "number" };
-    this.choose();
+  /**
+   * Sorts by a column: numbers first from the largest. The second time, in the other direction.
+   * @param {Column} column
+   */
+  sortBy(column) {
+    const again = this.sort.column === column;
+    this.sort = { column, descending: again ? !this.sort.descending : column.kind === "number" };
+    this.update();
   }
 
-  choose() {
-    const wanted = this.filter.value.toLowerCase();
-    const status = this.status.value;
-    const fits = (row) => (!status || row.found.status === status) && (!wanted || row.words().includes(wanted));
-    const { column, down } = this.sort;
-    this.shown = this.rows.filter(fits);
-    const keys = new Map(this.shown.map((row) => [row, (column.key || column.of)(row)]));
-    this.shown.sort((a, b) => compared(keys.get(a), keys.get(b), down) || a.at - b.at);
-    this.number.textContent =
-      this.shown.length === this.rows.length
-        ? count(this.rows.length, "row")
-        : `${this.shown.length.toLocaleString("en")} of ${count(this.rows.length, "row")}`;
-    this.table.setAttribute("aria-rowcount", this.shown.length + 1);
-    for (const [at, header] of [...this.head.children].entries()) {
-      const sorted = this.columns[at] === column;
-      header.setAttribute("aria-sort", sorted ? (down ? "descending" : "ascending") : "none");
+  /** Shows the rows that the filter accepts. */
+  update() {
+    const { column, descending } = this.sort;
+    const accepted = this.rows.filter((row) => this.filter.accepts(row, this.text.value, this.status.value));
+    this.shown = sortRows(accepted, column, descending);
+    const all = count(this.rows.length, "row");
+    const some = this.shown.length < this.rows.length;
+    this.summary.textContent = some ? `${this.shown.length.toLocaleString("en")} of ${all}` : all;
+    this.table.setAttribute("aria-rowcount", String(this.shown.length + 1));
+    for (const [index, header] of this.headers.entries()) {
+      const order = this.columns[index] !== column ? "none" : descending ? "descending" : "ascending";
+      header.setAttribute("aria-sort", order);
     }
     this.scroller.scrollTop = 0;
-    this.fill(true);
+    this.fill();
   }
 
-  /** Makes the rows in sight, or all for the printer. */
-  fill(anew = false, all = false) {
-    const from = all ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - 8);
-    const to = all
-      ? this.shown.length
-      : Math.min(this.shown.length, from + Math.ceil(this.scroller.clientHeight / ROW) + 16);
-    if (!anew && from === this.from && to === this.to) return;
-    Object.assign(this, { from, to });
-    this.above.style.height = `${from * ROW}px`;
-    this.below.style.height = `${(this.shown.length - to) * ROW}px`;
-    const rows = this.shown.slice(from, to).map((row, at) => this.row(row, from + at));
+  /** The rows that should be elements. */
+  visibleRange() {
+    const { scrollTop, clientHeight } = this.scroller;
+    const from = Math.max(0, Math.floor(scrollTop / ROW_HEIGHT) - EXTRA_ROWS);
+    return { from, to: Math.min(this.shown.length, from + Math.ceil(clientHeight / ROW_HEIGHT) + 2 * EXTRA_ROWS) };
+  }
+
+  /** Makes the visible rows again, or all rows. */
+  fill({ all = false } = {}) {
+    this.range = all ? { from: 0, to: this.shown.length } : this.visibleRange();
+    const { from, to } = this.range;
+    this.above.style.height = `${from * ROW_HEIGHT}px`;
+    this.below.style.height = `${(this.shown.length - to) * ROW_HEIGHT}px`;
+    const rows = this.shown.slice(from, to).map((row, index) => this.row(row, from + index));
     this.body.replaceChildren(this.above, ...rows, this.below);
   }
 
-  row(row, at) {
-    const chosen = this.app.selected && (this.app.selected === row.node || this.app.selected === row.value);
-    const classes = [
-      chosen && "selected",
-      row.found && `status-${STATUSES.indexOf(row.found.status)}`,
-      row.found && row.found.diverged && "diverged",
-    ];
-    const cells = this.columns.map((column) => {
-      const held = column.of(row);
-      if (column.kind.startsWith("number")) return h("td", { class: column.kind }, numberCell(held));
-      return h(
-        "td",
-        { class: column.kind, title: String(held).slice(0, 500) },
-        column.kind === "status" && h("span", { class: "dot" }),
-        name(String(held).slice(0, 200)),
-      );
-    });
-    const element = h(
+  fillIfMoved() {
+    const { from, to } = this.visibleRange();
+    if (from !== this.range.from || to !== this.range.to) this.fill();
+  }
+
+  /**
+   * @param {Row} row
+   * @param {number} index
+   */
+  row(row, index) {
+    const { finding } = row;
+    const selected = isOf(row, this.app.selected);
+    const classes = [selected && "selected", finding && statusClass(finding), finding?.diverged && "diverged"];
+    return html(
       "tr",
       {
         class: classes.filter(Boolean).join(" "),
-        "aria-rowindex": at + 2,
-        "aria-selected": chosen ? "true" : "false",
+        "aria-rowindex": index + 2,
+        "aria-selected": String(selected),
         onclick: () => this.pick(row),
       },
-      cells,
+      this.columns.map((column) => cellElement(column, row)),
     );
-    element.dataset.row = row.at;
-    return element;
   }
 
+  /** @param {Row} row */
   pick(row) {
-    this.app.select(row.node || row.value, { move: true, from: this });
+    this.app.select(row.node ?? row.value, { move: true, fromTable: true });
   }
 
-  /** The selected row is shown, if it was not clicked here. */
-  show(thing) {
-    const at = this.shown.findIndex((row) => row.node === thing || row.value === thing);
+  /**
+   * Scrolls to the row of an item, unless it is visible.
+   * @param {Item} item
+   */
+  show(item) {
+    const index = this.shown.findIndex((row) => isOf(row, item));
     const { scrollTop, clientHeight } = this.scroller;
-    if (at >= 0 && (at * ROW < scrollTop || (at + 3) * ROW > scrollTop + clientHeight))
-      this.scroller.scrollTop = at * ROW - clientHeight / 2;
-    this.fill(true);
+    const visible = index * ROW_HEIGHT >= scrollTop && (index + 3) * ROW_HEIGHT <= scrollTop + clientHeight;
+    if (index >= 0 && !visible) this.scroller.scrollTop = index * ROW_HEIGHT - clientHeight / 2;
+    this.fill();
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
-    const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10 }[event.key];
+    const steps = new Map([
+      ["ArrowDown", 1],
+      ["ArrowUp", -1],
+      ["PageDown", 10],
+      ["PageUp", -10],
+    ]);
+    const step = steps.get(event.key);
     if (!step || !this.shown.length) return;
     event.preventDefault();
     event.stopPropagation();
-    const now = this.shown.findIndex(
-      (row) => this.app.selected && (row.node === this.app.selected || row.value === this.app.selected),
-    );
+    const now = this.shown.findIndex((row) => isOf(row, this.app.selected));
     this.pick(this.shown[Math.max(0, Math.min(this.shown.length - 1, now + step))]);
-    this.show(this.app.selected);
+    if (this.app.selected) this.show(this.app.selected);
   }
 }
 
-function rowsOf(data) {
-  const values = () => data.graphs.flatMap((graph) => graph.nodes.flatMap((node) => node.outputs.filter(Boolean)));
-  const rows = data.findings.length
-    ? data.findings.map((found) => ({ found, value: found.value }))
-    : values().map((value) => ({ found: null, value }));
-  rows.forEach((row, at) => {
-    Object.assign(row, { at, node: row.value.producer, graph: row.value.graph });
-    row.words = () =>
-      (row.kept ||= [
-        ...Object.values(TEXT).map((of) => of(row)),
-        row.found ? `${row.found.status} ${row.found.text}` : "",
-      ]
-        .join("\n")
-        .toLowerCase());
-  });
-  return rows;
+/**
+ * @param {Row} row
+ * @param {Item | null} item
+ */
+function isOf({ node, value }, item) {
+  return item !== null && (item === node || item === value);
 }
 
-function columnsOf(data) {
-  const found = (title, kind, of) => ({ title, kind, of: (row) => of(row.found) });
-  const some = (of) => data.findings.some((each) => of(each));
-  const measures = [...new Set(data.findings.flatMap((each) => [...each.measures.keys()]))];
-  const graphs = { graph: data.before ? "compiled" : "graph", before: "exported", function: "function" };
-  return [
-    {
-      title: "#",
-      kind: "number place",
-      of: (row) => (row.node ? row.node.id : -1),
-      key: (row) => row.graph.place * 1e9 + (row.node ? row.node.id : -1),
-    },
-    data.graphs.length > 1 && { title: "graph", kind: "word", of: (row) => graphs[row.graph.role] },
-    data.findings.length && found("status", "status", (each) => each.status),
-    data.findings.length && found("error", "number", (each) => each.error),
-    ...Object.keys(TEXT).map((title) => ({ title, kind: title === "operator" ? "word" : "text", of: TEXT[title] })),
-    ...measures.map((measure) => found(measure, "number", (each) => each.measures.get(measure) ?? null)),
-    some((each) => each.seconds !== null) && found("seconds", "number", (each) => each.seconds),
-    some((each) => each.call) && found("call", "number", (each) => each.call),
-    data.findings.length && found("kind", "word", (each) => each.stage),
-    some((each) => each.evidence) && found("reference", "text", (each) => each.evidence),
-    some((each) => each.text) && found("in words", "text", (each) => each.text),
-  ].filter(Boolean);
-}
-
-/** Numbers by size, NaN as the worst of them, what is not there last in both directions; text as in a dictionary. */
-function compared(a, b, down) {
-  const [none, other] = [a === null, b === null];
-  if (none || other) return none - other;
-  const sign = down ? -1 : 1;
-  if (typeof a === "string") return sign * (a < b ? -1 : a > b ? 1 : 0);
-  const [x, y] = [Number.isNaN(a) ? Infinity : a, Number.isNaN(b) ? Infinity : b];
-  return sign * (x < y ? -1 : x > y ? 1 : Number.isNaN(a) - Number.isNaN(b));
+/**
+ * @param {Column} column
+ * @param {Row} row
+ */
+function cellElement({ kind, cell }, row) {
+  const content = cell(row);
+  if (kind.startsWith("number")) {
+    return html("td", { class: kind }, numberElement(/** @type {Numeric | null} */ (content)));
+  }
+  const text = String(content);
+  const dot = kind === "status" && html("span", { class: "dot" });
+  return html("td", { class: kind, title: text.slice(0, 500) }, dot, nameElement(text.slice(0, LONGEST)));
 }

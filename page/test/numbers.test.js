@@ -1,36 +1,37 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { count, exact, milliseconds, short } from "../src/numbers.js";
+import { count, exactNumber, milliseconds, shortNumber } from "../src/numbers.js";
 
-test("nouns are in the singular for one thing only", () => {
-  assert.deepEqual(
-    [0, 1, 2, 1234].map((number) => count(number, "row")),
-    ["0 rows", "1 row", "2 rows", "1,234 rows"],
-  );
+test("a noun is in the singular for one thing only", () => {
+  const counts = [0, 1, 2, 1234].map((number) => count(number, "row"));
+  assert.deepEqual(counts, ["0 rows", "1 row", "2 rows", "1,234 rows"]);
 });
 
 test("an exact number reads back as the same number", () => {
-  for (const number of [0.1 + 0.2, 5e-324, -1e300, 2 ** 53]) assert.equal(Number(exact(number)), number);
-  assert.equal(exact(-0), "-0.0");
-  assert.equal(exact(2n ** 63n + 1n), "9223372036854775809");
+  for (const number of [0.1 + 0.2, 5e-324, -1e300, 2 ** 53]) assert.equal(Number(exactNumber(number)), number);
+  assert.equal(exactNumber(-0), "-0.0");
+  assert.equal(exactNumber(2n ** 63n + 1n), "9223372036854775809");
 });
 
-test("a short number has at most four digits", () => {
+test("a short number has at most four significant digits, unless it is an integer", () => {
   const shown = [
     [0, "0"],
     [1234567, "1,234,567"],
     [12345678, "1.23e7"],
     [0.123456, "0.1235"],
+    [0.001, "0.001"],
     [0.00012345, "1.23e-4"],
     [1e-7, "1e-7"],
+    [99999.5, "100000"],
     [2.5e100, "2.5e100"],
+    [-1.5, "-1.5"],
     [NaN, "NaN"],
     [Infinity, "∞"],
     [-Infinity, "−∞"],
     [2n ** 63n, "9,223,372,036,854,775,808"],
     [null, ""],
   ];
-  for (const [number, text] of shown) assert.equal(short(number), text);
+  for (const [number, text] of shown) assert.equal(shortNumber(number), text);
 });
 
 test("times are in milliseconds", () => {

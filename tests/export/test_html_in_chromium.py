@@ -99,18 +99,18 @@ def test_no_boxes_lie_upon_each_other(page: Chromium, files: Path) -> None:
     """Neither folded nor opened, with and without values and weights: each is beside, around or inside another."""
     page.open(files / "plain.html")
     crossing = """(() => {
-      const boxes = filch.active.arranged.boxes;
+      const boxes = filch.active.arrangement.boxes;
       const above = (a, b) => a.y + a.h <= b.y;
       const beside = (a, b) => a.x + a.w <= b.x;
       const apart = (a, b) => above(a, b) || above(b, a) || beside(a, b) || beside(b, a);
       const within = (a, b) => a.x >= b.x && a.y >= b.y && a.x + a.w <= b.x + b.w && a.y + a.h <= b.y + b.h;
       const wrong = (a, at) => boxes.slice(at + 1).filter((b) => !apart(a, b) && !within(b, a));
-      return boxes.flatMap((a, at) => wrong(a, at).map((b) => [a.thing.name, b.thing.name]));
+      return boxes.flatMap((a, at) => wrong(a, at).map((b) => [a.item.name, b.item.name]));
     })()"""
 
     for key in ("c", "o", "o", "v", "w", "o"):
         graph_keys(page, key)
-        assert page.run("filch.active.arranged.boxes.length") > 1
+        assert page.run("filch.active.arrangement.boxes.length") > 1
         assert page.run(crossing) == []
 
 
@@ -118,7 +118,7 @@ def test_lines_go_around_boxes(page: Chromium, files: Path) -> None:
     """No line of a value runs through a box that does not read it."""
     page.open(files / "plain.html")
     through = """(() => {
-      const { boxes, edges } = filch.active.arranged;
+      const { boxes, edges } = filch.active.arrangement;
       const solid = boxes.filter((box) => box.kind !== "open");
       const steps = [...Array(41).keys()].map((step) => step / 40);
       // Straight down, in a curve (a cubic whose ends are upright), and straight down again.
@@ -128,13 +128,13 @@ def test_lines_go_around_boxes(page: Chromium, files: Path) -> None:
         [x2, end + t * (y2 - end)],
       ]);
       const inside = (box, [x, y]) => x > box.x + 1 && x < box.x + box.w - 1 && y > box.y + 1 && y < box.y + box.h - 1;
-      const hit = (point) => solid.filter((box) => inside(box, point)).map((box) => box.thing.name);
+      const hit = (point) => solid.filter((box) => inside(box, point)).map((box) => box.item.name);
       return edges.flatMap((edge) => edge.runs.flatMap(points).flatMap(hit));
     })()"""
 
     for key in ("c", "o", "o", "o", "v"):
         graph_keys(page, key)
-        assert page.run("filch.active.arranged.edges.length") > 1
+        assert page.run("filch.active.arrangement.edges.length") > 1
         assert page.run(through) == []
 
 
@@ -250,7 +250,7 @@ def test_searching_finds_and_opens(page: Chromium, files: Path) -> None:
     graph_keys(page, "/")
     page.run("filch.search.input.value = ''")
     page.type("nothing is called so")
-    assert "Nothing is called so." in page.text(".found")
+    assert "No name contains this text." in page.text(".found")
 
 
 @pytest.mark.parametrize("width", [400, 700, 1000, 1280, 1920])
@@ -285,9 +285,9 @@ def test_slow_nodes_have_aitemplates_classes(page: Chromium, tmp_path: Path) -> 
     graph = flat(101)
     times = {node.outputs[0]: (finding("same", 0.0, seconds=(at + 1) / 1e3),) for at, node in enumerate(graph.nodes)}
     page.open(plot_graph(dataclasses.replace(graph, findings=times), tmp_path / "times.html"))
-    page.run("filch.paint('time')")
+    page.run("filch.setColourMode('time')")
 
-    classes = page.run("filch.data.main.nodes.map((node) => Number(filch.colours.of(node).slice(-1)))")
+    classes = page.run("filch.data.main.nodes.map((node) => Number(filch.colours.classOf(node).slice(-1)))")
 
     assert classes == [0] * 70 + [1] * 20 + [2] * 5 + [3] * 6
     page.run("filch.select(filch.data.main.nodes[70])")
@@ -387,8 +387,8 @@ def test_the_plot_of_errors_selects(page: Chromium, files: Path) -> None:
     """One dot for each finding; a click on one selects its node, hovering says what it is."""
     page.open(files / "deep.html")
 
-    assert page.run("filch.plot.spots.length") == 60
-    x, y = page.run("(({ x, y }) => [x, y])(filch.plot.spots.find((spot) => spot.found.order === 50))")
+    assert page.run("filch.plot.dots.length") == 60
+    x, y = page.run("(({ x, y }) => [x, y])(filch.plot.dots.find((dot) => dot.finding.order === 50))")
     left, top, *_ = page.box(".errors")
     page.mouse("mouseMoved", left + x, top + y)
     page.settle()
@@ -405,7 +405,7 @@ def test_headings_stand_above_their_graphs(page: Chromium, files: Path) -> None:
 
     for place in (1, 2):
         for key in ("c", "f"):
-            page.run(f"filch.focus([...filch.panes.values()].at(-{place}))")
+            page.run(f"filch.activate([...filch.panes.values()].at(-{place}))")
             page.press(key)
             _left, top, width, height = page.box(f".pane:nth-last-of-type({place}) h2")
             highest = page.run(
@@ -425,7 +425,7 @@ def test_both_graphs_stand_side_by_side(page: Chromium, files: Path) -> None:
     page.run("filch.select(filch.data.main.nodes[0], { move: true })")
     page.settle()
     marked = page.run("[...document.querySelectorAll('.box.node.marked')].map((box) => box.dataset.node)")
-    assert sorted(marked) == ["0", "1"] and "Fused of 2" in page.text(".panel")
+    assert sorted(marked) == ["0", "1"] and "Fused from 2" in page.text(".panel")
     page.run("filch.select(filch.data.before.nodes[1], { move: true })")
     assert "Fused into" in page.text(".panel") and "FusedMatMul" in page.text(".panel")
     graph_keys(page, "s")
@@ -438,8 +438,8 @@ def test_values_and_weights_are_drawn_on_request(page: Chromium, tmp_path: Path)
     page.open(plot_graph(FORWARD, tmp_path / "forward.html"))
     graph_keys(page, "o", "o")
     boxes = (
-        "filch.active.arranged.boxes.filter((box) => box.kind === 'value')"
-        ".map((box) => [box.thing.name, box.cell.role]).sort()"
+        "filch.active.arrangement.boxes.filter((box) => box.kind === 'value')"
+        ".map((box) => [box.item.name, box.role]).sort()"
     )
 
     assert page.run(boxes) == [["x", "input"], ["y", "output"]]
@@ -495,7 +495,7 @@ def test_wheel_drag_and_keys_move_the_graph(page: Chromium, files: Path) -> None
     graph_keys(page, "ArrowLeft", "-")
     assert page.run(view)[0] < closer
     page.press("f")
-    assert page.run("filch.active.arranged.height * filch.active.view.k < filch.active.view.height")
+    assert page.run("filch.active.arrangement.height * filch.active.view.k < filch.active.view.height")
 
 
 def test_the_keys_reach_everything(page: Chromium, files: Path) -> None:
@@ -556,7 +556,7 @@ def test_paper_gets_the_graph_and_all_rows(page: Chromium, files: Path, tmp_path
     page.print(tmp_path / "page.pdf")
 
     rows, boxes = page.run("window.printed")
-    assert rows == 60 and boxes == page.run("filch.active.arranged.boxes.length")
+    assert rows == 60 and boxes == page.run("filch.active.arrangement.boxes.length")
     assert (tmp_path / "page.pdf").stat().st_size > 10_000
     assert page.run("({ ...filch.active.view })") == view
 
@@ -597,7 +597,7 @@ def test_five_thousand_nodes_are_drawn_in_three_seconds(page: Chromium, files: P
     assert page.run("performance.getEntriesByName('filch-drawn').length") == 1
     began = time.perf_counter()
     graph_keys(page, "o", "o", "o", "f")
-    assert page.run("filch.active.arranged.boxes.length") >= 5000
+    assert page.run("filch.active.arrangement.boxes.length") >= 5000
     assert time.perf_counter() - began < 10
     assert page.run("document.querySelectorAll('svg.graph *').length") < 3000
     frame = """(() => {
@@ -620,7 +620,7 @@ def test_a_llama_of_32_layers_opens(page: Chromium, tmp_path: Path) -> None:
     graph_keys(page, "o")
     assert {f"layers.{at}" for at in range(3)} <= {*names(page)}
     graph_keys(page, "o", "o", "o")
-    shown = page.run("filch.active.arranged.boxes.filter((box) => box.kind === 'node').length")
+    shown = page.run("filch.active.arrangement.boxes.filter((box) => box.kind === 'node').length")
     assert shown > len(graph.nodes) / 3 > 500
 
 
@@ -639,7 +639,7 @@ def test_an_input_that_is_returned_is_drawn_twice(page: Chromium, tmp_path: Path
     )
     page.open(plot_graph(graph, tmp_path / "same.html"))
 
-    assert page.run("filch.active.arranged.boxes.map((box) => box.cell.role)") == ["input", "output"]
+    assert page.run("filch.active.arrangement.boxes.map((box) => box.role)") == ["input", "output"]
     assert page.text(TITLE) == "x"
 
 
@@ -652,4 +652,4 @@ def test_nodes_that_wait_for_each_other_are_drawn(page: Chromium, tmp_path: Path
     )
     page.open(plot_graph(Graph("ring", ("x",), ("y",), (), nodes, {}), tmp_path / "ring.html"))
 
-    assert page.run("filch.active.arranged.boxes.map((box) => box.thing.name)") == ["x", "a", "a", "b", "y"]
+    assert page.run("filch.active.arrangement.boxes.map((box) => box.item.name)") == ["x", "a", "a", "b", "y"]

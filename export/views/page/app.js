@@ -1,23 +1,25 @@
 // Built from page/src by `npm run build`. Change the files there, not this one.
 "use strict";
+"use strict";
 (() => {
   // src/numbers.js
   function count(number, noun) {
     return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
   }
-  function exact(number) {
+  function exactNumber(number) {
     return Object.is(number, -0) ? "-0.0" : String(number);
   }
-  function short(number) {
+  function shortNumber(number) {
     if (number === null || number === void 0) return "";
-    const size = Math.abs(Number(number));
-    if (typeof number === "bigint" || Number.isInteger(number) && size < 1e7) return number.toLocaleString("en");
+    if (typeof number === "bigint") return number.toLocaleString("en");
+    const size = Math.abs(number);
+    if (Number.isInteger(number) && size < 1e7) return number.toLocaleString("en");
     if (!Number.isFinite(number)) return Number.isNaN(number) ? "NaN" : number > 0 ? "∞" : "−∞";
     const text = size >= 1e-3 && size < 1e5 ? String(Number(number.toPrecision(4))) : number.toExponential(2);
     return text.replace("e+", "e").replace(/\.?0+e/, "e");
   }
   function milliseconds(seconds) {
-    return `${short(seconds * 1e3)} ms`;
+    return `${shortNumber(Number(seconds) * 1e3)} ms`;
   }
 
   // src/colour.js
@@ -39,325 +41,404 @@
     ]
   ];
   var STATUSES = ["same", "different", "shape or dtype differs", "no value", "not mapped"];
+  var MODULE_COLOURS = 8;
+  var TIME_PERCENTILES = [0.7, 0.9, 0.95];
   var families = /* @__PURE__ */ new Map();
-  function family(op) {
-    if (!families.has(op)) {
-      const own2 = bare(op).slice(0, 80).toLowerCase();
-      families.set(op, (FAMILIES.find(([, pattern]) => pattern.test(own2)) || ["other"])[0]);
+  function operatorFamily(op) {
+    let family = families.get(op);
+    if (family === void 0) {
+      const name = operatorName(op).slice(0, 80).toLowerCase();
+      [family] = FAMILIES.find(([, pattern]) => pattern.test(name)) ?? ["other"];
+      families.set(op, family);
     }
-    return families.get(op);
+    return family;
   }
-  function bare(op) {
-    return op.slice(op.includes("::") ? op.lastIndexOf("::") + 2 : 0);
+  function operatorName(op) {
+    return op.includes("::") ? op.slice(op.lastIndexOf("::") + 2) : op;
+  }
+  function statusClass(finding) {
+    return `status-${STATUSES.indexOf(finding.status)}`;
   }
   var Scale = class {
-    constructor(kind, steps, errors) {
-      Object.assign(this, { kind, steps, any: errors.length > 0 });
+    /**
+     * @param {string} prefix of the steps' classes
+     * @param {number} steps
+     * @param {number[]} errors positive and finite
+     */
+    constructor(prefix, steps, errors) {
+      this.prefix = prefix;
+      this.steps = steps;
+      this.empty = errors.length === 0;
       this.high = errors.reduce((a, b) => Math.max(a, b), 0);
-      this.low = Math.max(
-        errors.reduce((a, b) => Math.min(a, b), Infinity),
-        this.high * 1e-8
-      );
+      const smallest = errors.reduce((a, b) => Math.min(a, b), Infinity);
+      this.low = Math.max(smallest, this.high * 1e-8);
     }
-    of(error) {
-      const part = Number.isFinite(error) && this.high > this.low ? Math.log(error / this.low) / Math.log(this.high / this.low) : 1;
-      return `${this.kind}-${Math.max(0, Math.min(this.steps - 1, Math.floor(part * this.steps)))}`;
+    /** @param {number} error */
+    classOf(error) {
+      const graded = Number.isFinite(error) && this.high > this.low;
+      const part = graded ? Math.log(error / this.low) / Math.log(this.high / this.low) : 1;
+      return `${this.prefix}-${Math.max(0, Math.min(this.steps - 1, Math.floor(part * this.steps)))}`;
     }
-    /** Pairs of class and words; the first and the last step say where it begins and ends. */
+    /**
+     * The steps; the first and the last one have their limits as text.
+     * @returns {LegendEntry[]}
+     */
     legend() {
-      if (!this.any) return [];
-      if (!(this.high > this.low)) return [[`${this.kind}-${this.steps - 1}`, short(this.high)]];
-      const words = (step) => step === 0 ? short(this.low) : step === this.steps - 1 ? short(this.high) : "";
-      return Array.from({ length: this.steps }, (_, step) => [`${this.kind}-${step}`, words(step)]);
+      if (this.empty) return [];
+      const last = this.steps - 1;
+      if (!(this.high > this.low)) return [[`${this.prefix}-${last}`, shortNumber(this.high)]];
+      const text = (step) => step === 0 ? shortNumber(this.low) : step === last ? shortNumber(this.high) : "";
+      return Array.from({ length: this.steps }, (_, step) => [`${this.prefix}-${step}`, text(step)]);
     }
   };
   var Colours = class {
+    /** @param {PageData} data */
     constructor(data) {
-      this.judged = data.findings.length > 0;
-      const sized = data.findings.filter((found) => found.error > 0 && Number.isFinite(found.error));
-      const errors = (diverged) => sized.filter((found) => found.diverged === diverged).map((found) => found.error);
-      this.calm = new Scale("calm", 4, errors(false));
-      this.alarm = new Scale("error", 7, errors(true));
-      const times = data.graphs.flatMap((graph) => graph.nodes.map((node) => node.seconds)).filter((time) => time !== null);
-      times.sort((a, b) => a - b);
-      this.times = [0.7, 0.9, 0.95].map((part) => times[Math.floor(part * (times.length - 1))]);
-      this.timed = times.length > 0;
-      this.modes = ["operator", "module", ...this.judged ? ["error", "status"] : [], ...this.timed ? ["time"] : []];
-      this.mode = data.findings.some((found) => found.error !== null) ? "error" : this.judged ? "status" : "operator";
+      const { findings } = data;
+      this.hasFindings = findings.length > 0;
+      const errors = (diverged) => findings.filter((finding) => finding.diverged === diverged).map((finding) => finding.error ?? 0).filter((error) => error > 0 && Number.isFinite(error));
+      this.sameScale = new Scale("calm", 4, errors(false));
+      this.differentScale = new Scale("error", 7, errors(true));
+      const times = data.graphs.flatMap((graph) => graph.nodes.map((node) => node.seconds)).filter((seconds) => seconds !== null).sort((a, b) => a - b);
+      this.timeLimits = TIME_PERCENTILES.map((part) => times[Math.floor(part * (times.length - 1))]);
+      this.modes = ["operator", "module"];
+      if (this.hasFindings) this.modes.push("error", "status");
+      if (times.length) this.modes.push("time");
+      this.mode = this.hasFindings ? "status" : "operator";
+      if (findings.some((finding) => finding.error !== null)) this.mode = "error";
     }
-    /** The class of a box; `thing` is a node, a group or a value. */
-    of(thing) {
-      if (this.mode === "error") return this.ofError(thing.worst);
-      if (this.mode === "status") return thing.worst ? `status-${STATUSES.indexOf(thing.worst.status)}` : "plain";
-      if (this.mode === "time") return this.ofTime(thing);
-      if (this.mode === "module") return this.ofModule(thing);
-      return thing.kind === "node" ? `family-${family(thing.op)}` : thing.kind === "value" ? `role-${thing.role}` : "plain";
+    /** @param {Item} item */
+    classOf(item) {
+      if (this.mode === "error") return this.errorClass(item.worst);
+      if (this.mode === "status") return item.worst ? statusClass(item.worst) : "plain";
+      if (this.mode === "time") return this.timeClass(item);
+      if (this.mode === "module") return moduleClass(item);
+      if (item.kind === "node") return `family-${operatorFamily(item.op)}`;
+      return item.kind === "value" ? `role-${item.role}` : "plain";
     }
-    ofError(found) {
-      if (!found) return "plain";
-      if (found.error === null) return `status-${STATUSES.indexOf(found.status)}`;
-      if (found.diverged) return this.alarm.of(found.error);
-      return found.error === 0 ? "zero" : this.calm.of(found.error);
+    /** @param {Finding | null} finding */
+    errorClass(finding) {
+      if (!finding) return "plain";
+      if (finding.error === null) return statusClass(finding);
+      if (finding.diverged) return this.differentScale.classOf(finding.error);
+      return finding.error === 0 ? "zero" : this.sameScale.classOf(finding.error);
     }
-    ofTime(thing) {
-      if (thing.kind === "group") {
-        const inside = thing.graph.nodes.filter((node) => node.chain.includes(thing)).map((node) => this.ofTime(node));
-        return inside.sort().at(-1) || "plain";
+    /**
+     * By how many of the percentiles a node exceeds; a group has the class of its slowest node.
+     * @param {Item} item
+     * @returns {string}
+     */
+    timeClass(item) {
+      if (item.kind === "value") return "plain";
+      if (item.kind === "group") {
+        const inside = item.graph.nodes.filter((node) => node.groupPath.includes(item));
+        return inside.map((node) => this.timeClass(node)).sort().at(-1) ?? "plain";
       }
-      if (thing.seconds === null || thing.seconds === void 0) return "plain";
-      return `time-${this.times.filter((limit) => thing.seconds >= limit && thing.seconds > 0).length}`;
+      const { seconds } = item;
+      if (seconds === null) return "plain";
+      return `time-${this.timeLimits.filter((limit) => seconds >= limit && seconds > 0).length}`;
     }
-    ofModule(thing) {
-      const chain = thing.chain || (thing.producer ? thing.producer.chain : []);
-      const level2 = chain.findIndex((group) => siblings(group).length > 1);
-      return level2 < 0 ? "plain" : `module-${siblings(chain[level2]).indexOf(chain[level2]) % 8}`;
-    }
-    /** Pairs of class and words. */
+    /** @returns {LegendEntry[]} */
     legend() {
-      if (this.mode === "operator")
-        return [...FAMILIES.map(([key, , words]) => [`family-${key}`, words]), ["family-other", "other"]];
-      if (this.mode === "status") return STATUSES.map((status, at) => [`status-${at}`, status]);
+      if (this.mode === "operator") {
+        const entries = FAMILIES.map(([family, , text]) => [`family-${family}`, text]);
+        return [...entries, ["family-other", "other"]];
+      }
+      if (this.mode === "status") return STATUSES.map((status, index) => [`status-${index}`, status]);
       if (this.mode === "module") return [];
-      if (this.mode === "time") return ["under p70", "p70", "p90", "p95"].map((words, at) => [`time-${at}`, words]);
+      if (this.mode === "time") return ["under p70", "p70", "p90", "p95"].map((text, index) => [`time-${index}`, text]);
+      const titled = (title, scale) => scale.empty ? [] : [["words", title], ...scale.legend()];
       return [
         ["zero", "0"],
-        ["words", "same"],
-        ...this.calm.legend(),
-        ["words", "different"],
-        ...this.alarm.legend(),
-        ["status-3", "not judged"]
-      ].filter(([kind, words]) => kind !== "words" || { same: this.calm, different: this.alarm }[words].any);
+        ...titled("same", this.sameScale),
+        ...titled("different", this.differentScale),
+        ["status-3", "not compared"]
+      ];
     }
   };
+  function moduleClass(item) {
+    const path = item.kind === "value" ? item.producer?.groupPath ?? [] : item.groupPath;
+    const group = path.find((each) => siblings(each).length > 1);
+    return group ? `module-${siblings(group).indexOf(group) % MODULE_COLOURS}` : "plain";
+  }
   function siblings(group) {
-    return group.parent === null ? group.graph.top : group.graph.groups[group.parent].groups;
+    return group.parent?.groups ?? group.graph.topGroups;
   }
 
   // src/dom.js
   var SVG = "http://www.w3.org/2000/svg";
-  function h(tag, attributes, ...children) {
-    return furnish(document.createElement(tag), attributes, children);
+  function html(tag, attributes, ...children) {
+    return fill(document.createElement(tag), attributes, children);
   }
-  function s(tag, attributes, ...children) {
-    return furnish(document.createElementNS(SVG, tag), attributes, children);
+  function svg(tag, attributes, ...children) {
+    return fill(document.createElementNS(SVG, tag), attributes, children);
   }
-  function furnish(element, attributes, children) {
-    for (const [name2, value] of Object.entries(attributes || {})) {
+  function fill(element, attributes, children) {
+    for (const [name, value] of Object.entries(attributes ?? {})) {
       if (value === void 0 || value === null || value === false) continue;
-      if (name2.startsWith("on")) element.addEventListener(name2.slice(2), value);
-      else element.setAttribute(name2, value === true ? "" : value);
+      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else element.setAttribute(name, value === true ? "" : value);
     }
-    element.append(...children.flat(3).filter((child) => child !== null && child !== void 0 && child !== false));
+    element.append(...contents(children));
     return element;
   }
-  function name(text) {
-    return h("bdi", { class: "name" }, text);
+  function contents(children) {
+    return children.flatMap((child) => Array.isArray(child) ? contents(child) : child || []);
   }
-  function numberCell(number) {
+  function nameElement(text) {
+    return html("bdi", { class: "name" }, text);
+  }
+  function numberElement(number) {
     if (number === null || number === void 0) return null;
-    return h(
-      "data",
-      { class: "number", value: exact(number), "data-value": exact(number), title: exact(number) },
-      short(number)
-    );
+    const exact = exactNumber(number);
+    return html("data", { class: "number", value: exact, "data-value": exact, title: exact }, shortNumber(number));
   }
-  var FONT = 'system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
-  var pen = document.createElement("canvas").getContext("2d");
-  var widths = /* @__PURE__ */ new Map();
-  function textWidth(text, font) {
-    const key = font + text;
-    if (!widths.has(key)) {
-      pen.font = `${font} ${FONT}`;
-      widths.set(key, pen.measureText(text).width);
-    }
-    return widths.get(key);
-  }
-  function clip(text, room, font) {
-    let letters = Array.from(text.slice(0, 160)).map((letter) => /[\p{Cc}\p{Zl}\p{Zp}]/u.test(letter) ? " " : letter);
-    const all = letters.join("");
-    if (text.length <= 160 && textWidth(all, font) <= room) return all;
-    let [low, high] = [0, letters.length];
-    while (low < high) {
-      const middle = low + high + 1 >> 1;
-      if (textWidth(letters.slice(0, middle).join("") + "…", font) <= room) low = middle;
-      else high = middle - 1;
-    }
-    return letters.slice(0, low).join("") + "…";
-  }
-  function soon(act) {
-    let asked = false;
+  function oncePerFrame(act) {
+    let requested = false;
     return () => {
-      if (asked) return;
-      asked = true;
+      if (requested) return;
+      requested = true;
       requestAnimationFrame(() => {
-        asked = false;
+        requested = false;
         act();
       });
     };
   }
 
+  // src/drawer.js
+  var LEAST_HEIGHT = 90;
+  function drawerElement(parts, closed) {
+    const drawer = html("div", { class: closed ? "drawer closed" : "drawer" });
+    drawer.append(resizeHandle(drawer), ...parts.filter((part) => part !== null));
+    return drawer;
+  }
+  function resizeHandle(drawer) {
+    const resize = (height) => {
+      const limited = Math.max(LEAST_HEIGHT, Math.min(innerHeight * 0.8, height));
+      drawer.style.setProperty("--height", `${limited}px`);
+    };
+    const label = "Height of the table: the up and down arrow keys change it";
+    const handle = html("button", { type: "button", class: "grip", "aria-label": label });
+    handle.addEventListener("pointerdown", (event) => handle.setPointerCapture(event.pointerId));
+    handle.addEventListener("pointermove", (event) => {
+      if (handle.hasPointerCapture(event.pointerId)) resize(innerHeight - event.clientY);
+    });
+    handle.addEventListener("keydown", (event) => {
+      const step = event.key === "ArrowUp" ? 40 : event.key === "ArrowDown" ? -40 : 0;
+      if (!step) return;
+      event.preventDefault();
+      event.stopPropagation();
+      resize(drawer.clientHeight + step);
+    });
+    return handle;
+  }
+
   // src/keys.js
   var KEYS = [
-    ["/", "search", (app) => app.search.input.focus()],
-    ["f", "fit the graph into its frame", (app) => app.active.fit()],
-    ["+", "zoom in and out", (app) => app.active.zoom(1.4)],
-    ["-", "", (app) => app.active.zoom(1 / 1.4)],
-    ["ArrowLeft", "move", (app) => app.active.pan(80, 0, true)],
-    ["ArrowRight", "", (app) => app.active.pan(-80, 0, true)],
-    ["ArrowUp", "", (app) => app.active.pan(0, 80, true)],
-    ["ArrowDown", "", (app) => app.active.pan(0, -80, true)],
-    ["Enter", "open or close the selected group, or the one around the selected operation", (app) => app.fold()],
-    ["o", "open all groups in sight, close all", (app) => app.active.openAll(true)],
-    ["c", "", (app) => app.active.openAll(false)],
-    ["j", "follow the data to what reads it, and back to what made it", (app) => app.follow(1)],
-    ["k", "", (app) => app.follow(-1)],
-    ["d", "first divergence", (app) => app.toFirst()],
-    ["n", "next divergence, and the one before", (app) => app.toNext(1)],
-    ["N", "", (app) => app.toNext(-1)],
-    ["p", "path from the first divergence", (app) => app.togglePath()],
-    ["s", "one graph, or both side by side", (app) => app.toggleSides()],
-    ["v", "values between the operations", (app) => app.toggleShown("tensors")],
-    ["w", "weights", (app) => app.toggleShown("weights")],
-    ["t", "table", (app) => app.toggleDrawer()],
-    ["l", "light or dark", (app) => app.toggleTheme()],
-    ["?", "this list", (app) => app.help.showModal()],
-    ["Escape", "nothing selected", (app) => app.select(null)]
+    ["search", ["/", (app) => app.search.input.focus()]],
+    ["show the whole graph", ["f", (app) => app.active.fit()]],
+    ["zoom in and out", ["+", (app) => app.active.zoom(1.4)], ["-", (app) => app.active.zoom(1 / 1.4)]],
+    [
+      "move the graph",
+      ["ArrowLeft", (app) => app.active.pan(80, 0, true)],
+      ["ArrowRight", (app) => app.active.pan(-80, 0, true)],
+      ["ArrowUp", (app) => app.active.pan(0, 80, true)],
+      ["ArrowDown", (app) => app.active.pan(0, -80, true)]
+    ],
+    ["open or close the selected group, or the group around what is selected", ["Enter", (app) => app.toggleGroup()]],
+    [
+      "open all groups that are shown, close all",
+      ["o", (app) => app.active.openAll()],
+      ["c", (app) => app.active.closeAll()]
+    ],
+    [
+      "select what reads the selected value, or what writes it",
+      ["j", (app) => app.selectReader()],
+      ["k", (app) => app.selectSource()]
+    ],
+    ["first divergence", ["d", (app) => app.showFirstDivergence()]],
+    [
+      "next divergence, previous divergence",
+      ["n", (app) => app.selectNextDivergence()],
+      ["N", (app) => app.selectPreviousDivergence()]
+    ],
+    ["highlight what the first divergence affects", ["p", (app) => app.togglePath()]],
+    ["one graph, or both side by side", ["s", (app) => app.toggleSideBySide()]],
+    ["values between operations", ["v", (app) => app.toggleShown("tensors")]],
+    ["weights", ["w", (app) => app.toggleShown("weights")]],
+    ["table", ["t", (app) => app.toggleDrawer()]],
+    ["light or dark", ["l", (app) => app.toggleTheme()]],
+    ["this list", ["?", (app) => app.help.showModal()]],
+    ["select nothing", ["Escape", (app) => app.select(null)]]
   ];
-  var SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", "-": "−", Escape: "Esc" };
+  var ACTIONS = new Map(KEYS.flatMap(([, ...keys]) => keys));
+  var SYMBOLS = /* @__PURE__ */ new Map([
+    ["ArrowLeft", "←"],
+    ["ArrowRight", "→"],
+    ["ArrowUp", "↑"],
+    ["ArrowDown", "↓"],
+    ["-", "−"],
+    ["Escape", "Esc"]
+  ]);
   function listenToKeys(app) {
     document.addEventListener("keydown", (event) => {
-      const typing = event.target.closest("input, select, textarea, dialog");
-      const pressing = event.key === "Enter" && event.target.closest("button, summary, a");
+      const target = event.target instanceof Element ? event.target : document.body;
+      const typing = target.closest("input, select, textarea, dialog");
+      const pressing = event.key === "Enter" && target.closest("button, summary, a");
       if (typing || pressing || event.ctrlKey || event.metaKey || event.altKey) return;
-      const found = KEYS.find(([key]) => key === event.key || key === "+" && event.key === "=");
-      if (!found) return;
+      const act = ACTIONS.get(event.key === "=" ? "+" : event.key);
+      if (!act) return;
       event.preventDefault();
-      found[2](app);
+      act(app);
     });
   }
-  function helpOn() {
-    const rows = [];
-    for (const [key, words] of KEYS) {
-      const sign2 = h("kbd", {}, SIGNS[key] || key);
-      if (words) rows.push(h("tr", {}, h("th", { scope: "row" }, sign2), h("td", {}, words)));
-      else rows.at(-1).firstChild.append(" ", sign2);
-    }
-    const close = h(
-      "button",
-      { type: "button", class: "close", "aria-label": "Close", onclick: () => dialog.close() },
-      "×"
-    );
-    const mouse = h(
-      "p",
-      { class: "muted" },
-      "The wheel and two fingers zoom, dragging moves, a double click opens and closes a layer."
-    );
-    const dialog = h(
+  function helpDialog() {
+    const rows = KEYS.map(([text, ...keys]) => {
+      const symbols = keys.flatMap(([key]) => [html("kbd", {}, SYMBOLS.get(key) ?? key), " "]);
+      return html("tr", {}, html("th", { scope: "row" }, symbols), html("td", {}, text));
+    });
+    const closeAttributes = { type: "button", class: "close", "aria-label": "Close" };
+    const dialog = html(
       "dialog",
-      { "aria-label": "Keys", onclick: (event) => event.target === dialog && dialog.close() },
-      h("div", {}, close, h("h2", {}, "Keys"), h("table", { class: "keys" }, h("tbody", {}, rows)), mouse)
+      { "aria-label": "Keys" },
+      html(
+        "div",
+        {},
+        html("button", { ...closeAttributes, onclick: () => dialog.close() }, "×"),
+        html("h2", {}, "Keys"),
+        html("table", { class: "keys" }, html("tbody", {}, rows)),
+        html("p", { class: "muted" }, "Wheel: zoom. Drag: move. Double-click: open or close a group.")
+      )
     );
+    dialog.addEventListener("click", (event) => {
+      if (event.target === dialog) dialog.close();
+    });
     return dialog;
   }
 
   // src/model.js
   var ROLES = ["intermediate", "view", "input", "output", "parameter"];
-  var JUDGED = ["same", "different", "shape or dtype differs"];
+  var COMPARED = ["same", "different", "shape or dtype differs"];
   var DIVERGED = ["different", "shape or dtype differs"];
-  function numeric(number) {
-    if (number === void 0 || number === null) return null;
-    if (typeof number === "number") return number;
-    return /^-?\d+$/.test(number) ? BigInt(number) : Number(number);
-  }
-  function weight(finding) {
-    const error = finding.error === null ? 0 : Number.isNaN(finding.error) ? Infinity : finding.error;
-    return [finding.diverged ? 1 : 0, finding.judged ? 0 : 1, error];
-  }
-  function worse(one, other) {
-    if (!one || !other) return one || other || null;
-    const [a, b] = [weight(one), weight(other)];
-    const place2 = a.findIndex((part, index) => part !== b[index]);
-    return place2 < 0 || a[place2] > b[place2] ? one : other;
-  }
-  var Data = class {
-    constructor(raw) {
-      this.strings = raw.strings;
-      this.lists = raw.lists;
-      this.remarks = raw.remarks;
-      this.graphs = raw.graphs.map((graph, place2) => new Graph(this, graph, place2));
+  var PageData = class {
+    /** @param {any} raw */
+    constructor(raw2) {
+      this.strings = raw2.strings;
+      this.lists = raw2.lists;
+      this.remarks = raw2.remarks;
+      this.graphs = raw2.graphs.map(
+        (graph, index) => new Graph(this, graph, index)
+      );
       this.main = this.graphs[0];
-      this.before = this.graphs.find((graph) => graph.role === "before") || null;
+      this.before = this.graphs.find((graph) => graph.role === "before") ?? null;
       this.findings = this.graphs.flatMap((graph) => graph.findings);
-      if (this.before) this.tie();
+      this.firstDivergence = this.findings.find((finding) => finding.first) ?? firstDiverged(this.findings);
+      if (this.before) linkCounterparts(this.main, this.before);
     }
-    text(place2) {
-      return place2 === null || place2 === void 0 ? "" : this.strings[place2];
+    /**
+     * A text by its index.
+     * @param {number | null | undefined} index
+     */
+    text(index) {
+      return index === null || index === void 0 ? "" : this.strings[index];
     }
-    texts(place2) {
-      return place2 === null || place2 === void 0 ? [] : this.lists[place2].map((text) => this.strings[text]);
-    }
-    /** Which nodes and modules of the one graph became which of the other. */
-    tie() {
-      for (const node of this.main.nodes) {
-        const names = node.origins.length ? node.origins : [node.name];
-        for (const other of names.map((each) => this.before.byName.get(each)).filter(Boolean)) {
-          node.counterparts.push(other);
-          other.counterparts.push(node);
-        }
-      }
-      const modules = new Map(this.before.groups.map((group) => [group.path + group.name, group]));
-      for (const group of this.main.groups) {
-        const other = modules.get(group.path + group.name);
-        if (!other) continue;
-        group.counterparts.push(other);
-        other.counterparts.push(group);
-      }
-    }
-    /** What is found first that is not what it should be. */
-    get first() {
-      return this.findings.find((finding) => finding.first) || this.findings.filter((finding) => finding.diverged).sort((a, b) => a.order - b.order)[0] || null;
+    /**
+     * A list of texts by its index.
+     * @param {number | null | undefined} index
+     */
+    texts(index) {
+      return index === null || index === void 0 ? [] : this.lists[index].map((text) => this.strings[text]);
     }
   };
   var Graph = class {
-    constructor(data, raw, place2) {
-      Object.assign(this, { place: place2, name: raw.name, role: raw.role, of: raw.of || "" });
-      this.values = raw.values.map(([own2, role, dtype, shape], id) => ({
-        ...{ kind: "value", graph: this, id, name: data.text(own2), role: ROLES[role], dtype: data.text(dtype) },
-        shape: shape === null || shape === void 0 ? null : data.texts(shape),
-        ...{ producer: null, readers: [], findings: [], worst: null }
-      }));
-      this.groups = raw.groups.map(([parent, path, label, type], id) => ({
-        ...{ kind: "group", graph: this, id, name: data.text(label), path: data.text(path), type: data.text(type) },
-        ...{
-          parent: parent === null ? null : parent,
-          groups: [],
-          nodes: [],
-          size: 0,
-          worst: null,
-          seconds: null,
-          counterparts: []
-        }
-      }));
-      this.top = this.groups.filter((group) => group.parent === null);
-      for (const group of this.groups) {
-        group.chain = group.parent === null ? [group] : [...this.groups[group.parent].chain, group];
-        if (group.parent !== null) this.groups[group.parent].groups.push(group);
-      }
-      this.nodes = raw.nodes.map((node, id) => this.node(data, node, id));
-      this.byName = new Map(this.nodes.map((node) => [node.name, node]));
-      this.inputs = raw.inputs.map((id) => this.values[id]);
-      this.outputs = raw.outputs.map((id) => this.values[id]);
-      this.findings = raw.findings.map((finding) => this.finding(data, finding));
-      this.settle();
+    /**
+     * @param {PageData} data
+     * @param {any} raw
+     * @param {number} index among the graphs of the page
+     */
+    constructor(data, raw2, index) {
+      this.index = index;
+      this.name = raw2.name;
+      this.role = raw2.role;
+      this.of = raw2.of ?? "";
+      this.values = raw2.values.map(
+        (value, id) => new Value(this, id, value, data)
+      );
+      this.groups = [];
+      for (const group of raw2.groups) this.groups.push(new Group(this, this.groups.length, group, data));
+      this.topGroups = this.groups.filter((group) => group.parent === null);
+      this.nodes = raw2.nodes.map(
+        (node, id) => new GraphNode(this, id, node, data)
+      );
+      this.nodeByName = new Map(this.nodes.map((node) => [node.name, node]));
+      this.inputs = raw2.inputs.map((id) => this.values[id]);
+      this.outputs = raw2.outputs.map((id) => this.values[id]);
+      this.findings = raw2.findings.map((finding) => new Finding(this, finding, data));
+      for (const node of this.nodes) node.summarize();
     }
-    node(data, raw, id) {
+  };
+  var Value = class {
+    /**
+     * @param {Graph} graph
+     * @param {number} id
+     * @param {any[]} raw
+     * @param {PageData} data
+     */
+    constructor(graph, id, [name, role, dtype, shape], data) {
+      this.kind = /** @type {const} */
+      "value";
+      this.graph = graph;
+      this.id = id;
+      this.name = data.text(name);
+      this.role = ROLES[role];
+      this.dtype = data.text(dtype);
+      this.shape = shape === null || shape === void 0 ? null : data.texts(shape);
+      this.producer = null;
+      this.readers = [];
+      this.findings = [];
+      this.worst = null;
+    }
+  };
+  var Group = class {
+    /**
+     * @param {Graph} graph
+     * @param {number} id
+     * @param {any[]} raw
+     * @param {PageData} data
+     */
+    constructor(graph, id, [parent, path, name, type], data) {
+      this.kind = /** @type {const} */
+      "group";
+      this.graph = graph;
+      this.id = id;
+      this.name = data.text(name);
+      this.path = data.text(path);
+      this.type = data.text(type);
+      this.parent = parent === null ? null : graph.groups[parent];
+      this.groups = [];
+      this.groupPath = [...this.parent?.groupPath ?? [], this];
+      this.size = 0;
+      this.worst = null;
+      this.seconds = null;
+      this.counterparts = [];
+      this.parent?.groups.push(this);
+    }
+  };
+  var GraphNode = class {
+    /**
+     * @param {Graph} graph
+     * @param {number} id
+     * @param {any[]} raw
+     * @param {PageData} data
+     */
+    constructor(graph, id, raw2, data) {
       const [
-        own2,
+        name,
         op,
         group,
         inputs,
         outputs,
-        stack2,
+        stack,
         module,
         source,
         attributes,
@@ -366,38 +447,68 @@
         code,
         forward,
         captured
-      ] = raw;
-      const calls = data.texts(stack2);
-      const given = data.texts(attributes);
-      const of = (place2) => place2 === null ? null : this.values[place2];
-      const node = {
-        ...{ kind: "node", graph: this, id, name: data.text(own2), op: data.text(op), target: data.text(target) },
-        ...{
-          module: data.text(module),
-          source: data.text(source),
-          code: data.text(code),
-          gradientOf: data.text(forward)
-        },
-        group: group === null || group === void 0 ? null : this.groups[group],
-        inputs: (inputs || []).map(of),
-        outputs: (outputs || []).map(of),
-        captured: (captured || []).map(of),
-        stack: Array.from({ length: calls.length / 3 }, (_, at) => calls.slice(3 * at, 3 * at + 3)),
-        attributes: Array.from({ length: given.length / 2 }, (_, at) => given.slice(2 * at, 2 * at + 2)),
-        origins: data.texts(origins),
-        ...{ counterparts: [], findings: [], worst: null, seconds: null, depth: 1 }
-      };
-      node.chain = node.group ? node.group.chain : [];
-      node.reads = [...new Set([...node.inputs, ...node.captured].filter(Boolean))];
-      for (const value of node.reads) value.readers.push(node);
-      for (const value of node.outputs) if (value) value.producer = node;
-      return node;
+      ] = raw2;
+      const values = (ids) => (ids ?? []).map((index) => index === null ? null : graph.values[index]);
+      this.kind = /** @type {const} */
+      "node";
+      this.graph = graph;
+      this.id = id;
+      this.name = data.text(name);
+      this.op = data.text(op);
+      this.group = group === null || group === void 0 ? null : graph.groups[group];
+      this.groupPath = this.group?.groupPath ?? [];
+      this.inputs = values(inputs);
+      this.outputs = values(outputs);
+      this.captured = values(captured);
+      this.stack = chunks(data.texts(stack), 3);
+      this.module = data.text(module);
+      this.source = data.text(source);
+      this.attributes = chunks(data.texts(attributes), 2);
+      this.origins = data.texts(origins);
+      this.target = data.text(target);
+      this.code = data.text(code);
+      this.gradientOf = data.text(forward);
+      this.counterparts = [];
+      this.reads = [...new Set([...this.inputs, ...this.captured].filter((value) => value !== null))];
+      for (const value of this.reads) value.readers.push(this);
+      for (const value of this.written) value.producer = this;
+      this.findings = [];
+      this.worst = null;
+      this.seconds = null;
+      this.depth = 1;
+      this.constant = false;
     }
-    finding(data, raw) {
+    /** The outputs that are not left out. */
+    get written() {
+      return this.outputs.filter((value) => value !== null);
+    }
+    /** Sets what follows from its findings and from the nodes before it, and adds it to the groups around it. */
+    summarize() {
+      this.findings = this.written.flatMap((value) => value.findings);
+      this.worst = this.findings.reduce(worseOf, null);
+      const times = this.findings.map((finding) => finding.seconds).filter((seconds) => seconds !== null);
+      this.seconds = times.length ? Math.max(...times) : null;
+      const sources = this.reads.map((value) => value.producer).filter((node) => node !== null);
+      this.depth = 1 + Math.max(0, ...sources.map((source) => source.depth));
+      this.constant = this.reads.every((value) => value.producer ? value.producer.constant : value.role === "parameter") && (this.reads.length > 0 || this.op === "Constant") && this.written.every((value) => value.role !== "output");
+      for (const group of this.groupPath) {
+        group.size += 1;
+        group.worst = worseOf(group.worst, this.worst);
+        if (this.seconds !== null) group.seconds = (group.seconds ?? 0) + this.seconds;
+      }
+    }
+  };
+  var Finding = class {
+    /**
+     * @param {Graph} graph
+     * @param {any[]} raw
+     * @param {PageData} data
+     */
+    constructor(graph, raw2, data) {
       const [
         value,
         status,
-        kind,
+        stage,
         call,
         first,
         error,
@@ -408,1357 +519,1805 @@
         seconds,
         expected,
         actual,
-        histogram2
-      ] = raw;
-      const found = {
-        ...{ graph: this, value: this.values[value], status: data.text(status), stage: data.text(kind), call: call || 0 },
-        ...{ first: Boolean(first), error: numeric(error), text: data.text(text), evidence: data.text(evidence) },
-        measures: new Map(data.texts(names).map((measure, at) => [measure, numeric(measures[at])])),
-        ...{ seconds: numeric(seconds), expected: statistics(expected), actual: statistics(actual) },
-        histogram: histogram2 || null
-      };
-      found.judged = JUDGED.includes(found.status);
-      found.diverged = DIVERGED.includes(found.status);
-      found.node = found.value.producer;
-      found.order = found.node ? found.node.id : -1;
-      return found;
-    }
-    /** What follows from the findings and the order of the nodes, for nodes and for the groups around them. */
-    settle() {
-      for (const found of this.findings) {
-        found.value.findings.push(found);
-        found.value.worst = worse(found.value.worst, found);
-      }
-      for (const node of this.nodes) {
-        node.findings = node.outputs.filter(Boolean).flatMap((value) => value.findings);
-        node.worst = node.findings.reduce(worse, null);
-        const times = node.findings.map((found) => found.seconds).filter((seconds) => seconds !== null);
-        node.seconds = times.length ? Math.max(...times) : null;
-        const sources = node.reads.map((value) => value.producer).filter(Boolean);
-        node.depth = 1 + Math.max(0, ...sources.map((source) => source.depth));
-        node.fixed = node.reads.every((value) => value.producer ? value.producer.fixed : value.role === "parameter");
-        node.fixed &&= node.reads.length > 0 || node.op === "Constant";
-        node.fixed &&= node.outputs.every((value) => !value || value.role !== "output");
-        if (node.group) node.group.nodes.push(node);
-        for (const group of node.chain) {
-          group.size += 1;
-          group.worst = worse(group.worst, node.worst);
-          if (node.seconds !== null) group.seconds = (group.seconds || 0) + node.seconds;
-        }
-      }
+        histogram
+      ] = raw2;
+      this.graph = graph;
+      this.value = graph.values[value];
+      this.status = data.text(status);
+      this.stage = data.text(stage);
+      this.call = call ?? 0;
+      this.first = Boolean(first);
+      this.error = real(error);
+      this.text = data.text(text);
+      this.evidence = data.text(evidence);
+      this.measures = new Map(data.texts(names).map((name, index) => [name, parseNumber(measures[index])]));
+      this.seconds = real(seconds);
+      this.expected = parseStatistics(expected);
+      this.actual = parseStatistics(actual);
+      this.histogram = histogram ?? null;
+      this.compared = COMPARED.includes(this.status);
+      this.diverged = DIVERGED.includes(this.status);
+      this.node = this.value.producer;
+      this.order = this.node?.id ?? -1;
+      this.value.findings.push(this);
+      this.value.worst = worseOf(this.value.worst, this);
     }
   };
-  function statistics(raw) {
-    if (!raw) return null;
-    const [what, minimum, maximum, mean, std, nan, inf, content] = raw;
-    const [least, largest, middle, spread2, nans, infs] = [minimum, maximum, mean, std, nan, inf].map(numeric);
-    return { what, minimum: least, maximum: largest, mean: middle, std: spread2, nan: nans, inf: infs, content };
+  function parseNumber(number) {
+    if (number === void 0 || number === null) return null;
+    if (typeof number === "number") return number;
+    return /^-?\d+$/.test(number) ? BigInt(number) : Number(number);
   }
-  function typed(value) {
+  function real(number) {
+    const parsed = parseNumber(number);
+    return parsed === null ? null : Number(parsed);
+  }
+  function parseStatistics(raw2) {
+    if (!raw2) return null;
+    const [minimum, maximum, mean, std, nan, inf] = raw2.slice(1, 7).map(parseNumber);
+    return {
+      what: (
+        /** @type {string} */
+        raw2[0]
+      ),
+      minimum,
+      maximum,
+      mean,
+      std,
+      nan,
+      inf,
+      content: (
+        /** @type {string} */
+        raw2[7]
+      )
+    };
+  }
+  function chunks(texts, size) {
+    return Array.from({ length: texts.length / size }, (_, index) => texts.slice(size * index, size * (index + 1)));
+  }
+  function worseOf(one, other) {
+    if (!one || !other) return one ?? other;
+    const rank = (finding) => [
+      Number(finding.diverged),
+      Number(!finding.compared),
+      finding.error === null ? 0 : Number.isNaN(finding.error) ? Infinity : finding.error
+    ];
+    const [a, b] = [rank(one), rank(other)];
+    const index = a.findIndex((part, place) => part !== b[place]);
+    return index < 0 || a[index] > b[index] ? one : other;
+  }
+  function firstDiverged(findings) {
+    const diverged = findings.filter((finding) => finding.diverged);
+    return diverged.length ? diverged.reduce((a, b) => b.order < a.order ? b : a) : null;
+  }
+  function linkCounterparts(graph, before) {
+    for (const node of graph.nodes) {
+      for (const origin of node.origins.length ? node.origins : [node.name]) {
+        const other = before.nodeByName.get(origin);
+        if (!other) continue;
+        node.counterparts.push(other);
+        other.counterparts.push(node);
+      }
+    }
+    const groups = new Map(before.groups.map((group) => [group.path + group.name, group]));
+    for (const group of graph.groups) {
+      const other = groups.get(group.path + group.name);
+      if (!other) continue;
+      group.counterparts.push(other);
+      other.counterparts.push(group);
+    }
+  }
+  function typeLabel(value) {
     if (!value.dtype && !value.shape) return "";
     return `${value.dtype || "?"}[${value.shape ? value.shape.join(", ") : "?"}]`;
   }
-  function reach(node) {
-    const wrong = (each) => each.worst !== null && each.worst.diverged;
-    const blind = (each) => each.worst === null || !each.worst.judged;
-    const seen = /* @__PURE__ */ new Set([node]);
-    const pending = [node];
-    while (pending.length) {
-      for (const value of pending.pop().outputs) {
-        for (const next of value ? value.readers : []) {
-          if (seen.has(next) || !(wrong(next) || blind(next))) continue;
-          seen.add(next);
-          pending.push(next);
-        }
-      }
+  function affectedNodes(node) {
+    const diverged = (each) => Boolean(each.worst?.diverged);
+    const passes = (each) => diverged(each) || !each.worst?.compared;
+    const reached = /* @__PURE__ */ new Set([node]);
+    for (const each of reached) {
+      for (const value of each.written) for (const reader of value.readers) if (passes(reader)) reached.add(reader);
     }
-    const kept = /* @__PURE__ */ new Set();
-    for (const each of [...seen].sort((a, b) => b.id - a.id)) {
-      const goesOn = each.outputs.some((value) => value && value.readers.some((reader) => kept.has(reader)));
-      if (each === node || wrong(each) || goesOn) kept.add(each);
+    const affected = /* @__PURE__ */ new Set();
+    for (const each of [...reached].sort((a, b) => b.id - a.id)) {
+      const goesOn = each.written.some((value) => value.readers.some((reader) => affected.has(reader)));
+      if (each === node || diverged(each) || goesOn) affected.add(each);
     }
-    return kept;
+    return affected;
+  }
+
+  // src/text.js
+  var FONT_FAMILY = 'system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
+  var LONGEST = 160;
+  var context = null;
+  var widths = /* @__PURE__ */ new Map();
+  function textWidth(text, font) {
+    const key = `${font} ${text}`;
+    let width = widths.get(key);
+    if (width === void 0) {
+      context ??= /** @type {CanvasRenderingContext2D} */
+      document.createElement("canvas").getContext("2d");
+      context.font = `${font} ${FONT_FAMILY}`;
+      width = context.measureText(text).width;
+      widths.set(key, width);
+    }
+    return width;
+  }
+  function truncate(text, width, font) {
+    const letters = Array.from(text.slice(0, LONGEST), (letter) => /[\p{Cc}\p{Zl}\p{Zp}]/u.test(letter) ? " " : letter);
+    const whole = letters.join("");
+    if (text.length <= LONGEST && textWidth(whole, font) <= width) return whole;
+    let [low, high] = [0, letters.length];
+    while (low < high) {
+      const middle = low + high + 1 >> 1;
+      if (textWidth(`${letters.slice(0, middle).join("")}…`, font) <= width) low = middle;
+      else high = middle - 1;
+    }
+    return `${letters.slice(0, low).join("")}…`;
   }
 
   // src/boxes.js
-  var FONTS = { op: "600 12.5px", small: "400 11px", tiny: "400 10px" };
-  function measured(thing, role, shown = {}) {
-    const lines = textOf(thing, role, shown);
-    const width = lines.reduce(
-      (most, [text, font]) => Math.max(most, Math.min(220, textWidth(text.slice(0, 60), font))),
-      0
-    );
-    const marks = ["error", "time"].map((mode) => textWidth(markOf(thing, mode), FONTS.small));
-    const mark = Math.max(...marks) && Math.max(...marks) + 14;
-    const lead2 = textWidth(lines[0][0].slice(0, 60), lines[0][1]);
-    const room = thing.kind === "group" ? 58 : 26;
-    const w = Math.ceil(
-      Math.max(role === "input" || role === "output" ? 60 : 76, width + room, Math.min(220, lead2) + mark + room)
-    );
-    return { lines, w, h: 10 + 15 * lines.length + (thing.kind === "group" ? 4 : 0) };
+  var FONTS = { title: "600 12.5px", small: "400 11px", tiny: "400 10px" };
+  var WIDEST_TEXT = 220;
+  var LONGEST_TEXT = 60;
+  function measureBox(item, role, shown = {}) {
+    const lines = boxLines(item, role, shown);
+    const widths2 = lines.map(([text, font]) => Math.min(WIDEST_TEXT, textWidth(text.slice(0, LONGEST_TEXT), font)));
+    const label = Math.max(...[errorLabel(item), timeLabel(item)].map((text) => textWidth(text, FONTS.small)));
+    const margin = item.kind === "group" ? 58 : 26;
+    const least = role === "input" || role === "output" ? 60 : 76;
+    const width = Math.max(least, Math.max(...widths2) + margin, widths2[0] + (label && label + 14) + margin);
+    return { lines, w: Math.ceil(width), h: 10 + 15 * lines.length + (item.kind === "group" ? 4 : 0) };
   }
-  function markOf(thing, mode) {
-    if (mode === "time") return thing.seconds === null || thing.seconds === void 0 ? "" : milliseconds(thing.seconds);
-    return thing.worst && thing.worst.error !== null ? short(thing.worst.error) : "";
+  function cornerLabel(item, mode) {
+    return mode === "time" ? timeLabel(item) : errorLabel(item);
   }
-  function textOf(thing, role, shown) {
-    if (thing.kind === "group") {
-      const type = thing.type.slice(thing.type.lastIndexOf(".") + 1);
-      const size = count(thing.size, "operation");
-      if (role === "open") return [[`${thing.name}   ${type}`, FONTS.op]];
+  function timeLabel(item) {
+    return item.kind === "value" || item.seconds === null ? "" : milliseconds(item.seconds);
+  }
+  function errorLabel(item) {
+    return shortNumber(item.worst?.error);
+  }
+  function boxLines(item, role, shown) {
+    if (item.kind === "group") {
+      const type = className(item.type);
+      if (role === "open") return [[`${item.name}   ${type}`, FONTS.title]];
+      const size = count(item.size, "operation");
       return [
-        [thing.name, FONTS.op],
+        [item.name, FONTS.title],
         [type ? `${type} · ${size}` : size, FONTS.small]
       ];
     }
-    if (thing.kind === "value")
+    if (item.kind === "value") {
       return [
-        [thing.name, FONTS.small],
-        [typed(thing), FONTS.tiny]
+        [item.name, FONTS.small],
+        [typeLabel(item), FONTS.tiny]
       ];
+    }
     const lines = [
-      [bare(thing.op), FONTS.op],
-      [thing.name, FONTS.small]
+      [operatorName(item.op), FONTS.title],
+      [item.name, FONTS.small]
     ];
-    if (shown.weights) return lines;
-    const chips = [...new Set(thing.reads.map(chip).filter(Boolean))];
-    if (chips.length) lines.push([chips.slice(0, 3).join("  ·  ") + (chips.length > 3 ? "  …" : ""), FONTS.tiny]);
+    const weights = shown.weights ? [] : [...new Set(item.reads.map(weightLabel).filter(Boolean))];
+    if (weights.length) lines.push([weights.slice(0, 3).join("  ·  ") + (weights.length > 3 ? "  …" : ""), FONTS.tiny]);
     return lines;
   }
-  function chip(value) {
-    if (value.role !== "parameter" && !(value.producer && value.producer.fixed)) return "";
+  function className(name) {
+    return name.slice(name.lastIndexOf(".") + 1);
+  }
+  function weightLabel(value) {
+    if (value.role !== "parameter" && !value.producer?.constant) return "";
     let root = value;
-    while (root.producer && root.producer.reads.length) [root] = root.producer.reads;
+    while (root.producer?.reads.length) [root] = root.producer.reads;
     if (root.role !== "parameter") return "";
-    const shape = (value.shape || root.shape || []).join("×");
-    return `${root.name.slice(-80).split(".").at(-1)}${shape ? ` ${shape}` : ""}`;
+    const shape = (value.shape ?? root.shape ?? []).join("×");
+    return `${className(root.name.slice(-80))}${shape ? ` ${shape}` : ""}`;
   }
 
   // src/drawing.js
-  var FAR = 0.4;
-  var DETAIL = 0.62;
-  var LABELS = 0.8;
+  var LEVELS = [0.4, 0.62, 0.8];
+  var OVERVIEW = 0;
+  var MOST_GROUP_NAMES = 60;
+  var MARGIN = 60;
   var Drawing = class {
-    constructor(svg) {
-      this.svg = svg;
-      this.world = s("g", { class: "world" });
-      this.labels = s("g", { class: "far-labels" });
-      svg.append(this.world, this.labels);
+    /** @param {SVGSVGElement} element */
+    constructor(element) {
+      this.element = element;
+      this.world = svg("g", { class: "world" });
+      this.groupNames = svg("g", { class: "far-labels" });
+      element.append(this.world, this.groupNames);
       this.drawn = /* @__PURE__ */ new Map();
+      this.layers = { opened: svg("g"), edges: svg("g"), boxes: svg("g") };
+      this.arrangement = null;
+      this.level = OVERVIEW;
     }
-    /** Draws all anew; `look` says `colours`, `selected`, `marked` and `lit` (sets, `lit` null for all). */
-    draw(scene, view, look) {
-      Object.assign(this, { scene, look, level: level(view.k) });
+    /**
+     * Draws everything again.
+     * @param {Arrangement} arrangement
+     * @param {View} view
+     * @param {Look} look
+     */
+    draw(arrangement, view, look) {
+      this.arrangement = arrangement;
+      this.look = look;
+      this.level = detailLevel(view.k);
       this.drawn.clear();
-      this.layers = Object.fromEntries(["opened", "edges", "boxes"].map((layer) => [layer, s("g", { class: layer })]));
+      const layer = (name) => svg("g", { class: name });
+      this.layers = { opened: layer("opened"), edges: layer("edges"), boxes: layer("boxes") };
       this.world.replaceChildren(...Object.values(this.layers));
-      this.svg.dataset.level = this.level;
-      if (this.level === 0) this.afar();
+      this.element.dataset.level = String(this.level);
+      if (this.level === OVERVIEW) this.drawOverview(arrangement, look);
       this.move(view);
     }
-    /** The same, seen otherwise: what came into sight is drawn, what went out of it is not kept. */
+    /**
+     * Shows another part: adds what has become visible and removes what no longer is.
+     * @param {View} view
+     */
     move(view) {
-      if (!this.scene) return;
-      if (level(view.k) !== this.level) {
-        this.draw(this.scene, view, this.look);
+      if (!this.arrangement || !this.look) return;
+      if (detailLevel(view.k) !== this.level) {
+        this.draw(this.arrangement, view, this.look);
         return;
       }
       this.world.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.k})`);
-      this.world.style.setProperty("--k", view.k);
-      if (this.level === 0) this.signs(view);
-      else {
-        this.labels.replaceChildren();
-        this.sight(view);
+      this.world.style.setProperty("--k", String(view.k));
+      if (this.level === OVERVIEW) {
+        this.groupNames.replaceChildren(...groupNames(this.arrangement, view));
+      } else {
+        this.groupNames.replaceChildren();
+        this.drawVisible(this.arrangement, view, this.look);
       }
     }
-    sight(view) {
-      const [left, top] = [-view.x / view.k - 60, -view.y / view.k - 60];
-      const [right, bottom] = [left + view.width / view.k + 120, top + view.height / view.k + 120];
-      const wanted = /* @__PURE__ */ new Map();
-      this.scene.boxes.forEach((box, at) => {
+    /**
+     * @param {Arrangement} arrangement
+     * @param {View} view
+     * @param {Look} look
+     */
+    drawVisible({ boxes, edges }, view, look) {
+      const [left, top] = [-view.x / view.k - MARGIN, -view.y / view.k - MARGIN];
+      const [right, bottom] = [left + view.width / view.k + 2 * MARGIN, top + view.height / view.k + 2 * MARGIN];
+      const visible = /* @__PURE__ */ new Map();
+      boxes.forEach((box, index) => {
         if (!(box.x < right && box.x + box.w > left && box.y < bottom && box.y + box.h > top)) return;
-        wanted.set(`b${at}`, () => this.box(box));
-        if (box.kind === "open") wanted.set(`h${at}`, () => this.heading(box));
+        visible.set(box, [box.kind === "open" ? "opened" : "boxes", () => boxElement(box, look)]);
+        if (box.kind === "open") visible.set(`heading ${index}`, ["boxes", () => headingElement(box, look)]);
       });
-      this.scene.edges.forEach((edge2, at) => {
-        const { x, y, right: end, bottom: low } = edge2.box;
-        if (x < right && end > left && y < bottom && low > top) wanted.set(`e${at}`, () => this.edge(edge2));
-      });
+      for (const edge of edges) {
+        const { bounds } = edge;
+        if (bounds.left < right && bounds.right > left && bounds.top < bottom && bounds.bottom > top) {
+          visible.set(edge, ["edges", () => edgeElement(edge, look, this.level === LEVELS.length)]);
+        }
+      }
       for (const [key, element] of this.drawn) {
-        if (wanted.has(key)) continue;
+        if (visible.has(key)) continue;
         element.remove();
         this.drawn.delete(key);
       }
-      for (const [key, make] of wanted) {
+      for (const [key, [layer, make]] of visible) {
         if (this.drawn.has(key)) continue;
         const element = make();
         this.drawn.set(key, element);
-        this.layers[element.dataset.layer].append(element);
+        this.layers[layer].append(element);
       }
     }
-    state(thing) {
-      const { selected, marked, lit } = this.look;
-      const first = thing.kind === "node" && thing.findings.some((found) => found.first);
-      const dim = lit && !lit.has(thing);
-      return [selected === thing && "selected", marked.has(thing) && "marked", dim && "dim", first && "first"].filter(Boolean).join(" ");
-    }
-    box(box) {
-      const { thing, kind } = box;
-      const depth = kind === "open" ? `nested-${thing.chain.length % 2}` : "";
-      const classes = ["box", kind, depth, this.look.colours.of(thing), roleClass(box), this.state(thing)].join(" ");
-      const element = s("g", { class: classes, transform: `translate(${box.x} ${box.y})` });
-      element.dataset.layer = kind === "open" ? "opened" : "boxes";
-      element.dataset[thing.kind] = thing.id;
-      if (kind === "group") element.append(s("rect", { class: "stack", x: 4, y: 4, width: box.w, height: box.h, rx: 8 }));
-      element.append(
-        s("rect", {
-          class: "card",
-          width: box.w,
-          height: box.h,
-          rx: kind === "value" ? box.h / 2 : kind === "node" ? 6 : 9
-        })
-      );
-      if (kind === "node") {
-        element.append(
-          s("path", {
-            class: `strip family-${family(thing.op)}`,
-            d: `M6 0.5H5.5A5 5 0 0 0 .5 5.5V${box.h - 5.5}A5 5 0 0 0 5.5 ${box.h - 0.5}H6Z`
-          })
-        );
+    /**
+     * Draws everything in a few paths.
+     * @param {Arrangement} arrangement
+     * @param {Look} look
+     */
+    drawOverview({ boxes, edges }, look) {
+      const paths = { opened: /* @__PURE__ */ new Map(), boxes: /* @__PURE__ */ new Map() };
+      for (const box of boxes) {
+        const colour = box.kind === "open" ? "plain" : look.colours.classOf(box.item);
+        const classes = ["box far", box.kind, colour, roleClass(box), stateClasses(box.item, look)].join(" ");
+        const layer = paths[box.kind === "open" ? "opened" : "boxes"];
+        layer.set(classes, `${layer.get(classes) ?? ""}M${box.x} ${box.y}h${box.w}v${box.h}h${-box.w}z`);
       }
-      if (kind === "group") element.append(...sign(false));
-      if (kind !== "open") element.append(...this.lines(box));
-      return element;
-    }
-    /** What is written on an opened group: over the lines that come in through it. */
-    heading({ thing, x, y, w }) {
-      const type = thing.type.slice(thing.type.lastIndexOf(".") + 1);
-      const own2 = clip(thing.name, w - 60, FONTS.op);
-      const at = 34 + textWidth(own2, FONTS.op) + 10;
-      const element = s("g", { class: `heading ${this.state(thing)}`, transform: `translate(${x} ${y})` });
-      element.dataset.layer = "boxes";
-      element.append(...sign(true), s("text", { class: "op", x: 34, y: 20.5 }, own2));
-      if (type && w - at > 50)
-        element.append(s("text", { class: "small", x: at, y: 20.5 }, clip(type, w - at - 16, FONTS.small)));
-      return element;
-    }
-    lines(box) {
-      const { thing, cell, w } = box;
-      const [left, anchor] = thing.kind === "value" ? [w / 2, "middle"] : [thing.kind === "group" ? 34 : 15, "start"];
-      const error = markOf(thing, this.look.colours.mode);
-      const mark = error ? textWidth(error, FONTS.small) + 10 : 0;
-      const made = cell.lines.map(([text, font], at) => {
-        const kind = font === FONTS.op ? "op" : font === FONTS.small ? "small" : "tiny";
-        const room = w - (thing.kind === "value" ? 18 : left + 10) - (at === 0 ? mark : 0);
-        return s(
-          "text",
-          { class: kind, x: left, y: 18.5 + 15 * at + (thing.kind === "group" ? 2 : 0), "text-anchor": anchor },
-          clip(text, room, font)
-        );
-      });
-      if (error && thing.kind !== "value")
-        made.push(
-          s(
-            "text",
-            { class: "small error", x: w - 9, y: thing.kind === "group" ? 20.5 : 18.5, "text-anchor": "end" },
-            error
-          )
-        );
-      return made;
-    }
-    edge(edge2) {
-      const { selected, lit } = this.look;
-      const { value } = edge2;
-      const near = selected && (selected === value || selected === value.producer || value.readers.includes(selected));
-      const dim = lit && !(value.producer && lit.has(value.producer) && (value.role === "output" || value.readers.some((node) => lit.has(node))));
-      const element = s("g", { class: `edge ${near ? "near" : ""} ${dim ? "dim" : lit ? "on-path" : ""}` });
-      element.dataset.layer = "edges";
-      element.append(s("path", { class: "line", d: edge2.d ||= edge2.runs.map(curve).join("") }));
-      if (edge2.heads.length)
-        element.append(s("path", { class: "head", d: edge2.heads.map(([x, y]) => `M${x} ${y}l-3.5-6.5h7z`).join("") }));
-      if (this.level === 3 && edge2.label && edge2.room > 24 && typed(value)) {
-        const text = `${value.dtype || "?"} ${value.shape ? value.shape.join("×") || "scalar" : ""}`;
-        element.append(
-          s(
-            "text",
-            { class: "tiny type", x: edge2.label[0] + 5, y: edge2.label[1] + 12 },
-            clip(text, edge2.room, FONTS.tiny)
-          )
-        );
+      for (
+        const layer of
+        /** @type {const} */
+        ["opened", "boxes"]
+      ) {
+        for (const [classes, d2] of paths[layer]) {
+          this.layers[layer].append(svg("g", { class: classes }, svg("path", { class: "card", d: d2 })));
+        }
       }
-      return element;
-    }
-    /** All of it, in a few paths. */
-    afar() {
-      const kinds = { opened: /* @__PURE__ */ new Map(), boxes: /* @__PURE__ */ new Map() };
-      for (const box of this.scene.boxes) {
-        const colour = box.kind === "open" ? "plain" : this.look.colours.of(box.thing);
-        const classes = ["box far", box.kind, colour, roleClass(box), this.state(box.thing)].join(" ");
-        const parts = kinds[box.kind === "open" ? "opened" : "boxes"];
-        parts.set(classes, `${parts.get(classes) || ""}M${box.x} ${box.y}h${box.w}v${box.h}h${-box.w}z`);
-      }
-      for (const [layer, parts] of Object.entries(kinds)) {
-        for (const [classes, d] of parts)
-          this.layers[layer].append(s("g", { class: classes }, s("path", { class: "card", d })));
-      }
-      const all = this.scene.edges.map((edge2) => edge2.d ||= edge2.runs.map(curve).join("")).join("");
-      this.layers.edges.append(
-        s("g", { class: `edge ${this.look.lit ? "dim" : ""}` }, s("path", { class: "line", d: all }))
-      );
-    }
-    /** Names of groups, as large as on a map, where there is room for them; the outer ones first. */
-    signs(view) {
-      const taken = [];
-      const signs = [];
-      for (const { kind, thing, x, y, w, h: high } of this.scene.boxes) {
-        if (kind === "node" || kind === "value" || signs.length > 60) continue;
-        const [width, height] = [w * view.k, high * view.k];
-        const text = clip(thing.name, width - 6, "600 11px");
-        const [left, top] = [x * view.k + view.x + 4, y * view.k + view.y + 2];
-        if (width < 34 || height < 15 || text.length < 2 || left > view.width || top > view.height || left + width < 0 || top < -20)
-          continue;
-        const box = { left, top, right: left + textWidth(text, "600 11px") + 6, bottom: top + 15 };
-        if (taken.some(
-          (other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top
-        ))
-          continue;
-        taken.push(box);
-        signs.push(s("text", { class: "sign", x: left, y: top + 11 }, text));
-      }
-      this.labels.replaceChildren(...signs);
+      const d = edges.map(edgePath).join("");
+      this.layers.edges.append(svg("g", { class: `edge ${look.lit ? "dim" : ""}` }, svg("path", { class: "line", d })));
     }
   };
-  function roleClass({ cell }) {
-    return cell.role && cell.role !== "node" ? `role-${cell.role}` : "";
+  function stateClasses(item, { selected, marked, lit }) {
+    const first = item.kind === "node" && item.findings.some((finding) => finding.first);
+    const dim = lit && !lit.has(item);
+    return [selected === item && "selected", marked.has(item) && "marked", dim && "dim", first && "first"].filter(Boolean).join(" ");
   }
-  function level(scale) {
-    return scale < FAR ? 0 : scale < DETAIL ? 1 : scale < LABELS ? 2 : 3;
+  function boxElement(box, look) {
+    const { item, kind, w, h } = box;
+    const depth = kind === "open" && item.kind === "group" ? `nested-${item.groupPath.length % 2}` : "";
+    const classes = ["box", kind, depth, look.colours.classOf(item), roleClass(box), stateClasses(item, look)].join(" ");
+    const element = svg("g", { class: classes, transform: `translate(${box.x} ${box.y})` });
+    element.dataset[item.kind] = String(item.id);
+    if (kind === "group") element.append(svg("rect", { class: "stack", x: 4, y: 4, width: w, height: h, rx: 8 }));
+    const radius = kind === "value" ? h / 2 : kind === "node" ? 6 : 9;
+    element.append(svg("rect", { class: "card", width: w, height: h, rx: radius }));
+    if (item.kind === "node") {
+      const d = `M6 0.5H5.5A5 5 0 0 0 .5 5.5V${h - 5.5}A5 5 0 0 0 5.5 ${h - 0.5}H6Z`;
+      element.append(svg("path", { class: `strip family-${operatorFamily(item.op)}`, d }));
+    }
+    if (kind === "group") element.append(...foldSign(false));
+    if (kind !== "open") element.append(...textElements(box, look));
+    return element;
   }
-  function curve([x1, y1, bend, x2, end, y2]) {
-    const middle = (bend + end) / 2;
+  function headingElement({ item, x, y, w }, look) {
+    const name = truncate(item.name, w - 60, FONTS.title);
+    const element = svg("g", { class: `heading ${stateClasses(item, look)}`, transform: `translate(${x} ${y})` });
+    element.append(...foldSign(true), svg("text", { class: "op", x: 34, y: 20.5 }, name));
+    const type = item.kind === "group" ? className(item.type) : "";
+    const left = 34 + textWidth(name, FONTS.title) + 10;
+    if (type && w - left > 50) {
+      element.append(svg("text", { class: "small", x: left, y: 20.5 }, truncate(type, w - left - 16, FONTS.small)));
+    }
+    return element;
+  }
+  function textElements({ item, lines, w }, look) {
+    const group = item.kind === "group";
+    const centred = item.kind === "value";
+    const label = centred ? "" : cornerLabel(item, look.colours.mode);
+    const labelWidth = label ? textWidth(label, FONTS.small) + 10 : 0;
+    const left = centred ? w / 2 : group ? 34 : 15;
+    const baseline = group ? 20.5 : 18.5;
+    const elements = lines.map(([text, font], index) => {
+      const kind = font === FONTS.title ? "op" : font === FONTS.small ? "small" : "tiny";
+      const width = w - (centred ? 18 : left + 10) - (index === 0 ? labelWidth : 0);
+      const place = { x: left, y: baseline + 15 * index, "text-anchor": centred ? "middle" : "start" };
+      return svg("text", { class: kind, ...place }, truncate(text, width, font));
+    });
+    if (label) elements.push(svg("text", { class: "small error", x: w - 9, y: baseline, "text-anchor": "end" }, label));
+    return elements;
+  }
+  function edgeElement(edge, { selected, lit }, detailed) {
+    const { value } = edge;
+    const ends = [value, value.producer, ...value.readers];
+    const near = selected && ends.includes(selected);
+    const goesOn = value.role === "output" || value.readers.some((node) => lit?.has(node));
+    const dim = lit && !(value.producer && lit.has(value.producer) && goesOn);
+    const element = svg("g", { class: `edge ${near ? "near" : ""} ${dim ? "dim" : lit ? "on-path" : ""}` });
+    element.append(svg("path", { class: "line", d: edgePath(edge) }));
+    if (edge.heads.length) {
+      element.append(svg("path", { class: "head", d: edge.heads.map(([x, y]) => `M${x} ${y}l-3.5-6.5h7z`).join("") }));
+    }
+    if (detailed && edge.label && edge.labelWidth > 24 && typeLabel(value)) {
+      const [x, y] = edge.label;
+      const text = `${value.dtype || "?"} ${value.shape ? value.shape.join("×") || "scalar" : ""}`;
+      const shown = truncate(text, edge.labelWidth, FONTS.tiny);
+      element.append(svg("text", { class: "tiny type", x: x + 5, y: y + 12 }, shown));
+    }
+    return element;
+  }
+  function groupNames({ boxes }, view) {
+    const font = "600 11px";
+    const taken = [];
+    const names = [];
+    for (const box of boxes) {
+      if (box.item.kind !== "group") continue;
+      if (names.length > MOST_GROUP_NAMES) break;
+      const [width, height] = [box.w * view.k, box.h * view.k];
+      const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + 2];
+      const visible = left < view.width && top < view.height && left + width > 0 && top > -20;
+      if (width < 34 || height < 15 || !visible) continue;
+      const text = truncate(box.item.name, width - 6, font);
+      if (text.length < 2) continue;
+      const place = { left, top, right: left + textWidth(text, font) + 6, bottom: top + 15 };
+      const overlaps = (other) => left < other.right && place.right > other.left && top < other.bottom && place.bottom > other.top;
+      if (taken.some(overlaps)) continue;
+      taken.push(place);
+      names.push(svg("text", { class: "sign", x: left, y: top + 11 }, text));
+    }
+    return names;
+  }
+  function roleClass({ role }) {
+    return role && role !== "node" ? `role-${role}` : "";
+  }
+  function detailLevel(scale) {
+    return LEVELS.filter((least) => scale >= least).length;
+  }
+  function edgePath(edge) {
+    return edge.path ??= edge.runs.map(runPath).join("");
+  }
+  function runPath([x1, y1, bend, x2, end, y2]) {
     if (Math.abs(x1 - x2) < 0.6) return `M${x1} ${y1}V${y2}`;
+    const middle = (bend + end) / 2;
     return `M${x1} ${y1}V${bend}C${x1} ${middle} ${x2} ${middle} ${x2} ${end}V${y2}`;
   }
-  function sign(open) {
-    const cross = open ? "M13 16h8" : "M13 16h8M17 12v8";
+  function foldSign(open) {
     return [
-      s("rect", { class: "fold", x: 10, y: 9, width: 14, height: 14, rx: 4 }),
-      s("path", { class: "fold-sign", d: cross })
+      svg("rect", { class: "fold", x: 10, y: 9, width: 14, height: 14, rx: 4 }),
+      svg("path", { class: "fold-sign", d: open ? "M13 16h8" : "M13 16h8M17 12v8" })
     ];
   }
 
-  // src/order.js
-  function order(layers) {
-    const number = () => layers.forEach((layer) => layer.forEach((spot, at) => spot.at = at));
+  // src/layout/coordinates.js
+  var GAP = { box: 24, line: 12 };
+  var LAYER_GAP = 30;
+  var LARGE = 4e3;
+  function assignX(layers) {
+    for (const layer of layers) placeLayer(layer, () => [0, 1e-3]);
     const size = layers.reduce((sum, layer) => sum + layer.length, 0);
-    number();
-    let [best, least] = [null, Infinity];
-    for (let sweep2 = 0; sweep2 < (size > 4e3 ? 4 : 12) && least; sweep2++) {
-      const down = sweep2 % 2 === 0;
-      for (const layer of down ? layers : [...layers].reverse()) arrange(layer, down);
-      const crossings = layers.reduce((sum, layer) => sum + crossed(layer), 0);
-      if (crossings < least) [best, least] = [layers.map((layer) => [...layer]), crossings];
-    }
-    best.forEach((layer, at) => layers[at] = layer);
-    number();
-  }
-  function arrange(layer, down) {
-    const middle = (spot) => {
-      const pairs = down ? spot.up : spot.down;
-      if (!pairs.length) return spot.at;
-      return pairs.reduce((sum, pair) => sum + farEnd(pair, down), 0) / pairs.length;
-    };
-    const goal = new Map(layer.map((spot) => [spot, middle(spot)]));
-    layer.sort((a, b) => goal.get(a) - goal.get(b) || a.at - b.at);
-    layer.forEach((spot, at) => spot.at = at);
-  }
-  function farEnd(pair, down) {
-    const far = down ? pair.above : pair.below;
-    return far.at + (far.w ? portOf(far, pair, down ? "out" : "into") / far.w : 0) * 0.9;
-  }
-  function portOf(spot, pair, side) {
-    return spot.fixed ? spot.fixed[side].get(pair.link.key) || 0 : pair[side];
-  }
-  function crossed(layer) {
-    const pairs = layer.flatMap((spot) => spot.down);
-    if (pairs.length < 2) return 0;
-    pairs.sort((a, b) => farEnd(a, true) - farEnd(b, true) || farEnd(a, false) - farEnd(b, false));
-    const size = pairs.reduce((most, pair) => Math.max(most, pair.below.at), 0) + 2;
-    const tree = new Int32Array(size + 1);
-    let crossings = 0;
-    pairs.forEach((pair, before) => {
-      let smaller = 0;
-      for (let at = pair.below.at + 1; at > 0; at -= at & -at) smaller += tree[at];
-      crossings += before - smaller;
-      for (let at = pair.below.at + 1; at <= size; at += at & -at) tree[at] += 1;
-    });
-    return crossings;
-  }
-  function spread(spots) {
-    for (const spot of spots) {
-      for (const [pairs, side, down] of [
-        [spot.up, "into", true],
-        [spot.down, "out", false]
-      ]) {
-        const lines = /* @__PURE__ */ new Map();
-        for (const pair of [...pairs].sort((a, b) => farEnd(a, down) - farEnd(b, down))) {
-          if (!lines.has(pair.link)) lines.set(pair.link, lines.size);
-        }
-        const room = Math.min(spot.w * 0.7, 22 * (lines.size - 1));
-        const step = lines.size > 1 ? room / (lines.size - 1) : 0;
-        for (const pair of pairs)
-          pair[side] = spot.fixed ? portOf(spot, pair, side) : lines.get(pair.link) * step - room / 2;
-      }
-    }
-  }
-
-  // src/places.js
-  var BESIDE = { box: 24, lane: 12 };
-  var BETWEEN = 30;
-  function place(layers) {
-    for (const layer of layers) settle(layer, () => [0, 1e-3]);
-    const size = layers.reduce((sum, layer) => sum + layer.length, 0);
-    sweep(layers, size > 4e3 ? 5 : 13);
-    const inner = layers.filter((layer) => !layer.some(pinned));
+    sweep(layers, size > LARGE ? 5 : 13);
+    const inner = layers.filter((layer) => !layer.some(isPinned));
     if (!inner.length || inner.length === layers.length) return;
-    const spots = inner.flat();
-    const [left] = bounds(spots.map((spot) => spot.x - spot.w / 2));
-    const [, right] = bounds(spots.map((spot) => spot.x + spot.w / 2));
-    for (const layer of layers) if (layer.some(pinned)) settle(layer, () => [(left + right) / 2, 1]);
+    const [left, right] = extent(inner);
+    for (const layer of layers) if (layer.some(isPinned)) placeLayer(layer, () => [(left + right) / 2, 1]);
     sweep(inner, 3);
   }
   function sweep(layers, times) {
-    const out = (pair) => pair.above.fixed ? 0 : pair.out;
-    const into = (pair) => pair.below.fixed ? 0 : pair.into;
-    const above = (spot) => spot.up.map((pair) => [pair.above.x + out(pair) - into(pair), pair.worth]);
-    const below = (spot) => spot.down.map((pair) => [pair.below.x + into(pair) - out(pair), pair.worth]);
+    const out = (segment) => segment.above.item?.ports ? 0 : segment.out;
+    const into = (segment) => segment.below.item?.ports ? 0 : segment.into;
+    const fromAbove = (node) => node.up.map((each) => [each.above.x + out(each) - into(each), each.weight]);
+    const fromBelow = (node) => node.down.map((each) => [each.below.x + into(each) - out(each), each.weight]);
     for (let time = 0; time < times; time++) {
-      const [near, turn] = time % 2 === 0 ? [above, layers] : [below, [...layers].reverse()];
-      for (const layer of turn) settle(layer, (spot) => median(near(spot), spot));
+      const down = time % 2 === 0;
+      const wishes = down ? fromAbove : fromBelow;
+      for (const layer of down ? layers : layers.toReversed()) {
+        placeLayer(layer, (node) => weightedMedian(wishes(node)) ?? [node.x, 0.05]);
+      }
     }
   }
-  function pinned(spot) {
-    return Boolean(spot.item && spot.item.pin);
+  function isPinned(node) {
+    return Boolean(node.item?.pin);
   }
-  function bounds(numbers) {
-    return numbers.reduce(
-      ([least, most], number) => [Math.min(least, number), Math.max(most, number)],
-      [Infinity, -Infinity]
-    );
+  function extent(layers) {
+    let [left, right] = [Infinity, -Infinity];
+    for (const node of layers.flat()) {
+      left = Math.min(left, node.x - node.w / 2);
+      right = Math.max(right, node.x + node.w / 2);
+    }
+    return [left, right];
   }
-  function median(wanted, spot) {
-    if (!wanted.length) return [spot.x, 0.05];
-    wanted.sort((a, b) => a[0] - b[0]);
-    const all = wanted.reduce((sum2, [, worth]) => sum2 + worth, 0);
+  function weightedMedian(wishes) {
+    if (!wishes.length) return null;
+    wishes.sort((a, b) => a[0] - b[0]);
+    const total = wishes.reduce((sum2, [, weight]) => sum2 + weight, 0);
     let sum = 0;
-    for (let at = 0; at < wanted.length; at++) {
-      sum += wanted[at][1];
-      if (sum === all / 2) return [(wanted[at][0] + wanted[at + 1][0]) / 2, all];
-      if (sum > all / 2) return [wanted[at][0], all];
+    for (const [index, [x, weight]] of wishes.entries()) {
+      sum += weight;
+      if (sum === total / 2) return [(x + wishes[index + 1][0]) / 2, total];
+      if (sum > total / 2) return [x, total];
     }
-    return [spot.x, all];
+    return [wishes[wishes.length - 1][0], total];
   }
-  function settle(layer, wanted) {
+  function placeLayer(layer, wish) {
     const blocks = [];
-    let shift = 0;
-    layer.forEach((spot, at) => {
-      if (at) shift += (layer[at - 1].w + spot.w) / 2 + (layer[at - 1].item && spot.item ? BESIDE.box : BESIDE.lane);
-      const [x, worth] = wanted(spot);
-      let block = { x: x - shift, worth, spots: [[spot, shift]] };
-      while (blocks.length && blocks.at(-1).x >= block.x) {
-        const last = blocks.pop();
-        const worths = last.worth + block.worth;
-        last.x = (last.x * last.worth + block.x * block.worth) / worths;
-        last.worth = worths;
-        for (const each of block.spots) last.spots.push(each);
-        block = last;
+    let offset = 0;
+    layer.forEach((node, index) => {
+      if (index) {
+        const left = layer[index - 1];
+        offset += (left.w + node.w) / 2 + (left.item && node.item ? GAP.box : GAP.line);
+      }
+      const [x, weight] = wish(node);
+      let block = { x: x - offset, weight, nodes: [
+        /** @type {[LayoutNode, number]} */
+        [node, offset]
+      ] };
+      for (let left = blocks.at(-1); left && left.x >= block.x; left = blocks.at(-1)) {
+        blocks.pop();
+        const sum = left.weight + block.weight;
+        left.x = (left.x * left.weight + block.x * block.weight) / sum;
+        left.weight = sum;
+        for (const each of block.nodes) left.nodes.push(each);
+        block = left;
       }
       blocks.push(block);
     });
-    for (const { x, spots } of blocks) for (const [spot, offset] of spots) spot.x = x + offset;
+    for (const { x, nodes } of blocks) for (const [node, shift] of nodes) node.x = x + shift;
   }
-  function stack(layers) {
-    const spots = layers.flat();
-    const left = spots.reduce((least, spot) => Math.min(least, spot.x - spot.w / 2), Infinity);
-    const right = spots.reduce((most, spot) => Math.max(most, spot.x + spot.w / 2), -Infinity);
-    for (const spot of spots) spot.x -= left;
+  function assignY(layers) {
+    const [left, right] = extent(layers);
+    for (const node of layers.flat()) node.x -= left;
     let y = 0;
+    let height = 0;
     for (const layer of layers) {
-      const height = layer.reduce((most, spot) => Math.max(most, spot.h), 0);
-      let far = 0;
-      for (const spot of layer) {
-        Object.assign(spot, { top: y, bottom: y + height, y: y + (height - spot.h) / 2 });
-        if (spot.item) Object.assign(spot.item, { x: spot.x, y: spot.y });
-        for (const pair of spot.down) far = Math.max(far, Math.abs(spot.x + pair.out - pair.below.x - pair.into));
+      const tallest = layer.reduce((most, node) => Math.max(most, node.h), 0);
+      height = y + tallest;
+      let sideways = 0;
+      for (const node of layer) {
+        Object.assign(node, { top: y, bottom: height, y: y + (tallest - node.h) / 2 });
+        if (node.item) Object.assign(node.item, { x: node.x, y: node.y });
+        for (const { out, into, below } of node.down) {
+          sideways = Math.max(sideways, Math.abs(node.x + out - below.x - into));
+        }
       }
-      y += height + BETWEEN + Math.min(24, far / 16);
+      y = height + LAYER_GAP + Math.min(24, sideways / 16);
     }
-    const last = layers.at(-1) || [];
-    return { width: spots.length ? right - left : 0, height: last.length ? last[0].bottom : 0 };
+    return { width: Math.max(0, right - left), height };
   }
-  function lead(link) {
+  function routeLink(segments) {
     const runs = [];
     const ends = [];
-    for (const { above, below, out, into } of link.pairs) {
+    for (const { above, below, out, into } of segments) {
       const [x1, x2] = [above.x + out, below.x + into];
-      const from = above.item ? above.y + above.h : above.top;
-      const to = below.item ? below.y : below.top;
-      runs.push([x1, from, above.bottom, x2, below.top, to]);
-      if (below.item) ends.push([x2, to, below.item]);
+      const y1 = above.item ? above.y + above.h : above.top;
+      const y2 = below.item ? below.y : below.top;
+      runs.push([x1, y1, above.bottom, x2, below.top, y2]);
+      if (below.item) ends.push([x2, y2, below.item]);
     }
-    return { link, runs, ends };
+    return { runs, ends };
   }
 
-  // src/ranks.js
-  var MOST_LANES = 4e4;
-  function rank(spots, links) {
-    const readers = spots.map(() => /* @__PURE__ */ new Set());
-    const sources = spots.map(() => /* @__PURE__ */ new Set());
-    const given = spots.map(() => 0);
+  // src/layout/ordering.js
+  var LARGE2 = 4e3;
+  function orderLayers(layers) {
+    const size = layers.reduce((sum, layer) => sum + layer.length, 0);
+    layers.forEach(setIndices);
+    let best = layers;
+    let least = Infinity;
+    for (let sweep2 = 0; sweep2 < (size > LARGE2 ? 4 : 12) && least > 0; sweep2++) {
+      const down = sweep2 % 2 === 0;
+      for (const layer of down ? layers : layers.toReversed()) sortByMean(layer, down);
+      const crossings = layers.reduce((sum, layer) => sum + crossingsBelow(layer), 0);
+      if (crossings < least) [best, least] = [layers.map((layer) => [...layer]), crossings];
+    }
+    best.forEach(setIndices);
+    return best;
+  }
+  function setIndices(layer) {
+    layer.forEach((node, index) => node.index = index);
+  }
+  function sortByMean(layer, down) {
+    const mean = (node) => {
+      const segments = down ? node.up : node.down;
+      if (!segments.length) return node.index;
+      return segments.reduce((sum, segment) => sum + farEnd(segment, down), 0) / segments.length;
+    };
+    const means = new Map(layer.map((node) => [node, mean(node)]));
+    const meanOf = (node) => (
+      /** @type {number} */
+      means.get(node)
+    );
+    layer.sort((a, b) => meanOf(a) - meanOf(b) || a.index - b.index);
+    setIndices(layer);
+  }
+  function farEnd(segment, upper) {
+    const node = upper ? segment.above : segment.below;
+    return node.index + (node.w ? portOffset(node, segment, upper ? "out" : "into") / node.w : 0) * 0.9;
+  }
+  function portOffset(node, segment, side) {
+    return node.item?.ports ? node.item.ports[side].get(segment.link.key) ?? 0 : segment[side];
+  }
+  function crossingsBelow(layer) {
+    const segments = layer.flatMap((node) => node.down);
+    if (segments.length < 2) return 0;
+    segments.sort((a, b) => farEnd(a, true) - farEnd(b, true) || farEnd(a, false) - farEnd(b, false));
+    const size = segments.reduce((most, segment) => Math.max(most, segment.below.index), 0) + 2;
+    const tree = new Int32Array(size + 1);
+    let crossings = 0;
+    segments.forEach((segment, before) => {
+      let notRight = 0;
+      for (let at = segment.below.index + 1; at > 0; at -= at & -at) notRight += tree[at];
+      crossings += before - notRight;
+      for (let at = segment.below.index + 1; at <= size; at += at & -at) tree[at] += 1;
+    });
+    return crossings;
+  }
+  function assignPorts(nodes) {
+    for (const node of nodes) {
+      for (
+        const side of
+        /** @type {const} */
+        ["into", "out"]
+      ) {
+        const up = side === "into";
+        const segments = up ? node.up : node.down;
+        const ports = /* @__PURE__ */ new Map();
+        for (const { link } of segments.toSorted((a, b) => farEnd(a, up) - farEnd(b, up))) {
+          if (!ports.has(link)) ports.set(link, ports.size);
+        }
+        const width = Math.min(node.w * 0.7, 22 * (ports.size - 1));
+        const step = ports.size > 1 ? width / (ports.size - 1) : 0;
+        for (const segment of segments) {
+          const port = (
+            /** @type {number} */
+            ports.get(segment.link)
+          );
+          segment[side] = node.item?.ports ? portOffset(node, segment, side) : port * step - width / 2;
+        }
+      }
+    }
+  }
+
+  // src/layout/ranks.js
+  var MOST_VIRTUAL = 4e4;
+  function assignRanks(nodes, links) {
+    const readers = nodes.map(() => (
+      /** @type {Set<number>} */
+      /* @__PURE__ */ new Set()
+    ));
+    const sources = nodes.map(() => (
+      /** @type {Set<number>} */
+      /* @__PURE__ */ new Set()
+    ));
+    const outgoing = nodes.map(() => 0);
     for (const link of links) {
-      given[link.from] += 1;
+      outgoing[link.from] += 1;
       for (const to of link.to) {
         readers[link.from].add(to);
         sources[to].add(link.from);
       }
     }
-    const waits = sources.map((set) => set.size);
-    const top = spots.some((spot) => spot.item.pin === "top") ? 1 : 0;
-    for (const spot of spots) spot.rank = spot.item.pin === "top" ? 0 : top;
-    const ready = [...spots.keys()].filter((at) => !waits[at]);
-    for (let next = 0; next < ready.length; next++) {
-      for (const to of readers[ready[next]]) {
-        spots[to].rank = Math.max(spots[to].rank, spots[ready[next]].rank + 1);
-        if (!--waits[to]) ready.push(to);
+    const first = nodes.some((node) => node.item?.pin === "top") ? 1 : 0;
+    for (const node of nodes) node.rank = node.item?.pin === "top" ? 0 : first;
+    const waiting = sources.map((set) => set.size);
+    const ready = [...nodes.keys()].filter((index) => !waiting[index]);
+    for (const index of ready) {
+      for (const to of readers[index]) {
+        nodes[to].rank = Math.max(nodes[to].rank, nodes[index].rank + 1);
+        if (!--waiting[to]) ready.push(to);
       }
     }
-    for (const at of ready.reverse()) {
-      if (spots[at].item.pin || !readers[at].size || sources[at].size >= given[at]) continue;
-      spots[at].rank = Math.min(...[...readers[at]].map((to) => spots[to].rank)) - 1;
+    for (const index of ready.reverse()) {
+      if (nodes[index].item?.pin || !readers[index].size || sources[index].size >= outgoing[index]) continue;
+      nodes[index].rank = Math.min(...[...readers[index]].map((to) => nodes[to].rank)) - 1;
     }
-    const last = spots.reduce((most, spot) => spot.item.pin === "bottom" ? most : Math.max(most, spot.rank), 0);
-    for (const spot of spots) if (spot.item.pin === "bottom") spot.rank = last + 1;
+    const last = nodes.reduce((most, node) => node.item?.pin === "bottom" ? most : Math.max(most, node.rank), 0);
+    for (const node of nodes) if (node.item?.pin === "bottom") node.rank = last + 1;
   }
-  function connect(spots, links) {
-    const limit = [Infinity, 256, 64, 16, 4].find((most) => lanesOf(spots, links, most) <= MOST_LANES) || 4;
-    const lanes = [];
-    for (const link of links) {
-      let last = spots[link.from];
-      link.pairs = [];
-      const passes = (to) => to.rank > last.rank && to.rank - last.rank <= limit;
-      const goals = link.to.map((at) => spots[at]).filter(passes).sort((a, b) => a.rank - b.rank);
-      link.left = link.to.map((at) => spots[at]).filter((to) => !goals.includes(to));
-      while (goals.length) {
-        while (goals.length && goals[0].rank === last.rank + 1) join(link, last, goals.shift());
-        if (!goals.length) break;
-        const lane = { w: 0, h: 0, rank: last.rank + 1, up: [], down: [], x: 0 };
-        lanes.push(lane);
-        join(link, last, lane);
-        last = lane;
+  function addVirtualNodes(nodes, links, virtualNode) {
+    const limit = [Infinity, 256, 64, 16, 4].find((most) => countVirtual(nodes, links, most) <= MOST_VIRTUAL) ?? 4;
+    const virtual = [];
+    const segments = links.map((link) => {
+      const made = [];
+      let last = nodes[link.from];
+      const length = (node) => node.rank - nodes[link.from].rank;
+      const goals = link.to.map((index) => nodes[index]).filter((node) => length(node) > 0 && length(node) <= limit).sort((a, b) => a.rank - b.rank);
+      for (const goal of goals) {
+        while (goal.rank > last.rank + 1) {
+          const next = virtualNode();
+          next.rank = last.rank + 1;
+          virtual.push(next);
+          made.push(connect(link, last, next));
+          last = next;
+        }
+        made.push(connect(link, last, goal));
       }
-    }
-    return lanes;
+      return made;
+    });
+    return { virtual, segments };
   }
-  function lanesOf(spots, links, most) {
-    const length = (link, to) => spots[to].rank - spots[link.from].rank;
-    const longest = (link) => Math.max(0, ...link.to.map((to) => length(link, to)).filter((ranks) => ranks <= most));
-    return links.reduce((sum, link) => sum + Math.max(0, longest(link) - 1), 0);
+  function countVirtual(nodes, links, limit) {
+    return links.reduce((sum, link) => {
+      const lengths = link.to.map((to) => nodes[to].rank - nodes[link.from].rank).filter((length) => length <= limit);
+      return sum + Math.max(0, Math.max(0, ...lengths) - 1);
+    }, 0);
   }
-  function join(link, above, below) {
-    const worth = above.item && below.item ? 1e3 : above.item || below.item ? 1 : 4;
-    const pair = { link, above, below, out: 0, into: 0, worth };
-    above.down.push(pair);
-    below.up.push(pair);
-    link.pairs.push(pair);
+  function connect(link, above, below) {
+    const weight = above.item && below.item ? 1e3 : above.item || below.item ? 1 : 4;
+    const segment = { link, above, below, out: 0, into: 0, weight };
+    above.down.push(segment);
+    below.up.push(segment);
+    return segment;
   }
-  function sorted(spots) {
+  function groupByRank(nodes) {
     const layers = [];
-    for (const spot of spots) (layers[spot.rank] ||= []).push(spot);
-    return Array.from(layers, (layer) => layer || []);
+    for (const node of nodes) (layers[node.rank] ??= []).push(node);
+    return Array.from(layers, (layer) => layer ?? []);
   }
 
-  // src/layers.js
-  function layered(items, links) {
-    const spots = items.map((item, at) => ({
-      item,
-      at,
-      w: item.w,
-      h: item.h,
-      up: [],
-      down: [],
-      x: 0,
-      fixed: item.ports
-    }));
-    rank(spots, links);
-    const lanes = connect(spots, links);
-    const layers = sorted([...spots, ...lanes]);
-    order(layers);
-    spread(spots);
-    place(layers);
-    return { ...stack(layers), links: links.map((link) => lead(link)) };
+  // src/layout/index.js
+  function layoutContainer(items, links) {
+    const nodes = items.map((item) => layoutNode(item, item.w, item.h));
+    assignRanks(nodes, links);
+    const { virtual, segments } = addVirtualNodes(nodes, links, () => layoutNode(null, 0, 0));
+    const layers = orderLayers(groupByRank([...nodes, ...virtual]));
+    assignPorts(nodes);
+    assignX(layers);
+    const size = assignY(layers);
+    const routes = links.map((link, index) => ({ link, ...routeLink(segments[index]) }));
+    return { ...size, routes: (
+      /** @type {any} */
+      routes
+    ) };
+  }
+  function layoutNode(item, w, h) {
+    return { item, w, h, rank: 0, index: 0, up: [], down: [], x: 0, y: 0, top: 0, bottom: 0 };
   }
 
   // src/scene.js
-  var HEAD = 32;
-  var PAD = 18;
+  var HEADING_HEIGHT = 32;
+  var PADDING = 18;
+  var WIDEST_LABEL = 130;
+  function outputKey(value) {
+    return `output ${value.id}`;
+  }
   var Scene = class {
+    /**
+     * @param {Graph} graph
+     * @param {Shown} shown
+     */
     constructor(graph, shown) {
       this.graph = graph;
       this.open = /* @__PURE__ */ new Set();
-      this.kept = /* @__PURE__ */ new Map();
+      this.containers = /* @__PURE__ */ new Map();
       this.show(shown);
     }
-    /** What is drawn beside operations: `tensors` between them, `weights` that they read. */
+    /**
+     * Sets what is drawn beside operations.
+     * @param {Shown} shown
+     */
     show(shown) {
-      this.shown = shown;
-      this.kept.clear();
-      this.cells = [];
-      this.cellOf = /* @__PURE__ */ new Map();
       const { graph } = this;
+      this.shown = shown;
+      this.containers.clear();
+      this.leafOf = /* @__PURE__ */ new Map();
       for (const value of graph.inputs) this.add(value, [], "input");
-      for (const node of graph.nodes) if (shown.weights || !node.fixed) this.add(node, node.chain, "node");
-      if (shown.weights) {
-        for (const value of graph.values) if (weightOf(value)) this.add(value, common(value), "parameter");
+      for (const node of graph.nodes) if (shown.weights || !node.constant) this.add(node, node.groupPath, "node");
+      for (const value of graph.values) {
+        if (shown.weights && isWeight(value)) this.add(value, commonGroups(value.readers), "parameter");
       }
-      for (const value of graph.values)
-        if (shown.tensors && this.between(value)) this.add(value, value.producer.chain, value.role);
+      for (const value of graph.values) {
+        const { producer, role } = value;
+        const between = role === "intermediate" || role === "view";
+        if (shown.tensors && between && producer && this.leafOf.has(producer)) this.add(value, producer.groupPath, role);
+      }
       for (const value of graph.outputs) this.add(value, [], "output");
-      this.wires = graph.values.map((value) => this.wire(value)).filter(Boolean);
-      this.content = /* @__PURE__ */ new Map([[null, []]]);
-      for (const group of graph.groups) this.content.set(group, []);
-      const holding = new Set(this.cells.flatMap((cell) => cell.chain));
-      for (const group of graph.groups) if (holding.has(group)) this.content.get(group.chain.at(-2) || null).push(group);
-      for (const cell of this.cells) this.content.get(cell.chain.at(-1) || null).push(cell);
+      this.wires = graph.values.map((value) => this.wire(value)).filter((wire) => wire !== null);
+      const leaves = [...this.leafOf.values()];
+      const used = new Set(leaves.flatMap((leaf) => leaf.groupPath));
+      this.contents = new Map([null, ...graph.groups].map((group) => [group, []]));
+      for (const group of graph.groups) if (used.has(group)) this.contentsOf(group.parent).push(group);
+      for (const leaf of leaves) this.contentsOf(leaf.groupPath.at(-1) ?? null).push(leaf);
     }
-    between(value) {
-      return value.producer && this.cellOf.has(value.producer) && (value.role === "intermediate" || value.role === "view");
+    /** @param {Group | null} group */
+    contentsOf(group) {
+      return (
+        /** @type {(Leaf | Group)[]} */
+        this.contents.get(group)
+      );
     }
-    add(thing, chain, role) {
-      const cell = {
-        kind: thing.kind === "node" ? "node" : "value",
-        thing,
-        chain,
+    /**
+     * @param {GraphNode | Value} item
+     * @param {Group[]} groupPath
+     * @param {string} role
+     */
+    add(item, groupPath, role) {
+      const { lines, w, h } = measureBox(item, role, this.shown);
+      this.leafOf.set(role === "output" ? outputKey(item) : item, {
+        kind: item.kind,
+        item,
+        groupPath,
         role,
-        ...measured(thing, role, this.shown)
-      };
-      this.cells.push(cell);
-      this.cellOf.set(role === "output" ? `out ${thing.id}` : thing, cell);
+        lines,
+        w,
+        h
+      });
     }
-    /** From where a value comes to where it goes; null if it is not drawn. */
+    /**
+     * @param {Value} value
+     * @returns {Wire | null} null if the value is not drawn
+     */
     wire(value) {
-      const { cellOf } = this;
-      const own2 = cellOf.get(value);
-      const maker = value.producer && cellOf.get(value.producer);
-      const from = own2 || maker;
+      const own = this.leafOf.get(value);
+      const producer = value.producer ? this.leafOf.get(value.producer) : void 0;
+      const from = own ?? producer;
       if (!from) return null;
-      const to = [...new Set(value.readers)].map((node) => cellOf.get(node)).filter(Boolean);
-      if (cellOf.has(`out ${value.id}`)) to.push(cellOf.get(`out ${value.id}`));
-      return { value, from, to, maker: own2 && maker };
+      const goals = [...new Set(value.readers), outputKey(value)].map((key) => this.leafOf.get(key));
+      const to = goals.filter((leaf) => leaf !== void 0);
+      return { value, from, to, producer: own && producer };
     }
-    /** Opens or closes a group; what is around it is laid out anew. */
+    /**
+     * Opens or closes a group. The containers around it have to be laid out again.
+     * @param {Group} group
+     */
     toggle(group, open = !this.open.has(group)) {
       if (open) this.open.add(group);
       else this.open.delete(group);
-      for (const around of [null, ...group.chain]) this.kept.delete(around);
+      for (const around of [null, ...group.groupPath]) this.containers.delete(around);
     }
-    /** Opens all groups around a node or a group. */
-    reveal(thing) {
-      const around = thing.kind === "group" ? thing.chain.slice(0, -1) : thing.chain || [];
-      const closed = around.filter((group) => !this.open.has(group));
+    /**
+     * Opens all groups around an item; says whether any was closed.
+     * @param {Item} item
+     */
+    reveal(item) {
+      const around = item.kind === "value" ? item.producer?.groupPath ?? [] : item.groupPath;
+      const closed = around.filter((group) => group !== item && !this.open.has(group));
       for (const group of closed) this.toggle(group, true);
       return closed.length > 0;
     }
-    /** Lays it out: `boxes` from the outermost on, `edges`, `width` and `height`. */
+    /**
+     * Lays out what has changed.
+     * @returns {Arrangement}
+     */
     arrange() {
-      this.join();
-      const whole = this.container(null);
-      const scene = { boxes: [], edges: [], width: whole.width, height: whole.height, boxOf: /* @__PURE__ */ new Map() };
-      this.flatten(whole, 0, 0, scene);
-      makeRoom(scene.edges);
-      return scene;
+      const crossings = this.crossings();
+      const whole = this.container(null, crossings);
+      const arrangement = { boxes: [], edges: [], width: whole.width, height: whole.height, boxOf: /* @__PURE__ */ new Map() };
+      collect(whole, 0, 0, arrangement);
+      limitLabelWidths(arrangement.edges);
+      return arrangement;
     }
-    /** The containers that are there to be seen around a cell, and what of the innermost one stands for it. */
-    way(cell) {
-      let depth = 0;
-      while (depth < cell.chain.length && this.open.has(cell.chain[depth])) depth += 1;
-      return [null, ...cell.chain.slice(0, depth), depth < cell.chain.length ? cell.chain[depth] : cell];
+    /**
+     * The opened containers around a leaf, and what stands for it in the innermost one.
+     * @param {Leaf} leaf
+     * @returns {{ containers: (Group | null)[], content: Leaf | Group }}
+     */
+    visiblePath(leaf) {
+      const closed = leaf.groupPath.findIndex((group) => !this.open.has(group));
+      if (closed < 0) return { containers: [null, ...leaf.groupPath], content: leaf };
+      return { containers: [null, ...leaf.groupPath.slice(0, closed)], content: leaf.groupPath[closed] };
     }
-    /** For each container, what each wire does there: from which item to which, and whether it comes in or goes out. */
-    join() {
-      this.ties = /* @__PURE__ */ new Map();
-      const ways = new Map(this.cells.map((cell) => [cell, this.way(cell)]));
-      for (const wire of this.wires) {
-        if (wire.maker) this.tie(wire, `${wire.value.id} made`, ways.get(wire.maker), ways.get(wire.from));
-        for (const cell of wire.to) this.tie(wire, wire.value.id, ways.get(wire.from), ways.get(cell));
+    /** What each wire does in each container. */
+    crossings() {
+      const crossings = /* @__PURE__ */ new Map();
+      const paths = new Map([...this.leafOf.values()].map((leaf) => [leaf, this.visiblePath(leaf)]));
+      const connect2 = (value, key, source, goal) => {
+        const from = (
+          /** @type {ReturnType<Scene["visiblePath"]>} */
+          paths.get(source)
+        );
+        const to = (
+          /** @type {ReturnType<Scene["visiblePath"]>} */
+          paths.get(goal)
+        );
+        if (from.content === to.content) return;
+        const add = (container, start, end) => {
+          let inside = crossings.get(container);
+          if (!inside) crossings.set(container, inside = /* @__PURE__ */ new Map());
+          let crossing = inside.get(key);
+          if (!crossing) inside.set(key, crossing = { key, value, from: start, to: /* @__PURE__ */ new Set() });
+          crossing.to.add(end);
+        };
+        const up = from.containers;
+        const down = to.containers;
+        let common = 0;
+        while (common + 1 < up.length && up[common + 1] === down[common + 1]) common += 1;
+        const next = (path, depth) => path.containers[depth + 1] ?? path.content;
+        add(up[common], next(from, common), next(to, common));
+        for (let depth = common + 1; depth < up.length; depth++) add(up[depth], next(from, depth), "bottom");
+        for (let depth = common + 1; depth < down.length; depth++) add(down[depth], "top", next(to, depth));
+      };
+      for (const { value, from, to, producer } of this.wires) {
+        if (producer) connect2(value, `${value.id} produced`, producer, from);
+        for (const leaf of to) connect2(value, `${value.id}`, from, leaf);
       }
+      return crossings;
     }
-    tie(wire, key, from, to) {
-      let shared = 0;
-      while (shared < from.length - 1 && shared < to.length - 1 && from[shared] === to[shared]) shared += 1;
-      if (from[shared] === to[shared]) return;
-      this.knot(from[shared - 1], wire, key, from[shared], to[shared]);
-      for (let at = shared; at < from.length - 1; at++) this.knot(from[at], wire, key, from[at + 1], "bottom");
-      for (let at = shared; at < to.length - 1; at++) this.knot(to[at], wire, key, "top", to[at + 1]);
-    }
-    knot(container, wire, key, from, to) {
-      if (!this.ties.has(container)) this.ties.set(container, /* @__PURE__ */ new Map());
-      const knots = this.ties.get(container);
-      if (!knots.has(key)) knots.set(key, { key, wire, from, to: /* @__PURE__ */ new Set() });
-      knots.get(key).to.add(to);
-    }
-    container(group) {
-      if (this.kept.has(group)) return this.kept.get(group);
-      const items = this.content.get(group).map((thing) => this.item(thing));
-      const places = new Map(items.map((item, at) => [item.thing, at]));
-      const pinned2 = (pin, key) => items.push({ pin, key, w: 0, h: 0 }) - 1;
-      const links = [...(this.ties.get(group) || /* @__PURE__ */ new Map()).values()].map(({ key, wire, from, to }) => ({
-        ...{ key, wire, from: from === "top" ? pinned2("top", key) : places.get(from) },
-        to: [...to].map((thing) => thing === "bottom" ? pinned2("bottom", key) : places.get(thing))
+    /**
+     * A container as it is laid out.
+     * @param {Group | null} group
+     * @param {Map<Group | null, Map<string, Crossing>>} crossings
+     * @returns {Container}
+     */
+    container(group, crossings) {
+      const kept = this.containers.get(group);
+      if (kept) return kept;
+      const items = this.contentsOf(group).map((content) => this.containerItem(content, crossings));
+      const indices = new Map(items.map((item, index) => [item.content, index]));
+      const indexOf = (content) => (
+        /** @type {number} */
+        indices.get(content)
+      );
+      const pin = (border, key) => items.push({ content: null, pin: border, key, w: 0, h: 0, x: 0, y: 0 }) - 1;
+      const links = [...crossings.get(group)?.values() ?? []].map(({ key, value, from, to }) => ({
+        key,
+        value,
+        from: from === "top" ? pin("top", key) : indexOf(from),
+        to: [...to].map((content) => content === "bottom" ? pin("bottom", key) : indexOf(content))
       }));
-      const made = { group, items, ...layered(items, links) };
-      this.frame(made);
-      this.kept.set(group, made);
-      return made;
+      const container = addFrame(group, items, layoutContainer(items, links));
+      this.containers.set(group, container);
+      return container;
     }
-    /** The room around what is in a container, and its ports, from its middle. */
-    frame(made) {
-      const { group, items } = made;
-      const title = group ? measured(group, "open").w + 40 : 0;
-      made.shift = { x: PAD + Math.max(0, (title - made.width - 2 * PAD) / 2), y: group ? HEAD : PAD };
-      made.inner = made.height;
-      made.width = Math.max(made.width + 2 * PAD, title);
-      made.height += made.shift.y + (group ? 12 : PAD);
-      const of = (pin) => items.filter((item) => item.pin === pin);
-      const port = (item) => [item.key, made.shift.x + item.x - made.width / 2];
-      made.ports = { into: new Map(of("top").map(port)), out: new Map(of("bottom").map(port)) };
-    }
-    item(thing) {
-      if (thing.kind !== "group") return { thing, w: thing.w, h: thing.h };
-      if (!this.open.has(thing)) return { thing, ...measured(thing, "folded") };
-      const inside = this.container(thing);
-      return { thing, inside, w: inside.width, h: inside.height, ports: inside.ports };
-    }
-    /** Where all is in the end. */
-    flatten(container, x, y, scene) {
-      const [left, top] = [x + container.shift.x, y + container.shift.y];
-      for (const item of container.items.filter(({ thing }) => thing)) {
-        const thing = item.thing.kind === "group" ? item.thing : item.thing.thing;
-        const kind = item.inside ? "open" : item.thing.kind;
-        const cell = item.thing.kind === "group" ? item : item.thing;
-        const box = { kind, thing, cell, x: left + item.x - item.w / 2, y: top + item.y, w: item.w, h: item.h };
-        scene.boxes.push(box);
-        scene.boxOf.set(cell.role === "output" ? `out ${thing.id}` : thing, box);
-        if (item.inside) this.flatten(item.inside, box.x, box.y, scene);
-      }
-      const lines = /* @__PURE__ */ new Map();
-      for (const { link } of container.links) lines.set(link.from, (lines.get(link.from) || 0) + 1);
-      for (const { link, runs, ends } of container.links) {
-        if (runs.length) scene.edges.push(edge(link, runs, ends, left, top, container, y, lines.get(link.from) === 1));
-      }
+    /**
+     * @param {Leaf | Group} content
+     * @param {Map<Group | null, Map<string, Crossing>>} crossings
+     * @returns {ContainerItem}
+     */
+    containerItem(content, crossings) {
+      const place = { x: 0, y: 0 };
+      if (content.kind !== "group") return { content, lines: content.lines, w: content.w, h: content.h, ...place };
+      if (!this.open.has(content)) return { content, ...measureBox(content, "closed"), ...place };
+      const inside = this.container(content, crossings);
+      return { content, inside, w: inside.width, h: inside.height, ports: inside.ports, ...place };
     }
   };
-  function makeRoom(edges) {
-    const labelled = edges.filter((edge2) => edge2.label);
-    labelled.sort((a, b) => a.label[1] - b.label[1] || a.label[0] - b.label[0]);
-    labelled.forEach((edge2, at) => {
-      const [, y] = edge2.label;
-      edge2.room = 130;
-      for (let next = at + 1; next < labelled.length && labelled[next].label[1] - y < 12; next++) {
-        const [left, right] = [edge2, labelled[next]].sort((a, b) => a.label[0] - b.label[0]);
-        left.room = Math.min(left.room ?? 130, right.label[0] - left.label[0] - 4);
-      }
-    });
+  function addFrame(group, items, layout) {
+    const heading = group ? measureBox(group, "open").w + 40 : 0;
+    const width = Math.max(layout.width + 2 * PADDING, heading);
+    const origin = {
+      x: PADDING + Math.max(0, (heading - layout.width - 2 * PADDING) / 2),
+      y: group ? HEADING_HEIGHT : PADDING
+    };
+    const ports = (pin) => new Map(items.filter((item) => item.pin === pin).map((item) => [item.key ?? "", origin.x + item.x - width / 2]));
+    return {
+      items,
+      routes: layout.routes,
+      width,
+      height: layout.height + origin.y + (group ? 12 : PADDING),
+      origin,
+      ports: { into: ports("top"), out: ports("bottom") }
+    };
   }
-  function edge(link, runs, ends, left, top, container, y, alone) {
-    const last = y + container.height;
-    const start = container.items[link.from];
-    const from = (at) => start.pin && at === 0 ? y : at + top;
-    const placed = runs.map(([x1, y1, bend, x2, end, y2]) => [
-      x1 + left,
-      from(y1),
-      bend + top,
-      x2 + left,
-      end + top,
-      y2 + top
-    ]);
+  function collect(container, x, y, arrangement) {
+    const [left, top] = [x + container.origin.x, y + container.origin.y];
+    for (const { content, lines = [], inside, w, h, ...place } of container.items) {
+      if (!content) continue;
+      const isGroup = content.kind === "group";
+      const item = isGroup ? content : content.item;
+      const role = isGroup ? "" : content.role;
+      const kind = inside ? "open" : content.kind;
+      const box = { kind, item, role, lines, x: left + place.x - w / 2, y: top + place.y, w, h };
+      arrangement.boxes.push(box);
+      arrangement.boxOf.set(role === "output" ? outputKey(item) : item, box);
+      if (inside) collect(inside, box.x, box.y, arrangement);
+    }
+    const leaving = /* @__PURE__ */ new Map();
+    for (const { link } of container.routes) leaving.set(link.from, (leaving.get(link.from) ?? 0) + 1);
+    for (const route of container.routes) {
+      const labelled = leaving.get(route.link.from) === 1;
+      if (route.runs.length) arrangement.edges.push(edgeOf(route, container, left, top, y, labelled));
+    }
+  }
+  function edgeOf({ link, runs, ends }, container, left, top, border, labelled) {
+    const source = container.items[link.from];
+    const bottom = border + container.height;
+    const start = (y) => source.pin && y === 0 ? border : y + top;
+    const placed = runs.map(
+      ([x1, y1, bend, x2, end, y2]) => (
+        /** @type {Run} */
+        [x1 + left, start(y1), bend + top, x2 + left, end + top, y2 + top]
+      )
+    );
     const heads = [];
-    for (const [x, at, item] of ends) {
-      if (item.pin) placed.push([x + left, at + top, last, x + left, last, last]);
-      else if (!item.inside) heads.push([x + left, at + top]);
+    for (const [x, y, item] of ends) {
+      if (item.pin) placed.push([x + left, y + top, bottom, x + left, bottom, bottom]);
+      else if (!item.inside) heads.push([x + left, y + top]);
     }
     const xs = placed.flatMap((run) => [run[0], run[3]]);
     const ys = placed.flatMap((run) => [run[1], run[5]]);
-    const box = { x: Math.min(...xs), y: Math.min(...ys), right: Math.max(...xs), bottom: Math.max(...ys) };
-    const labelled = alone && !start.pin && !start.inside;
-    const low = start.thing && start.thing.kind === "group" ? 4 : 0;
+    const below = source.content?.kind === "group" ? 4 : 0;
     return {
-      value: link.wire.value,
+      value: link.value,
       runs: placed,
       heads,
-      box,
-      label: labelled ? [placed[0][0], placed[0][1] + low] : null
+      bounds: { left: Math.min(...xs), top: Math.min(...ys), right: Math.max(...xs), bottom: Math.max(...ys) },
+      label: labelled && !source.pin && !source.inside ? [placed[0][0], placed[0][1] + below] : null,
+      labelWidth: WIDEST_LABEL
     };
   }
-  function weightOf(value) {
+  function limitLabelWidths(edges) {
+    const labels = edges.flatMap((edge) => edge.label ? [{ edge, x: edge.label[0], y: edge.label[1] }] : []);
+    labels.sort((a, b) => a.y - b.y || a.x - b.x);
+    labels.forEach((label, index) => {
+      for (let next = index + 1; next < labels.length && labels[next].y - label.y < 12; next++) {
+        const [left, right] = [label, labels[next]].sort((a, b) => a.x - b.x);
+        left.edge.labelWidth = Math.min(left.edge.labelWidth, right.x - left.x - 4);
+      }
+    });
+  }
+  function isWeight(value) {
     return value.role === "parameter" && !value.producer && value.readers.length > 0;
   }
-  function common(value) {
-    const [first, ...others] = value.readers.map((node) => node.chain);
-    return first.filter((group, depth) => others.every((chain) => chain[depth] === group));
+  function commonGroups([first, ...others]) {
+    return first.groupPath.filter((group, depth) => others.every((node) => node.groupPath[depth] === group));
   }
-  function openWell(scene) {
-    const boxes = (group) => scene.content.get(group).length;
-    let shown = boxes(null);
-    let level2 = scene.content.get(null).filter((thing) => thing.kind === "group");
-    while (level2.length && shown < 40) {
+  function openInitialGroups(scene) {
+    const isGroup = (content) => content.kind === "group";
+    let shown = scene.contentsOf(null).length;
+    let level = scene.contentsOf(null).filter(isGroup);
+    while (level.length && shown < 40) {
       const next = [];
-      for (const group of level2.sort((a, b) => boxes(a) - boxes(b))) {
-        const inside = scene.content.get(group);
-        if (inside.length === 1 && inside[0].kind !== "group") continue;
-        const alone = inside.length === 1 || shown < 10;
-        if (shown + boxes(group) - 1 > (alone ? 60 : 40)) continue;
+      for (const group of level.sort((a, b) => scene.contentsOf(a).length - scene.contentsOf(b).length)) {
+        const contents2 = scene.contentsOf(group);
+        if (contents2.length === 1 && !isGroup(contents2[0])) continue;
+        const small = contents2.length === 1 || shown < 10;
+        if (shown + contents2.length - 1 > (small ? 60 : 40)) continue;
         scene.toggle(group, true);
-        shown += boxes(group) - 1;
-        next.push(...scene.content.get(group).filter((thing) => thing.kind === "group"));
+        shown += contents2.length - 1;
+        next.push(...contents2.filter(isGroup));
       }
-      level2 = next;
+      level = next;
     }
   }
 
   // src/pane.js
-  var CALM = matchMedia("(prefers-reduced-motion: reduce)");
+  var REDUCED_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
+  var ANIMATION = 200;
+  var DOUBLE_CLICK = 400;
+  var SCALES = { least: 5e-3, most: 4, readable: 0.85 };
   var Pane = class {
+    /**
+     * @param {App} app
+     * @param {Graph} graph
+     */
     constructor(app, graph) {
-      Object.assign(this, { app, graph, view: { k: 1, x: 0, y: 0, width: 0, height: 0 }, pointers: /* @__PURE__ */ new Map() });
-      this.svg = s("svg", {
+      this.app = app;
+      this.graph = graph;
+      this.view = { k: 1, x: 0, y: 0, width: 0, height: 0 };
+      this.pointers = /* @__PURE__ */ new Map();
+      this.dragged = false;
+      this.lastClick = null;
+      this.animation = 0;
+      this.svg = svg("svg", {
         class: "graph",
         tabindex: 0,
         role: "application",
-        "aria-label": `Graph ${graph.name}: arrows move, Enter opens, ? shows all keys`
+        "aria-label": `Graph ${graph.name}: arrow keys move it, Enter opens a group, ? lists all keys`
       });
-      const button = (words, text, act) => h("button", { type: "button", title: words, "aria-label": words, onclick: act }, text);
-      this.tools = h(
+      const button2 = (title, text, onclick) => html("button", { type: "button", title, "aria-label": title, onclick }, text);
+      const tools = html(
         "div",
         { class: "zoom" },
-        button("Zoom in (+)", "+", () => this.zoom(1.4)),
-        button("Zoom out (−)", "−", () => this.zoom(1 / 1.4)),
-        button("Fit (f)", "⤢", () => this.fit())
+        button2("Zoom in (+)", "+", () => this.zoom(1.4)),
+        button2("Zoom out (−)", "−", () => this.zoom(1 / 1.4)),
+        button2("Fit (f)", "⤢", () => this.fit())
       );
-      const size = h("small", {}, count(graph.nodes.length, "operation"));
-      this.heading = h("h2", {}, h("span", {}, this.title), " ", size);
-      this.element = h("section", { class: "pane", "aria-label": this.title }, this.heading, this.svg, this.tools);
+      const size = html("small", {}, count(graph.nodes.length, "operation"));
+      this.heading = html("h2", {}, html("span", {}, this.title), " ", size);
+      this.element = html("section", { class: "pane", "aria-label": this.title }, this.heading, this.svg, tools);
       this.drawing = new Drawing(this.svg);
       this.scene = new Scene(graph, app.shown);
-      openWell(this.scene);
-      this.arrange();
+      openInitialGroups(this.scene);
+      this.arrangement = this.scene.arrange();
       this.listen();
       new ResizeObserver(() => this.resize()).observe(this.svg);
     }
     get title() {
-      return {
-        graph: this.app.data.before ? "Compiled" : "Graph",
-        before: "Exported",
-        function: `Function ${this.graph.of}`
-      }[this.graph.role];
+      if (this.graph.role === "function") return `Function ${this.graph.of}`;
+      if (this.graph.role === "before") return "Exported";
+      return this.app.data.before ? "Compiled" : "Graph";
     }
     arrange() {
-      this.arranged = this.scene.arrange();
+      this.arrangement = this.scene.arrange();
     }
     redraw() {
-      if (this.view.width) this.drawing.draw(this.arranged, this.view, this.app.look);
+      if (this.view.width) this.drawing.draw(this.arrangement, this.view, this.app.look);
     }
-    /** Takes the room that it has; `anew`: as if it were seen for the first time. */
-    resize(anew = false) {
+    // ---- the view
+    /**
+     * Takes the size that the page gives it. What was in the middle stays there, unless it is shown for the first time.
+     * @param {boolean} again as if it were shown for the first time
+     */
+    resize(again = false) {
       const { width, height } = this.svg.getBoundingClientRect();
+      if (!width) return;
       const { view } = this;
-      const first = width > 0 && (anew || !view.width);
-      if (width && !first)
-        Object.assign(view, { x: view.x + (width - view.width) / 2, y: view.y + (height - view.height) / 2 });
-      if (width) Object.assign(view, { width, height });
-      if (first) this.start();
-      else if (width) this.redraw();
+      const first = again || !view.width;
+      if (!first) {
+        view.x += (width - view.width) / 2;
+        view.y += (height - view.height) / 2;
+      }
+      Object.assign(view, { width, height });
+      if (first) this.showStart();
+      else this.redraw();
     }
-    /** What is seen first: all of it if it can be read, else its beginning, or what is selected. */
-    start() {
-      const { width } = this.arranged;
-      const wide = (this.view.width - 24) / width;
-      const k = Math.max(Math.min(1, this.whole()), Math.min(0.8, Math.max(0.45, wide)));
-      Object.assign(this.view, this.inFrame(k));
-      if (width * k > this.view.width && this.graph.inputs.length)
-        this.center(this.boxOf(this.graph.inputs[0]), false, true);
-      if (this.app.selected && this.app.selected.graph === this.graph) this.show(this.app.selected, false);
+    /** Shows the whole graph if it can be read so, else where it begins, or what is selected. */
+    showStart() {
+      const { width } = this.arrangement;
+      const wholeWidth = (this.view.width - 24) / width;
+      const k = Math.max(Math.min(1, this.wholeScale), Math.min(0.8, Math.max(0.45, wholeWidth)));
+      Object.assign(this.view, this.centred(k));
+      const [input] = this.graph.inputs;
+      if (width * k > this.view.width && input) this.center(this.boxOf(input), false, true);
+      const { selected } = this.app;
+      if (selected?.graph === this.graph) this.show(selected, false);
       this.redraw();
     }
+    /** Shows the whole graph. */
     fit() {
-      this.go(this.inFrame(Math.min(1.25, this.whole())));
+      this.moveTo(this.centred(Math.min(1.25, this.wholeScale)));
     }
-    /** Where the graph begins: below the frame's own heading, where it has one. */
+    /** Where a graph begins: below the heading of the frame, where that is shown. */
     get top() {
       const { offsetTop, offsetHeight } = this.heading;
       return offsetHeight ? offsetTop + offsetHeight + 6 : 8;
     }
-    /** The scale at which all of it is seen. */
-    whole() {
-      const { width, height } = this.arranged;
+    /** The scale at which the whole graph is visible. */
+    get wholeScale() {
+      const { width, height } = this.arrangement;
       return Math.min((this.view.width - 24) / width, (this.view.height - this.top - 12) / height);
     }
-    /** The view at a scale: in the middle, or from its beginning on if it is too tall. */
-    inFrame(k) {
-      const { width, height } = this.arranged;
-      const middle = (this.view.height - height * k) / 2;
-      return { k, x: (this.view.width - width * k) / 2, y: Math.max(this.top, middle) };
+    /**
+     * The graph in the middle, or from its top on if it is too tall.
+     * @param {number} k
+     * @returns {Position}
+     */
+    centred(k) {
+      const { width, height } = this.arrangement;
+      const y = Math.max(this.top, (this.view.height - height * k) / 2);
+      return { k, x: (this.view.width - width * k) / 2, y };
     }
+    /**
+     * Zooms around a point, by default the middle.
+     * @param {number} by
+     * @param {number} x
+     * @param {number} y
+     * @param {boolean} animated
+     */
     zoom(by, x = this.view.width / 2, y = this.view.height / 2, animated = true) {
-      const k = Math.max(5e-3, Math.min(4, this.view.k * by));
+      const k = Math.max(SCALES.least, Math.min(SCALES.most, this.view.k * by));
       const change = k / this.view.k;
-      this.go({ k, x: x - (x - this.view.x) * change, y: y - (y - this.view.y) * change }, animated);
+      this.moveTo({ k, x: x - (x - this.view.x) * change, y: y - (y - this.view.y) * change }, animated);
     }
+    /**
+     * @param {number} x
+     * @param {number} y
+     * @param {boolean} animated
+     */
     pan(x, y, animated = false) {
-      this.go({ k: this.view.k, x: this.view.x + x, y: this.view.y + y }, animated);
+      this.moveTo({ k: this.view.k, x: this.view.x + x, y: this.view.y + y }, animated);
     }
-    /** To another view, in a fifth of a second. */
-    go(to, animated = true) {
-      cancelAnimationFrame(this.going);
+    /**
+     * @param {Position} to
+     * @param {boolean} animated
+     */
+    moveTo(to, animated = true) {
+      cancelAnimationFrame(this.animation);
       const from = { ...this.view };
       const begin = performance.now();
+      const slow = animated && !REDUCED_MOTION.matches;
       const step = (now) => {
-        const part = animated && !CALM.matches && !document.hidden ? Math.min(1, Math.max(0, now - begin) / 200) : 1;
+        const part = slow && !document.hidden ? Math.min(1, Math.max(0, now - begin) / ANIMATION) : 1;
         const eased = 1 - (1 - part) ** 3;
-        for (const axis of ["k", "x", "y"]) this.view[axis] = from[axis] + (to[axis] - from[axis]) * eased;
+        for (
+          const axis of
+          /** @type {const} */
+          ["k", "x", "y"]
+        ) {
+          this.view[axis] = from[axis] + (to[axis] - from[axis]) * eased;
+        }
         this.drawing.move(this.view);
-        if (part < 1) this.going = requestAnimationFrame(step);
+        if (part < 1) this.animation = requestAnimationFrame(step);
       };
-      if (animated && !CALM.matches) this.going = requestAnimationFrame(step);
+      if (slow) this.animation = requestAnimationFrame(step);
       else step(begin);
     }
-    boxOf(thing) {
-      const { boxOf } = this.arranged;
-      return boxOf.get(thing) || boxOf.get(`out ${thing.id}`);
+    // ---- items
+    /**
+     * The box of an item, if it is drawn.
+     * @param {Item} item
+     */
+    boxOf(item) {
+      const { boxOf } = this.arrangement;
+      return boxOf.get(item) ?? (item.kind === "value" ? boxOf.get(outputKey(item)) : void 0);
     }
-    /** The box of a node, or of the closed group that it is in. */
-    visible(thing) {
-      if (thing.kind === "value" && !this.boxOf(thing)) return thing.producer ? this.visible(thing.producer) : null;
-      const inner = [...thing.chain || [], thing].map((each) => this.arranged.boxOf.get(each)).filter(Boolean);
-      return inner.at(-1) || this.boxOf(thing) || null;
+    /**
+     * The box of an item, or of the closed group that it is in, or of the node that writes it.
+     * @param {Item} item
+     * @returns {Box | undefined}
+     */
+    visibleBox(item) {
+      const own = this.boxOf(item);
+      if (own) return own;
+      if (item.kind === "value") return item.producer ? this.visibleBox(item.producer) : void 0;
+      return item.groupPath.map((group) => this.boxOf(group)).findLast(Boolean);
     }
-    /** Opens what is around it, and moves to it. */
-    show(thing, animated = true) {
-      if (thing.kind === "node" && thing.fixed && !this.app.shown.weights) this.app.toggleShown("weights");
-      if (this.scene.reveal(thing.kind === "value" && thing.producer ? thing.producer : thing)) this.arrange();
+    /**
+     * Opens the groups around an item, and moves to it.
+     * @param {Item} item
+     * @param {boolean} animated
+     */
+    show(item, animated = true) {
+      if (item.kind === "node" && item.constant && !this.app.shown.weights) this.app.toggleShown("weights");
+      if (this.scene.reveal(item)) this.arrange();
       this.redraw();
-      this.center(this.visible(thing), animated);
+      this.center(this.visibleBox(item), animated);
     }
+    /**
+     * @param {Box | undefined} box
+     * @param {boolean} animated
+     * @param {boolean} atTop at the top of the frame, not in its middle
+     */
     center(box, animated = true, atTop = false) {
       if (!box) return;
-      const k = Math.max(this.view.k, Math.min(1, this.view.width / (box.w + 40), 0.85));
-      const x = this.view.width / 2 - (box.x + box.w / 2) * k;
-      const y = atTop ? this.top - box.y * k : this.view.height / 2 - (box.y + Math.min(box.h, this.view.height / k) / 2) * k;
-      this.go({ k, x, y }, animated);
+      const { width, height } = this.view;
+      const k = Math.max(this.view.k, Math.min(width / (box.w + 40), SCALES.readable));
+      const x = width / 2 - (box.x + box.w / 2) * k;
+      const y = atTop ? this.top - box.y * k : height / 2 - (box.y + Math.min(box.h, height / k) / 2) * k;
+      this.moveTo({ k, x, y }, animated);
     }
-    flash(thing) {
-      const box = this.visible(thing);
+    /**
+     * Marks an item for a moment.
+     * @param {Item} item
+     */
+    flash(item) {
+      const box = this.visibleBox(item);
       if (!box) return;
-      const ring = s("rect", {
-        class: "flash",
-        x: box.x - 6,
-        y: box.y - 6,
-        width: box.w + 12,
-        height: box.h + 12,
-        rx: 12
-      });
+      const frame = { x: box.x - 6, y: box.y - 6, width: box.w + 12, height: box.h + 12, rx: 12 };
+      const ring = svg("rect", { class: "flash", ...frame });
       this.drawing.world.append(ring);
       setTimeout(() => ring.remove(), 1200);
     }
-    /** Opens or closes a group, which stays where it is on the screen. */
+    /**
+     * Opens or closes a group, which stays where it is on the screen.
+     * @param {Group} group
+     */
     toggle(group) {
       this.change(() => this.scene.toggle(group), group);
-      this.app.say(`${group.name} ${this.scene.open.has(group) ? "opened" : "closed"}`);
+      this.app.announce(`${group.name} ${this.scene.open.has(group) ? "opened" : "closed"}`);
     }
-    /** Changes the scene and lays it out anew; a thing stays where it is on the screen. */
-    change(scene, kept) {
-      const before = kept && this.visible(kept);
-      scene();
+    /**
+     * Changes the scene; an item stays where it is on the screen.
+     * @param {() => void} act
+     * @param {Item | null} kept
+     */
+    change(act, kept) {
+      const before = kept && this.visibleBox(kept);
+      act();
       this.arrange();
-      const after = before && this.visible(kept);
-      if (after) {
+      const after = kept && this.visibleBox(kept);
+      if (before && after) {
         this.view.x += (before.x - after.x) * this.view.k;
         this.view.y += (before.y - after.y) * this.view.k;
       }
       this.redraw();
     }
-    /** What is looked at: what is selected, if that is in sight, else what is nearest to the middle. */
-    get lookedAt() {
+    /** What the reader looks at: what is selected, if it is visible, else what is nearest to the middle. */
+    get focus() {
       const { x, y, k, width, height } = this.view;
-      const aside = (box) => [box.x + box.w / 2 - (width / 2 - x) / k, box.y + box.h / 2 - (height / 2 - y) / k];
-      const chosen = this.app.selected && this.visible(this.app.selected);
-      if (chosen) {
-        const [right, down] = aside(chosen);
-        if (Math.abs(right) * k < width / 2 && Math.abs(down) * k < height / 2) return this.app.selected;
+      const distance = (box2) => [box2.x + box2.w / 2 - (width / 2 - x) / k, box2.y + box2.h / 2 - (height / 2 - y) / k];
+      const { selected } = this.app;
+      const box = selected && this.visibleBox(selected);
+      if (box) {
+        const [right, down] = distance(box);
+        if (Math.abs(right) * k < width / 2 && Math.abs(down) * k < height / 2) return selected;
       }
-      const far = (box) => Math.hypot(...aside(box));
-      const steady = this.arranged.boxes.filter((box) => box.kind !== "open" && box.kind !== "value");
-      return steady.length ? steady.reduce((a, b) => far(b) < far(a) ? b : a).thing : null;
+      const length = (each) => Math.hypot(...distance(each));
+      const boxes = this.arrangement.boxes.filter((each) => each.kind === "node" || each.kind === "group");
+      return boxes.length ? boxes.reduce((a, b) => length(b) < length(a) ? b : a).item : null;
     }
-    /** Opens all groups that can be seen, or closes all. */
-    openAll(open) {
-      const shown = this.arranged.boxes.filter((box) => box.kind === "group").map((box) => box.thing);
-      for (const group of open ? shown : [...this.scene.open]) this.scene.toggle(group, open);
+    /** Opens all groups that are drawn. */
+    openAll() {
+      for (const { kind, item } of this.arrangement.boxes) {
+        if (kind === "group" && item.kind === "group") this.scene.toggle(item, true);
+      }
       this.arrange();
-      this.start();
+      this.showStart();
     }
-    /** What is at a place on the screen, and whether it is where a group opens. */
-    at(event) {
+    closeAll() {
+      for (const group of [...this.scene.open]) this.scene.toggle(group, false);
+      this.arrange();
+      this.showStart();
+    }
+    // ---- mouse and fingers
+    /**
+     * Where an event is, in pixels of the frame.
+     * @param {MouseEvent} event
+     * @returns {[number, number]}
+     */
+    position(event) {
       const frame = this.svg.getBoundingClientRect();
-      const [x, y] = [
-        (event.clientX - frame.left - this.view.x) / this.view.k,
-        (event.clientY - frame.top - this.view.y) / this.view.k
-      ];
-      const inside = (box2) => x >= box2.x && x <= box2.x + box2.w && y >= box2.y && y <= box2.y + (box2.kind === "open" ? Math.max(HEAD, 14 / this.view.k) : box2.h);
-      const box = this.arranged.boxes.findLast(inside);
+      return [event.clientX - frame.left, event.clientY - frame.top];
+    }
+    /**
+     * What is under the mouse, and whether it is the sign that opens or closes a group. Of an opened group, only the
+     * heading counts.
+     * @param {MouseEvent} event
+     */
+    hit(event) {
+      const [left, top] = this.position(event);
+      const { k } = this.view;
+      const [x, y] = [(left - this.view.x) / k, (top - this.view.y) / k];
+      const box = this.arrangement.boxes.findLast((each) => {
+        const height = each.kind === "open" ? Math.max(HEADING_HEIGHT, 14 / k) : each.h;
+        return x >= each.x && x <= each.x + each.w && y >= each.y && y <= each.y + height;
+      });
       if (!box) return null;
-      const folds = box.kind === "open" || box.kind === "group";
-      return { box, thing: box.thing, onSign: folds && x - box.x < 30 && y - box.y < HEAD };
+      const onSign = box.item.kind === "group" && x - box.x < 30 && y - box.y < HEADING_HEIGHT;
+      return { item: box.item, onSign };
     }
     listen() {
-      const { svg, pointers } = this;
-      svg.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
-      svg.addEventListener("pointerdown", (event) => {
-        pointers.set(event.pointerId, event);
-        this.moved = false;
-        this.app.focus(this);
+      const element = this.svg;
+      element.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+      element.addEventListener("pointerdown", (event) => {
+        this.pointers.set(event.pointerId, event);
+        this.dragged = false;
+        this.app.activate(this);
       });
-      svg.addEventListener("pointermove", (event) => pointers.size ? this.drag(event) : this.app.hover(this, event));
-      for (const end of ["pointerup", "pointercancel"])
-        svg.addEventListener(end, (event) => pointers.delete(event.pointerId));
-      svg.addEventListener("pointerleave", () => this.app.hover(this, null));
-      svg.addEventListener("click", (event) => this.click(event));
-      svg.addEventListener("focus", () => this.app.focus(this));
+      element.addEventListener("pointermove", (event) => {
+        if (this.pointers.size) this.drag(event);
+        else this.hover(event);
+      });
+      element.addEventListener("pointerup", (event) => this.pointers.delete(event.pointerId));
+      element.addEventListener("pointercancel", (event) => this.pointers.delete(event.pointerId));
+      element.addEventListener("pointerleave", () => this.app.tooltip.hide());
+      element.addEventListener("click", (event) => this.click(event));
+      element.addEventListener("focus", () => this.app.activate(this));
     }
+    /** @param {PointerEvent} event */
+    hover(event) {
+      const hit = event.pointerType === "touch" ? null : this.hit(event);
+      this.svg.style.cursor = hit ? "pointer" : "";
+      if (hit) this.app.tooltip.show(hit.item, event);
+      else this.app.tooltip.hide();
+    }
+    /** @param {WheelEvent} event */
     wheel(event) {
       event.preventDefault();
-      const frame = this.svg.getBoundingClientRect();
-      const lines = event.deltaMode === 1 ? 16 : 1;
-      const by = Math.exp(-Math.max(-120, Math.min(120, event.deltaY * lines)) * (event.ctrlKey ? 0.01 : 22e-4));
-      this.zoom(by, event.clientX - frame.left, event.clientY - frame.top, false);
+      const pixels = event.deltaY * (event.deltaMode === WheelEvent.DOM_DELTA_LINE ? 16 : 1);
+      const speed = event.ctrlKey ? 0.01 : 22e-4;
+      const by = Math.exp(-Math.max(-120, Math.min(120, pixels)) * speed);
+      this.zoom(by, ...this.position(event), false);
     }
-    /** One pointer moves the graph; two move and zoom it. */
+    /**
+     * One pointer moves the graph; two move and zoom it.
+     * @param {PointerEvent} event
+     */
     drag(event) {
       const before = this.pointers.get(event.pointerId);
       if (!before) return;
       const other = [...this.pointers.values()].find((each) => each.pointerId !== event.pointerId);
       const [x, y] = [event.clientX - before.clientX, event.clientY - before.clientY];
-      if (!this.moved && Math.hypot(x, y) < 4) return;
-      if (!this.moved) this.svg.setPointerCapture(event.pointerId);
-      this.moved = true;
+      if (!this.dragged && Math.hypot(x, y) < 4) return;
+      if (!this.dragged) this.svg.setPointerCapture(event.pointerId);
+      this.dragged = true;
       this.pointers.set(event.pointerId, event);
-      this.pan(other ? x / 2 : x, other ? y / 2 : y);
-      if (!other) return;
-      const far = (one) => Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY);
-      const frame = this.svg.getBoundingClientRect();
-      const middle = [(event.clientX + other.clientX) / 2 - frame.left, (event.clientY + other.clientY) / 2 - frame.top];
-      this.zoom(far(event) / Math.max(1, far(before)), ...middle, false);
+      if (!other) {
+        this.pan(x, y);
+        return;
+      }
+      this.pan(x / 2, y / 2);
+      const distance = (each) => Math.hypot(each.clientX - other.clientX, each.clientY - other.clientY);
+      const [one, two] = [this.position(event), this.position(other)];
+      const by = distance(event) / Math.max(1, distance(before));
+      this.zoom(by, (one[0] + two[0]) / 2, (one[1] + two[1]) / 2, false);
     }
+    /** @param {MouseEvent} event */
     click(event) {
-      if (this.moved) return;
-      const hit = this.at(event);
-      const folds = hit && hit.thing.kind === "group";
-      const { tapped } = this;
-      const twice = tapped && hit && tapped.thing === hit.thing && event.timeStamp - tapped.time < 400;
-      this.tapped = hit && !twice ? { thing: hit.thing, time: event.timeStamp } : null;
-      if (folds && (hit.onSign || twice || event.detail === 2)) this.toggle(hit.thing);
-      else this.app.select(hit ? hit.thing : null, { from: this });
+      if (this.dragged) return;
+      const hit = this.hit(event);
+      const last = this.lastClick;
+      const second = hit && last && last.item === hit.item && event.timeStamp - last.time < DOUBLE_CLICK;
+      this.lastClick = hit && !second ? { item: hit.item, time: event.timeStamp } : null;
+      if (hit?.item.kind === "group" && (hit.onSign || second || event.detail === 2)) this.toggle(hit.item);
+      else this.app.select(hit?.item ?? null);
     }
   };
 
   // src/figures.js
-  var BARS = { width: 300, height: 90 };
-  function histogram([low, high, expected, actual]) {
+  var WIDTH = 300;
+  var HEIGHT = 90;
+  function histogramElement([rawLow, rawHigh, expected, actual]) {
+    const [low, high] = [parseNumber(rawLow), parseNumber(rawHigh)];
     const most = Math.max(1, ...expected, ...actual);
-    const step = BARS.width / expected.length;
+    const step = WIDTH / expected.length;
     const bars = (counts, kind) => {
-      const bar = (number, at) => {
-        const tall = number ? Math.max(1, number / most * BARS.height) : 0;
-        return `M${at * step + 0.5} ${BARS.height}v${-tall}h${step - 1}v${tall}z`;
+      const bar = (number, index) => {
+        const height = number ? Math.max(1, number / most * HEIGHT) : 0;
+        return `M${index * step + 0.5} ${HEIGHT}v${-height}h${step - 1}v${height}z`;
       };
-      return s("path", { class: `bars ${kind}`, d: counts.map(bar).join("") });
+      return svg("path", { class: `bars ${kind}`, d: counts.map(bar).join("") });
     };
-    const words = `Histogram over ${expected.length} bins from ${short(low)} to ${short(high)}: reference ${expected.join(", ")}; actual ${actual.join(", ")}`;
-    const picture = s(
+    const range = `${expected.length} bins from ${shortNumber(low)} to ${shortNumber(high)}`;
+    const picture = svg(
       "svg",
       {
         class: "histogram",
-        viewBox: `0 0 ${BARS.width} ${BARS.height}`,
+        viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
         preserveAspectRatio: "none",
         role: "img",
-        "aria-label": words
+        "aria-label": `Histogram of ${range}: reference ${expected.join(", ")}; actual ${actual.join(", ")}`
       },
       bars(expected, "expected"),
       bars(actual, "actual")
     );
-    const key = (kind, text) => h("span", { class: `key ${kind}` }, text);
-    return h(
-      "figure",
-      {},
-      picture,
-      h(
-        "figcaption",
-        {},
-        numberCell(numeric(low)),
-        h("span", {}, key("expected", "reference"), key("actual", "actual")),
-        numberCell(numeric(high))
-      )
-    );
+    const key = (kind, text) => html("span", { class: `key ${kind}` }, text);
+    const keys = html("span", {}, key("expected", "reference"), key("actual", "actual"));
+    return html("figure", {}, picture, html("figcaption", {}, numberElement(low), keys, numberElement(high)));
   }
   function statisticsTable(expected, actual) {
-    const rows = ["what", "minimum", "maximum", "mean", "std", "nan", "inf"];
-    const cell = (of, row) => h("td", {}, !of || of[row] === null ? "–" : row === "what" ? of[row] : numberCell(of[row]));
-    const alike = expected && actual && expected.content && expected.content === actual.content;
-    return h(
+    const cell = (content) => html("td", {}, content ?? "–");
+    const row = (title, ...cells) => html("tr", {}, html("th", { scope: "row" }, title), cells);
+    const column = (title) => html("th", { scope: "col" }, title);
+    const numbers = (
+      /** @type {const} */
+      ["minimum", "maximum", "mean", "std", "nan", "inf"]
+    );
+    const equalBits = expected && actual && expected.content && expected.content === actual.content;
+    return html(
       "table",
       { class: "facts" },
-      h(
-        "thead",
-        {},
-        h("tr", {}, h("th", {}), h("th", { scope: "col" }, "reference"), h("th", { scope: "col" }, "actual"))
-      ),
-      h(
+      html("thead", {}, html("tr", {}, html("th"), column("reference"), column("actual"))),
+      html(
         "tbody",
         {},
-        rows.map((row) => h("tr", {}, h("th", { scope: "row" }, row), cell(expected, row), cell(actual, row))),
-        alike && h("tr", {}, h("th", { scope: "row" }, "bits"), h("td", { colspan: 2 }, "all equal"))
+        row("type", cell(expected?.what), cell(actual?.what)),
+        numbers.map((name) => row(name, cell(numberElement(expected?.[name])), cell(numberElement(actual?.[name])))),
+        equalBits && row("bits", html("td", { colspan: 2 }, "all equal"))
       )
     );
   }
 
   // src/panel.js
   var Panel = class {
+    /** @param {App} app */
     constructor(app) {
       this.app = app;
-      this.body = h("div", { class: "panel-body" });
-      this.element = h("aside", { class: "panel", "aria-label": "Details", tabindex: -1 }, this.body);
+      this.body = html("div", { class: "panel-body" });
+      this.element = html("aside", { class: "panel", "aria-label": "Details", tabindex: -1 }, this.body);
     }
-    show(thing) {
-      this.element.classList.toggle("filled", Boolean(thing));
+    /** @param {Item | null} item */
+    show(item) {
+      this.element.classList.toggle("filled", Boolean(item));
       this.element.scrollTop = 0;
-      this.body.replaceChildren(...(thing ? this.of(thing) : this.ofAll()).flat(3).filter(Boolean));
+      this.body.replaceChildren(...contents(item ? [this.closeButton(), ...this.details(item)] : this.overview()));
     }
-    of(thing) {
-      const close = h(
-        "button",
-        {
-          type: "button",
-          class: "close",
-          "aria-label": "Close details (Esc)",
-          title: "Close (Esc)",
-          onclick: () => this.app.select(null)
-        },
-        "×"
-      );
-      const parts = {
-        node: () => this.ofNode(thing),
-        group: () => this.ofGroup(thing),
-        value: () => this.ofValue(thing)
-      };
-      return [close, ...parts[thing.kind]()];
+    closeButton() {
+      const title = { "aria-label": "Close details (Esc)", title: "Close (Esc)" };
+      return html("button", { type: "button", class: "close", ...title, onclick: () => this.app.select(null) }, "×");
     }
-    ofAll() {
-      const { graphs } = this.app.data;
-      const facts = graphs.map((graph) => [
-        h("h3", {}, { graph: "Graph", before: "Made of", function: `Function ${graph.of}` }[graph.role]),
-        h("p", {}, name(graph.name || "unnamed")),
-        h(
-          "p",
-          { class: "muted" },
-          `${count(graph.nodes.length, "operation")}, ${count(graph.values.length, "value")}, ${count(graph.groups.length, "module call")}`
-        )
-      ]);
+    /** @returns {Child[]} */
+    overview() {
+      const title = (graph) => ({ graph: "Graph", before: "Exported graph", function: `Function ${graph.of}` })[graph.role];
+      const size = ({ nodes, values, groups }) => `${count(nodes.length, "operation")}, ${count(values.length, "value")}, ${count(groups.length, "module call")}`;
+      const hint = "Click a box to see its details. Double-click a group to open or close it. ";
       return [
-        h(
-          "p",
-          { class: "hint" },
-          "Click a box for what is known of it. Double click opens a layer. ",
-          h("kbd", {}, "?"),
-          " shows all keys."
-        ),
-        ...facts
+        html("p", { class: "hint" }, hint, html("kbd", {}, "?"), " lists all keys."),
+        ...this.app.data.graphs.map((graph) => [
+          html("h3", {}, title(graph)),
+          html("p", {}, nameElement(graph.name || "unnamed")),
+          html("p", { class: "muted" }, size(graph))
+        ])
       ];
     }
-    ofNode(node) {
+    /**
+     * @param {Item} item
+     * @returns {Child[]}
+     */
+    details(item) {
+      if (item.kind === "node") return this.nodeDetails(item);
+      return item.kind === "group" ? this.groupDetails(item) : this.valueDetails(item);
+    }
+    /**
+     * @param {GraphNode} node
+     * @returns {Child[]}
+     */
+    nodeDetails(node) {
       return [
-        h("p", { class: "kind" }, "operator"),
-        h("h2", {}, name(node.op)),
-        h("p", { class: "full-name" }, name(node.name)),
-        this.breadcrumb(node),
+        html("p", { class: "kind" }, "operator"),
+        html("h2", {}, nameElement(node.op)),
+        html("p", { class: "full-name" }, nameElement(node.name)),
+        this.groupPath(node.groupPath),
         this.counterparts(node),
-        node.findings.map((found) => this.finding(found)),
+        node.findings.map((finding) => this.finding(finding)),
         this.values("Inputs", node.inputs),
-        node.captured.length ? this.values("Captured", node.captured) : null,
+        this.values("Captured", node.captured),
         this.values("Outputs", node.outputs),
         this.attributes(node),
         this.origin(node)
       ];
     }
-    ofGroup(group) {
+    /**
+     * @param {Group} group
+     * @returns {Child[]}
+     */
+    groupDetails(group) {
       const ops = /* @__PURE__ */ new Map();
-      for (const node of group.graph.nodes) if (node.chain.includes(group)) ops.set(node.op, (ops.get(node.op) || 0) + 1);
-      const sorted2 = [...ops].sort((a, b) => b[1] - a[1]);
+      for (const node of group.graph.nodes) {
+        if (node.groupPath.includes(group)) ops.set(node.op, (ops.get(node.op) ?? 0) + 1);
+      }
+      const frequent = [...ops].sort((a, b) => b[1] - a[1]);
       const pane = this.app.paneOf(group);
+      const toggle = () => {
+        pane.toggle(group);
+        this.show(group);
+      };
+      const label = pane.scene.open.has(group) ? "Close this group" : "Open this group";
       return [
-        h("p", { class: "kind" }, "module call"),
-        h("h2", {}, name(group.name)),
-        h("p", { class: "full-name" }, name(group.type || "class not known")),
-        this.breadcrumb(group),
-        h(
-          "p",
-          {},
-          h(
-            "button",
-            { type: "button", onclick: () => (pane.toggle(group), this.show(group)) },
-            pane.scene.open.has(group) ? "Close this layer" : "Open this layer"
-          )
-        ),
-        group.seconds !== null ? this.facts("Time", [["all operations", milliseconds(group.seconds)]]) : null,
-        group.worst ? [h("h3", {}, "Worst inside"), h("p", {}, this.link(group.worst.value)), this.finding(group.worst)] : null,
-        this.facts(
+        html("p", { class: "kind" }, "module call"),
+        html("h2", {}, nameElement(group.name)),
+        html("p", { class: "full-name" }, nameElement(group.type || "unknown class")),
+        this.groupPath(group.groupPath.slice(0, -1)),
+        html("p", {}, html("button", { type: "button", onclick: toggle }, label)),
+        group.seconds !== null && facts("Time", [["all operations", milliseconds(group.seconds)]]),
+        group.worst && [
+          html("h3", {}, "Worst value inside"),
+          html("p", {}, this.link(group.worst.value)),
+          this.finding(group.worst)
+        ],
+        facts(
           count(group.size, "operation"),
-          sorted2.map(([op, number]) => [name(op), number.toLocaleString("en")])
+          frequent.map(([op, number]) => [nameElement(op), number.toLocaleString("en")])
         )
       ];
     }
-    ofValue(value) {
+    /**
+     * @param {Value} value
+     * @returns {Child[]}
+     */
+    valueDetails(value) {
+      const roles = /* @__PURE__ */ new Map([
+        ["parameter", "weight"],
+        ["view", "view of another value"]
+      ]);
       return [
-        h("p", { class: "kind" }, { parameter: "weight", view: "view of another value" }[value.role] || value.role),
-        h("h2", {}, name(value.name)),
-        h("p", { class: "full-name" }, typed(value)),
-        value.findings.map((found) => this.finding(found)),
-        value.producer ? [h("h3", {}, "Made by"), h("ul", { class: "links" }, h("li", {}, this.link(value.producer)))] : null,
-        value.readers.length ? [
-          h("h3", {}, "Read by"),
-          h(
-            "ul",
-            { class: "links" },
-            value.readers.map((node) => h("li", {}, this.link(node)))
-          )
-        ] : null
+        html("p", { class: "kind" }, roles.get(value.role) ?? value.role),
+        html("h2", {}, nameElement(value.name)),
+        html("p", { class: "full-name" }, typeLabel(value)),
+        value.findings.map((finding) => this.finding(finding)),
+        value.producer && this.links("Written by", [value.producer]),
+        value.readers.length > 0 && this.links("Read by", value.readers)
       ];
     }
-    link(thing) {
-      const words = thing.kind === "node" ? [h("b", {}, name(thing.op)), " ", name(thing.name)] : name(thing.name);
-      return h(
-        "button",
-        {
-          type: "button",
-          class: "link",
-          title: thing.name.slice(0, 300),
-          onclick: () => this.app.select(thing, { move: true })
-        },
-        words
-      );
+    /**
+     * A button that selects an item.
+     * @param {Item} item
+     */
+    link(item) {
+      const onclick = () => this.app.select(item, { move: true });
+      const name = nameElement(item.name);
+      const text = item.kind === "node" ? [html("b", {}, nameElement(item.op)), " ", name] : name;
+      return html("button", { type: "button", class: "link", title: item.name.slice(0, 300), onclick }, text);
     }
-    breadcrumb(thing) {
-      const around = thing.kind === "group" ? thing.chain.slice(0, -1) : thing.chain;
-      if (!around.length) return null;
-      return h(
-        "nav",
-        { class: "path", "aria-label": "Modules around it" },
-        around.map((group) => [this.link(group), h("span", { class: "sep", "aria-hidden": "true" }, "›")])
-      );
+    /**
+     * @param {string} title
+     * @param {Item[]} items
+     */
+    links(title, items) {
+      const rows = items.map((item) => html("li", {}, this.link(item)));
+      return [html("h3", {}, title), html("ul", { class: "links" }, rows)];
     }
+    /** @param {Group[]} groups */
+    groupPath(groups) {
+      if (!groups.length) return null;
+      const separator = () => html("span", { class: "sep", "aria-hidden": "true" }, "›");
+      const links = groups.map((group) => [this.link(group), separator()]);
+      return html("nav", { class: "path", "aria-label": "Modules around it" }, links);
+    }
+    /**
+     * What a node became in the compiled graph, or what it was in the exported one.
+     * @param {GraphNode} node
+     */
     counterparts(node) {
       if (!this.app.data.before || node.graph.role === "function") return null;
-      const list = node.counterparts.map((other) => h("li", {}, this.link(other)));
-      const later = node.graph.role === "before";
-      if (!list.length)
-        return later ? h("p", { class: "muted" }, "No node of the compiled graph says that it computes this one.") : null;
-      const words = later ? "Became" : node.counterparts.length > 1 ? `Fused of ${node.counterparts.length}` : "Was";
-      const fused = later && node.counterparts.some((other) => other.counterparts.length > 1);
-      return [h("h3", {}, fused ? "Fused into" : words), h("ul", { class: "links" }, list)];
+      const exported = node.graph.role === "before";
+      const others = node.counterparts;
+      if (exported) {
+        if (!others.length) return html("p", { class: "muted" }, "No node of the compiled graph is known to compute it.");
+        return this.links(others.some((other) => other.counterparts.length > 1) ? "Fused into" : "Became", others);
+      }
+      if (!others.length) return null;
+      return this.links(others.length > 1 ? `Fused from ${others.length}` : "Was", others);
     }
-    finding(found) {
-      const facts = [...found.measures].map(([measure, number]) => [measure, numberCell(number)]);
-      return h(
+    /** @param {Finding} finding */
+    finding(finding) {
+      const { call, error, evidence, expected, actual, seconds } = finding;
+      const measures = [...finding.measures].map(([name, number]) => (
+        /** @type {Fact} */
+        [name, numberElement(number)]
+      ));
+      const time = (number) => html("data", { class: "number", "data-value": exactNumber(number) }, milliseconds(number));
+      return html(
         "section",
-        { class: `finding status-${STATUSES.indexOf(found.status)}` },
-        h(
+        { class: `finding ${statusClass(finding)}` },
+        html(
           "h3",
           {},
-          h("span", { class: "dot" }),
-          found.status,
-          found.call ? h("small", {}, ` call ${found.call}`) : null,
-          found.first ? h("small", { class: "first-mark" }, " first divergence") : null
+          html("span", { class: "dot" }),
+          finding.status,
+          call > 0 && html("small", {}, ` call ${call}`),
+          finding.first && html("small", { class: "first-mark" }, " first divergence")
         ),
-        found.error !== null ? h("p", { class: "big" }, numberCell(found.error), h("small", {}, " error")) : null,
-        found.text ? h("p", {}, found.text) : null,
-        found.evidence ? h("p", { class: "muted" }, `reference: ${found.evidence}`) : null,
-        found.seconds !== null ? h(
-          "p",
-          {},
-          "takes ",
-          h("data", { class: "number", "data-value": exact(found.seconds) }, milliseconds(found.seconds))
-        ) : null,
-        facts.length ? this.facts("", facts) : null,
-        found.expected || found.actual ? statisticsTable(found.expected, found.actual) : null,
-        found.histogram ? histogram(found.histogram) : null
+        error !== null && html("p", { class: "big" }, numberElement(error), html("small", {}, " error")),
+        finding.text && html("p", {}, finding.text),
+        evidence && html("p", { class: "muted" }, `reference: ${evidence}`),
+        seconds !== null && html("p", {}, "takes ", time(seconds)),
+        measures.length > 0 && facts("", measures),
+        (expected || actual) && statisticsTable(expected, actual),
+        finding.histogram && histogramElement(finding.histogram)
       );
     }
+    /**
+     * @param {string} title
+     * @param {(Value | null)[]} values
+     */
     values(title, values) {
       if (!values.length) return null;
-      const row = (value) => value ? h("li", {}, this.link(value), h("small", {}, typed(value))) : h("li", { class: "muted" }, "left out");
-      return [h("h3", {}, title), h("ul", { class: "links" }, values.map(row))];
+      const row = (value) => value ? html("li", {}, this.link(value), html("small", {}, typeLabel(value))) : html("li", { class: "muted" }, "left out");
+      return [html("h3", {}, title), html("ul", { class: "links" }, values.map(row))];
     }
-    attributes(node) {
-      return node.attributes.length ? this.facts(
-        "Attributes",
-        node.attributes.map(([key, text]) => [name(key), h("code", {}, name(text))])
-      ) : null;
-    }
-    origin(node) {
-      const known = this.app.data.before && node.graph.role === "graph" ? this.app.data.before.byName : /* @__PURE__ */ new Map();
-      const unknown = node.origins.filter((origin) => !known.has(origin));
-      const forward = node.gradientOf && (node.graph.byName.get(node.gradientOf) || known.get(node.gradientOf));
-      const facts = [
-        node.target && ["translates", name(node.target)],
-        node.source && ["source", name(node.source)],
-        node.code && ["generated code", name(node.code)],
-        node.gradientOf && ["gradient of", forward ? this.link(forward) : name(node.gradientOf)],
-        node.module && ["module", name(node.module)],
-        unknown.length && ["computes", unknown.map((origin) => h("div", {}, name(origin)))]
-      ].filter(Boolean);
-      const calls = node.stack.map(
-        ([path, type, source]) => h("li", {}, name(path || "(the model)"), " ", h("small", {}, [type, source].filter(Boolean).join(" · ")))
-      );
-      return [
-        facts.length ? this.facts("From", facts) : null,
-        calls.length ? [h("h3", {}, "Calls around it"), h("ol", { class: "stack" }, calls)] : null
-      ];
-    }
-    facts(title, rows) {
-      const table = h(
-        "table",
-        { class: "facts" },
-        h(
-          "tbody",
-          {},
-          rows.map(([key, held]) => h("tr", {}, h("th", { scope: "row" }, key), h("td", {}, held)))
+    /** @param {GraphNode} node */
+    attributes({ attributes }) {
+      if (!attributes.length) return null;
+      const rows = attributes.map(
+        ([name, text]) => (
+          /** @type {Fact} */
+          [nameElement(name), html("code", {}, nameElement(text))]
         )
       );
-      return [title ? h("h3", {}, title) : null, table];
+      return facts("Attributes", rows);
+    }
+    /**
+     * Where a node comes from: source, module and calls.
+     * @param {GraphNode} node
+     */
+    origin(node) {
+      const before = node.graph.role === "graph" ? this.app.data.before : null;
+      const unknown = node.origins.filter((origin) => !before?.nodeByName.has(origin));
+      const forward = node.graph.nodeByName.get(node.gradientOf) ?? before?.nodeByName.get(node.gradientOf);
+      const named = (title, name) => name ? [[title, nameElement(name)]] : [];
+      const known = [
+        ...named("translates", node.target),
+        ...named("source", node.source),
+        ...named("generated code", node.code),
+        ...forward ? [
+          /** @type {Fact} */
+          ["gradient of", this.link(forward)]
+        ] : named("gradient of", node.gradientOf),
+        ...named("module", node.module)
+      ];
+      if (unknown.length) known.push(["computes", unknown.map((origin) => html("div", {}, nameElement(origin)))]);
+      const calls = node.stack.map(([path, type, source]) => {
+        const place = [type, source].filter(Boolean).join(" · ");
+        return html("li", {}, nameElement(path || "(the model)"), " ", html("small", {}, place));
+      });
+      return [
+        known.length > 0 && facts("Origin", known),
+        calls.length > 0 && [html("h3", {}, "Module calls around it"), html("ol", { class: "stack" }, calls)]
+      ];
     }
   };
+  function facts(title, rows) {
+    const row = ([key, content]) => html("tr", {}, html("th", { scope: "row" }, key), html("td", {}, content));
+    return [title && html("h3", {}, title), html("table", { class: "facts" }, html("tbody", {}, rows.map(row)))];
+  }
 
-  // src/paper.js
+  // src/plot.js
+  var MARGIN2 = { left: 52, right: 14, top: 10, bottom: 26 };
+  var LANE = 15;
+  var REACH = 18;
+  var ErrorScale = class {
+    /**
+     * @param {Finding[]} findings
+     * @param {number} height of the picture
+     */
+    constructor(findings, height) {
+      const decades = findings.map(({ error }) => Math.log10(error ?? NaN)).filter(Number.isFinite);
+      this.low = Math.floor(decades.reduce((a, b) => Math.min(a, b), 0));
+      this.high = Math.max(this.low + 1, Math.ceil(decades.reduce((a, b) => Math.max(a, b), -Infinity)));
+      this.hasNonFinite = findings.some(({ error }) => error !== null && !Number.isFinite(error));
+      const base = height - MARGIN2.bottom - 6;
+      this.lines = { none: base, zero: base - LANE, nonFinite: MARGIN2.top + 4 };
+      this.top = MARGIN2.top + (this.hasNonFinite ? LANE + 6 : 0);
+      this.bottom = base - 2 * LANE;
+    }
+    /** @param {Finding} finding */
+    y({ compared, error }) {
+      if (!compared || error === null) return this.lines.none;
+      if (!Number.isFinite(error)) return this.lines.nonFinite;
+      return error === 0 ? this.lines.zero : this.decade(Math.log10(error));
+    }
+    /** @param {number} exponent */
+    decade(exponent) {
+      return this.bottom - (exponent - this.low) / (this.high - this.low) * (this.bottom - this.top);
+    }
+    /** The exponents that have a line, as many as there is room for. */
+    get decades() {
+      const step = Math.ceil((this.high - this.low) / Math.max(1, Math.floor((this.bottom - this.top) / 22)));
+      return Array.from({ length: Math.floor((this.high - this.low) / step) + 1 }, (_, index) => this.low + index * step);
+    }
+  };
+  var Plot = class {
+    /** @param {App} app */
+    constructor(app) {
+      this.app = app;
+      this.dots = [];
+      this.axis = html(
+        "select",
+        { "aria-label": "Against", onchange: () => this.draw() },
+        html("option", { value: "depth" }, "against depth"),
+        html("option", { value: "order" }, "against order")
+      );
+      this.svg = svg("svg", { role: "img", class: "errors" });
+      this.svg.addEventListener("pointermove", (event) => this.hover(event));
+      this.svg.addEventListener("pointerleave", () => app.tooltip.hide());
+      this.svg.addEventListener("click", (event) => {
+        const finding = this.nearest(event);
+        if (finding) app.select(finding.node ?? finding.value, { move: true });
+      });
+      this.element = html(
+        "section",
+        { class: "plot", "aria-label": "Errors" },
+        html("div", { class: "bar" }, html("h2", {}, "Error"), this.axis),
+        this.svg
+      );
+      new ResizeObserver(oncePerFrame(() => this.draw())).observe(this.svg);
+    }
+    /** @param {Finding} finding */
+    position(finding) {
+      return this.axis.value === "order" ? Math.max(0, finding.order) : finding.node?.depth ?? 0;
+    }
+    draw() {
+      const { width, height } = this.svg.getBoundingClientRect();
+      if (!width) return;
+      const { findings } = this.app.data;
+      const scale = new ErrorScale(findings, height);
+      const last = findings.reduce((most, finding) => Math.max(most, this.position(finding)), 1);
+      const right = width - MARGIN2.right;
+      this.dots = findings.map((finding) => ({
+        finding,
+        x: MARGIN2.left + this.position(finding) / last * (right - MARGIN2.left),
+        y: scale.y(finding)
+      }));
+      const against = this.axis.value === "order" ? "in the order of execution" : "against depth";
+      const range = `errors from 1e${scale.low} to 1e${scale.high}`;
+      this.svg.setAttribute("aria-label", `Error ${against}: ${count(findings.length, "value")}, ${range}`);
+      this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+      const text = (x, label, anchor) => svg("text", { class: "tiny", x, y: height - 8, "text-anchor": anchor }, label);
+      this.svg.replaceChildren(
+        ...gridElements(scale, right),
+        text(MARGIN2.left, "inputs", "start"),
+        text((MARGIN2.left + width) / 2, this.axis.value, "middle"),
+        text(right, last.toLocaleString("en"), "end"),
+        ...this.dotElements()
+      );
+    }
+    /** All dots of a kind are one path: a line without length and with round ends is a dot. */
+    dotElements() {
+      const paths = /* @__PURE__ */ new Map();
+      for (const { finding, x, y } of this.dots) {
+        const classes = `dots ${finding.graph.role} ${statusClass(finding)}`;
+        paths.set(classes, `${paths.get(classes) ?? ""}M${x.toFixed(1)} ${y.toFixed(1)}h0`);
+      }
+      const sorted = [...paths].sort((a, b) => a[0] < b[0] ? 1 : -1);
+      const ring = ({ x, y }, kind, r) => svg("circle", { class: kind, cx: x, cy: y, r });
+      const { data, selected } = this.app;
+      const first = this.dots.filter(({ finding }) => finding === data.firstDivergence);
+      const chosen = this.dots.filter(
+        ({ finding: { node, value } }) => selected && (selected === node || selected === value)
+      );
+      return [
+        ...sorted.map(([classes, d]) => svg("path", { class: classes, d })),
+        ...first.map((dot) => ring(dot, "first-ring", 7)),
+        ...chosen.map((dot) => ring(dot, "chosen-ring", 5))
+      ];
+    }
+    /**
+     * The finding whose dot is nearest to the mouse, if any is near.
+     * @param {MouseEvent} event
+     */
+    nearest(event) {
+      const frame = this.svg.getBoundingClientRect();
+      const [x, y] = [event.clientX - frame.left, event.clientY - frame.top];
+      let nearest = null;
+      let least = REACH;
+      for (const dot of this.dots) {
+        const distance = Math.hypot(dot.x - x, dot.y - y);
+        if (distance < least) [nearest, least] = [dot.finding, distance];
+      }
+      return nearest;
+    }
+    /** @param {MouseEvent} event */
+    hover(event) {
+      const finding = this.nearest(event);
+      this.svg.classList.toggle("on-dot", Boolean(finding));
+      if (finding) this.app.tooltip.show(finding.node ?? finding.value, event);
+      else this.app.tooltip.hide();
+    }
+  };
+  function gridElements(scale, right) {
+    const line = (y, label, kind = "") => [
+      svg("path", { class: `grid ${kind}`, d: `M${MARGIN2.left} ${Math.round(y) + 0.5}H${right}` }),
+      svg("text", { class: "tiny", x: MARGIN2.left - 8, y: y + 3.5, "text-anchor": "end" }, label)
+    ];
+    return [
+      ...scale.decades.flatMap((exponent) => line(scale.decade(exponent), `1e${exponent}`)),
+      ...line(scale.lines.zero, "0", "lane"),
+      ...line(scale.lines.none, "none", "lane"),
+      ...scale.hasNonFinite ? line(scale.lines.nonFinite, "NaN, ∞", "lane") : []
+    ];
+  }
+
+  // src/printing.js
   function listenToPrinter(app) {
     let kept = [];
     addEventListener("beforeprint", () => {
-      const panes = [...app.panes.values()].filter((pane) => pane.element.isConnected);
-      kept = panes.map((pane) => [pane, { ...pane.view }]);
-      for (const pane of panes) {
-        const { width, height } = pane.arranged;
+      kept = app.shownPanes.map((pane) => [pane, { ...pane.view }]);
+      for (const [pane] of kept) {
+        const { width, height } = pane.arrangement;
         Object.assign(pane.view, { k: 1, x: 0, y: 0, width, height });
         pane.redraw();
         pane.svg.setAttribute("viewBox", `-10 -10 ${width + 20} ${height + 20}`);
       }
-      app.table.fill(true, true);
+      app.table.fill({ all: true });
     });
     addEventListener("afterprint", () => {
       for (const [pane, view] of kept) {
@@ -1766,586 +2325,594 @@
         pane.svg.removeAttribute("viewBox");
         pane.redraw();
       }
-      app.table.fill(true);
+      app.table.fill();
     });
   }
 
-  // src/plot.js
-  var MARGIN = { left: 52, right: 14, top: 10, bottom: 26, lane: 15 };
-  var Plot = class {
-    constructor(app) {
-      this.app = app;
-      this.axis = h(
-        "select",
-        { "aria-label": "Against", onchange: () => this.draw() },
-        h("option", { value: "depth" }, "against depth"),
-        h("option", { value: "order" }, "against order")
-      );
-      this.svg = s("svg", { role: "img", class: "errors" });
-      this.svg.addEventListener("pointermove", (event) => this.hover(event));
-      this.svg.addEventListener("pointerleave", () => app.tip.show(null));
-      this.svg.addEventListener("click", (event) => this.pick(event));
-      this.element = h(
-        "section",
-        { class: "plot", "aria-label": "Error against depth" },
-        h("div", { class: "bar" }, h("h2", {}, "Error"), this.axis),
-        this.svg
-      );
-      new ResizeObserver(soon(() => this.draw())).observe(this.svg);
+  // src/search.js
+  var SearchIndex = class {
+    /** @param {PageData} data */
+    constructor({ graphs }) {
+      this.items = graphs.flatMap(({ groups, nodes, inputs, outputs }) => [...groups, ...nodes, ...inputs, ...outputs]);
+      this.texts = /* @__PURE__ */ new Map();
     }
-    at(found) {
-      if (this.axis.value === "order") return Math.max(0, found.order);
-      return found.node ? found.node.depth : 0;
+    /**
+     * The items that contain a text in any case: first those whose name begins with it, then those whose name contains it.
+     * @param {string} text
+     */
+    find(text) {
+      const wanted = text.trim().toLowerCase();
+      if (!wanted) return [];
+      const rank = (item) => {
+        const name = (item.kind === "group" ? item.path : item.name).toLowerCase();
+        return name.startsWith(wanted) ? 0 : name.includes(wanted) ? 1 : 2;
+      };
+      return this.items.filter((item) => this.textOf(item).includes(wanted)).map((item) => ({ item, rank: rank(item) })).sort((a, b) => a.rank - b.rank).map(({ item }) => item);
     }
-    /** Lines for what has no place on a logarithmic scale: NaN and infinities, zero, and what was not judged. */
-    height(found) {
-      const { error } = found;
-      if (!found.judged || error === null) return this.lanes.none;
-      if (!Number.isFinite(error)) return this.lanes.bad;
-      if (error === 0) return this.lanes.zero;
-      return this.bottom - (Math.log10(error) - this.low) / (this.high - this.low) * (this.bottom - this.top);
-    }
-    draw() {
-      const { width, height } = this.svg.getBoundingClientRect();
-      if (!width) return;
-      const { findings } = this.app.data;
-      const errors = findings.map((found) => Math.log10(found.error)).filter(Number.isFinite);
-      this.low = Math.floor(errors.reduce((a, b) => Math.min(a, b), 0));
-      this.high = Math.max(this.low + 1, Math.ceil(errors.reduce((a, b) => Math.max(a, b), -Infinity)));
-      const bad = findings.some((found) => found.error !== null && !Number.isFinite(found.error));
-      const low = height - MARGIN.bottom;
-      this.lanes = { none: low - 6, zero: low - 6 - MARGIN.lane, bad: MARGIN.top + 4 };
-      [this.top, this.bottom] = [MARGIN.top + (bad ? MARGIN.lane + 6 : 0), low - 2 * MARGIN.lane - 6];
-      const most = findings.reduce((far, found) => Math.max(far, this.at(found)), 1);
-      this.spots = findings.map((found) => ({
-        found,
-        x: MARGIN.left + this.at(found) / most * (width - MARGIN.left - MARGIN.right),
-        y: this.height(found)
-      }));
-      this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-      this.svg.setAttribute(
-        "aria-label",
-        `Error ${this.axis.value === "order" ? "in the order of the run" : "against depth"}: ${count(findings.length, "value")}, errors from 1e${this.low} to 1e${this.high}`
-      );
-      this.svg.replaceChildren(...this.grid(width, bad), ...this.axisText(width, height, most), ...this.dots());
-    }
-    grid(width, bad) {
-      const line = (y, text, kind = "") => [
-        s("path", { class: `grid ${kind}`, d: `M${MARGIN.left} ${Math.round(y) + 0.5}H${width - MARGIN.right}` }),
-        s("text", { class: "tiny", x: MARGIN.left - 8, y: y + 3.5, "text-anchor": "end" }, text)
-      ];
-      const step = Math.ceil((this.high - this.low) / Math.max(1, Math.floor((this.bottom - this.top) / 22)));
-      const decades = [];
-      for (let at = this.low; at <= this.high; at += step) {
-        decades.push(
-          ...line(this.bottom - (at - this.low) / (this.high - this.low) * (this.bottom - this.top), `1e${at}`)
-        );
+    /** @param {Item} item */
+    textOf(item) {
+      let text = this.texts.get(item);
+      if (text === void 0) {
+        text = searchableTexts(item).filter(Boolean).join("\n").toLowerCase();
+        this.texts.set(item, text);
       }
-      return [
-        ...decades,
-        ...line(this.lanes.zero, "0", "lane"),
-        ...line(this.lanes.none, "none", "lane"),
-        ...bad ? line(this.lanes.bad, "NaN, ∞", "lane") : []
-      ];
-    }
-    axisText(width, height, most) {
-      const text = (x, words, anchor) => s("text", { class: "tiny", x, y: height - 8, "text-anchor": anchor }, words);
-      return [
-        text(MARGIN.left, "inputs", "start"),
-        text((MARGIN.left + width) / 2, this.axis.value, "middle"),
-        text(width - MARGIN.right, most.toLocaleString("en"), "end")
-      ];
-    }
-    /** One path for all dots of a kind: a line of no length with round ends is one. */
-    dots() {
-      const kinds = /* @__PURE__ */ new Map();
-      for (const { found, x, y } of this.spots) {
-        const kind = `dots ${found.graph.role} status-${STATUSES.indexOf(found.status)}`;
-        kinds.set(kind, `${kinds.get(kind) || ""}M${x.toFixed(1)} ${y.toFixed(1)}h0`);
-      }
-      const dots = [...kinds].sort((a, b) => a[0] < b[0] ? 1 : -1).map(([kind, d]) => s("path", { class: kind, d }));
-      const first = this.spots.find((spot) => spot.found === this.app.data.first);
-      if (first) dots.push(s("circle", { class: "first-ring", cx: first.x, cy: first.y, r: 7 }));
-      const chosen = this.spots.filter(
-        ({ found }) => this.app.selected && (found.node === this.app.selected || found.value === this.app.selected)
-      );
-      return [...dots, ...chosen.map(({ x, y }) => s("circle", { class: "chosen-ring", cx: x, cy: y, r: 5 }))];
-    }
-    near(event) {
-      const frame = this.svg.getBoundingClientRect();
-      const [x, y] = [event.clientX - frame.left, event.clientY - frame.top];
-      let [best, least] = [null, 18];
-      for (const spot of this.spots || []) {
-        const far = Math.hypot(spot.x - x, spot.y - y);
-        if (far < least) [best, least] = [spot, far];
-      }
-      return best && best.found;
-    }
-    hover(event) {
-      const found = this.near(event);
-      this.svg.classList.toggle("on-dot", Boolean(found));
-      this.app.tip.show(found ? found.node || found.value : null, event);
-    }
-    pick(event) {
-      const found = this.near(event);
-      if (found) this.app.select(found.node || found.value, { move: true });
+      return text;
     }
   };
+  function searchableTexts(item) {
+    if (item.kind === "value") return [item.name];
+    if (item.kind === "group") return [item.name, item.path, item.type];
+    const values = [...item.inputs, ...item.written].map((value) => value?.name);
+    return [item.name, item.op, item.module, item.group?.path, ...values];
+  }
 
-  // src/search.js
-  var MOST_FOUND = 100;
-  var Search = class {
+  // src/searchbox.js
+  var MOST_SHOWN = 100;
+  var SearchBox = class {
+    /** @param {App} app */
     constructor(app) {
       this.app = app;
-      this.entries = app.data.graphs.flatMap((graph) => [
-        ...graph.groups,
-        ...graph.nodes,
-        ...graph.inputs,
-        ...graph.outputs
-      ]);
-      this.list = h("ul", { class: "found", role: "listbox", id: "found", "aria-label": "Found", hidden: true });
-      this.input = h("input", {
-        ...{
-          type: "search",
-          placeholder: "Search  ( / )",
-          "aria-label": "Search nodes, values and modules",
-          autocomplete: "off",
-          spellcheck: "false"
-        },
-        ...{ role: "combobox", "aria-expanded": "false", "aria-controls": "found", "aria-autocomplete": "list" },
-        ...{
-          oninput: () => this.find(),
-          onkeydown: (event) => this.key(event),
-          onfocus: () => this.input.value && this.find(),
-          onblur: () => setTimeout(() => this.close(), 150)
-        }
-      });
-      this.element = h("div", { class: "search", role: "search" }, this.input, this.list);
-    }
-    find() {
-      const wanted = this.input.value.trim().toLowerCase();
-      const all = wanted ? this.entries.filter((thing) => wordsOf(thing).includes(wanted)) : [];
-      const rank2 = (thing) => own(thing).startsWith(wanted) ? 0 : own(thing).includes(wanted) ? 1 : 2;
-      this.found = all.map((thing) => [rank2(thing), thing]).sort((a, b) => a[0] - b[0]).slice(0, MOST_FOUND).map(([, thing]) => thing);
+      this.index = new SearchIndex(app.data);
+      this.found = [];
       this.chosen = 0;
-      const more = all.length > MOST_FOUND ? h("li", { class: "muted more" }, `and ${(all.length - MOST_FOUND).toLocaleString("en")} more`) : null;
-      const none = wanted && !all.length ? h("li", { class: "muted more" }, "Nothing is called so.") : null;
-      this.list.replaceChildren(...[...this.found.map((thing, at) => this.entry(thing, at)), more, none].filter(Boolean));
-      this.list.hidden = !wanted;
-      this.input.setAttribute("aria-expanded", wanted ? "true" : "false");
-      this.intoSight();
-      this.mark();
+      this.list = html("ul", { class: "found", role: "listbox", id: "found", "aria-label": "Found", hidden: true });
+      this.input = html("input", {
+        type: "search",
+        placeholder: "Search  ( / )",
+        autocomplete: "off",
+        spellcheck: "false",
+        role: "combobox",
+        "aria-label": "Search nodes, values and modules",
+        "aria-expanded": "false",
+        "aria-controls": "found",
+        "aria-autocomplete": "list",
+        oninput: () => this.update(),
+        onkeydown: (event) => this.key(event),
+        onfocus: () => this.input.value && this.update(),
+        onblur: () => setTimeout(() => this.close(), 150)
+      });
+      this.element = html("div", { class: "search", role: "search" }, this.input, this.list);
     }
-    /** The list is wider than the box above it, which stands at the left, in the middle or at the right of the page. */
-    intoSight() {
+    update() {
+      const found = this.index.find(this.input.value);
+      const wanted = this.input.value.trim() !== "";
+      this.found = found.slice(0, MOST_SHOWN);
+      this.chosen = 0;
+      const note = (text) => html("li", { class: "muted more" }, text);
+      const more = found.length - this.found.length;
+      const entries = this.found.map((item, index) => this.entry(item, index));
+      this.list.replaceChildren(
+        ...contents([
+          entries,
+          more > 0 && note(`and ${more.toLocaleString("en")} more`),
+          wanted && !found.length && note("No name contains this text.")
+        ])
+      );
+      this.list.hidden = !wanted;
+      this.input.setAttribute("aria-expanded", String(wanted));
+      this.keepOnScreen();
+      this.markChosen();
+    }
+    /** The list is wider than the input: moves it to the left where it would be cut off. */
+    keepOnScreen() {
       const { right } = this.element.getBoundingClientRect();
       this.list.style.right = `${Math.min(0, right - this.list.offsetWidth - 8)}px`;
     }
-    entry(thing, at) {
-      const op = { node: () => thing.op, group: () => thing.type.split(".").at(-1) || "module", value: () => thing.role }[thing.kind]();
-      const where = thing.graph === this.app.data.main ? "" : `${{ before: "exported", function: "function" }[thing.graph.role]} · `;
-      const path = thing.kind === "group" ? thing.path : thing.kind === "node" && thing.group ? thing.group.path : typed(thing.kind === "value" ? thing : thing.outputs.find(Boolean) || {});
-      return h(
+    /**
+     * @param {Item} item
+     * @param {number} index
+     */
+    entry(item, index) {
+      const { main } = this.app.data;
+      const graph = item.graph === main ? "" : item.graph.role === "before" ? "exported · " : "function · ";
+      return html(
         "li",
         {
           role: "option",
-          id: `found-${at}`,
+          id: `found-${index}`,
           onpointerdown: (event) => event.preventDefault(),
-          onclick: () => this.go(at)
+          // the input keeps the focus
+          onclick: () => this.go(index)
         },
-        h("b", {}, name(op.slice(0, 80))),
-        name(thing.name.slice(0, 160)),
-        h("small", {}, where, name(path.slice(0, 160)))
+        html("b", {}, nameElement(kindOf(item).slice(0, 80))),
+        nameElement(item.name.slice(0, 160)),
+        html("small", {}, graph, nameElement(placeOf(item).slice(0, 160)))
       );
     }
-    mark() {
-      for (const [at, entry] of [...this.list.children].entries())
-        entry.setAttribute("aria-selected", at === this.chosen ? "true" : "false");
+    markChosen() {
+      for (const [index, entry] of [...this.list.children].entries()) {
+        entry.setAttribute("aria-selected", String(index === this.chosen));
+      }
       const chosen = this.found.length ? this.list.children[this.chosen] : null;
-      if (chosen) {
-        chosen.scrollIntoView({ block: "nearest" });
-        this.input.setAttribute("aria-activedescendant", chosen.id);
-      } else this.input.removeAttribute("aria-activedescendant");
+      if (!chosen) {
+        this.input.removeAttribute("aria-activedescendant");
+        return;
+      }
+      chosen.scrollIntoView({ block: "nearest" });
+      this.input.setAttribute("aria-activedescendant", chosen.id);
     }
+    /** @param {KeyboardEvent} event */
     key(event) {
-      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-      if (step && this.found && this.found.length) {
+      const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+      if (step && this.found.length) {
         this.chosen = (this.chosen + step + this.found.length) % this.found.length;
-        this.mark();
-      } else if (event.key === "Enter" && this.found && this.found.length) this.go(this.chosen);
-      else if (event.key === "Escape") {
+        this.markChosen();
+      } else if (event.key === "Enter" && this.found.length) {
+        this.go(this.chosen);
+      } else if (event.key === "Escape") {
         this.input.value = "";
         this.close();
         this.app.active.svg.focus();
-      } else return;
+      } else {
+        return;
+      }
       event.preventDefault();
       event.stopPropagation();
     }
-    go(at) {
+    /**
+     * Selects what was found.
+     * @param {number} index
+     */
+    go(index) {
       this.close();
-      const thing = this.found[at];
-      this.app.select(thing, { move: true });
-      this.app.paneOf(thing).svg.focus({ preventScroll: true });
+      const item = this.found[index];
+      this.app.select(item, { move: true });
+      this.app.paneOf(item).svg.focus({ preventScroll: true });
     }
     close() {
       this.list.hidden = true;
       this.input.setAttribute("aria-expanded", "false");
     }
   };
-  function own(thing) {
-    return thing.lower ||= (thing.kind === "group" ? thing.path : thing.name).toLowerCase();
+  function kindOf(item) {
+    if (item.kind === "node") return item.op;
+    return item.kind === "group" ? className(item.type) || "module" : item.role;
   }
-  function wordsOf(thing) {
-    if (thing.words) return thing.words;
-    const values = thing.kind === "node" ? [...thing.inputs, ...thing.outputs].filter(Boolean).map((value) => value.name) : [];
-    thing.words = [thing.name, thing.op, thing.path, thing.type, thing.module, thing.group && thing.group.path, ...values].filter(Boolean).join("\n").toLowerCase();
-    return thing.words;
+  function placeOf(item) {
+    if (item.kind === "group") return item.path;
+    if (item.kind === "value") return typeLabel(item);
+    const [output] = item.written;
+    return item.group?.path ?? (output ? typeLabel(output) : "");
+  }
+
+  // src/rows.js
+  var TEXT_COLUMNS = [
+    { title: "value", kind: "text", cell: ({ value }) => value.name },
+    { title: "operator", kind: "word", cell: ({ node, value }) => node?.op ?? value.role },
+    { title: "module", kind: "text", cell: ({ node }) => node?.module || node?.groupPath.at(-1)?.path || "" },
+    { title: "type", kind: "text", cell: ({ value }) => typeLabel(value) }
+  ];
+  function tableRows({ findings, graphs }) {
+    if (findings.length) {
+      return findings.map((finding, index) => ({ index, finding, value: finding.value, node: finding.node }));
+    }
+    const values = graphs.flatMap((graph) => graph.nodes.flatMap((node) => node.written));
+    return values.map((value, index) => ({ index, finding: null, value, node: value.producer }));
+  }
+  function tableColumns({ findings, graphs, before }) {
+    const position = ({ node }) => node?.id ?? -1;
+    const graphName = ({ role }) => role === "graph" && before ? "compiled" : role === "before" ? "exported" : role;
+    const ofFinding = (title, kind, cell, shown = findings.some((finding) => cell(finding) !== null)) => shown ? [{ title, kind, cell: ({ finding }) => finding && cell(finding) }] : [];
+    const any = findings.length > 0;
+    const measures = new Set(findings.flatMap((finding) => [...finding.measures.keys()]));
+    const place = {
+      title: "#",
+      kind: "number place",
+      cell: position,
+      key: (row) => row.value.graph.index * 1e9 + position(row)
+    };
+    const graph = { title: "graph", kind: "word", cell: ({ value }) => graphName(value.graph) };
+    return [
+      place,
+      ...graphs.length > 1 ? [graph] : [],
+      ...ofFinding("status", "status", ({ status }) => status, any),
+      ...ofFinding("error", "number", ({ error }) => error, any),
+      ...TEXT_COLUMNS,
+      ...[...measures].flatMap(
+        (name) => ofFinding(name, "number", (finding) => finding.measures.get(name) ?? null, true)
+      ),
+      ...ofFinding("seconds", "number", ({ seconds }) => seconds),
+      ...ofFinding(
+        "call",
+        "number",
+        ({ call }) => call,
+        findings.some(({ call }) => call)
+      ),
+      ...ofFinding("kind", "word", ({ stage }) => stage, any),
+      ...ofFinding(
+        "reference",
+        "text",
+        ({ evidence }) => evidence,
+        findings.some(({ evidence }) => evidence)
+      ),
+      ...ofFinding(
+        "in words",
+        "text",
+        ({ text }) => text,
+        findings.some(({ text }) => text)
+      )
+    ];
+  }
+  var RowFilter = class {
+    constructor() {
+      this.texts = /* @__PURE__ */ new WeakMap();
+    }
+    /**
+     * Whether a row has a status and contains a text; "" is any.
+     * @param {Row} row
+     * @param {string} text
+     * @param {string} status
+     */
+    accepts(row, text, status) {
+      return (!status || row.finding?.status === status) && (!text || this.textOf(row).includes(text.toLowerCase()));
+    }
+    /** @param {Row} row */
+    textOf(row) {
+      let text = this.texts.get(row);
+      if (text === void 0) {
+        const cells = TEXT_COLUMNS.map((column) => column.cell(row));
+        const finding = row.finding ? `${row.finding.status} ${row.finding.text}` : "";
+        text = [...cells, finding].join("\n").toLowerCase();
+        this.texts.set(row, text);
+      }
+      return text;
+    }
+  };
+  function sortRows(rows, column, descending) {
+    const key = column.key ?? column.cell;
+    const keyed = rows.map((row) => ({ row, key: key(row) }));
+    keyed.sort((a, b) => compareCells(a.key, b.key, descending) || a.row.index - b.row.index);
+    return keyed.map(({ row }) => row);
+  }
+  function compareCells(a, b, descending) {
+    if (a === null || b === null) return Number(a === null) - Number(b === null);
+    const [x, y] = [a, b].map((cell) => Number.isNaN(cell) ? Infinity : cell);
+    const ascending = x < y ? -1 : x > y ? 1 : Number(Number.isNaN(a)) - Number(Number.isNaN(b));
+    return descending ? -ascending : ascending;
   }
 
   // src/table.js
-  var ROW = 27;
-  var TEXT = {
-    value: (row) => row.value.name,
-    operator: (row) => row.node ? row.node.op : row.value.role,
-    module: (row) => row.node ? row.node.module || row.node.chain.at(-1)?.path || "" : "",
-    type: (row) => typed(row.value)
-  };
+  var ROW_HEIGHT = 27;
+  var EXTRA_ROWS = 8;
+  var LONGEST2 = 200;
   var Table = class {
+    /** @param {App} app */
     constructor(app) {
       this.app = app;
-      this.rows = rowsOf(app.data);
-      this.columns = columnsOf(app.data);
-      this.sort = { column: this.columns[0], down: false };
-      this.filter = h("input", {
+      this.rows = tableRows(app.data);
+      this.columns = tableColumns(app.data);
+      this.filter = new RowFilter();
+      this.sort = { column: this.columns[0], descending: false };
+      this.shown = [];
+      this.range = { from: 0, to: 0 };
+      this.text = html("input", {
         type: "search",
         placeholder: "Filter rows",
         "aria-label": "Filter rows",
-        oninput: () => this.choose()
+        oninput: () => this.update()
       });
-      const statuses = [...new Set(this.rows.map((row) => row.found && row.found.status).filter(Boolean))];
-      this.status = h(
+      const statuses = new Set(app.data.findings.map((finding) => finding.status));
+      this.status = html(
         "select",
-        { "aria-label": "Status", onchange: () => this.choose() },
-        h("option", { value: "" }, "any status"),
-        statuses.map((status) => h("option", { value: status }, status))
+        { "aria-label": "Status", onchange: () => this.update() },
+        html("option", { value: "" }, "any status"),
+        [...statuses].map((status) => html("option", { value: status }, status))
       );
-      this.number = h("span", { class: "muted", role: "status" });
-      this.head = h(
-        "tr",
-        { "aria-rowindex": 1 },
-        this.columns.map((column) => this.header(column))
+      this.summary = html("span", { class: "muted", role: "status" });
+      this.headers = this.columns.map((column) => this.header(column));
+      this.above = html("tr", { class: "space", "aria-hidden": "true" });
+      this.below = html("tr", { class: "space", "aria-hidden": "true" });
+      this.body = html("tbody");
+      this.table = html(
+        "table",
+        { class: "rows", "aria-label": "All rows" },
+        html(
+          "colgroup",
+          {},
+          this.columns.map((column) => html("col", { class: column.kind }))
+        ),
+        html("thead", {}, html("tr", { "aria-rowindex": 1 }, this.headers)),
+        this.body
       );
-      this.above = h("tr", { class: "space", "aria-hidden": "true" });
-      this.below = h("tr", { class: "space", "aria-hidden": "true" });
-      this.body = h("tbody", {});
-      const widths2 = h(
-        "colgroup",
-        {},
-        this.columns.map((column) => h("col", { class: column.kind }))
-      );
-      this.table = h("table", { class: "rows", "aria-label": "All rows" }, widths2, h("thead", {}, this.head), this.body);
-      this.scroller = h(
+      this.scroller = html(
         "div",
         {
           class: "scroller",
           tabindex: 0,
           role: "region",
-          "aria-label": "Rows: up and down select",
-          onscroll: soon(() => this.fill()),
+          "aria-label": "Rows: the up and down arrow keys select",
+          onscroll: oncePerFrame(() => this.fillIfMoved()),
           onkeydown: (event) => this.key(event)
         },
         this.table
       );
-      this.element = h(
+      this.element = html(
         "section",
         { class: "table", "aria-label": "Table" },
-        h("div", { class: "bar" }, this.filter, statuses.length ? this.status : null, this.number),
+        html("div", { class: "bar" }, this.text, statuses.size > 0 && this.status, this.summary),
         this.scroller
       );
-      new ResizeObserver(() => this.fill()).observe(this.scroller);
-      this.choose();
+      new ResizeObserver(() => this.fillIfMoved()).observe(this.scroller);
+      this.update();
     }
+    /** @param {Column} column */
     header(column) {
-      const button = h("button", { type: "button", onclick: () => this.order(column) }, column.title);
-      return h("th", { scope: "col", class: column.kind, title: column.title }, button);
+      const button2 = html("button", { type: "button", onclick: () => this.sortBy(column) }, column.title);
+      return html("th", { scope: "col", class: column.kind, title: column.title }, button2);
     }
-    order(column) {
-      this.sort = { column, down: this.sort.column === column ? !this.sort.down : column.kind === "number" };
-      this.choose();
+    /**
+     * Sorts by a column: numbers first from the largest. The second time, in the other direction.
+     * @param {Column} column
+     */
+    sortBy(column) {
+      const again = this.sort.column === column;
+      this.sort = { column, descending: again ? !this.sort.descending : column.kind === "number" };
+      this.update();
     }
-    choose() {
-      const wanted = this.filter.value.toLowerCase();
-      const status = this.status.value;
-      const fits = (row) => (!status || row.found.status === status) && (!wanted || row.words().includes(wanted));
-      const { column, down } = this.sort;
-      this.shown = this.rows.filter(fits);
-      const keys = new Map(this.shown.map((row) => [row, (column.key || column.of)(row)]));
-      this.shown.sort((a, b) => compared(keys.get(a), keys.get(b), down) || a.at - b.at);
-      this.number.textContent = this.shown.length === this.rows.length ? count(this.rows.length, "row") : `${this.shown.length.toLocaleString("en")} of ${count(this.rows.length, "row")}`;
-      this.table.setAttribute("aria-rowcount", this.shown.length + 1);
-      for (const [at, header] of [...this.head.children].entries()) {
-        const sorted2 = this.columns[at] === column;
-        header.setAttribute("aria-sort", sorted2 ? down ? "descending" : "ascending" : "none");
+    /** Shows the rows that the filter accepts. */
+    update() {
+      const { column, descending } = this.sort;
+      const accepted = this.rows.filter((row) => this.filter.accepts(row, this.text.value, this.status.value));
+      this.shown = sortRows(accepted, column, descending);
+      const all = count(this.rows.length, "row");
+      const some = this.shown.length < this.rows.length;
+      this.summary.textContent = some ? `${this.shown.length.toLocaleString("en")} of ${all}` : all;
+      this.table.setAttribute("aria-rowcount", String(this.shown.length + 1));
+      for (const [index, header] of this.headers.entries()) {
+        const order = this.columns[index] !== column ? "none" : descending ? "descending" : "ascending";
+        header.setAttribute("aria-sort", order);
       }
       this.scroller.scrollTop = 0;
-      this.fill(true);
+      this.fill();
     }
-    /** Makes the rows in sight, or all for the printer. */
-    fill(anew = false, all = false) {
-      const from = all ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - 8);
-      const to = all ? this.shown.length : Math.min(this.shown.length, from + Math.ceil(this.scroller.clientHeight / ROW) + 16);
-      if (!anew && from === this.from && to === this.to) return;
-      Object.assign(this, { from, to });
-      this.above.style.height = `${from * ROW}px`;
-      this.below.style.height = `${(this.shown.length - to) * ROW}px`;
-      const rows = this.shown.slice(from, to).map((row, at) => this.row(row, from + at));
+    /** The rows that should be elements. */
+    visibleRange() {
+      const { scrollTop, clientHeight } = this.scroller;
+      const from = Math.max(0, Math.floor(scrollTop / ROW_HEIGHT) - EXTRA_ROWS);
+      return { from, to: Math.min(this.shown.length, from + Math.ceil(clientHeight / ROW_HEIGHT) + 2 * EXTRA_ROWS) };
+    }
+    /** Makes the visible rows again, or all rows. */
+    fill({ all = false } = {}) {
+      this.range = all ? { from: 0, to: this.shown.length } : this.visibleRange();
+      const { from, to } = this.range;
+      this.above.style.height = `${from * ROW_HEIGHT}px`;
+      this.below.style.height = `${(this.shown.length - to) * ROW_HEIGHT}px`;
+      const rows = this.shown.slice(from, to).map((row, index) => this.row(row, from + index));
       this.body.replaceChildren(this.above, ...rows, this.below);
     }
-    row(row, at) {
-      const chosen = this.app.selected && (this.app.selected === row.node || this.app.selected === row.value);
-      const classes = [
-        chosen && "selected",
-        row.found && `status-${STATUSES.indexOf(row.found.status)}`,
-        row.found && row.found.diverged && "diverged"
-      ];
-      const cells = this.columns.map((column) => {
-        const held = column.of(row);
-        if (column.kind.startsWith("number")) return h("td", { class: column.kind }, numberCell(held));
-        return h(
-          "td",
-          { class: column.kind, title: String(held).slice(0, 500) },
-          column.kind === "status" && h("span", { class: "dot" }),
-          name(String(held).slice(0, 200))
-        );
-      });
-      const element = h(
+    fillIfMoved() {
+      const { from, to } = this.visibleRange();
+      if (from !== this.range.from || to !== this.range.to) this.fill();
+    }
+    /**
+     * @param {Row} row
+     * @param {number} index
+     */
+    row(row, index) {
+      const { finding } = row;
+      const selected = isOf(row, this.app.selected);
+      const classes = [selected && "selected", finding && statusClass(finding), finding?.diverged && "diverged"];
+      return html(
         "tr",
         {
           class: classes.filter(Boolean).join(" "),
-          "aria-rowindex": at + 2,
-          "aria-selected": chosen ? "true" : "false",
+          "aria-rowindex": index + 2,
+          "aria-selected": String(selected),
           onclick: () => this.pick(row)
         },
-        cells
+        this.columns.map((column) => cellElement(column, row))
       );
-      element.dataset.row = row.at;
-      return element;
     }
+    /** @param {Row} row */
     pick(row) {
-      this.app.select(row.node || row.value, { move: true, from: this });
+      this.app.select(row.node ?? row.value, { move: true, fromTable: true });
     }
-    /** The selected row is shown, if it was not clicked here. */
-    show(thing) {
-      const at = this.shown.findIndex((row) => row.node === thing || row.value === thing);
+    /**
+     * Scrolls to the row of an item, unless it is visible.
+     * @param {Item} item
+     */
+    show(item) {
+      const index = this.shown.findIndex((row) => isOf(row, item));
       const { scrollTop, clientHeight } = this.scroller;
-      if (at >= 0 && (at * ROW < scrollTop || (at + 3) * ROW > scrollTop + clientHeight))
-        this.scroller.scrollTop = at * ROW - clientHeight / 2;
-      this.fill(true);
+      const visible = index * ROW_HEIGHT >= scrollTop && (index + 3) * ROW_HEIGHT <= scrollTop + clientHeight;
+      if (index >= 0 && !visible) this.scroller.scrollTop = index * ROW_HEIGHT - clientHeight / 2;
+      this.fill();
     }
+    /** @param {KeyboardEvent} event */
     key(event) {
-      const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10 }[event.key];
+      const steps = /* @__PURE__ */ new Map([
+        ["ArrowDown", 1],
+        ["ArrowUp", -1],
+        ["PageDown", 10],
+        ["PageUp", -10]
+      ]);
+      const step = steps.get(event.key);
       if (!step || !this.shown.length) return;
       event.preventDefault();
       event.stopPropagation();
-      const now = this.shown.findIndex(
-        (row) => this.app.selected && (row.node === this.app.selected || row.value === this.app.selected)
-      );
+      const now = this.shown.findIndex((row) => isOf(row, this.app.selected));
       this.pick(this.shown[Math.max(0, Math.min(this.shown.length - 1, now + step))]);
-      this.show(this.app.selected);
+      if (this.app.selected) this.show(this.app.selected);
     }
   };
-  function rowsOf(data) {
-    const values = () => data.graphs.flatMap((graph) => graph.nodes.flatMap((node) => node.outputs.filter(Boolean)));
-    const rows = data.findings.length ? data.findings.map((found) => ({ found, value: found.value })) : values().map((value) => ({ found: null, value }));
-    rows.forEach((row, at) => {
-      Object.assign(row, { at, node: row.value.producer, graph: row.value.graph });
-      row.words = () => row.kept ||= [
-        ...Object.values(TEXT).map((of) => of(row)),
-        row.found ? `${row.found.status} ${row.found.text}` : ""
-      ].join("\n").toLowerCase();
-    });
-    return rows;
+  function isOf({ node, value }, item) {
+    return item !== null && (item === node || item === value);
   }
-  function columnsOf(data) {
-    const found = (title, kind, of) => ({ title, kind, of: (row) => of(row.found) });
-    const some = (of) => data.findings.some((each) => of(each));
-    const measures = [...new Set(data.findings.flatMap((each) => [...each.measures.keys()]))];
-    const graphs = { graph: data.before ? "compiled" : "graph", before: "exported", function: "function" };
-    return [
-      {
-        title: "#",
-        kind: "number place",
-        of: (row) => row.node ? row.node.id : -1,
-        key: (row) => row.graph.place * 1e9 + (row.node ? row.node.id : -1)
-      },
-      data.graphs.length > 1 && { title: "graph", kind: "word", of: (row) => graphs[row.graph.role] },
-      data.findings.length && found("status", "status", (each) => each.status),
-      data.findings.length && found("error", "number", (each) => each.error),
-      ...Object.keys(TEXT).map((title) => ({ title, kind: title === "operator" ? "word" : "text", of: TEXT[title] })),
-      ...measures.map((measure) => found(measure, "number", (each) => each.measures.get(measure) ?? null)),
-      some((each) => each.seconds !== null) && found("seconds", "number", (each) => each.seconds),
-      some((each) => each.call) && found("call", "number", (each) => each.call),
-      data.findings.length && found("kind", "word", (each) => each.stage),
-      some((each) => each.evidence) && found("reference", "text", (each) => each.evidence),
-      some((each) => each.text) && found("in words", "text", (each) => each.text)
-    ].filter(Boolean);
-  }
-  function compared(a, b, down) {
-    const [none, other] = [a === null, b === null];
-    if (none || other) return none - other;
-    const sign2 = down ? -1 : 1;
-    if (typeof a === "string") return sign2 * (a < b ? -1 : a > b ? 1 : 0);
-    const [x, y] = [Number.isNaN(a) ? Infinity : a, Number.isNaN(b) ? Infinity : b];
-    return sign2 * (x < y ? -1 : x > y ? 1 : Number.isNaN(a) - Number.isNaN(b));
+  function cellElement({ kind, cell }, row) {
+    const content = cell(row);
+    if (kind.startsWith("number")) {
+      return html("td", { class: kind }, numberElement(
+        /** @type {Numeric | null} */
+        content
+      ));
+    }
+    const text = String(content);
+    const dot = kind === "status" && html("span", { class: "dot" });
+    return html("td", { class: kind, title: text.slice(0, 500) }, dot, nameElement(text.slice(0, LONGEST2)));
   }
 
-  // src/tip.js
-  var Tip = class {
-    constructor() {
-      this.element = h("div", { class: "tooltip", role: "tooltip", hidden: true });
+  // src/toolbar.js
+  var Toolbar = class {
+    /** @param {App} app */
+    constructor(app) {
+      this.app = app;
+      this.toggles = {
+        path: toggleButton("Path", "p", () => app.togglePath()),
+        tensors: toggleButton("Values", "v", () => app.toggleShown("tensors")),
+        weights: toggleButton("Weights", "w", () => app.toggleShown("weights"))
+      };
+      this.graphSelect = this.makeGraphSelect();
+      this.colourSelect = this.makeColourSelect();
+      const { main, firstDivergence } = app.data;
+      const tools = html(
+        "div",
+        { class: "tools" },
+        this.graphSelect,
+        firstDivergence && [button("First divergence", "d", () => app.showFirstDivergence(), "alarm"), this.toggles.path],
+        this.colourSelect,
+        this.toggles.tensors,
+        this.toggles.weights,
+        button("Table", "t", () => app.toggleDrawer()),
+        iconButton("Light or dark (l)", "◐", () => app.toggleTheme()),
+        iconButton("Keys (?)", "?", () => app.help.showModal())
+      );
+      const title = html("h1", { title: main.name.slice(0, 500) }, nameElement(main.name || "Graph"));
+      this.element = html("header", {}, title, app.search.element, tools);
     }
-    show(thing, event) {
+    makeColourSelect() {
+      const { colours } = this.app;
+      const option = (mode) => html("option", { value: mode, selected: mode === colours.mode }, `Colour: ${mode}`);
+      const onchange = () => this.app.setColourMode(
+        /** @type {ColourMode} */
+        this.colourSelect.value
+      );
+      return html("select", { "aria-label": "Colour by", onchange }, colours.modes.map(option));
+    }
+    /** The choice of the graph, if there are several. */
+    makeGraphSelect() {
+      const { data } = this.app;
+      if (data.graphs.length < 2) return null;
+      const label = (graph) => {
+        if (graph.role === "function") return `Function ${graph.of.slice(0, 40)}`;
+        if (graph.role === "before") return "Exported graph";
+        return data.before ? "Compiled graph" : "Graph";
+      };
+      const options = data.graphs.map((graph) => html("option", { value: graph.index }, label(graph)));
+      if (data.before) options.splice(2, 0, html("option", { value: "both" }, "Side by side"));
+      const select = html("select", { "aria-label": "Graph", title: "Graph (s: side by side)" }, options);
+      select.addEventListener("change", () => this.app.chooseGraph(select.value));
+      return select;
+    }
+    /**
+     * @param {keyof Toolbar["toggles"]} name
+     * @param {boolean} pressed
+     */
+    setPressed(name, pressed) {
+      this.toggles[name].setAttribute("aria-pressed", String(pressed));
+    }
+  };
+  function button(text, key, onclick, kind = "") {
+    return html("button", { type: "button", class: kind, title: `${text} (${key})`, onclick }, text);
+  }
+  function toggleButton(text, key, onclick) {
+    const element = button(text, key, onclick, "toggle");
+    element.setAttribute("aria-pressed", "false");
+    return element;
+  }
+  function iconButton(title, icon, onclick) {
+    return html("button", { type: "button", class: "icon", "aria-label": title, title, onclick }, icon);
+  }
+  function remarksElements({ remarks: [headline, ...others] }) {
+    if (!headline) return [];
+    const lines = [html("p", { class: "headline" }, headline), others.map((remark) => html("p", {}, remark))];
+    return [html("section", { class: "remarks", "aria-label": "Remarks" }, lines)];
+  }
+  function legendElements(colours) {
+    const titles = {
+      error: "Error",
+      status: "Status",
+      operator: "Operators",
+      time: "Time",
+      module: "A colour for each module"
+    };
+    const entry = ([cssClass, text]) => {
+      const swatch = cssClass === "words" ? null : html("i", { class: "swatch" });
+      return html("span", { class: `entry ${cssClass}` }, swatch, text && html("span", {}, text));
+    };
+    return [html("b", {}, titles[colours.mode]), ...colours.legend().map(entry)];
+  }
+
+  // src/tooltip.js
+  var LONGEST3 = 120;
+  var Tooltip = class {
+    constructor() {
+      this.element = html("div", { class: "tooltip", role: "tooltip", hidden: true });
+      this.item = null;
+    }
+    hide() {
+      this.element.hidden = true;
+    }
+    /**
+     * @param {Item} item
+     * @param {MouseEvent} event where
+     */
+    show(item, event) {
       const { element } = this;
-      element.hidden = !thing;
-      if (!thing) return;
-      if (this.of !== thing) element.replaceChildren(...tipOf(thing));
-      this.of = thing;
+      element.hidden = false;
+      if (this.item !== item) element.replaceChildren(...summary(item));
+      this.item = item;
       const { offsetWidth: width, offsetHeight: height } = element;
-      const [x, y] = [event.clientX, event.clientY];
+      const { clientX: x, clientY: y } = event;
       element.style.left = `${Math.max(4, Math.min(innerWidth - width - 8, x + 14))}px`;
       element.style.top = `${y + 18 + height > innerHeight ? y - height - 12 : y + 18}px`;
     }
   };
-  function tipOf(thing) {
-    const lines = [
-      h(
-        "p",
-        {},
-        h("b", {}, name((thing.op || thing.name).slice(0, 120))),
-        thing.op ? [" ", name(thing.name.slice(0, 120))] : null
-      )
-    ];
-    if (thing.kind === "node")
-      lines.push(
-        ...thing.outputs.filter(Boolean).slice(0, 3).map((value) => h("p", { class: "muted" }, `→ ${typed(value).slice(0, 120)}`))
-      );
-    if (thing.kind === "group")
-      lines.push(h("p", { class: "muted" }, name(thing.type.slice(0, 120)), ` ${count(thing.size, "operation")}`));
-    if (thing.kind === "value") lines.push(h("p", { class: "muted" }, `${thing.role}, ${typed(thing).slice(0, 120)}`));
-    if (thing.worst)
-      lines.push(
-        h(
-          "p",
-          { class: `status-${STATUSES.indexOf(thing.worst.status)}` },
-          h("span", { class: "dot" }),
-          thing.worst.status,
-          thing.worst.error !== null ? `, error ${short(thing.worst.error)}` : ""
-        )
-      );
-    if (thing.seconds) lines.push(h("p", { class: "muted" }, milliseconds(thing.seconds)));
+  function summary(item) {
+    const name = nameElement(item.name.slice(0, LONGEST3));
+    const muted = (...content) => html("p", { class: "muted" }, content);
+    const lines = [];
+    if (item.kind === "node") {
+      lines.push(html("p", {}, html("b", {}, nameElement(item.op.slice(0, LONGEST3))), " ", name));
+      lines.push(...item.written.slice(0, 3).map((value) => muted(`→ ${typeLabel(value).slice(0, LONGEST3)}`)));
+    } else {
+      lines.push(html("p", {}, html("b", {}, name)));
+    }
+    if (item.kind === "group") {
+      lines.push(muted(nameElement(item.type.slice(0, LONGEST3)), ` ${count(item.size, "operation")}`));
+    }
+    if (item.kind === "value") lines.push(muted(`${item.role}, ${typeLabel(item).slice(0, LONGEST3)}`));
+    if (item.worst) {
+      const { status, error } = item.worst;
+      const text = error === null ? status : `${status}, error ${shortNumber(error)}`;
+      lines.push(html("p", { class: statusClass(item.worst) }, html("span", { class: "dot" }), text));
+    }
+    if (item.kind !== "value" && item.seconds) lines.push(muted(milliseconds(item.seconds)));
     return lines;
   }
 
-  // src/top.js
-  var MODES = { error: "error", status: "status", operator: "operator", time: "time", module: "module" };
-  var Top = class {
-    constructor(app) {
-      this.app = app;
-      this.toggles = {
-        path: this.toggle("Path", "p", () => app.togglePath()),
-        tensors: this.toggle("Values", "v", () => app.toggleShown("tensors")),
-        weights: this.toggle("Weights", "w", () => app.toggleShown("weights"))
-      };
-      this.graph = this.graphs();
-      this.colour = this.modes();
-      const { main } = app.data;
-      const title = h("h1", { title: main.name.slice(0, 500) }, name(main.name || "Graph"));
-      this.element = h("header", {}, title, app.search.element, h("div", { class: "tools" }, this.tools()));
-    }
-    tools() {
-      const { app } = this;
-      const { path, tensors, weights } = this.toggles;
-      const first = [this.button("First divergence", "d", () => app.toFirst(), "alarm"), path];
-      return [
-        this.graph,
-        app.data.first ? first : null,
-        this.colour,
-        tensors,
-        weights,
-        this.button("Table", "t", () => app.toggleDrawer()),
-        this.icon("Light or dark (l)", "◐", () => app.toggleTheme()),
-        this.icon("Keys (?)", "?", () => app.help.showModal())
-      ];
-    }
-    button(text, key, act, kind = "") {
-      return h("button", { type: "button", class: kind, title: `${text} (${key})`, onclick: act }, text);
-    }
-    toggle(text, key, act) {
-      const made = this.button(text, key, act, "toggle");
-      made.setAttribute("aria-pressed", "false");
-      return made;
-    }
-    icon(words, text, act) {
-      return h("button", { type: "button", class: "icon", "aria-label": words, title: words, onclick: act }, text);
-    }
-    /** What colours say. */
-    modes() {
-      const { colours } = this.app;
-      const option = (mode) => h("option", { value: mode, selected: mode === colours.mode }, `Colour: ${MODES[mode]}`);
-      const change = () => this.app.paint(this.colour.value);
-      return h("select", { "aria-label": "Colour by", onchange: change }, colours.modes.map(option));
-    }
-    /** Which graph is drawn, where there are several. */
-    graphs() {
-      const { data } = this.app;
-      if (data.graphs.length < 2) return null;
-      const words = { graph: data.before ? "Compiled graph" : "Graph", before: "Exported graph" };
-      const label = (graph) => words[graph.role] || `Function ${graph.of.slice(0, 40)}`;
-      const options = data.graphs.map((graph) => h("option", { value: graph.place }, label(graph)));
-      if (data.before) options.splice(2, 0, h("option", { value: "both" }, "Side by side"));
-      const change = () => this.app.choose(this.graph.value);
-      return h("select", { "aria-label": "Graph", title: "Graph (s: side by side)", onchange: change }, options);
-    }
-    press(toggle, pressed) {
-      this.toggles[toggle].setAttribute("aria-pressed", String(pressed));
-    }
-  };
-  function remarksOf(data) {
-    const [headline, ...others] = data.remarks;
-    if (!headline) return [];
-    const lines = [h("p", { class: "headline" }, headline), others.map((remark) => h("p", {}, remark))];
-    return [h("section", { class: "remarks", "aria-label": "Remarks" }, lines)];
-  }
-  function legendOf(colours) {
-    const titles = { error: "Error", status: "Status", operator: "Operators", time: "Time" };
-    const entry = ([kind, words]) => {
-      const swatch = kind === "words" ? null : h("i", { class: "swatch" });
-      return h("span", { class: `entry ${kind}` }, swatch, words ? h("span", {}, words) : null);
-    };
-    return [h("b", {}, titles[colours.mode] || "A colour for each module"), ...colours.legend().map(entry)];
-  }
-  function gripOf(drawer) {
-    const resize = (height) => {
-      drawer.style.setProperty("--height", `${Math.max(90, Math.min(innerHeight * 0.8, height))}px`);
-    };
-    const words = "Height of the table: up and down change it";
-    const grip = h("button", { type: "button", class: "grip", "aria-label": words });
-    grip.addEventListener("pointerdown", (event) => grip.setPointerCapture(event.pointerId));
-    grip.addEventListener("pointermove", (event) => {
-      if (grip.hasPointerCapture(event.pointerId)) resize(innerHeight - event.clientY);
-    });
-    grip.addEventListener("keydown", (event) => {
-      const step = { ArrowUp: 40, ArrowDown: -40 }[event.key];
-      if (!step) return;
-      event.preventDefault();
-      event.stopPropagation();
-      resize(drawer.clientHeight + step);
-    });
-    return grip;
-  }
-
-  // src/main.js
+  // src/app.js
   var App = class {
+    /** @param {PageData} data */
     constructor(data) {
       this.data = data;
       this.selected = null;
@@ -2354,116 +2921,141 @@
       this.colours = new Colours(data);
       this.panes = /* @__PURE__ */ new Map();
       this.panel = new Panel(this);
-      this.help = helpOn();
-      this.tip = new Tip();
-      this.voice = h("div", { class: "voice", role: "status", "aria-live": "polite" });
-      this.legend = h("div", { class: "legend", "aria-label": "Colours" });
-      this.stage = h("div", { class: "stage" });
-      this.search = new Search(this);
+      this.help = helpDialog();
+      this.tooltip = new Tooltip();
+      this.status = html("div", { class: "voice", role: "status", "aria-live": "polite" });
+      this.legend = html("div", { class: "legend", "aria-label": "Colours" });
+      this.stage = html("div", { class: "stage" });
+      this.search = new SearchBox(this);
       this.table = new Table(this);
       this.plot = data.findings.length ? new Plot(this) : null;
-      this.drawer = h("div", { class: "drawer" });
-      this.drawer.append(...[gripOf(this.drawer), this.plot && this.plot.element, this.table.element].filter(Boolean));
-      this.top = new Top(this);
-      const main = h("main", {}, this.stage, this.panel.element);
-      document.body.append(this.top.element, ...remarksOf(data), main);
-      document.body.append(this.drawer, this.tip.element, this.voice, this.help);
-      this.drawer.classList.toggle("closed", !this.colours.judged);
-      this.sides = "graph";
-      this.look = this.looks();
+      this.drawer = drawerElement([this.plot?.element ?? null, this.table.element], !this.colours.hasFindings);
+      this.toolbar = new Toolbar(this);
+      const main = html("main", {}, this.stage, this.panel.element);
+      document.body.append(this.toolbar.element, ...remarksElements(data), main);
+      document.body.append(this.drawer, this.tooltip.element, this.status, this.help);
+      this.graph = data.main;
+      this.sideBySide = false;
+      this.look = this.currentLook();
+      this.active = this.pane(this.graph);
       this.arrangePanes();
       listenToKeys(this);
       this.panel.show(null);
-      this.paintLegend();
-      if (data.first) this.select(data.first.node || data.first.value, { move: true, quiet: true });
+      this.updateLegend();
+      const first = data.firstDivergence;
+      if (first) this.select(first.node ?? first.value, { move: true, quiet: true });
       listenToPrinter(this);
     }
-    /** How things look now; drawings keep it until the next. */
-    looks() {
-      const { selected, path, colours } = this;
-      const marked = this.withGroups(selected && selected.counterparts || []);
-      return { colours, selected, marked, lit: path };
-    }
-    /** The same, with the groups around them: folded, they stand for them. */
-    withGroups(nodes) {
-      return new Set([...nodes].flatMap((node) => [node, ...node.chain]));
+    /** @returns {Look} */
+    currentLook() {
+      const { colours, selected, path } = this;
+      const counterparts = selected && selected.kind !== "value" ? selected.counterparts : [];
+      return { colours, selected, marked: withGroups(counterparts), lit: path };
     }
     redraw() {
-      this.look = this.looks();
-      for (const pane of this.panes.values()) if (pane.element.isConnected) pane.redraw();
+      this.look = this.currentLook();
+      for (const pane of this.shownPanes) pane.redraw();
     }
     // ---- panes
-    paneFor(graph) {
-      if (!this.panes.has(graph)) this.panes.set(graph, new Pane(this, graph));
-      return this.panes.get(graph);
+    get shownPanes() {
+      return [...this.panes.values()].filter((pane) => pane.element.isConnected);
     }
-    /** The pane that shows a thing; it is brought up if it isn't there. */
-    paneOf(thing) {
-      const pane = this.paneFor(thing.graph);
-      if (!pane.element.isConnected) this.showGraph(thing.graph);
+    /**
+     * The pane of a graph.
+     * @param {Graph} graph
+     */
+    pane(graph) {
+      let pane = this.panes.get(graph);
+      if (!pane) this.panes.set(graph, pane = new Pane(this, graph));
       return pane;
     }
-    showGraph(graph) {
-      this.alone = graph;
-      this.sides = graph.role === "function" || this.sides !== "both" ? "graph" : "both";
-      this.arrangePanes();
+    /**
+     * The pane that shows an item, after bringing it to the page.
+     * @param {Item} item
+     */
+    paneOf({ graph }) {
+      const pane = this.pane(graph);
+      if (!pane.element.isConnected) {
+        this.graph = graph;
+        if (graph.role === "function") this.sideBySide = false;
+        this.arrangePanes();
+      }
+      return pane;
     }
     arrangePanes() {
       const { main, before } = this.data;
-      const graphs = this.sides === "both" && before ? [before, main] : [this.alone || main];
-      this.stage.replaceChildren(...graphs.map((graph) => this.paneFor(graph).element), this.legend);
-      this.stage.classList.toggle("both", graphs.length > 1);
-      this.active = this.paneFor(graphs.at(-1));
-      if (this.top.graph) this.top.graph.value = graphs.length > 1 ? "both" : graphs[0].place;
-      for (const graph of graphs) this.paneFor(graph).resize(graphs.length !== this.shownGraphs);
-      this.shownGraphs = graphs.length;
+      const graphs = this.sideBySide && before ? [before, main] : [this.graph];
+      const wasSideBySide = this.stage.classList.contains("both");
+      const panes = graphs.map((graph) => this.pane(graph));
+      this.stage.replaceChildren(...panes.map((pane) => pane.element), this.legend);
+      this.stage.classList.toggle("both", panes.length > 1);
+      this.active = panes[panes.length - 1];
+      const select = this.toolbar.graphSelect;
+      if (select) select.value = panes.length > 1 ? "both" : String(graphs[0].index);
+      for (const pane of panes) pane.resize(wasSideBySide !== panes.length > 1);
     }
-    /** A graph by its place, or "both". */
-    choose(graph) {
-      this.sides = graph === "both" ? "both" : "graph";
-      if (graph !== "both") this.alone = this.data.graphs[graph];
+    /**
+     * Shows a graph by its index, or "both" side by side.
+     * @param {string} choice
+     */
+    chooseGraph(choice) {
+      this.sideBySide = choice === "both";
+      if (choice !== "both") this.graph = this.data.graphs[Number(choice)];
       this.arrangePanes();
       if (this.selected) this.showCounterparts(this.selected);
     }
-    focus(pane) {
+    /**
+     * Makes a pane the one that keys act on.
+     * @param {Pane} pane
+     */
+    activate(pane) {
       this.active = pane;
     }
-    toggleSides() {
+    toggleSideBySide() {
       if (!this.data.before) return;
-      this.sides = this.sides === "both" ? "graph" : "both";
+      this.sideBySide = !this.sideBySide;
       this.arrangePanes();
       if (this.selected) this.select(this.selected, { move: true });
     }
-    // ---- what is selected
-    /** Selects a node, a group, a value or nothing; `move` goes there, `from` is where it was clicked. */
-    select(thing, { move = false, from = null, quiet = false } = {}) {
-      this.selected = thing;
-      this.panel.show(thing);
+    // ---- selection
+    /**
+     * Selects an item, or nothing.
+     * @param {Item | null} item
+     * @param {{ move?: boolean, fromTable?: boolean, quiet?: boolean }} options `move`: go there; `fromTable`: the table
+     *   shows it already; `quiet`: without animation and announcement
+     */
+    select(item, { move = false, fromTable = false, quiet = false } = {}) {
+      this.selected = item;
+      this.panel.show(item);
       this.redraw();
-      if (thing && move) {
-        const pane = this.paneOf(thing);
-        pane.show(thing, !quiet);
-        if (!quiet) pane.flash(thing);
+      if (item && move) {
+        const pane = this.paneOf(item);
+        pane.show(item, !quiet);
+        if (!quiet) pane.flash(item);
       }
-      if (thing && this.sides === "both") this.showCounterparts(thing);
-      if (from !== this.table && thing) this.table.show(thing);
-      else this.table.fill(true);
-      if (this.plot) this.plot.draw();
-      if (!quiet)
-        this.say(
-          thing ? `${thing.op || ""} ${thing.name.slice(0, 200)}${thing.worst ? `, ${thing.worst.status}` : ""}` : "Nothing selected"
-        );
+      if (item && this.sideBySide) this.showCounterparts(item);
+      if (item && !fromTable) this.table.show(item);
+      else this.table.fill();
+      this.plot?.draw();
+      if (!quiet) this.announce(item ? description(item) : "Nothing selected");
     }
-    showCounterparts(thing) {
-      const [other] = thing.counterparts || [];
-      const pane = other && this.panes.get(other.graph);
-      if (!pane || !pane.element.isConnected) return;
-      for (const each of thing.counterparts) if (pane.scene.reveal(each)) pane.arrange();
-      pane.show(other);
+    /**
+     * Moves the other pane to the counterparts of an item.
+     * @param {Item} item
+     */
+    showCounterparts(item) {
+      if (item.kind === "value" || !item.counterparts.length) return;
+      const [first] = item.counterparts;
+      const pane = this.panes.get(first.graph);
+      if (!pane?.element.isConnected) return;
+      for (const counterpart of item.counterparts) if (pane.scene.reveal(counterpart)) pane.arrange();
+      pane.show(first);
     }
-    fold() {
+    /** Opens or closes the selected group, or the group around what is selected. */
+    toggleGroup() {
       const { selected } = this;
-      const group = selected && (selected.kind === "group" ? selected : (selected.chain || []).at(-1));
+      if (!selected || selected.kind === "value") return;
+      const group = selected.groupPath.at(-1);
       if (!group) return;
       const pane = this.paneOf(group);
       if (selected !== group) this.select(group);
@@ -2471,49 +3063,65 @@
       pane.toggle(group);
       this.panel.show(group);
     }
-    follow(way) {
-      const { selected } = this;
-      const next = selected && (way > 0 ? readersOf(selected) : makersOf(selected)).find(Boolean);
-      if (next) this.select(next, { move: true });
+    selectReader() {
+      if (this.selected) this.selectIfAny(readersOf(this.selected)[0]);
     }
-    toFirst() {
-      const { first } = this.data;
-      if (first) this.select(first.node || first.value, { move: true });
+    selectSource() {
+      if (this.selected) this.selectIfAny(sourcesOf(this.selected)[0]);
     }
-    toNext(way) {
-      const { selected, data } = this;
-      const graph = selected && selected.graph === data.before ? data.before : data.main;
-      const wrong = graph.nodes.filter((node) => node.worst && node.worst.diverged);
-      const now = selected && selected.kind === "node" ? selected.id : -1;
-      const behind = wrong.find((node) => node.id > now) || wrong[0];
-      const next = way > 0 ? behind : wrong.findLast((node) => node.id < now) || wrong.at(-1);
-      if (next) this.select(next, { move: true });
+    showFirstDivergence() {
+      const first = this.data.firstDivergence;
+      this.selectIfAny(first?.node ?? first?.value);
     }
-    togglePath() {
-      const { first } = this.data;
-      const start = first && (first.node || first.value.readers[0]);
-      if (!start) return;
-      this.path = this.path ? null : this.withGroups(reach(start));
-      if (this.path) {
-        for (const value of start.graph.outputs) if (this.path.has(value.producer)) this.path.add(value);
-      }
-      this.top.press("path", Boolean(this.path));
-      this.redraw();
+    selectNextDivergence() {
+      const nodes = this.divergedNodes();
+      this.selectIfAny(nodes.find((node) => node.id > this.selectedIndex) ?? nodes[0]);
+    }
+    selectPreviousDivergence() {
+      const nodes = this.divergedNodes();
+      this.selectIfAny(nodes.findLast((node) => node.id < this.selectedIndex) ?? nodes.at(-1));
+    }
+    divergedNodes() {
+      const { main, before } = this.data;
+      const graph = before && this.selected?.graph === before ? before : main;
+      return graph.nodes.filter((node) => node.worst?.diverged);
+    }
+    get selectedIndex() {
+      return this.selected?.kind === "node" ? this.selected.id : -1;
+    }
+    /** @param {Item | null | undefined} item */
+    selectIfAny(item) {
+      if (item) this.select(item, { move: true });
     }
     // ---- how it is drawn
-    paint(mode) {
-      this.colours.mode = mode;
-      this.top.colour.value = mode;
-      this.paintLegend();
+    /** Dims everything that the first divergence does not affect, or nothing. */
+    togglePath() {
+      const first = this.data.firstDivergence;
+      const start = first && (first.node ?? first.value.readers[0]);
+      if (!start) return;
+      this.path = this.path ? null : withGroups(affectedNodes(start));
+      for (const value of start.graph.outputs) if (value.producer && this.path?.has(value.producer)) this.path.add(value);
+      this.toolbar.setPressed("path", Boolean(this.path));
       this.redraw();
     }
-    paintLegend() {
-      this.legend.replaceChildren(...legendOf(this.colours));
+    /** @param {ColourMode} mode */
+    setColourMode(mode) {
+      this.colours.mode = mode;
+      this.toolbar.colourSelect.value = mode;
+      this.updateLegend();
+      this.redraw();
     }
+    updateLegend() {
+      this.legend.replaceChildren(...legendElements(this.colours));
+    }
+    /**
+     * Draws values between operations, or weights, or no longer.
+     * @param {"tensors" | "weights"} what
+     */
     toggleShown(what) {
       this.shown[what] = !this.shown[what];
-      this.top.press(what, this.shown[what]);
-      for (const pane of this.panes.values()) pane.change(() => pane.scene.show(this.shown), pane.lookedAt);
+      this.toolbar.setPressed(what, this.shown[what]);
+      for (const pane of this.panes.values()) pane.change(() => pane.scene.show(this.shown), pane.focus);
       this.redraw();
     }
     toggleDrawer() {
@@ -2521,29 +3129,41 @@
     }
     toggleTheme() {
       const { dataset } = document.documentElement;
-      const now = dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+      const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+      const now = dataset.theme ?? (dark ? "dark" : "light");
       dataset.theme = now === "dark" ? "light" : "dark";
     }
-    // ---- words
-    say(words) {
-      this.voice.textContent = words;
-    }
-    hover(pane, event) {
-      const hit = event && event.pointerType !== "touch" ? pane.at(event) : null;
-      pane.svg.style.cursor = hit ? "pointer" : "";
-      this.tip.show(hit ? hit.thing : null, event);
+    /**
+     * Tells screen readers.
+     * @param {string} text
+     */
+    announce(text) {
+      this.status.textContent = text;
     }
   };
-  function readersOf(thing) {
-    if (thing.kind === "value") return thing.readers;
-    return (thing.outputs || []).flatMap((value) => value ? value.readers : []);
+  function withGroups(items) {
+    return new Set([...items].flatMap((item) => [item, ...item.groupPath]));
   }
-  function makersOf(thing) {
-    if (thing.kind === "value") return [thing.producer];
-    const of = (value) => value && (value.producer || (value.role === "input" ? value : null));
-    return (thing.inputs || []).map(of);
+  function description(item) {
+    const op = item.kind === "node" ? `${item.op} ` : "";
+    return `${op}${item.name.slice(0, 200)}${item.worst ? `, ${item.worst.status}` : ""}`;
   }
-  window.filch = new App(new Data(JSON.parse(document.getElementById("data").textContent)));
+  function readersOf(item) {
+    if (item.kind === "value") return item.readers;
+    return item.kind === "node" ? item.written.flatMap((value) => value.readers) : [];
+  }
+  function sourcesOf(item) {
+    if (item.kind === "value") return item.producer ? [item.producer] : [];
+    if (item.kind === "group") return [];
+    return item.inputs.flatMap((value) => value?.producer ?? (value?.role === "input" ? value : []));
+  }
+
+  // src/main.js
+  var raw = (
+    /** @type {HTMLElement} */
+    document.getElementById("data").textContent
+  );
+  Object.assign(window, { filch: new App(new PageData(JSON.parse(raw ?? ""))) });
   requestAnimationFrame(() => {
     document.documentElement.dataset.drawn = String(Math.round(performance.now()));
     performance.mark("filch-drawn");

@@ -1,0 +1,127 @@
+// What is above the graph: title, search, choices and buttons, and the remarks of a report.
+
+import { html, nameElement } from "./dom.js";
+
+/** @import { App } from "./app.js" */
+/** @import { Colours, LegendEntry, ColourMode } from "./colour.js" */
+/** @import { Graph, PageData } from "./model.js" */
+
+/** The bar at the top of the page. */
+export class Toolbar {
+  /** @param {App} app */
+  constructor(app) {
+    this.app = app;
+    this.toggles = {
+      path: toggleButton("Path", "p", () => app.togglePath()),
+      tensors: toggleButton("Values", "v", () => app.toggleShown("tensors")),
+      weights: toggleButton("Weights", "w", () => app.toggleShown("weights")),
+    };
+    this.graphSelect = this.makeGraphSelect();
+    this.colourSelect = this.makeColourSelect();
+    const { main, firstDivergence } = app.data;
+    const tools = html(
+      "div",
+      { class: "tools" },
+      this.graphSelect,
+      firstDivergence && [button("First divergence", "d", () => app.showFirstDivergence(), "alarm"), this.toggles.path],
+      this.colourSelect,
+      this.toggles.tensors,
+      this.toggles.weights,
+      button("Table", "t", () => app.toggleDrawer()),
+      iconButton("Light or dark (l)", "◐", () => app.toggleTheme()),
+      iconButton("Keys (?)", "?", () => app.help.showModal()),
+    );
+    const title = html("h1", { title: main.name.slice(0, 500) }, nameElement(main.name || "Graph"));
+    this.element = html("header", {}, title, app.search.element, tools);
+  }
+
+  makeColourSelect() {
+    const { colours } = this.app;
+    const option = (/** @type {ColourMode} */ mode) =>
+      html("option", { value: mode, selected: mode === colours.mode }, `Colour: ${mode}`);
+    const onchange = () => this.app.setColourMode(/** @type {ColourMode} */ (this.colourSelect.value));
+    return html("select", { "aria-label": "Colour by", onchange }, colours.modes.map(option));
+  }
+
+  /** The choice of the graph, if there are several. */
+  makeGraphSelect() {
+    const { data } = this.app;
+    if (data.graphs.length < 2) return null;
+    const label = (/** @type {Graph} */ graph) => {
+      if (graph.role === "function") return `Function ${graph.of.slice(0, 40)}`;
+      if (graph.role === "before") return "Exported graph";
+      return data.before ? "Compiled graph" : "Graph";
+    };
+    const options = data.graphs.map((graph) => html("option", { value: graph.index }, label(graph)));
+    if (data.before) options.splice(2, 0, html("option", { value: "both" }, "Side by side"));
+    const select = html("select", { "aria-label": "Graph", title: "Graph (s: side by side)" }, options);
+    select.addEventListener("change", () => this.app.chooseGraph(select.value));
+    return select;
+  }
+
+  /**
+   * @param {keyof Toolbar["toggles"]} name
+   * @param {boolean} pressed
+   */
+  setPressed(name, pressed) {
+    this.toggles[name].setAttribute("aria-pressed", String(pressed));
+  }
+}
+
+/**
+ * @param {string} text
+ * @param {string} key that does the same
+ * @param {() => void} onclick
+ */
+function button(text, key, onclick, kind = "") {
+  return html("button", { type: "button", class: kind, title: `${text} (${key})`, onclick }, text);
+}
+
+/**
+ * @param {string} text
+ * @param {string} key
+ * @param {() => void} onclick
+ */
+function toggleButton(text, key, onclick) {
+  const element = button(text, key, onclick, "toggle");
+  element.setAttribute("aria-pressed", "false");
+  return element;
+}
+
+/**
+ * @param {string} title
+ * @param {string} icon
+ * @param {() => void} onclick
+ */
+function iconButton(title, icon, onclick) {
+  return html("button", { type: "button", class: "icon", "aria-label": title, title, onclick }, icon);
+}
+
+/**
+ * What a comparison says about the whole graph, if there was one.
+ * @param {PageData} data
+ */
+export function remarksElements({ remarks: [headline, ...others] }) {
+  if (!headline) return [];
+  const lines = [html("p", { class: "headline" }, headline), others.map((remark) => html("p", {}, remark))];
+  return [html("section", { class: "remarks", "aria-label": "Remarks" }, lines)];
+}
+
+/**
+ * What the colours mean.
+ * @param {Colours} colours
+ */
+export function legendElements(colours) {
+  const titles = {
+    error: "Error",
+    status: "Status",
+    operator: "Operators",
+    time: "Time",
+    module: "A colour for each module",
+  };
+  const entry = (/** @type {LegendEntry} */ [cssClass, text]) => {
+    const swatch = cssClass === "words" ? null : html("i", { class: "swatch" });
+    return html("span", { class: `entry ${cssClass}` }, swatch, text && html("span", {}, text));
+  };
+  return [html("b", {}, titles[colours.mode]), ...colours.legend().map(entry)];
+}
