@@ -74,24 +74,42 @@ def link_to_public(
     )
 
 
-def link_to_pages(_app: Sphinx, source: list[str]) -> None:
+def link_to_pages(source: list[str]) -> None:
     """Point links at files of the repository to their pages on the site."""
     for file, page in PAGES.items():
         source[0] = re.sub(rf"\]\((\.\./)*{re.escape(file)}", f"]({page}", source[0])
 
 
-def parsable(*event: Any) -> tuple[str, str | None] | None:
-    """Write defaults that are no Python as `...`: Sphinx links the types of a signature only if it parses."""
-    *_, signature, returns = event
-    return (re.sub(r"<[^<>]+>", "...", signature), returns) if signature else None
+def plain_signature(*event: Any) -> tuple[str, str | None] | None:
+    """Write defaults that are not Python as `...`, as Sphinx then links the types; leave out a protocol's signature."""
+    _app, _what, _name, found, _options, signature, returns = event
+    if signature is None:
+        return None
+    return "" if getattr(found, "_is_protocol", False) else re.sub(r"<[^<>]+>", "...", signature), returns
+
+
+def short_types(_app: Sphinx, _what: str, _name: str, _found: Any, _options: Any, lines: list[str]) -> None:
+    """Show the types of attributes without their modules."""
+    for number, line in enumerate(lines):
+        if line.startswith(":vartype"):
+            lines[number] = re.sub(r"(?<![\w.~:])[a-z]\w*(\.\w+)+", r"~\g<0>", line)
+
+
+def without_object(_app: Sphinx, document: nodes.document) -> None:
+    """Leave out `Bases: object`."""
+    for paragraph in list(document.findall(nodes.paragraph)):
+        if paragraph.astext() == "Bases: object":
+            paragraph.parent.remove(paragraph)
 
 
 def setup(app: Sphinx) -> None:
     """Register the handlers."""
     app.connect("missing-reference", link_to_public)
-    app.connect("source-read", lambda app, _docname, source: link_to_pages(app, source))
-    app.connect("include-read", lambda app, _path, _docname, source: link_to_pages(app, source))
-    app.connect("autodoc-process-signature", parsable)
+    app.connect("source-read", lambda _app, _name, source: link_to_pages(source))
+    app.connect("include-read", lambda _app, _path, _name, source: link_to_pages(source))
+    app.connect("autodoc-process-signature", plain_signature)
+    app.connect("autodoc-process-docstring", short_types, priority=501)  # after napoleon
+    app.connect("doctree-read", without_object)
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"
