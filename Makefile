@@ -55,7 +55,7 @@ coverage: $(VENV)/.installed-test ## run the tests and say which lines they neve
 	$(BIN)/coverage run -m pytest $(ARGS)
 	$(BIN)/coverage report
 
-bench: $(VENV)/.installed-test ## measure what the README claims
+bench: $(VENV)/.installed-test ## repeat the measurements of docs/evidence.md
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
 
 clean: ## remove all that was made here, the environment too

@@ -10,6 +10,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.domains.python import PyObject
 from sphinx.environment import BuildEnvironment
+from sphinx.util import logging
 
 PACKAGES = (
     "filch.steal",
@@ -60,6 +61,7 @@ def _public_names() -> dict[str, str]:
 
 
 PUBLIC = _public_names()
+log = logging.getLogger(__name__)
 
 
 def link_to_public(
@@ -102,6 +104,14 @@ def without_object(_app: Sphinx, document: nodes.document) -> None:
             paragraph.parent.remove(paragraph)
 
 
+def all_is_documented(_app: Sphinx, env: BuildEnvironment) -> None:
+    """Warn of public names that the API reference leaves out, as it does with data that has no directive of its own."""
+    for package in PACKAGES:
+        for name in import_module(package).__all__:
+            if f"{package}.{name}" not in env.domains.python_domain.objects:
+                log.warning("%s.%s is public and not in the API reference", package, name)
+
+
 def setup(app: Sphinx) -> None:
     """Register the handlers."""
     app.connect("missing-reference", link_to_public)
@@ -110,6 +120,7 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-signature", plain_signature)
     app.connect("autodoc-process-docstring", short_types, priority=501)  # after napoleon
     app.connect("doctree-read", without_object)
+    app.connect("env-check-consistency", all_is_documented)
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"
