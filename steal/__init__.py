@@ -1,8 +1,8 @@
-"""What a PyTorch model did: every tensor that its modules took and gave, on disk or in memory.
+"""Capture the tensors that a PyTorch model's modules receive and return, on disk or in memory.
 
 >>> import torch
 >>> with steal_forward(torch.nn.Linear(4, 2)) as capture:
-...     _ = torch.nn.Linear(4, 2)  # another model: not stolen
+...     _ = torch.nn.Linear(4, 2)  # another module: not captured
 >>> len(capture)
 0
 """

@@ -1,4 +1,4 @@
-"""What captures and dumps have in common: a mapping from key to value, decoded when it is asked for."""
+"""The common part of captures and dumps: a mapping from key to value, decoded on access."""
 
 import functools
 import inspect
@@ -15,13 +15,13 @@ from .values._structure import Spec, decode, type_name
 
 
 class Origin(NamedTuple):
-    """Where in the run a record was taken.
+    """The position of a record in the run.
 
     Attributes:
-        path: the module's path inside the outermost module (`""` for that one itself); None for `steal_append`.
-        call: which call of an outermost module it belongs to, counted over the capture; None outside of any.
-        iteration: how many times the module at `path` ran before within that call.
-        source: the line of the model's code that called it (`"model.py:12"`), where that was asked for.
+        path: the module's path in the outermost module (`""` for that module itself); None for `steal_append`.
+        call: the index of the outermost module's call, counted over the capture; None outside of any.
+        iteration: how many times the module at `path` was called before within that call.
+        source: the line of the model's code that made the call (`"model.py:12"`), if recorded.
     """
 
     path: str | None
@@ -31,14 +31,14 @@ class Origin(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One captured value as it is held: its JSON form, and where it was taken."""
+    """A captured value as stored: its JSON form and its position in the run."""
 
     spec: Spec
     origin: Origin
 
 
-@functools.lru_cache(maxsize=1024)  # a model has few classes; of functions that aren't a class's own, none is held here
-def _of_method(method: Any) -> tuple[str, ...]:
+@functools.lru_cache(maxsize=1024)  # only methods of classes, of which a model has few; other functions aren't kept
+def _method_parameters(method: Any) -> tuple[str, ...]:
     return _parameters(method)[1:]
 
 
@@ -53,11 +53,11 @@ def _parameters(function: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ModuleInfo:
-    """What is known of a stolen module.
+    """The class and parameter names of a captured module.
 
     Attributes:
-        type_name: its class, as `"module:QualifiedName"`.
-        parameters: the parameters of its `forward` by name; `*name` and `**name` for the variadic ones.
+        type_name: its class as `"module:QualifiedName"`.
+        parameters: the parameter names of its `forward`, with `*name` and `**name` for the variadic ones.
     """
 
     type_name: str
@@ -65,20 +65,20 @@ class ModuleInfo:
 
     @classmethod
     def of(cls, module: nn.Module) -> "ModuleInfo":
-        """What there is to know of `module`."""
+        """Return the information about `module`."""
         kind = type(module)
-        plain = getattr(module.forward, "__func__", None) is kind.forward
-        return cls(type_name(kind), _of_method(kind.forward) if plain else _parameters(module.forward))
+        is_method = getattr(module.forward, "__func__", None) is kind.forward
+        return cls(type_name(kind), _method_parameters(kind.forward) if is_method else _parameters(module.forward))
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an outermost module.
+    """A call of an outermost module.
 
     Attributes:
-        index: which one, counted over the capture.
+        index: its index in the capture.
         name: the outermost module's name.
-        keys: the keys recorded during it, in the order in which they were taken.
+        keys: the keys recorded during the call, in order.
     """
 
     index: int
@@ -88,15 +88,15 @@ class Call:
 
 @dataclass
 class Totals:
-    """How much a capture took.
+    """The amount of data in a capture.
 
     Attributes:
-        records: how many values.
-        nbytes: the bytes of the tensors that were kept.
-        shared: the bytes of those that were kept already, and so not once more.
-        recomputed: calls during a backward pass, as activation checkpointing makes them; these are no new iterations,
-            and nothing of them is kept.
-        waited: seconds for which the model had to wait for the disk.
+        records: the number of recorded values.
+        nbytes: the bytes of stored tensors.
+        shared: the bytes of tensors that were stored already, and so not again.
+        recomputed: the number of calls during a backward pass, as made by activation checkpointing; these are not
+            recorded and do not count as iterations.
+        waited: seconds for which the model waited for the disk.
     """
 
     records: int = 0
@@ -106,24 +106,24 @@ class Totals:
     waited: float = 0.0
 
 
-class Taken(Mapping[Key, Record]):
-    """The records of a capture that may still run, read when they are asked for.
+class LazyRecords(Mapping[Key, Record]):
+    """The records of a running capture, read on access.
 
-    A record is many small objects; a million of them would be looked through by Python's garbage collector over and
-    over. So a store keeps them in one piece each.
+    Python's garbage collector would scan the many small objects of a million records again and again. So a store keeps
+    each record in one object.
     """
 
     def __init__(self, rows: Callable[[int], Iterable[Sequence[Any]]]) -> None:
-        """`rows` gives the records from a number on: name, iteration, kind, spec and what an `Origin` has."""
-        self._rows = rows
-        self._found: dict[Key, Record] = {}
+        """Read from `rows`, which returns all rows from an index on: name, iteration, kind, spec, and `Origin`."""
+        self._read_rows = rows
+        self._records: dict[Key, Record] = {}
         self._count = 0
 
     def _all(self) -> dict[Key, Record]:
-        for name, iteration, kind, spec, *origin in self._rows(self._count):
-            self._found[Key(name, iteration, kind)] = Record(spec, Origin(*origin))
+        for name, iteration, kind, spec, *origin in self._read_rows(self._count):
+            self._records[Key(name, iteration, kind)] = Record(spec, Origin(*origin))
             self._count += 1
-        return self._found
+        return self._records
 
     def __getitem__(self, key: Key) -> Record:
         return self._all()[key]
@@ -135,34 +135,34 @@ class Taken(Mapping[Key, Record]):
         return len(self._all())
 
 
-class Holder(Protocol):
-    """Whoever has the numbers: memory, or a file."""
+class TensorSource(Protocol):
+    """Provides the tensors of records, from memory or a file."""
 
     def get(self, reference: Spec) -> torch.Tensor:
-        """The tensor that `reference` stands for."""
+        """Return the tensor of a reference in a spec."""
         ...
 
     def view(self, reference: Spec) -> torch.Tensor:
-        """The same, in the holder's own memory if it has it there."""
+        """Return the tensor without a copy, if it is in memory."""
         ...
 
 
 class Records(Mapping[Any, Any]):
-    """A read-only mapping from `Key` (or the equal tuple) to the nested value that was taken, in the order of the run.
+    """A read-only mapping from `Key` (or the equal tuple) to the recorded nested value, in the order of the run.
 
     Attributes:
         records: the undecoded records by key.
-        modules: what is known of each stolen module, by name.
-        source: where the values are (a path, or `"memory"`), for messages.
-        holder: who has the numbers.
-        failed: the calls that raised, by the key that their output would have had: the exception in one line.
+        modules: the captured modules, by name.
+        source: where the values are stored (a path, or `"memory"`), for messages.
+        tensor_source: provides the tensors.
+        failed: the exceptions of calls that raised, in one line, by the key that the output would have had.
     """
 
     def __init__(
         self,
         records: Mapping[Key, Record],
         modules: dict[str, ModuleInfo],
-        holder: Holder,
+        tensor_source: TensorSource,
         source: str = "memory",
         *,
         failed: dict[Key, str] | None = None,
@@ -170,22 +170,22 @@ class Records(Mapping[Any, Any]):
         self.records = records
         self.modules = modules
         self.source = source
-        self.holder = holder
+        self.tensor_source = tensor_source
         self.failed = {} if failed is None else failed
 
-    # A mapping's own `==` would compare tensors by truth value; whether two captures are the same is `compare.diff`'s.
+    # Mapping's `==` would use the truth value of tensors; use `compare.diff` to compare two captures.
     __eq__ = object.__eq__
     __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]  a mapping has none
 
     def __getitem__(self, key: Any) -> Any:
-        return decode(self.records[key].spec, self.holder.get)
+        return decode(self.records[key].spec, self.tensor_source.get)
 
     def borrow(self, key: Any) -> Any:
-        """The value of a key, to be read alone: its tensors may be the holder's own, one for all keys that have it."""
-        return decode(self.records[key].spec, self.holder.view)
+        """Return a value for reading only: its tensors may be shared with other keys and the storage."""
+        return decode(self.records[key].spec, self.tensor_source.view)
 
     def __contains__(self, key: object) -> bool:
-        return key in self.records  # Mapping's own would read the value
+        return key in self.records  # Mapping's own would decode the value
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self.records)
@@ -197,18 +197,18 @@ class Records(Mapping[Any, Any]):
         return f"<{type(self).__name__} of {len(self)} values in {self.source}>"
 
     def describe(self) -> str:
-        """One line a record: its key and what it holds."""
+        """Return one line per record: its key and a description of its value."""
         return "\n".join(f"{key} -- {describe(value)}" for key, value in self.items())
 
     def calls(self) -> list[Call]:
-        """The calls of outermost modules, in order."""
-        found: dict[int, list[Key]] = {}
+        """Return the calls of outermost modules, in order."""
+        keys_by_call: dict[int, list[Key]] = {}
         for key, record in self.records.items():
             if record.origin.call is not None:
-                found.setdefault(record.origin.call, []).append(key)
-        return [Call(index, _outermost(self, keys), tuple(keys)) for index, keys in found.items()]
+                keys_by_call.setdefault(record.origin.call, []).append(key)
+        return [Call(index, _outermost(self, keys), tuple(keys)) for index, keys in keys_by_call.items()]
 
 
-def _outermost(held: Records, keys: list[Key]) -> str:
-    of_modules = [key for key in keys if key.name in held.modules] or keys  # not of parameters, nor of ATen calls
-    return next((key.name for key in of_modules if held.records[key].origin.path == ""), of_modules[0].name)
+def _outermost(records: Records, keys: list[Key]) -> str:
+    of_modules = [key for key in keys if key.name in records.modules] or keys  # not of parameters or ATen calls
+    return next((key.name for key in of_modules if records.records[key].origin.path == ""), of_modules[0].name)

@@ -1,4 +1,4 @@
-"""The context manager that steals what modules take and give while a model runs."""
+"""`steal_forward`, the context manager that captures the inputs and outputs of modules."""
 
 import logging
 import os
@@ -9,14 +9,14 @@ from typing import Any
 
 from ._errors import DumpError, FilchError
 from ._key import Key
-from ._records import ModuleInfo, Records, Taken, Totals
+from ._records import LazyRecords, ModuleInfo, Records, Totals
 from .capture._extra import Extra
 from .capture._options import Iterations, options
 from .capture._recorder import Recorder
 from .capture._selection import Modules, select
-from .capture._sink import PassingStore
+from .capture._sink import SinkStore
 from .capture._store import MemoryStore, Store
-from .capture._unhookable import unseen
+from .capture._unhookable import unseen_warning
 from .capture._verbose import Narrator
 from .dump._writer import BUFFER, DumpWriter
 from .extras._gradients import Gradients
@@ -24,36 +24,36 @@ from .extras._operators import Operators
 from .extras._parameters import Parameters
 from .extras._watch import NonFinite, Watch
 
-_active: ContextVar[tuple[Recorder, ...]] = ContextVar("filch_active", default=())
+_active_recorders: ContextVar[tuple[Recorder, ...]] = ContextVar("filch_active", default=())
 _log = logging.getLogger("filch")
 
 
 class Capture(Records):
-    """What one `steal_forward` block took; usable inside the block too.
+    """The records of one `steal_forward` block; usable inside the block, too.
 
     Attributes:
-        dump_file: where it is written, or None.
-        totals: how much was taken.
+        dump_file: the path of the dump, or None.
+        totals: the amount of recorded data.
     """
 
     dump_file: str | None = None
 
     def __init__(self, recorder: Recorder, modules: dict[str, ModuleInfo], store: Store) -> None:
-        super().__init__(Taken(store.rows), modules, store, failed=recorder.failed)
+        super().__init__(LazyRecords(store.rows), modules, store, failed=recorder.failed)
         self.totals: Totals = recorder.totals
         self._store = store
         self._failed: DumpError | None = None
 
     @property
     def error(self) -> DumpError | None:
-        """Why the dump ends before the run does, if it does; in the block, as far as is known."""
+        """Why the dump is incomplete, or None; inside the block, as far as known so far."""
         return self._failed or self._store.error
 
     def flush(self) -> int:
-        """Wait until all records so far are with the operating system, so that a kill can't take them.
+        """Wait until all records so far are written to the operating system, and so survive a kill.
 
         Returns:
-            how many records these are; `recover` restores them, should the block not come to its end.
+            the number of these records; `recover` restores them if the block does not complete.
         """
         return self._store.flush()
 
@@ -83,64 +83,65 @@ def steal_forward(
     strict: bool = False,
     verbose: int = 0,
 ) -> Iterator[Capture]:
-    """Steal what modules take and give while the block runs.
+    """Capture the inputs and outputs of modules while the block runs.
 
     Each call of a module gives two records: `(name, iteration, "I")`, its `(args, kwargs)`, and `(name, iteration,
-    "O")`, its output, both as they were at that moment. The model computes what it computes without: only hooks are
-    used, and none is left behind.
+    "O")`, its output, both as they were at that moment. The model's results don't change: only hooks are used, and all
+    are removed at the end.
 
-    A tensor that several records hold is kept once, as long as its storage, offset, shape, strides, version and bytes
-    are the same (on a GPU, the version alone tells whether the bytes are).
+    A tensor that occurs in several records is stored once while its storage, offset, shape, strides, version and bytes
+    are the same (on a GPU, only the version shows whether the bytes are).
 
     Args:
         modules: a module, a `(name, module)` pair, or a list of either.
-        dump_file: write everything to this ONNX file (see `restore`), while the model runs; without it the capture
-            lives in memory.
-        sink: call this with the key and value of each record instead of keeping it, when it is complete; memory then
-            holds one value at a time, and the capture stays empty.
-        submodules: take all modules below the given ones too, under `name.path`.
-        include: take the submodules whose names match one of these patterns (`"decoder.layers.*.mlp"`; `**` crosses
-            dots).
-        exclude: leave out the submodules whose names match one of these patterns.
-        kinds: `"I"` for what modules take, `"O"` for what they give.
-        iterations: of each module: a number (the first ones), a range or slice (`slice(None, None, 10)`: every tenth),
-            a list of numbers, or a function that says of a number whether it is wanted.
-        storage_limit: leave out tensors larger than this many bytes each; their dtype and shape are recorded.
-        total_limit: leave out tensors once this many bytes are kept.
-        statistics_only: keep the `Statistics` of each tensor instead of its numbers.
-        gradients: take the gradients with respect to inputs (`"GI"`) and output (`"GO"`) too, nested as these are, None
-            where there is none: of the first backward pass through a call's output, inside the block. A gradient is
-            that of its tensor, from all places where it went. What reentrant checkpointing runs has none: its calls
-            build no graph, and those that the backward pass makes are not recorded.
-        parameters: take the parameters of the given modules too (`"P"`), when an outermost call begins or the block
-            ends and they have changed since, and their gradients (`"GP"`), each time something is accumulated.
-        operators: take the ATen calls that stolen modules make in the forward pass, too: True, or patterns over their
-            names (`"aten.mm.default"`). They are called `name/position.operator`, numbered in each module call. They
-            are those of the thread that opened the block; what is compiled is not looked into.
-        watch: `"nonfinite"` or `"nan"`: raise a `NonFiniteError` where the first one comes out of a stolen module, or
-            out of an ATen call that `operators` takes, if it was not merely passed on or written on purpose. Of ATen
-            calls, one whose infinity a later `where` throws away counts, too.
-        on_nonfinite: call this with a `NonFinite` each time instead, and go on.
-        compress: make the dump smaller, at the price of time.
-        buffer: bytes of memory for what waits for the disk; when it is full, the model waits.
-        on_error: what happens when the disk refuses: `"continue"` lets the model run on, logs a warning at the end and
-            says why in `capture.error`; `"raise"` raises it into the run. What was written before is a valid dump.
-        strict: raise what goes wrong in our hooks into the model's run, too; otherwise it is logged.
-        verbose: 1 prints what is entered, left, stored and skipped, and a summary.
+        dump_file: write the records to this ONNX file while the model runs (see `restore`); without it, they are
+            stored in memory.
+        sink: call this with the key and value of each complete record instead of storing it. Only one value at a time
+            is in memory, and the capture stays empty.
+        submodules: also capture all modules below the given ones, as `name.path`.
+        include: capture the submodules whose names match one of these patterns (`"decoder.layers.*.mlp"`; `**` matches
+            several steps).
+        exclude: don't capture the submodules whose names match one of these patterns.
+        kinds: `"I"` for inputs, `"O"` for outputs.
+        iterations: which iterations of each module to record: a number (the first ones), a range or slice
+            (`slice(None, None, 10)`: every tenth), a list of numbers, or a function from a number to bool.
+        storage_limit: skip tensors larger than this many bytes; their dtype and shape are recorded.
+        total_limit: skip tensors once this many bytes are stored.
+        statistics_only: store the `Statistics` of each tensor instead of its data.
+        gradients: also record the gradients with respect to inputs (`"GI"`) and output (`"GO"`), with their structure
+            and None where there is no gradient. Recorded is the first backward pass inside the block through a call's
+            output. A gradient is the sum over all uses of its tensor. Calls inside reentrant checkpointing have none:
+            they build no graph, and those that the backward pass repeats are not recorded.
+        parameters: also record the parameters of the given modules (`"P"`), whenever they have changed at the
+            beginning of an outermost call or the end of the block, and their gradients (`"GP"`) after each
+            accumulation.
+        operators: also record the ATen calls that captured modules make in the forward pass: True, or patterns of
+            names (`"aten.mm.default"`). They are named `name/position.operator`, numbered in each module call. Only
+            calls of the thread that opened the block are seen, and none inside compiled code.
+        watch: `"nonfinite"` or `"nan"`: raise a `NonFiniteError` at the first such value in the output of a captured
+            module, or of an ATen call selected by `operators`. An ATen call that only passes on infinities or writes
+            given values does not count; one whose infinity a later `where` discards does.
+        on_nonfinite: call this with each `NonFinite` instead, and continue.
+        compress: compress the dump, which takes time.
+        buffer: bytes of memory for data that is not written yet; when it is full, the model waits.
+        on_error: what to do if the dump can't be written: `"continue"` lets the model run on, logs a warning at the
+            end and sets `capture.error`; `"raise"` raises in the model's run. What was written before is a valid dump.
+        strict: raise exceptions of the hooks in the model's run, too; otherwise they are logged.
+        verbose: 1 prints module calls, stored and skipped values, and a summary.
 
     Yields:
         the capture: a mapping from key to value.
 
     Raises:
-        FilchError: the modules, patterns or options make no sense, or `dump_file` can't be written: before anything
-            runs.
-        NonFiniteError: `watch` found something; out of the model's forward.
+        FilchError: the modules, patterns or options are not valid, or `dump_file` can't be written; raised before the
+            block runs.
+        NonFiniteError: `watch` found a value; raised in the model's forward.
     """
     if sink is not None and (dump_file is not None or watch is not None):
-        other = "dump_file, which keeps" if dump_file is not None else "watch, which looks back at"
-        raise FilchError(f"sink hands each record on and keeps none: it does not go with {other} them")
+        other = "dump_file" if dump_file is not None else "watch"
+        raise FilchError(f"sink and {other} are mutually exclusive: with sink, no record is kept")
     chosen = select(modules, submodules=submodules, include=include, exclude=exclude)
-    wishes = options(
+    validated = options(
         kinds=kinds,
         iterations=iterations,
         storage_limit=storage_limit,
@@ -148,37 +149,37 @@ def steal_forward(
         statistics_only=statistics_only,
         strict=strict,
         on_error=on_error,
-        passing=sink is not None,
+        to_sink=sink is not None,
     )
-    extras = _extras(modules if parameters else None, operators, watch, on_nonfinite, gradients=gradients)
+    extras = _create_extras(modules if parameters else None, operators, watch, on_nonfinite, gradients=gradients)
     infos = {name: ModuleInfo.of(module) for name, module in chosen}
     with ExitStack() as stack:
-        store: Store = MemoryStore() if sink is None else PassingStore(sink)
+        store: Store = MemoryStore() if sink is None else SinkStore(sink)
         if dump_file is not None:
             store = stack.enter_context(DumpWriter(dump_file, infos, buffer=buffer, compress=compress))
         narrator = Narrator(verbose)
-        recorder = Recorder(chosen, store, wishes, narrator, extras)
+        recorder = Recorder(chosen, store, validated, narrator, extras)
         capture = Capture(recorder, infos, store)
         if dump_file is not None:
             capture.dump_file = capture.source = os.fspath(dump_file)
         stack.callback(recorder.unhook)
         recorder.hook()
-        _active.set((*_active.get(), recorder))
+        _active_recorders.set((*_active_recorders.get(), recorder))
         raised = True
         try:
             yield capture
             raised = False
         finally:
-            # Not by a token: the block may end in another thread than it began in, and not in the order of others.
-            _active.set(tuple(other for other in _active.get() if other is not recorder))
+            # No token: the block may end in another thread than it began in, and before a block that began earlier.
+            _active_recorders.set(tuple(other for other in _active_recorders.get() if other is not recorder))
             recorder.unhook()
-            if not raised and (told := unseen(chosen, recorder.ran())) is not None:
-                _log.warning("%s", told)
-            _finish(capture, store, stop=wishes.stop and not raised)  # what the block raised travels on
-            narrator.gathered(capture.totals, capture.dump_file)
+            if not raised and (warning := unseen_warning(chosen, recorder.called())) is not None:
+                _log.warning("%s", warning)
+            _finish(capture, store, stop=validated.stop and not raised)  # don't replace the block's own exception
+            narrator.summarize(capture.totals, capture.dump_file)
 
 
-def _extras(
+def _create_extras(
     modules: Modules | None,
     operators: bool | str | Iterable[str],  # noqa: FBT001  as users write it
     watch: str | None,
@@ -186,25 +187,25 @@ def _extras(
     *,
     gradients: bool,
 ) -> list[Extra]:
-    found: list[Extra] = [Gradients()] if gradients else []
+    extras: list[Extra] = [Gradients()] if gradients else []
     if modules is not None:
-        found.append(Parameters(select(modules, submodules=False, include=None, exclude=None)))
+        extras.append(Parameters(select(modules, submodules=False, include=None, exclude=None)))
     if watch is None and on_nonfinite is not None:
         raise FilchError("on_nonfinite needs watch='nonfinite' or watch='nan'")
     watching = None if watch is None else Watch(watch, on_nonfinite)
     if operators not in (False, None):
-        found.append(Operators(operators, watching))
-    return found if watching is None else [*found, watching]  # what it raises comes after all records
+        extras.append(Operators(operators, watching))
+    return extras if watching is None else [*extras, watching]  # last, as it may raise: the others record first
 
 
 def _finish(capture: Capture, store: Store, *, stop: bool) -> None:
     try:
         store.close()
     except DumpError as error:
-        capture._failed = error  # noqa: SLF001  the other half of this module
+        capture._failed = error  # noqa: SLF001  part of this module
     if isinstance(store, DumpWriter):
         capture.totals.waited = store.waited
-        capture.records = Taken(store.rows)  # what was read before may not have come to the disk
+        capture.records = LazyRecords(store.rows)  # records read before may not have been written
     if capture.error is not None:
         if stop:
             raise capture.error
@@ -212,18 +213,18 @@ def _finish(capture: Capture, store: Store, *, stop: bool) -> None:
 
 
 def is_stealing() -> bool:
-    """Whether the code runs inside a `steal_forward` block."""
-    return any(recorder.listens for recorder in _active.get())
+    """Return whether the code runs inside a `steal_forward` block."""
+    return any(recorder.is_active for recorder in _active_recorders.get())
 
 
 def steal_append(name: str, value: Any) -> None:
-    """Add a value of one's own to the innermost capture, under `(name, iteration, "V")`; outside of any, do nothing.
+    """Add a value to the innermost capture, under `(name, iteration, "V")`; outside of any block, do nothing.
 
     Args:
-        name: any name; used again, it counts the iterations.
-        value: a tensor, or any nesting that holds some.
+        name: any name; each use of the same name is a new iteration.
+        value: any nesting of tensors and other values.
     """
     if not isinstance(name, str):
-        raise FilchError(f"steal_append takes a name and a value; the name is a string, not {name!r}")
-    if recorders := [recorder for recorder in _active.get() if recorder.listens]:
+        raise FilchError(f"steal_append takes a name and a value; the name must be a string, not {name!r}")
+    if recorders := [recorder for recorder in _active_recorders.get() if recorder.is_active]:
         recorders[-1].append(name, value)

@@ -1,4 +1,4 @@
-"""Which hooked calls are running, in each thread."""
+"""Track the running calls of hooked modules, per thread."""
 
 import sys
 import threading
@@ -6,16 +6,20 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import nn
 
 from .._records import Origin
 
+backward_task = torch._C._current_graph_task_id  # noqa: SLF001  -1 outside of backward passes; torch.utils.checkpoint uses it
+MODULE_CALL = nn.Module._call_impl.__code__  # noqa: SLF001  all module calls go through it
+
 
 class Frame:
-    """One running call of a hooked module.
+    """A running call of a hooked module.
 
-    `handled` is the exception that the caller was handling when it made the call. Torch runs our hook while it handles
-    what a forward raised, so another exception than this one, then, is the forward's.
+    `handled` is the exception that the caller was handling when it made the call. Torch calls our hook while handling
+    an exception of the forward, so any other exception is the forward's.
     """
 
     __slots__ = ("handled", "iteration", "module", "name", "notes", "origin", "pending")
@@ -26,12 +30,17 @@ class Frame:
         self.iteration = iteration
         self.origin = origin
         self.handled = sys.exception()
-        self.pending: Any = None  # the inputs, where hooks of others come after ours
-        self.notes: dict[str, Any] = {}  # what extras know of it
+        self.pending: Any = None  # the encoded inputs, while hooks of others may still change them
+        self.notes: dict[str, Any] = {}  # data of extras
+
+
+def is_same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    """Return whether two tuples contain the same objects."""
+    return len(first) == len(second) and all(one is other for one, other in zip(first, second, strict=True))
 
 
 class _Root:
-    """One running call of an outermost module: the paths below it, and how often each ran."""
+    """A running call of an outermost module, with the paths of its submodules and how often each ran."""
 
     def __init__(self, module: nn.Module, index: int) -> None:
         self.index = index
@@ -40,7 +49,7 @@ class _Root:
 
     def enter(self, module: nn.Module) -> Origin:
         path = self.paths.get(id(module))
-        if path is None:  # called from the outermost module, but not held by it
+        if path is None:  # called by the outermost module, but not its submodule
             return Origin(None, self.index, 0)
         count = self.ran.get(path, 0)
         self.ran[path] = count + 1
@@ -54,7 +63,7 @@ class _Running(threading.local):
 
 
 class Calls:
-    """The stack of running calls, a stack for each thread."""
+    """The stacks of running calls, one per thread."""
 
     def __init__(self, chosen: Iterable[tuple[str, nn.Module]]) -> None:
         names = Counter(id(module) for _, module in chosen)
@@ -64,13 +73,13 @@ class Calls:
         self._roots = 0
 
     def enter(self, name: str, module: nn.Module) -> Frame:
-        """A call begins."""
+        """Push the frame of a call that begins."""
         running = self._running
         stack = running.frames
         root = running.root
         origin = self._other_name(name, module, stack) if self._several else None
         if stack and origin is None and root is not None and root.paths.get(id(module), "") == "":
-            _drop_dead(stack)  # the outermost module begins anew, or one that is not in it
+            _drop_dead(stack)  # a new call of the outermost module or of a foreign one: its caller may have ended
         if root is None or not stack:
             root = running.root = _Root(module, self._roots)
             self._roots += 1
@@ -83,7 +92,7 @@ class Calls:
         return frame
 
     def leave(self, name: str) -> Frame | None:
-        """A call ends; None if it has no frame, as it began before the block or failed before our hook."""
+        """Pop the frame of a call that ends; None if it has none, as it began before the block or before our hook."""
         stack = self._running.frames
         if stack and stack[-1].name == name:
             return stack.pop()
@@ -91,26 +100,27 @@ class Calls:
         if index is None:
             return None
         frame = stack.pop(index)
-        # Above it stand its module's other names, and calls that ended unseen: torch tells hooks of `Exception`s only.
+        # Frames above are other names of its module, or calls that ended with a BaseException, of which torch tells no
+        # hook.
         stack[index:] = [other for other in stack[index:] if other.origin is frame.origin]
         return frame
 
     def current(self) -> int | None:
-        """The number of the running call of an outermost module, in this thread."""
+        """Return the index of this thread's running call of an outermost module, or None."""
         root = self._running.root
         return root.index if self._running.frames and root else None
 
     def innermost(self) -> Frame | None:
-        """The running call that no other stands above, in this thread."""
+        """Return this thread's innermost running call, or None."""
         frames = self._running.frames
         return frames[-1] if frames else None
 
-    def ran(self) -> set[str]:
-        """The names that were called at all."""
+    def called(self) -> set[str]:
+        """Return the names that were called."""
         return set(self._count)
 
     def _other_name(self, name: str, module: nn.Module, stack: list[Frame]) -> Origin | None:
-        """One module under two names is one call: where the first name's frame stands, the second one's does too."""
+        """Return the origin of the running call if `name` is another name of the same module, else None."""
         if id(module) not in self._several or not stack or stack[-1].module != id(module):
             return None
         origin = stack[-1].origin
@@ -118,17 +128,17 @@ class Calls:
 
 
 def _drop_dead(stack: list[Frame]) -> None:
-    """Take off the frames of calls that are not running: no hook is told when a KeyboardInterrupt ends one."""
+    """Remove the frames of calls that have ended: torch calls no hook when a KeyboardInterrupt ends one."""
     alive: list[int] = []
     frame = sys._getframe()  # noqa: SLF001  the documented way to the frames below
     while frame is not None:
-        if frame.f_code is nn.Module._call_impl.__code__:  # noqa: SLF001  where all calls of modules go through
+        if frame.f_code is MODULE_CALL:
             alive.append(id(frame.f_locals["self"]))
         frame = frame.f_back  # type: ignore[assignment]
-    running = reversed(alive[1:])  # without the call that begins now
+    running = reversed(alive[1:])  # without the call that begins
     for index, entered in enumerate(stack):
         if index and entered.origin is stack[index - 1].origin:
-            continue  # the same call, under its module's second name
-        if entered.module not in running:  # searches on from where the last one was found
+            continue  # another name of the same module
+        if entered.module not in running:  # `in` on an iterator continues after the last match
             del stack[index:]
             return

@@ -1,4 +1,4 @@
-"""What a capture can take besides what modules take and give; each kind is an `Extra` in its own file."""
+"""The interface of extras, which record more than module inputs and outputs."""
 
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -10,50 +10,50 @@ from ._calls import Frame
 
 
 class Recording(Protocol):
-    """The recorder, as extras see it."""
+    """The recorder's interface for extras."""
 
     def guarded(self, name: str) -> AbstractContextManager[None]:
-        """Alone, with what goes wrong inside kept from the model's run: for all that torch calls us from."""
+        """Hold the recorder's lock and keep exceptions out of the model's run; for callbacks that torch calls."""
         ...
 
     def wants(self, iteration: int) -> bool:
-        """Whether this iteration of a module is asked for."""
+        """Return whether this iteration of a module is selected."""
         ...
 
     def takes(self, kind: str) -> bool:
-        """Whether this kind of record is asked for and there is still room."""
+        """Return whether this kind of record is selected and can still be stored."""
         ...
 
     def running(self) -> Frame | None:
-        """The innermost call that runs in this thread."""
+        """Return the innermost running call of this thread."""
 
     def record(self, key: Key, value: Any, origin: Origin) -> None:
-        """Take `value`, as it is now."""
+        """Record `value` as it is now."""
 
     def encoded(self, key: Key, value: Any, path: str) -> Spec:
-        """Take a part of `key`'s value, as it is now; `keep` makes a record of the parts."""
+        """Store part of a value as it is now, and return its spec; `keep` makes a record of the parts."""
 
     def keep(self, key: Key, spec: Spec, origin: Origin) -> None:
-        """Make a record of what was taken already."""
+        """Make a record of a spec whose tensors are stored."""
 
     def value(self, key: Key, default: Any) -> Any:
-        """What was recorded, or `default` if nothing was."""
+        """Return the recorded value of a key, or `default`."""
 
-    def tell(self, what: str) -> None:
-        """Log a warning, once."""
+    def warn_once(self, message: str) -> None:
+        """Log a warning, unless it was logged before."""
 
 
 class Extra(Protocol):
-    """Takes something more from a run. Called with the recorder's lock held, except for what torch calls directly."""
+    """Records something more from a run. Called with the recorder's lock held, except for callbacks from torch."""
 
     def start(self, recording: Recording) -> None:
-        """The block begins."""
+        """Start with the block."""
 
-    def entered(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A call of a stolen module begins."""
+    def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Handle the beginning of a captured module's call."""
 
-    def left(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """It has ended, and did not raise; its inputs and output are recorded."""
+    def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Handle the end of a call that did not raise; its inputs and output are recorded."""
 
     def stop(self) -> None:
-        """The block ends; the store is still open."""
+        """Stop at the end of the block; the store is still open."""

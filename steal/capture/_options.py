@@ -1,4 +1,4 @@
-"""What of a run is kept: kinds, iterations, limits."""
+"""Validated options of a capture: which records and tensors to store."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ _KINDS = ("I", "O")
 
 @dataclass(frozen=True)
 class Options:
-    """What of a run is kept.
+    """Validated options of a capture.
 
     Attributes:
-        inputs: whether to keep what modules take.
-        outputs: whether to keep what they give.
-        wanted: which iterations of a module are kept; None for all.
-        storage_limit: bytes of a tensor, at most.
-        total_limit: bytes of all tensors, at most.
-        statistics_only: keep what numbers there are, not the numbers.
-        strict: what goes wrong in our hooks is raised into the model's run.
-        stop: what the disk refuses is raised into the model's run.
-        passing: nothing is kept at all: each record is handed on.
+        inputs: whether to record inputs.
+        outputs: whether to record outputs.
+        wanted: returns whether to record an iteration; None for all.
+        storage_limit: the maximum bytes of one tensor.
+        total_limit: the maximum bytes of all tensors.
+        statistics_only: store statistics instead of tensors.
+        strict: raise exceptions of the hooks into the model's run.
+        stop: raise errors from writing into the model's run.
+        to_sink: pass each record to a sink instead of storing it.
     """
 
     inputs: bool = True
@@ -34,7 +34,7 @@ class Options:
     statistics_only: bool = False
     strict: bool = False
     stop: bool = False
-    passing: bool = False
+    to_sink: bool = False
 
 
 def options(
@@ -46,21 +46,21 @@ def options(
     statistics_only: bool,
     strict: bool,
     on_error: str,
-    passing: bool,
+    to_sink: bool,
 ) -> Options:
-    """What was asked for.
+    """Validate options.
 
     Raises:
-        FilchError: it makes no sense.
+        FilchError: an option is not valid.
     """
     for name, limit in (("storage_limit", storage_limit), ("total_limit", total_limit)):
         if limit is not None and not (isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 0):
-            raise FilchError(f"{name} is a number of bytes like 2**28, not {limit!r}")
+            raise FilchError(f"{name} must be a number of bytes like 2**28, not {limit!r}")
     if on_error not in ("continue", "raise"):
-        raise FilchError(f"on_error is 'continue' or 'raise', not {on_error!r}")
+        raise FilchError(f"on_error must be 'continue' or 'raise', not {on_error!r}")
     chosen = list(kinds) if isinstance(kinds, Iterable) else [kinds]
     if not chosen or not all(kind in _KINDS for kind in chosen):
-        raise FilchError(f"kinds are 'I' (inputs) and 'O' (outputs), not {kinds!r}")
+        raise FilchError(f"kinds must be 'I' (inputs) and 'O' (outputs), not {kinds!r}")
     return Options(
         inputs="I" in chosen,
         outputs="O" in chosen,
@@ -70,7 +70,7 @@ def options(
         statistics_only=statistics_only,
         strict=strict,
         stop=on_error == "raise",
-        passing=passing,
+        to_sink=to_sink,
     )
 
 
@@ -90,6 +90,6 @@ def _wanted(iterations: Any) -> Callable[[int], bool] | None:
         if all(isinstance(item, int) for item in (listed if isinstance(listed, set) else ())):
             return listed.__contains__
     raise FilchError(
-        "iterations is a number (the first ones), a range or slice (`slice(None, None, 10)` for every tenth), "
-        f"a list of numbers or a function of one, not {iterations!r}"
+        "iterations must be a number (the first ones), a range or slice (`slice(None, None, 10)` for every tenth), "
+        f"a list of numbers or a function of a number, not {iterations!r}"
     )

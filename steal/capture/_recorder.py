@@ -1,4 +1,4 @@
-"""The hooks of one capture, and what they take."""
+"""The hooks of one capture, which encode and store values."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ from ..values._raw import checksum, contiguous_cpu, no_modes_or_grad, use_one_th
 from ..values._sharing import StoredTensors
 from ..values._statistics import statistics, to_json
 from ..values._structure import Spec, decode, encode, skipped
-from ._calls import Calls, Frame
+from ._calls import Calls, Frame, backward_task, is_same
 from ._extra import Extra
 from ._options import Options
 from ._store import Store
@@ -30,23 +30,22 @@ from ._verbose import Narrator
 
 _log = logging.getLogger("filch")
 _is_compiling = torch.compiler.is_compiling
-_is_tracing: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001  torch.jit's own asks this
-_in_backward = torch._C._current_graph_task_id  # noqa: SLF001  what torch.utils.checkpoint itself asks
+_is_tracing: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001  as torch.jit itself
 
-_AS_IT_READS = False, False  # the flags of a tensor that is no lazy conjugate and no lazy negative
-_STEP = 64  # records between two lines for those who show progress
+_NO_FLAGS = False, False  # of a tensor that is neither a lazy conjugate nor a lazy negative
+_STEP = 64  # records between two log messages for progress displays
 
-_listening: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
-_ours: set[int] = set()  # the hooks of all recorders: these change nothing
+_active: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
+_filch_hooks: set[int] = set()  # the ids of all recorders' hooks, which change no values
 
 
 class Recorder:
-    """The hooks of one block, and what they have taken so far.
+    """The hooks of one `steal_forward` block.
 
     Attributes:
-        failed: the calls that raised, by the key of the output that they don't have.
-        totals: how much it is.
-        lock: held while anything is taken.
+        failed: the exceptions of calls that raised, by the key that the output would have had.
+        totals: the amount of recorded data.
+        lock: held while anything is recorded.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Recorder:
         self._inputs, self._outputs, self._wanted = options.inputs, options.outputs, options.wanted
         self._statistics_only = options.statistics_only
         self._limited = options.storage_limit is not None
-        self._passing = options.passing
+        self._to_sink = options.to_sink
         self._narrator = narrator
         self._sharing = StoredTensors()
         self._growth = GrowthTracker()
@@ -73,95 +72,92 @@ class Recorder:
         self._calls = Calls(chosen)
         self._appended: Counter[str] = Counter()
         self._handles: list[Any] = []
-        self._told: set[str] = set()
-        self._wished = tuple(extras)
+        self._warned: set[str] = set()
+        self._all_extras = tuple(extras)
         self._extras: list[Extra] = []  # those that have started
 
     def hook(self) -> None:
-        """Start to listen."""
-        _listening.add(self)
+        """Register all hooks and start the extras."""
+        _active.add(self)
         for name, module in self._chosen:
             before, after = _Before(self, name), _After(self, name)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
             before.ids = self._handles[-2].id, self._handles[-1].id
-        _ours.update(handle.id for handle in self._handles)
-        for extra in self._wished:
+        _filch_hooks.update(handle.id for handle in self._handles)
+        for extra in self._all_extras:
             extra.start(self)
             self._extras.append(extra)
 
     def unhook(self) -> None:
-        """Leave nothing on the modules; torch may still call a hook, in a thread that runs the model on."""
+        """Remove all hooks and stop the extras; in another thread, torch may still call a removed hook."""
         with self.lock:
             for handle in self._handles:
                 handle.remove()
-                _ours.discard(handle.id)
+                _filch_hooks.discard(handle.id)
             self._handles.clear()
             extras, self._extras = self._extras, []
             for extra in reversed(extras):
                 try:
                     extra.stop()
-                except Exception as error:  # noqa: BLE001  the others have to stop too, and the dump is not finished yet
-                    self.tell(f"at the end of the block: {type(error).__name__}: {error}")
+                except Exception as error:  # noqa: BLE001  the other extras must stop, and the dump must be finished
+                    self.warn_once(f"at the end of the block: {type(error).__name__}: {error}")
 
     @property
-    def listens(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the block has not ended."""
         return bool(self._handles)
 
-    def ran(self) -> set[str]:
-        """The names of the modules that were called, and of values of the user's own."""
-        return {*self._calls.ran(), *self._appended}
+    def called(self) -> set[str]:
+        """Return the names of called modules and of values given to `steal_append`."""
+        return {*self._calls.called(), *self._appended}
 
-    def fall_silent(self) -> None:
-        """In a forked process: the hooks are there, but the thread that writes is not; the files are the other's."""
-        self.lock = threading.RLock()  # another thread may have held it
+    def stop_after_fork(self) -> None:
+        """Stop recording in a forked process, which has no writer thread; the files belong to the parent."""
+        self.lock = threading.RLock()  # another thread may have held the lock
         self._handles.clear()
 
     def before(
         self, name: str, ids: tuple[int, int], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """A call begins; `ids` are those of its two hooks."""
+        """Handle the beginning of a call; `ids` are those of its two hooks."""
         if not self._handles:
             return
-        if _in_backward() != -1:
+        if backward_task() != -1:
             self.totals.recomputed += 1
             return
         frame = self._calls.enter(name, module)
         if self._narrator.verbose:
             self._narrator.enter(name, module, frame.iteration, args, kwargs)
-        last = _stay_last(module, *ids)
+        is_last = _move_hooks_last(module, *ids)
         if self._extras:
             for extra in self._extras:
-                extra.entered(frame, args, kwargs)
+                extra.call_began(frame, args, kwargs)
         if not self._inputs or not (self._wanted is None or self._wanted(frame.iteration)):
             return
         key = Key(name, frame.iteration, "I")
-        if last:
+        if is_last:
             self.record(key, (args, kwargs), frame.origin)
-        else:  # hooks of others come after ours, and may change what the module gets
+        else:  # later hooks may change the inputs
             frame.pending = (args, kwargs, self._encoded(key, (args, kwargs)))
 
-    def _take_pending(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Take the inputs as they were in our hook, or as they came out of the later ones, if these replaced them."""
+    def _record_pending(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record the inputs as encoded in our hook, or as replaced by later hooks."""
         first, named, spec = frame.pending
         frame.pending = None
         key = Key(frame.name, frame.iteration, "I")
-        same = len(first) == len(args) and named.keys() == kwargs.keys()
-        same = same and all(
-            old is new for old, new in zip((*first, *named.values()), (*args, *kwargs.values()), strict=True)
-        )
+        same = named.keys() == kwargs.keys() and is_same((*first, *named.values()), (*args, *kwargs.values()))
         self._keep(key, spec if same else self._encoded(key, (args, kwargs)), frame.origin, (args, kwargs))
 
     def after(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """A call ends."""
-        if _in_backward() != -1:
+        """Handle the end of a call."""
+        if backward_task() != -1:
             return
         frame = self._calls.leave(name)
         if frame is None or not self._handles:
             return
         if frame.pending is not None:
-            self._take_pending(frame, args, kwargs)
+            self._record_pending(frame, args, kwargs)
         raised = sys.exception()
         if output is None and raised is not frame.handled:
             self._fail(Key(name, frame.iteration, "O"), raised)
@@ -172,7 +168,7 @@ class Recorder:
             self.record(Key(name, frame.iteration, "O"), output, frame.origin)
         if self._extras:
             for extra in self._extras:
-                extra.left(frame, args, kwargs, output)
+                extra.call_ended(frame, args, kwargs, output)
 
     def wants(self, iteration: int) -> bool:
         """See `Recording.wants`."""
@@ -186,27 +182,27 @@ class Recorder:
         if self._narrator.verbose:
             self._narrator.failed(key.name)
 
-    def trouble(self, name: str, error: Exception) -> None:
-        """The model's run is not to suffer from us, unless that was lookup for."""
+    def handle_error(self, name: str, error: Exception) -> None:
+        """Log an exception of our hooks, or raise it if `strict`: by default it must not end the model's run."""
         if self._options.strict or isinstance(error, FilchError):
             raise error
-        self.tell(f"{name!r}: {type(error).__name__}: {error}; the model runs on, and this value is not kept")
+        self.warn_once(f"{name!r}: {type(error).__name__}: {error}; the model runs on, and this value is not recorded")
 
-    def tell(self, what: str) -> None:
-        """See `Recording.tell`."""
-        if what not in self._told:
-            self._told.add(what)
-            _log.warning("%s", what)
+    def warn_once(self, message: str) -> None:
+        """See `Recording.warn_once`."""
+        if message not in self._warned:
+            self._warned.add(message)
+            _log.warning("%s", message)
 
     def append(self, name: str, value: Any) -> None:
-        """Take a value of the user's own."""
+        """Record a value given to `steal_append`."""
         with self.lock:
             count = self._appended[name]
             self._appended[name] += 1
             self.record(Key(name, count, "V"), value, Origin(None, self._calls.current(), count))
 
     def record(self, key: Key, value: Any, origin: Origin) -> None:
-        """Take `value`, as it is now."""
+        """Record `value` as it is now."""
         if self._store.error is None or not self._is_full():
             self._keep(key, self._encoded(key, value), origin, value)
 
@@ -216,7 +212,7 @@ class Recorder:
             return False
         if self._options.stop:
             raise error
-        self.tell(f"{error}; the model runs on, and nothing more is kept")
+        self.warn_once(f"{error}; the model runs on, and nothing more is recorded")
         return True
 
     @contextmanager
@@ -225,8 +221,8 @@ class Recorder:
         with self.lock:
             try:
                 yield
-            except Exception as error:  # noqa: BLE001  see `trouble`
-                self.trouble(name, error)
+            except Exception as error:  # noqa: BLE001  see `handle_error`
+                self.handle_error(name, error)
 
     def takes(self, kind: str) -> bool:
         """See `Recording.takes`."""
@@ -275,36 +271,35 @@ class Recorder:
             return skipped(tensor, reason)
         if self._statistics_only:
             return {"statistics": to_json(statistics(tensor))}
-        if self._passing:  # nothing is there later that another tensor could be the same as
+        if self._to_sink:  # no other record can refer to this tensor later
             self.totals.nbytes += tensor.nbytes
             return {"tensor": self._store.put(contiguous_cpu(tensor), key, path)}
         raw, content, one_piece = tensor, None, 0
         flags = tensor.is_conj(), tensor.is_neg()
         if on_cpu:
-            if flags == _AS_IT_READS and tensor.is_contiguous():
+            if flags == _NO_FLAGS and tensor.is_contiguous():
                 one_piece = tensor.nbytes
             else:
                 raw = contiguous_cpu(tensor)
             content = checksum(raw.data_ptr(), raw.nbytes)
         lookup = self._sharing.lookup_key(tensor, flags)
-        known = None if lookup is None else self._sharing.find(lookup, content, one_piece)
-        if known is not None:
+        location = None if lookup is None else self._sharing.find(lookup, content, one_piece)
+        if location is not None:
             self.totals.shared += tensor.nbytes
-            kept, start = known
-            if start is None:
-                return {"tensor": kept}
-            return {"tensor": kept, "part": [start, dtype_name(tensor.dtype), list(tensor.shape)]}
+            stored, start = location
+            part = {} if start is None else {"part": [start, dtype_name(tensor.dtype), list(tensor.shape)]}
+            return {"tensor": stored} | part
         may_grow = content is not None and raw.dim() >= RANK
         reference = self._put_new_part(raw, key, path) if may_grow else self._put_whole(raw, key, path)
         if reference is None:
             limit = self._options.total_limit
-            return skipped(tensor, f"its {tensor.nbytes} bytes would be over the total limit of {limit}")
+            return skipped(tensor, f"its {tensor.nbytes} bytes would exceed the total limit of {limit}")
         if lookup is not None:
             self._sharing.remember(lookup, content, one_piece, reference)
         return {"tensor": reference}
 
     def _put_whole(self, raw: torch.Tensor, key: Key, path: str) -> int | None:
-        """None if that would be over the total limit."""
+        """Store a tensor; return None if that would exceed the total limit."""
         total, nbytes = self._options.total_limit, raw.nbytes
         if total is not None and self.totals.nbytes + nbytes > total:
             return None
@@ -312,7 +307,7 @@ class Recorder:
         return self._store.put(raw, key, path)
 
     def _put_new_part(self, raw: torch.Tensor, key: Key, path: str) -> int | None:
-        """Keep what a tensor has more than the one that stood at its place before; None as above."""
+        """Store only what a tensor adds to the previous one at its place; return None as `_put_whole`."""
         place = (key.name, key.kind, path)
         grown = self._growth.find(place, raw)
         if grown is None:
@@ -331,14 +326,14 @@ class Recorder:
     def _too_large(self, tensor: torch.Tensor) -> str | None:
         limit = self._options.storage_limit
         if limit is not None and tensor.nbytes > limit:
-            return f"its {tensor.nbytes} bytes are over the storage limit of {limit}"
+            return f"its {tensor.nbytes} bytes exceed the storage limit of {limit}"
         if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
             return "a CUDA graph is being recorded"
         return None
 
 
 class _Hook:
-    """A hook of ours. Who copies or pickles the model in the block gets one that does nothing in its place."""
+    """A hook; copying or pickling the model inside the block replaces it by one that does nothing."""
 
     __slots__ = ("ids", "name", "recorder")
 
@@ -356,14 +351,14 @@ class _Before(_Hook):
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if _is_compiling() or _is_tracing():  # torch writes the model down, and would write our copies down, too
+        if _is_compiling() or _is_tracing():  # torch would trace the hook's operations, too
             return
         recorder = self.recorder
         with recorder.lock:
             try:
                 recorder.before(self.name, self.ids, module, args, kwargs)
-            except Exception as error:  # noqa: BLE001  see `trouble`
-                recorder.trouble(self.name, error)
+            except Exception as error:  # noqa: BLE001  see `handle_error`
+                recorder.handle_error(self.name, error)
 
 
 class _After(_Hook):
@@ -376,17 +371,16 @@ class _After(_Hook):
         with recorder.lock:
             try:
                 recorder.after(self.name, args, kwargs, output)
-            except Exception as error:  # noqa: BLE001  see `trouble`
-                recorder.trouble(self.name, error)
+            except Exception as error:  # noqa: BLE001  see `handle_error`
+                recorder.handle_error(self.name, error)
 
 
-def _stay_last(module: nn.Module, first: int, second: int) -> bool:
-    """Let our hooks see what the module really gets and gives: whether ours is the last of the pre-hooks.
+def _move_hooks_last(module: nn.Module, first: int, second: int) -> bool:
+    """Move our hooks behind those registered later, and return whether the pre-hook was the last already.
 
-    Those that others registered since run after ours. For this call, only the forward hooks can be reordered: torch has
-    listed the pre-hooks already.
+    Only then has it seen the final inputs: torch has listed the pre-hooks of this call before.
     """
-    # Nothing public has an order; they are declared as dictionaries, and are OrderedDicts.
+    # There is no public API; these are declared as dictionaries, and are OrderedDicts.
     hooks: Any = module._forward_pre_hooks  # noqa: SLF001
     outputs: Any = module._forward_hooks  # noqa: SLF001
     if next(reversed(outputs), None) != second and not _is_last(second, outputs):
@@ -398,7 +392,7 @@ def _stay_last(module: nn.Module, first: int, second: int) -> bool:
 
 
 def _idle(*_: Any) -> None:
-    """What is left of our hooks on a copy."""
+    """Do nothing; replaces our hooks on a copy of the model."""
 
 
 def _idle_hook() -> Callable[..., None]:
@@ -406,20 +400,20 @@ def _idle_hook() -> Callable[..., None]:
 
 
 def _is_last(hook: int, hooks: dict[int, Any]) -> bool:
-    """Whether all that comes after `hook` is ours."""
+    """Return whether only hooks of Filch come after `hook`."""
     for later in reversed(hooks):
         if later == hook:
             return True
-        if later not in _ours:
+        if later not in _filch_hooks:
             return False
-    return True  # removed meanwhile
+    return True  # it was removed meanwhile
 
 
-def _fall_silent() -> None:
+def _stop_after_fork() -> None:
     use_one_thread_after_fork()
-    for recorder in list(_listening):
-        recorder.fall_silent()
+    for recorder in list(_active):
+        recorder.stop_after_fork()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_fall_silent)
+    os.register_at_fork(after_in_child=_stop_after_fork)

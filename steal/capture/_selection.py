@@ -1,4 +1,4 @@
-"""Which modules are stolen, and under which names."""
+"""Select the modules to capture, and their names."""
 
 import logging
 import re
@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from .._errors import FilchError
-from ._unhookable import is_scripted, scripted
+from ._unhookable import is_scripted, scripted_warning
 
 _log = logging.getLogger("filch")
 
@@ -18,20 +18,19 @@ Modules = nn.Module | tuple[str, nn.Module] | Sequence[Any]
 def select(
     modules: Modules, *, submodules: bool, include: str | Iterable[str] | None, exclude: str | Iterable[str] | None
 ) -> list[tuple[str, nn.Module]]:
-    """The modules to hook, each with the name that its keys carry.
+    """Return the modules to hook, each with the name that its keys contain.
 
     Args:
-        modules: a module, a `(name, module)` pair, or a list of either. One module without a name is called `""`, so
-            that what lies below it carries its own path; several without names are called by their index.
-        submodules: take all modules below the given ones too.
-        include: patterns over names; submodules that match one are taken. `*` stands for any part of one step of the
-            path, `?` for one character of it, `[02]`, `[0-3]` and `[!0]` for one of some characters (as in `fnmatch`),
-            `**` for any number of steps.
-        exclude: patterns over names; submodules that match one are left out.
+        modules: a module, a `(name, module)` pair, or a list of either. The name of a single unnamed module is `""`,
+            so that its submodules are named by their paths; several unnamed modules are named by their index.
+        submodules: also select all modules below the given ones.
+        include: patterns of names; matching submodules are selected. `*` matches any part of one step of the path, `?`
+            one character of it, `[02]`, `[0-3]` and `[!0]` one of some characters (as in `fnmatch`), and `**` any
+            number of steps.
+        exclude: patterns of names; matching submodules are not selected.
 
     Raises:
-        FilchError: something is no module, or one that takes no hooks, a name is used twice, or a pattern matches
-            nothing.
+        FilchError: an item is not a module or can't have hooks, a name is used twice, or a pattern matches nothing.
     """
     given = _named(modules)
     wanted, unwanted = patterns(include), patterns(exclude)
@@ -42,7 +41,7 @@ def select(
         _add(chosen, name, module)
         if not submodules and not wanted:
             continue
-        # A module that is held twice may be meant by any of its paths; it is called by the first that is.
+        # A module with several paths is selected if any path matches, and named by the first that does.
         paths = {f"{name}.{path}" if name else path: below for path, below in _below(module)}
         drops = {full: matching(unwanted, full) for full in paths}
         taken = {id(known) for _, known in given} | {id(below) for full, below in paths.items() if drops[full]}
@@ -56,10 +55,10 @@ def select(
                     silent.append(full)
                 else:
                     _add(chosen, full, below)
-    if (told := scripted(silent)) is not None:
-        _log.warning("%s", told)
+    if silent:
+        _log.warning("%s", scripted_warning(silent))
     if missed := sorted((wanted.keys() | unwanted.keys()) - matched):
-        raise FilchError(f"no module is called like {missed[0]!r}; names look like {_example(given)!r}")
+        raise FilchError(f"no module name matches {missed[0]!r}; names look like {_example(given)!r}")
     return list(chosen.items())
 
 
@@ -82,35 +81,35 @@ def _named(modules: Modules) -> list[tuple[str, nn.Module]]:
             raise FilchError(f"item {index} is {item!r}, not a module or a (name, module) pair")
         named.append((name, module))
     if not named:
-        raise FilchError("no module was given to steal_forward")
+        raise FilchError("steal_forward got an empty list of modules")
     return named
 
 
 def _add(chosen: dict[str, nn.Module], name: str, module: nn.Module) -> None:
     if is_scripted(module):
-        raise FilchError(f"{name!r} is a scripted module, and torch gives these no hooks")
+        raise FilchError(f"{name!r} is a scripted module, on which torch supports no hooks")
     if chosen.setdefault(name, module) is not module:
-        raise FilchError(f"two modules are called {name!r}; give each its own name")
+        raise FilchError(f"two modules are named {name!r}; give each its own name")
 
 
 def patterns(given: str | Iterable[str] | None) -> dict[str, re.Pattern[str]]:
-    """What patterns over dotted names match: `*`, `?` and `[02]` within one step, `**` any number of steps."""
+    """Compile patterns of dotted names: `*`, `?` and `[02]` match within one step, `**` any number of steps."""
     if given is None:
         return {}
     listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     if wrong := [pattern for pattern in listed if not isinstance(pattern, str)]:
-        raise FilchError(f"a pattern is a string like 'decoder.layers.*.mlp', not {wrong[0]!r}")
+        raise FilchError(f"a pattern must be a string like 'decoder.layers.*.mlp', not {wrong[0]!r}")
     return {pattern: _regex(pattern) for pattern in listed}
 
 
 def matching(patterns: dict[str, re.Pattern[str]], name: str) -> set[str]:
-    """The patterns that a name matches."""
+    """Return the patterns that match a name."""
     return {pattern for pattern, regex in patterns.items() if regex.fullmatch(name)}
 
 
 _STEPS = {"**.": r"(?:.*\.)?", "**": ".*", "*": "[^.]*", "?": "[^.]"}
-_CLASS = r"\[!?\]?[^]]*\]"  # as in `fnmatch`: a `]` that comes first is one of the characters
-_IN_CLASS = re.compile(r"([\\\[\]^&~|])")  # what means something else in a class of `re`
+_CLASS = r"\[!?\]?[^]]*\]"  # as in `fnmatch`: a leading `]` is one of the characters
+_IN_CLASS = re.compile(r"([\\\[\]^&~|])")  # characters with a meaning in a character class of `re`
 
 
 def _regex(pattern: str) -> re.Pattern[str]:
@@ -118,11 +117,11 @@ def _regex(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile("".join(map(_part, parts)))
     except re.error as error:
-        raise FilchError(f"{pattern!r} is not a pattern over module names: {error}") from error
+        raise FilchError(f"{pattern!r} is not a valid pattern of module names: {error}") from error
 
 
 def _part(part: str) -> str:
-    """What a wildcard, a class of characters or plain text is in a regular expression."""
+    """Return the regular expression of a wildcard, a character class or plain text."""
     if re.fullmatch(_CLASS, part):
         inner = part[1:-1]
         negation, inner = ("^", inner[1:]) if inner.startswith("!") else ("", inner)

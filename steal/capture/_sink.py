@@ -1,4 +1,4 @@
-"""A store that keeps nothing: each record is handed on as soon as it is complete."""
+"""A store that passes each record to a function instead of keeping it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,48 +13,48 @@ from ..values._raw import no_modes_or_grad
 from ..values._structure import decode
 
 
-class PassingStore:
-    """Calls `sink` with each record (see `Store`); a tensor is held until its record is complete."""
+class SinkStore:
+    """Calls `sink` with each record (see `Store`); tensors are kept only until their record is complete."""
 
     error: DumpError | None = None
 
     def __init__(self, sink: Callable[[Key, Any], object]) -> None:
         self._sink = sink
-        self._held: dict[int, torch.Tensor] = {}
+        self._tensors: dict[int, torch.Tensor] = {}
         self._count = 0
 
     def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:  # noqa: ARG002  names are for files
         """See `Store.put`."""
         self._count += 1
         with no_modes_or_grad():
-            self._held[self._count] = tensor.detach().clone()
+            self._tensors[self._count] = tensor.detach().clone()
         return self._count
 
     def extend(self, first: int, tail: int, dim: int) -> int:
         """See `Store.extend`."""
-        raise NotImplementedError(f"tensors are handed on whole, and {first} would go on with {tail} along {dim}")
+        raise NotImplementedError(f"a sink gets whole tensors, not {first} extended by {tail} along {dim}")
 
     def get(self, reference: int) -> torch.Tensor:
         """See `Store.get`."""
-        return self._held[reference]
+        return self._tensors[reference]
 
     view = get
 
     def add(self, key: Key, spec: Spec, origin: Origin) -> None:  # noqa: ARG002  as above
-        """Hand the value on, and let go of its tensors."""
-        with no_modes_or_grad():  # what the sink computes is none of the model's business
-            self._sink(key, decode(spec, self._held.pop))
+        """Pass the value to the sink, and release its tensors."""
+        with no_modes_or_grad():  # the sink's operations must not affect the model
+            self._sink(key, decode(spec, self._tensors.pop))
 
     def rows(self, start: int) -> Iterable[Sequence[Any]]:  # noqa: ARG002  there are none
-        """None: nothing is kept."""
+        """Return no rows, as nothing is kept."""
         return ()
 
     def add_failure(self, key: Key, exception: str) -> None:
-        """Nothing to do: the capture knows."""
+        """Do nothing: the recorder keeps the failures."""
 
     def flush(self) -> int:
-        """Nothing to wait for."""
+        """Do nothing: no record is pending."""
         return 0
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Where stolen tensors are put while the model runs."""
+"""The interface of stores, which receive tensors while the model runs, and the store in memory."""
 
 import marshal
 from collections.abc import Iterable, Sequence
@@ -17,66 +17,66 @@ from ..values._raw import contiguous_cpu, copy, tensor_of
 
 
 class Store(Protocol):
-    """Takes tensors as the model makes them, and keeps the numbers that they have at that moment.
+    """Stores tensors as they are at the moment of the call, and records that refer to them.
 
     Attributes:
-        error: why it takes no more, if it doesn't.
+        error: why nothing more is stored; None if it still is.
     """
 
     error: DumpError | None
 
     def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:
-        """Keep a copy of `tensor`, which stands at `path` of `key`'s value; returns what stands for it in a spec.
+        """Copy a tensor into the store, and return its reference for specs.
 
         Args:
-            tensor: on a device, or in main memory as `contiguous_cpu` gives it.
-            key: of the value.
-            path: inside the value.
+            tensor: on a device, or a result of `contiguous_cpu`.
+            key: the key of the value that contains it.
+            path: its path in the value.
         """
         ...
 
     def extend(self, first: int, tail: int, dim: int) -> int:
-        """What stands for `first` and then `tail`, along dimension `dim`; a negative number."""
+        """Return a negative reference to the concatenation of two stored tensors along a dimension."""
         ...
 
     def get(self, reference: int) -> torch.Tensor:
-        """The tensor that `put` or `extend` returned `reference` for, on the CPU."""
+        """Return a copy of the tensor that `put` or `extend` returned `reference` for, on the CPU."""
         ...
 
     def view(self, reference: int) -> torch.Tensor:
-        """The same, in the store's own memory if it has it there."""
+        """Return the tensor without a copy, if the store has it in memory."""
         ...
 
     def add(self, key: Key, spec: Spec, origin: Origin) -> None:
-        """Say that the value of `key`, as `spec` describes it, is complete: its tensors were all put before."""
+        """Add the record of a value; all its tensors were put before."""
 
     def rows(self, start: int) -> Iterable[Sequence[Any]]:
-        """The records from number `start` on (see `Taken`)."""
+        """Return the rows of all records from index `start` on (see `LazyRecords`)."""
         ...
 
     def add_failure(self, key: Key, exception: str) -> None:
-        """Say that a call raised, so that there is no value of `key`."""
+        """Add a call that raised, by the key that its output would have had."""
 
     def flush(self) -> int:
-        """Wait until all records are where a kill can't take them; returns how many are."""
+        """Wait until all records so far survive a kill; return their number."""
         ...
 
     def close(self) -> None:
-        """Finish; nothing is put afterwards."""
+        """Finish; nothing is stored afterwards."""
 
 
-_Kept = tuple[npt.NDArray[np.uint8], int, int, torch.dtype, tuple[int, ...]]
-_ARENA = 2**20
-_LARGE = 2**16
+_Stored = tuple[npt.NDArray[np.uint8], int, int, torch.dtype, tuple[int, ...]]  # memory, start, bytes, dtype, shape
+_ARENA = 2**20  # bytes of an array that small tensors share
+_LARGE = 2**16  # bytes from which on a tensor has an array of its own
 
 
 class MemoryStore:
-    """Keeps copies in main memory, small ones side by side."""
+    """Stores tensors in memory; small ones share arrays."""
 
     error: DumpError | None = None
 
     def __init__(self) -> None:
-        self._kept: list[_Kept] = []
+        self._tensors: list[_Stored] = []
         self._grown: list[tuple[int, int, int]] = []
         self._rows: list[tuple[Any, ...]] = []
         self._arena = np.empty(_ARENA, np.uint8)
@@ -90,15 +90,15 @@ class MemoryStore:
             memory, start = np.empty(nbytes, np.uint8), 0
             address = memory.ctypes.data
         else:
-            start = -(-self._end // 64) * 64  # what vector loads want
+            start = -(-self._end // 64) * 64  # aligned for vector loads
             if start + nbytes > _ARENA:
                 self._arena, start = np.empty(_ARENA, np.uint8), 0
                 self._address = self._arena.ctypes.data
             self._end = start + nbytes
             memory, address = self._arena, self._address + start
         copy(address, raw.data_ptr(), nbytes)
-        self._kept.append((memory, start, nbytes, raw.dtype, tuple(raw.shape)))
-        return len(self._kept) - 1
+        self._tensors.append((memory, start, nbytes, raw.dtype, tuple(raw.shape)))
+        return len(self._tensors) - 1
 
     def extend(self, first: int, tail: int, dim: int) -> int:
         """See `Store.extend`."""
@@ -106,14 +106,14 @@ class MemoryStore:
         return -len(self._grown)
 
     def get(self, reference: int) -> torch.Tensor:
-        """See `Store.get`; a copy, as one tensor here may be several records'."""
+        """See `Store.get`; a copy, as several records may contain the same tensor."""
         return self.view(reference) if reference < 0 else self.view(reference).clone()
 
     def view(self, reference: int) -> torch.Tensor:
         """See `Store.view`."""
         if reference < 0:
             return concatenate(reference, self._grown, self.view)
-        memory, start, nbytes, dtype, shape = self._kept[reference]
+        memory, start, nbytes, dtype, shape = self._tensors[reference]
         raw = torch.from_numpy(memory[start : start + nbytes]) if nbytes else None
         return tensor_of(raw, dtype, torch.Size(shape))
 
@@ -127,11 +127,11 @@ class MemoryStore:
             yield name, iteration, kind, marshal.loads(spec), *origin  # noqa: S302  written above
 
     def add_failure(self, key: Key, exception: str) -> None:
-        """Nothing to do: the capture knows."""
+        """Do nothing: the recorder keeps the failures."""
 
     def flush(self) -> int:
-        """Nothing to wait for; a kill takes all."""
+        """Return the number of records; in memory, none survives a kill."""
         return len(self._rows)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""

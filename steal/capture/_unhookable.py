@@ -1,4 +1,4 @@
-"""What hooks can't see of a model, and why."""
+"""Warnings about modules whose calls hooks can't see."""
 
 from collections.abc import Collection, Iterable
 
@@ -6,23 +6,23 @@ import torch
 from torch import nn
 
 
-def unseen(chosen: Iterable[tuple[str, nn.Module]], ran: Collection[str]) -> str | None:
-    """One sentence about the chosen modules that were never heard of, if there is reason to think that they ran.
+def unseen_warning(chosen: Iterable[tuple[str, nn.Module]], called: Collection[str]) -> str | None:
+    """Return a warning about modules that probably called without their hooks being called; None if there are none.
 
     Args:
-        chosen: the names and modules that were listened to.
-        ran: the names that were heard of.
+        chosen: the names and modules that have hooks.
+        called: the names whose hooks were called.
     """
     chosen = list(chosen)
     compiled = [module for _, module in chosen if _is_compiled(module)]
     inside = {id(below) for module in compiled for below in module.modules()}
-    silent = [name for name, module in chosen if id(module) in inside and name not in ran]
+    silent = [name for name, module in chosen if id(module) in inside and name not in called]
     if silent:
         return (
-            f"{_some(silent)} not seen: torch.compile calls no hooks inside of what it compiled. "
-            "torch.compiler.set_stance('force_eager') around the block runs the model as it is written."
+            f"{_some(silent)} not captured: torch.compile calls no hooks inside of compiled code. "
+            "torch.compiler.set_stance('force_eager') around the block runs the model without compilation."
         )
-    if not ran:
+    if not called:
         return f"{_some([name for name, _ in chosen])} never called; neither `.forward()` nor torch.compile calls hooks"
     return None
 
@@ -33,17 +33,16 @@ def _some(names: list[str]) -> str:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    # `torch.compile(module)` wraps a module, and `module.compile()` leaves what it made on it.
+    # `torch.compile(module)` wraps a module; `module.compile()` sets an attribute of it.
     wrapper = type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
     return wrapper or getattr(module, "_compiled_call_impl", None) is not None
 
 
-def scripted(names: Iterable[str]) -> str | None:
-    """One sentence about the modules of these names, which torch.jit.script or torch.jit.trace made."""
-    listed = list(names)
-    return f"{_some(listed)} not seen: torch gives scripted modules no hooks" if listed else None
+def scripted_warning(names: list[str]) -> str:
+    """Return a warning about modules made by torch.jit."""
+    return f"{_some(names)} not captured: torch supports no hooks on scripted modules"
 
 
 def is_scripted(module: nn.Module) -> bool:
-    """Whether torch.jit made the module."""
+    """Return whether torch.jit.script or torch.jit.trace made the module."""
     return isinstance(module, torch.jit.ScriptModule)

@@ -40,18 +40,18 @@ class Dump(Records):
     """
 
     environment: dict[str, str]
-    holder: Reader
+    tensor_source: Reader
 
     @property
     def tensors(self) -> list[tuple[str, str, tuple[int, ...]]]:
         """The name, dtype and shape of each tensor."""
-        return [row[:3] for row in map(self.holder.row, range(len(self.holder)))]
+        return [row[:3] for row in map(self.tensor_source.row, range(len(self.tensor_source)))]
 
     def __getitem__(self, key: Any) -> Any:
         spec = self.records[key].spec
-        if self.holder.has_grown:
-            self.holder.check_grown_size(_references(spec))
-        return decode(spec, self.holder.get, self.source)
+        if self.tensor_source.has_grown:
+            self.tensor_source.check_grown_size(_references(spec))
+        return decode(spec, self.tensor_source.get, self.source)
 
     def borrow(self, key: Any) -> Any:
         """See `Records.borrow`; tensors mapped from the file share its memory anyway."""
@@ -59,8 +59,10 @@ class Dump(Records):
 
     def nbytes(self, key: Any) -> int:
         """Return the size of a record's tensors in bytes, without reading them."""
-        parts = (part for reference in _references(self.records[key].spec) for part in self.holder.parts(reference))
-        return sum(map(self.holder.nbytes, dict.fromkeys(parts)))
+        parts = (
+            part for reference in _references(self.records[key].spec) for part in self.tensor_source.parts(reference)
+        )
+        return sum(map(self.tensor_source.nbytes, dict.fromkeys(parts)))
 
 
 def restore(path: str | os.PathLike[str]) -> Dump:

@@ -1,4 +1,4 @@
-"""The gradients with respect to what modules take and give."""
+"""Record the gradients with respect to module inputs and outputs."""
 
 import weakref
 from collections.abc import Callable
@@ -9,45 +9,43 @@ import torch
 
 from .._key import Key
 from .._records import Origin
-from ..capture._calls import Frame
+from ..capture._calls import Frame, backward_task, is_same
 from ..capture._extra import Recording
-from ..values._dtypes import not_storable
+from ..values._dtypes import is_functorch_wrapped, not_storable
 from ..values._foreign import Spec
 from ..values._raw import no_modes_or_grad
 from ..values._structure import encode
 
-_task = torch._C._current_graph_task_id  # noqa: SLF001  which backward pass this thread works for; nothing public tells
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  as DDP does
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  nothing public tells
 _CONTAINERS = ("tuple", "list", "dict", "fields", "state")
-_Arrived = Callable[[int, torch.Tensor | None], None]  # the index of a tensor, and its gradient
+_OnGradient = Callable[[int, torch.Tensor | None], None]  # called with a tensor's index and gradient
 
 
 class Gradients:
-    """Hooks on the tensors that calls take and give, gone with the graph that these belong to.
+    """Hooks the input and output tensors of calls; the hooks are freed with the graph.
 
-    Hooks on tensors see what flows and change nothing; torch's full backward hooks put nodes into the graph.
+    Tensor hooks don't change the graph; torch's full backward hooks insert nodes into it.
     """
 
     def start(self, recording: Recording) -> None:
         """See `Extra.start`."""
         self._recording = recording
-        self._calls: weakref.WeakSet[_Call] = weakref.WeakSet()
+        self._calls: weakref.WeakSet[_CallGradients] = weakref.WeakSet()
 
-    def entered(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Listen now: a forward that changes its input in place gives that tensor another gradient."""
+    def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Hook the inputs before the forward, which may change them in place."""
         if self._recording.wants(frame.iteration):
-            call = _Call(self._recording, frame)
-            call.listen_to_inputs(args, kwargs)
+            call = _CallGradients(self._recording, frame)
+            call.hook_inputs(args, kwargs)
             frame.notes["gradients"] = call, args, kwargs
 
-    def left(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """See `Extra.left`."""
+    def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """See `Extra.call_ended`."""
         call, first, named = frame.notes.pop("gradients", (None, (), {}))
-        if call is None or not call.listen_to_output(output):
+        if call is None or not call.hook_output(output):
             return
-        if not _same((*first, *named.values()), (*args, *kwargs.values())):  # later hooks gave it others
-            call.listen_to_inputs(args, kwargs)
+        if not is_same((*first, *named.values()), (*args, *kwargs.values())):  # later hooks replaced some
+            call.hook_inputs(args, kwargs)
         self._calls.add(call)
 
     def stop(self) -> None:
@@ -56,18 +54,14 @@ class Gradients:
             call.close()
 
 
-def _same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
-    return len(first) == len(second) and all(one is other for one, other in zip(first, second, strict=True))
-
-
-class _Side:
-    """One record to come.
+class _GradientRecord:
+    """A gradient record that is being collected.
 
     Attributes:
-        spec: how the value is nested, with `{"hole": index}` for each tensor that needs a gradient.
-        paths: where these tensors stand.
-        found: the specs of their gradients, by index; None for one that is known to be none.
-        kept: whether the record is made.
+        spec: the structure of the value, with `{"gradient": index}` for each tensor that requires a gradient.
+        paths: the paths of these tensors.
+        gradients: the specs of their gradients by index; None for a tensor without one.
+        kept: whether the record was stored.
     """
 
     def __init__(self, key: Key) -> None:
@@ -76,145 +70,150 @@ class _Side:
         self.clear()
 
     def clear(self) -> None:
-        self.found: dict[int, Spec] = {}
+        self.gradients: dict[int, Spec] = {}
         self.kept = False
 
-    def drop(self) -> None:
+    def remove_hooks(self) -> None:
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
 
-    def listen(self, value: Any, arrived: _Arrived) -> None:
-        """Have `arrived` called with each gradient of `value`, as that is now."""
-        self.drop()
+    def hook(self, value: Any, on_gradient: _OnGradient) -> None:
+        """Hook all tensors in `value` that require a gradient, to call `on_gradient`."""
+        self.remove_hooks()
         self.paths: list[str] = []
 
-        def hole(tensor: torch.Tensor, path: str) -> Spec:
-            if not tensor.requires_grad or _is_wrapped(tensor):
+        def hook_tensor(tensor: torch.Tensor, path: str) -> Spec:
+            if not tensor.requires_grad or is_functorch_wrapped(tensor):
                 return {"none": None}
             self.paths.append(path)
             index = len(self.paths) - 1
             with no_modes_or_grad():
-                self._hook(tensor, partial(arrived, index))
-                base = tensor._base  # noqa: SLF001  nothing public tells
+                self._register(tensor, partial(on_gradient, index))
+                base = tensor._base  # noqa: SLF001  there is no public API
                 if base is not None and base.grad_fn is not None and base.is_contiguous() and not not_storable(tensor):
-                    self._hook(base, _View(tensor, base, partial(arrived, index)).arrived)
-            return {"hole": index}
+                    self._register(base, _View(tensor, base, partial(on_gradient, index)).base_gradient)
+            return {"gradient": index}
 
-        self.spec = encode(value, hole, exact=False)
+        self.spec = encode(value, hook_tensor, exact=False)
 
-    def _hook(self, tensor: torch.Tensor, hook: Callable[[torch.Tensor | None], None]) -> None:
+    def _register(self, tensor: torch.Tensor, hook: Callable[[torch.Tensor | None], None]) -> None:
         self.handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
 
 class _View:
-    """A tensor that lies in another, as a linear layer's output does.
+    """A tensor that is a view, as a linear layer's output is.
 
-    After a change in place, torch leads the gradient past a view's node, and our hook there, to the other's. It holds
-    neither tensor.
+    After an in-place change, torch sends the gradient to the base, and no longer through the view's node and our hook
+    there. This object refers to neither tensor.
     """
 
-    def __init__(self, view: torch.Tensor, base: torch.Tensor, arrived: Callable[[torch.Tensor | None], None]) -> None:
-        self._arrived = arrived
+    def __init__(
+        self, view: torch.Tensor, base: torch.Tensor, on_gradient: Callable[[torch.Tensor | None], None]
+    ) -> None:
+        self._on_gradient = on_gradient
         self._place = view.size(), view.stride(), view.storage_offset() - base.storage_offset()
         self._counter = view.detach()
-        self._counter.data = view.new_empty(0)  # what is left of it shares the view's version counter, and no memory
-        self._version = view._version  # noqa: SLF001  nothing public tells
+        self._counter.data = view.new_empty(0)  # keep only the version counter, which is shared with the view
+        self._version = view._version  # noqa: SLF001  there is no public API
 
-    def arrived(self, gradient: torch.Tensor | None) -> None:
-        """The other's gradient is complete."""
+    def base_gradient(self, gradient: torch.Tensor | None) -> None:
+        """Handle the gradient of the base."""
         if gradient is not None and self._counter._version != self._version:  # noqa: SLF001  as above
             if not_storable(gradient) is None:
                 with no_modes_or_grad():
                     gradient = gradient.detach().contiguous().as_strided(*self._place)
-            self._arrived(gradient)
+            self._on_gradient(gradient)
 
 
-class _Call:
+class _CallGradients:
     """The gradients of one call.
 
-    The graph holds it, by the hooks on the output; it holds nothing of the graph, and no cycle keeps either alive.
-    Hooks on the inputs, which may outlive this graph (a leaf, what an encoder gave), know it weakly and go with it.
+    The graph references it through the hooks on the output; it references nothing of the graph, so there is no cycle.
+    Inputs may outlive the graph (parameters, an encoder's output): their hooks reference it weakly and are removed
+    with it.
     """
 
     def __init__(self, recording: Recording, frame: Frame) -> None:
         self._recording = recording
         self._origin: Origin = frame.origin
-        self._inputs = _Side(Key(frame.name, frame.iteration, "GI"))
-        self._output = _Side(Key(frame.name, frame.iteration, "GO"))
+        self._inputs = _GradientRecord(Key(frame.name, frame.iteration, "GI"))
+        self._output = _GradientRecord(Key(frame.name, frame.iteration, "GO"))
         self._task: int | None = None
 
     def __del__(self) -> None:
         self.close()
 
     def close(self) -> None:
-        self._inputs.drop()
-        self._output.drop()
+        self._inputs.remove_hooks()
+        self._output.remove_hooks()
 
-    def listen_to_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        known, side = weakref.ref(self), self._inputs
+    def hook_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        call_ref, record = weakref.ref(self), self._inputs
 
-        def arrived(index: int, gradient: torch.Tensor | None) -> None:
-            call = known()
+        def on_gradient(index: int, gradient: torch.Tensor | None) -> None:
+            call = call_ref()
             if call is not None:
-                call.arrived(side, index, gradient)
+                call.receive(record, index, gradient)
 
-        side.listen((args, kwargs), arrived)
+        record.hook((args, kwargs), on_gradient)
 
-    def listen_to_output(self, output: Any) -> bool:
-        """Whether there will be a gradient to hear of."""
-        self._output.listen(output, partial(self.arrived, self._output))
+    def hook_output(self, output: Any) -> bool:
+        """Hook the output; return whether any of its tensors requires a gradient."""
+        self._output.hook(output, partial(self.receive, self._output))
         return bool(self._output.handles)
 
-    def arrived(self, side: _Side, index: int, gradient: torch.Tensor | None) -> None:
-        """A gradient is complete; torch calls this in any of its threads."""
-        with self._recording.guarded(side.key.name):
-            task = _task()
-            closed = not side.handles  # while torch went through its hooks
+    def receive(self, record: _GradientRecord, index: int, gradient: torch.Tensor | None) -> None:
+        """Handle a gradient; torch calls this in any of its threads."""
+        with self._recording.guarded(record.key.name):
+            task = backward_task()
+            closed = not record.handles  # another hook of this tensor has closed it
             late = task != self._task and (self._output.kept or self._inputs.kept)
-            if closed or late or not self._recording.takes(side.key.kind):
+            if closed or late or not self._recording.takes(record.key.kind):
                 return
             if task != self._task:
                 self._begin(task)
             given = gradient is not None
-            side.found[index] = self._recording.encoded(side.key, gradient, side.paths[index]) if given else None
-            for one in (self._output, self._inputs):
-                if len(one.found) == len(one.paths):
-                    self._keep(one)
+            record.gradients[index] = (
+                self._recording.encoded(record.key, gradient, record.paths[index]) if given else None
+            )
+            for each in (self._output, self._inputs):
+                if len(each.gradients) == len(each.paths):
+                    self._keep(each)
 
     def _begin(self, task: int) -> None:
-        """A backward pass has come to this call; one that was here before failed, and left nothing."""
+        """Start with a new backward pass; an earlier one that reached this call has failed."""
         self._task = task
         self._inputs.clear()
         self._output.clear()
         _queue_callback(lambda: self._end(task))
 
     def _end(self, task: int) -> None:
-        """The pass is over: what it has not reached by now has no gradient in it."""
+        """End the backward pass: tensors that it didn't reach have no gradient."""
         with self._recording.guarded(self._output.key.name):
             if self._task != task or not self._output.handles:
                 return
-            if not any(self._output.found.values()):  # it came to the inputs by another way than through this call
+            if not any(self._output.gradients.values()):  # it reached the inputs, but not through this call
                 self._task = None
                 return
             self._keep(self._output)
             self._keep(self._inputs)
             self.close()
 
-    def _keep(self, side: _Side) -> None:
-        if not side.kept and any(side.found.values()) and any(self._output.found.values()):
-            side.kept = True
-            self._recording.keep(side.key, _filled(side.spec, side.found), self._origin)
+    def _keep(self, record: _GradientRecord) -> None:
+        if not record.kept and any(record.gradients.values()) and any(self._output.gradients.values()):
+            record.kept = True
+            self._recording.keep(record.key, _insert_gradients(record.spec, record.gradients), self._origin)
 
 
-def _filled(spec: Spec, found: dict[int, Spec]) -> Spec:
-    """The spec with the gradients in its holes, and None for all else that is no container."""
+def _insert_gradients(spec: Spec, gradients: dict[int, Spec]) -> Spec:
+    """Return the spec with all gradients inserted, and None for every other leaf."""
     if not isinstance(spec, dict):
         return None
-    if "hole" in spec:
-        return found.get(spec["hole"])
+    if "gradient" in spec:
+        return gradients.get(spec["gradient"])
     tag = next((tag for tag in _CONTAINERS if tag in spec), None)
     if tag is None:
         return None
     parts = [name for name in (tag, "attributes") if name in spec]
-    return {**spec, **{name: [[key, _filled(item, found)] for key, item in spec[name]] for name in parts}}
+    return {**spec, **{name: [[key, _insert_gradients(item, gradients)] for key, item in spec[name]] for name in parts}}

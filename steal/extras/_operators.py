@@ -1,4 +1,4 @@
-"""The ATen calls inside of stolen module calls."""
+"""Record the ATen calls inside of captured module calls."""
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -10,34 +10,34 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._errors import FilchError
 from .._key import Key
-from ..capture._calls import Frame
+from ..capture._calls import Frame, backward_task
 from ..capture._extra import Recording
 from ..capture._selection import matching, patterns
 from ._source import runs_in, source_line
-from ._uninitialized import Unwritten
+from ._uninitialized import UninitializedMemory
 from ._watch import Watch
 
-Operator = Any  # torch._ops.OpOverload, or one that takes functions (`torch.cond`)
+Operator = Any  # torch._ops.OpOverload or HigherOrderOperator (`torch.cond`)
 
-_in_backward = torch._C._current_graph_task_id  # noqa: SLF001  what torch.utils.checkpoint itself asks
 _is_compiling = torch.compiler.is_compiling
 
 
 class Operators:
-    """A mode that torch asks at each ATen call of the thread that opened the block.
+    """A dispatch mode in the thread that opened the block.
 
-    Calls are numbered in each module call, wanted or not, so that a number names the same one in every capture.
+    All calls inside a module call are numbered, whether recorded or not, so that numbers are comparable between
+    captures.
     """
 
     def __init__(self, wanted: bool | str | Iterable[str], watch: Watch | None = None) -> None:  # noqa: FBT001  as users write it
         listed = [] if isinstance(wanted, bool) else [wanted] if isinstance(wanted, str) else wanted
         listed = list(listed) if isinstance(listed, Iterable) else [listed]
         if not all(isinstance(item, str) for item in listed) or not (listed or wanted is True):
-            raise FilchError(f"operators is True or patterns like 'aten.mm.default' or '**softmax**', not {wanted!r}")
+            raise FilchError(f"operators must be True or patterns like 'aten.mm.default', not {wanted!r}")
         self._wanted = patterns(listed)
         self._matched: set[str] = set()
         self._names: dict[Operator, tuple[str, bool]] = {}
-        self._unwritten = Unwritten()
+        self._uninitialized = UninitializedMemory()
         self._watch = watch
         self._mode = _Mode(self)
         self._modes = ExitStack()
@@ -47,30 +47,30 @@ class Operators:
         self._recording = recording
         self._modes.enter_context(self._mode)
 
-    def entered(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The recorder knows which call is running."""
+    def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Do nothing: the recorder tracks the running calls."""
 
-    def left(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Likewise."""
+    def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Do nothing, as above."""
 
     def stop(self) -> None:
         """See `Extra.stop`."""
         self._modes.close()
         if (missed := sorted(self._wanted.keys() - self._matched)) and self._names:
             names = sorted(name for name, _ in self._names.values())
-            self._recording.tell(f"no ATen call was like {missed[0]!r}; some were like {', '.join(names[:5])}")
+            self._recording.warn_once(f"no ATen call matches {missed[0]!r}; some calls are {', '.join(names[:5])}")
 
     def call(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make one call, and record it if it is wanted."""
-        frame = None if _is_compiling() or _in_backward() != -1 else self._recording.running()
+        """Run one ATen call, and record it if selected."""
+        frame = None if _is_compiling() or backward_task() != -1 else self._recording.running()
         if frame is None or not runs_in(frame.module):
             return operator(*args, **kwargs)
-        name = self._numbered(frame, operator)
+        name = self._record_name(frame, operator)
         finish = None if name is None else self._begin(name, frame, operator, args, kwargs)
         output = operator(*args, **kwargs)
         with self._recording.guarded(frame.name):
             if isinstance(operator, OpOverload):
-                self._unwritten.note(operator, args, kwargs, output)
+                self._uninitialized.track(operator, args, kwargs, output)
             if finish is not None:
                 finish(output)
         return output
@@ -78,33 +78,33 @@ class Operators:
     def _begin(
         self, name: str, frame: Frame, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[Any], None] | None:
-        """Record what goes in; returns what is to be done with what comes out."""
+        """Record the inputs, and return a function that records the output; None after an error."""
         key, origin = Key(name, frame.iteration, "I"), frame.origin._replace(source=source_line())
         wanted, watch = self._recording.wants(frame.iteration), self._watch
         with self._recording.guarded(name):
             if wanted and self._recording.takes("I"):
-                self._recording.record(key, self._unwritten.left_out((args, kwargs)), origin)
+                self._recording.record(key, self._uninitialized.skip((args, kwargs)), origin)
             passed_on = None if watch is None else watch.before_operator(operator, args, kwargs)
 
             def finish(output: Any) -> None:
-                given = key._replace(kind="O")
+                output_key = key._replace(kind="O")
                 if wanted and self._recording.takes("O"):
-                    self._recording.record(given, self._unwritten.left_out(output), origin)
+                    self._recording.record(output_key, self._uninitialized.skip(output), origin)
                 if watch is not None and passed_on is not None:
-                    watch.after_operator(given, frame, str(operator), (args, kwargs), output, passed_on=passed_on)
+                    watch.after_operator(output_key, frame, str(operator), (args, kwargs), output, passed_on=passed_on)
 
             return finish
-        return None  # there was trouble, which is told
+        return None
 
-    def _numbered(self, frame: Frame, operator: Operator) -> str | None:
-        """The call's name; None if it isn't wanted."""
+    def _record_name(self, frame: Frame, operator: Operator) -> str | None:
+        """Return the record name of a call; None if it isn't selected."""
         if operator not in self._names:
             name = str(operator) if isinstance(operator, OpOverload) else f"higher_order.{operator}"
             hits = matching(self._wanted, name)
             self._matched |= hits
             self._names[operator] = name, bool(hits) or not self._wanted
         name, wanted = self._names[operator]
-        if name.startswith("prim."):  # Python asks a tensor's device by one, torch in C++ doesn't
+        if name.startswith("prim."):  # prim.device, which only calls from Python make
             return None
         position = frame.notes.get("position", 0)
         frame.notes["position"] = position + 1
@@ -112,7 +112,7 @@ class Operators:
 
 
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    supports_higher_order_operators = True  # or `torch.cond` and flex attention would refuse to run
+    supports_higher_order_operators = True  # otherwise `torch.cond` and flex attention raise
 
     def __init__(self, operators: Operators) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -120,7 +120,7 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let torch compile what it would compile without us; it does not where another mode is on."""
+        """Let torch.compile work as usual; by default it compiles nothing inside a dispatch mode."""
         return True
 
     def __torch_dispatch__(

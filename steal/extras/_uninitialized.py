@@ -1,4 +1,4 @@
-"""Memory that an ATen call has reserved and none has written to: what it holds differs from run to run."""
+"""Detect tensors with uninitialized memory, whose contents differ from run to run."""
 
 from typing import Any
 
@@ -13,41 +13,41 @@ _RESERVE = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty
 
 
 def reserves(operator: Any) -> bool:
-    """Whether an operator gives memory as it finds it."""
+    """Return whether an operator allocates memory without initializing it."""
     return getattr(operator, "_opname", "") in _RESERVE
 
 
-class Unwritten:
-    """Knows such memory until something is written to it (a part counts as the whole)."""
+class UninitializedMemory:
+    """Tracks uninitialized storages until something is written to any part of them."""
 
     def __init__(self) -> None:
         self._storages: dict[int, StorageWeakRef] = {}
 
-    def left_out(self, value: Any) -> Any:
-        """`value` without the numbers of tensors in such memory."""
-        return pytree.tree_map_only(torch.Tensor, self._told, value) if self._storages else value
+    def skip(self, value: Any) -> Any:
+        """Return `value` with uninitialized tensors replaced by `Skipped`."""
+        return pytree.tree_map_only(torch.Tensor, self._skip_uninitialized, value) if self._storages else value
 
-    def note(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """A call has been made."""
+    def track(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Update the tracked storages after a call."""
         if reserves(operator):
             for tensor in filter(_has_storage, pytree.tree_leaves(output)):
                 storage = tensor.untyped_storage()
-                self._storages[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # noqa: SLF001  what tells storages apart
-        elif self._storages and operator._schema.is_mutable:  # noqa: SLF001  nothing public tells
-            for tensor in filter(_has_storage, pytree.tree_leaves(_written(operator, args, kwargs))):
+                self._storages[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # noqa: SLF001  the identity of a storage
+        elif self._storages and operator._schema.is_mutable:  # noqa: SLF001  there is no public API
+            for tensor in filter(_has_storage, pytree.tree_leaves(_written_arguments(operator, args, kwargs))):
                 self._storages.pop(tensor.untyped_storage()._cdata, None)  # noqa: SLF001  likewise
 
-    def _told(self, tensor: torch.Tensor) -> Any:
-        known = self._storages.get(tensor.untyped_storage()._cdata) if _has_storage(tensor) else None  # noqa: SLF001  likewise
-        if known is None or known.expired():  # type: ignore[no-untyped-call]
+    def _skip_uninitialized(self, tensor: torch.Tensor) -> Any:
+        storage = self._storages.get(tensor.untyped_storage()._cdata) if _has_storage(tensor) else None  # noqa: SLF001  likewise
+        if storage is None or storage.expired():  # type: ignore[no-untyped-call]
             return tensor
-        return Skipped(short(tensor), "nothing was written to it yet")
+        return Skipped(short(tensor), "it is uninitialized")
 
 
-def _written(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    known = dict(zip((argument.name for argument in operator._schema.arguments), args, strict=False)) | kwargs  # noqa: SLF001
+def _written_arguments(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    arguments = dict(zip((argument.name for argument in operator._schema.arguments), args, strict=False)) | kwargs  # noqa: SLF001
     aliases = {argument.name: argument.alias_info for argument in operator._schema.arguments}  # noqa: SLF001
-    return [value for name, value in known.items() if (alias := aliases[name]) is not None and alias.is_write]
+    return [value for name, value in arguments.items() if (alias := aliases[name]) is not None and alias.is_write]
 
 
 def _has_storage(value: Any) -> bool:

@@ -341,8 +341,8 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
     ("options", "reason"),
     [
         ({"statistics_only": True}, "it has their statistics only"),
-        ({"storage_limit": 8}, "bytes are over the storage limit of 8"),
-        ({"total_limit": 8}, "bytes would be over the total limit of 8"),
+        ({"storage_limit": 8}, "bytes exceed the storage limit of 8"),
+        ({"total_limit": 8}, "bytes would exceed the total limit of 8"),
     ],
 )
 def test_inputs_that_the_capture_was_told_not_to_keep_are_named(

@@ -72,7 +72,7 @@ def test_appending_goes_to_the_innermost_block():
 @pytest.mark.parametrize("name", [5, None, ("m", 0)])
 def test_a_name_that_is_no_string_is_refused(name):
     """Inside a block and outside of any, so that it does not wait for the first capture."""
-    with pytest.raises(FilchError, match="steal_append takes a name and a value; the name is a string, not"):
+    with pytest.raises(FilchError, match="steal_append takes a name and a value; the name must be a string, not"):
         steal_append(name, 1)
 
 

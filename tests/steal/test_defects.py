@@ -40,7 +40,7 @@ def test_d01_modules_without_names_have_records_of_their_own(steal):
 
 def test_d01_two_modules_of_one_name_are_refused():
     """Before anything runs, as the second one's records would take the place of the first one's."""
-    with pytest.raises(FilchError, match="two modules are called 'x'"), steal_forward([
+    with pytest.raises(FilchError, match="two modules are named 'x'"), steal_forward([
         ("x", nn.Identity()), ("x", nn.Identity()),
     ]):  # fmt: skip
         pytest.fail("the block was entered")

@@ -374,4 +374,4 @@ def test_a_dump_of_a_llama_is_read_without_filch(llama_dump, read):
     assert list(found) == [name for name, _, _ in dump.tensors]
     assert len(found) > 60
     for index, array in enumerate(found.values()):
-        assert np.array_equal(array, dump.holder.get(index).numpy())
+        assert np.array_equal(array, dump.tensor_source.get(index).numpy())

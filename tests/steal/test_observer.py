@@ -374,12 +374,12 @@ def test_scripted_modules_are_told_once_and_left_out(caplog):
 
     with steal_forward(("m", model), submodules=True) as capture:
         model(torch.ones(1))
-    message = r"'m' is a scripted module, and torch gives these no hooks"
+    message = r"'m' is a scripted module, on which torch supports no hooks"
     with pytest.raises(FilchError, match=message), steal_forward(("m", scripted)):
         pytest.fail("the block was entered")
 
     assert [key.name for key in capture] == ["m", "m.0", "m.0", "m"]
-    assert caplog.messages == ["'m.1' was not seen: torch gives scripted modules no hooks"]
+    assert caplog.messages == ["'m.1' was not captured: torch supports no hooks on scripted modules"]
 
 
 FULL = r"can't write a dump to '.*dump\.onnx': File too large"
@@ -420,7 +420,7 @@ def test_a_disk_that_fills_does_not_stop_the_run(tmp_path, caplog, size):
     assert list(dump) == list(capture) == [("m", 0, "I"), ("m", 0, "O")]
     assert dump["m", 0, "O"].tolist() == [1] * 4
     told, summary = caplog.messages
-    assert re.fullmatch(f"{FULL}; the model runs on, and nothing more is kept", told)
+    assert re.fullmatch(f"{FULL}; the model runs on, and nothing more is recorded", told)
     assert summary == str(capture.error)
     assert re.search(rf"{FULL}.*after 16 bytes; the first 2 records are complete", summary)
     assert not _hooks_on(module)
@@ -517,7 +517,7 @@ def test_what_runs_inside_of_a_compiled_module_is_told_once(caplog, how):
         "in place": "the model and 3 more",
         "a part": "'1._orig_mod' and 1 more",
     }
-    assert [message.partition(" were not seen: torch.compile")[0] for message in caplog.messages] == [first[how]]
+    assert [message.partition(" were not captured: torch.compile")[0] for message in caplog.messages] == [first[how]]
 
 
 @pytest.mark.parametrize("call", [lambda _: None, lambda module: module.forward(torch.ones(1))])

@@ -99,7 +99,7 @@ def test_memory_that_nothing_was_written_to_is_left_out(context):
     with context(), steal_forward(("all", module), operators=True, strict=True) as everything:
         module(torch.ones(2, 2))
 
-    unwritten = Skipped("f32[2, 2]", "nothing was written to it yet")
+    unwritten = Skipped("f32[2, 2]", "it is uninitialized")
     assert everything["all/0.aten.empty_like.default", 0, "O"] == unwritten
     (destination, source), _ = capture["m/2.aten.copy_.default", 0, "I"]
     assert destination == unwritten and source.tolist() == [[1, 1], [1, 1]]
@@ -131,7 +131,7 @@ def test_a_pattern_that_matches_nothing_is_told(caplog):
     with steal_forward(("m", model), operators="aten.mm"):
         model(torch.ones(1, 4))
 
-    assert "no ATen call was like 'aten.mm'; some were like aten.addmm.default" in caplog.text
+    assert "no ATen call matches 'aten.mm'; some calls are aten.addmm.default" in caplog.text
 
 
 @pytest.mark.parametrize("wishes", [{}, {"statistics_only": True}, {"verbose": 1}, {"gradients": True, "watch": "nan"}])
@@ -330,7 +330,7 @@ def test_other_threads_run_on_unseen():
 
 def test_a_refused_pattern_leaves_nothing_behind():
     """It is refused before anything runs."""
-    with pytest.raises(FilchError, match="operators is True"), steal_forward(nn.Identity(), operators=[5]):
+    with pytest.raises(FilchError, match="operators must be True"), steal_forward(nn.Identity(), operators=[5]):
         pytest.fail("the block was entered")
 
     assert not torch._C._len_torch_dispatch_stack()  # noqa: SLF001  nothing public tells

@@ -56,7 +56,7 @@ def test_the_total_limit_is_a_budget_for_all_tensors(tmp_path):
 
     dump = restore(tmp_path / "dump.onnx")
     assert [isinstance(dump["m", index, "O"], torch.Tensor) for index in range(6)] == [True, True] + [False] * 4
-    assert dump["m", 2, "O"] == Skipped("f32[4]", "its 16 bytes would be over the total limit of 40")
+    assert dump["m", 2, "O"] == Skipped("f32[4]", "its 16 bytes would exceed the total limit of 40")
     assert capture.totals.nbytes == capture.totals.shared == 32
     assert len(nothing) == 0
 
@@ -148,14 +148,14 @@ def test_compressed_tensors_come_back_bit_for_bit(tmp_path, tensor, differ):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"iterations": "all"}, "iterations is a number"),
-        ({"iterations": -1}, "iterations is a number"),
-        ({"iterations": slice(-3, None)}, "iterations is a number"),
-        ({"iterations": [0, "1"]}, "iterations is a number"),
-        ({"kinds": "X"}, "kinds are 'I' (inputs) and 'O' (outputs), not 'X'"),
-        ({"kinds": ()}, "kinds are 'I' (inputs) and 'O' (outputs), not ()"),
-        ({"total_limit": "1 GB"}, "total_limit is a number of bytes like 2**28, not '1 GB'"),
-        ({"on_error": "ignore"}, "on_error is 'continue' or 'raise', not 'ignore'"),
+        ({"iterations": "all"}, "iterations must be a number"),
+        ({"iterations": -1}, "iterations must be a number"),
+        ({"iterations": slice(-3, None)}, "iterations must be a number"),
+        ({"iterations": [0, "1"]}, "iterations must be a number"),
+        ({"kinds": "X"}, "kinds must be 'I' (inputs) and 'O' (outputs), not 'X'"),
+        ({"kinds": ()}, "kinds must be 'I' (inputs) and 'O' (outputs), not ()"),
+        ({"total_limit": "1 GB"}, "total_limit must be a number of bytes like 2**28, not '1 GB'"),
+        ({"on_error": "ignore"}, "on_error must be 'continue' or 'raise', not 'ignore'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_before_anything_runs(options, message):
@@ -181,7 +181,10 @@ def test_a_buffer_is_a_number_of_bytes(buffer, tmp_path):
 @pytest.mark.parametrize("name", ["storage_limit", "total_limit"])
 def test_a_limit_is_a_number_of_bytes(name, limit):
     """Not a switch, and not below nothing."""
-    with pytest.raises(FilchError, match=f"{name} is a number of bytes"), steal_forward(nn.Identity(), **{name: limit}):
+    with (
+        pytest.raises(FilchError, match=f"{name} must be a number of bytes"),
+        steal_forward(nn.Identity(), **{name: limit}),
+    ):
         pass
 
 
@@ -205,5 +208,5 @@ def test_who_can_not_be_told_loses_no_value(monkeypatch, caplog):
 
     assert len(capture) == 2
     assert [message.partition(":")[0] for message in caplog.messages] == [
-        "can't print what is stolen, and go on without"
+        "can't print the progress of the capture, and continue without"
     ]

@@ -45,7 +45,7 @@ def test_a_key_that_is_not_there_is_a_key_error(records):
 
 def test_asking_for_a_key_reads_no_value(records, monkeypatch):
     """Whether it is there is known from the index."""
-    monkeypatch.setattr(records, "holder", None)
+    monkeypatch.setattr(records, "tensor_source", None)
 
     assert ("m", 0, "O") in records
 
@@ -110,7 +110,7 @@ def test_a_dump_knows_the_size_of_a_record_without_reading_it(tmp_path, echo, mo
             torch.zeros(3), {"c": torch.zeros(2, dtype=torch.complex64)}, torch.zeros(0), torch.zeros(2).numpy(), "text"
         )
     dump = restore(tmp_path / "dump.onnx")
-    monkeypatch.setattr(dump.holder, "get", None)
+    monkeypatch.setattr(dump.tensor_source, "get", None)
 
     assert dump.nbytes(("m", 0, "I")) == 12 + 16 + 0 + 8
     assert dump.nbytes(("m", 0, "O")) == 0

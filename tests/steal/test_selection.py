@@ -136,18 +136,18 @@ def test_a_dot_in_a_pattern_is_a_dot():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"include": "layer.*"}, "no module is called like 'layer.*'; names look like 'm.norm'"),
+        ({"include": "layer.*"}, "no module name matches 'layer.*'; names look like 'm.norm'"),
         (
             {"include": ["m.norm", "m.layers.*.mpl"]},
-            "no module is called like 'm.layers.*.mpl'; names look like 'm.norm'",
+            "no module name matches 'm.layers.*.mpl'; names look like 'm.norm'",
         ),
-        ({"include": "norm"}, "no module is called like 'norm'; names look like 'm.norm'"),
-        ({"exclude": "m.nrom", "submodules": True}, "no module is called like 'm.nrom'; names look like 'm.norm'"),
-        ({"include": "m.layers[.]0"}, "no module is called like 'm.layers[.]0'; names look like 'm.norm'"),
-        ({"include": "[b-a]"}, "'[b-a]' is not a pattern over module names: bad character range b-a at position 7"),
-        ({"include": 5}, "a pattern is a string like 'decoder.layers.*.mlp', not 5"),
-        ({"exclude": ["m.norm", None]}, "a pattern is a string like 'decoder.layers.*.mlp', not None"),
-        ({"storage_limit": "1GB"}, "storage_limit is a number of bytes like 2**28, not '1GB'"),
+        ({"include": "norm"}, "no module name matches 'norm'; names look like 'm.norm'"),
+        ({"exclude": "m.nrom", "submodules": True}, "no module name matches 'm.nrom'; names look like 'm.norm'"),
+        ({"include": "m.layers[.]0"}, "no module name matches 'm.layers[.]0'; names look like 'm.norm'"),
+        ({"include": "[b-a]"}, "'[b-a]' is not a valid pattern of module names: bad character range b-a at position 7"),
+        ({"include": 5}, "a pattern must be a string like 'decoder.layers.*.mlp', not 5"),
+        ({"exclude": ["m.norm", None]}, "a pattern must be a string like 'decoder.layers.*.mlp', not None"),
+        ({"storage_limit": "1GB"}, "storage_limit must be a number of bytes like 2**28, not '1GB'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(model, options, message):
@@ -164,14 +164,14 @@ def test_options_that_make_no_sense_are_refused(model, options, message):
         (5, "steal_forward takes a module, a (name, module) pair or a list of these, not 5"),
         ("m", "steal_forward takes a module, a (name, module) pair or a list of these, not 'm'"),
         ({"m": 1}, "steal_forward takes a module, a (name, module) pair or a list of these, not {'m': 1}"),
-        ([], "no module was given to steal_forward"),
+        ([], "steal_forward got an empty list of modules"),
         (("m", 5), "item 0 is ('m', 5), not a module or a (name, module) pair"),
         ([("m", 5)], "item 0 is ('m', 5), not a module or a (name, module) pair"),
         ([nn.Identity(), "m"], "item 1 is 'm', not a module or a (name, module) pair"),
         ([(5, nn.Identity())], "item 0 is (5, Identity()), not a module or a (name, module) pair"),
         ([nn.Identity], "item 0 is <class 'torch.nn.modules.linear.Identity'>, not a module or a (name, module) pair"),
-        ([("m", nn.Identity()), ("m", nn.ReLU())], "two modules are called 'm'; give each its own name"),
-        ([nn.Identity(), ("0", nn.ReLU())], "two modules are called '0'; give each its own name"),
+        ([("m", nn.Identity()), ("m", nn.ReLU())], "two modules are named 'm'; give each its own name"),
+        ([nn.Identity(), ("0", nn.ReLU())], "two modules are named '0'; give each its own name"),
     ],
 )
 def test_modules_that_make_no_sense_are_refused(modules, message):
@@ -186,7 +186,7 @@ def test_a_submodule_that_takes_a_given_name_is_refused(model):
     """Two modules under one name would write over each other's records."""
     given = [("m.norm", nn.Identity()), ("m", model)]
 
-    with pytest.raises(FilchError, match=r"two modules are called 'm\.norm'"), steal_forward(given, submodules=True):
+    with pytest.raises(FilchError, match=r"two modules are named 'm\.norm'"), steal_forward(given, submodules=True):
         pytest.fail("the block was entered")
 
 

@@ -94,5 +94,8 @@ def test_what_the_sink_raises_is_raised_if_that_was_asked_for():
 @pytest.mark.parametrize(("options", "text"), [({"dump_file": "x.onnx"}, "dump_file"), ({"watch": "nan"}, "watch")])
 def test_a_sink_goes_with_nothing_that_needs_the_records_later(options, text):
     """One sentence, before anything runs."""
-    with pytest.raises(FilchError, match=f"it does not go with {text}"), steal_forward(model(), sink=print, **options):
+    with (
+        pytest.raises(FilchError, match=f"sink and {text} are mutually exclusive"),
+        steal_forward(model(), sink=print, **options),
+    ):
         pass

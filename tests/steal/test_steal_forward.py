@@ -153,10 +153,10 @@ def test_verbose_one_tells_what_is_skipped_and_what_fails(capsys):
         == """\
 +m -- stolen forward for class Sequential -- iteration 0
   <- args=(f32[3],) --- kwargs={}
--- skips a f32[3] of key=('m', 0, 'I'): its 12 bytes are over the storage limit of 8
+-- skips a f32[3] of key=('m', 0, 'I'): its 12 bytes exceed the storage limit of 8
   -> f32[3]
 -m.
--- skips a f32[3] of key=('m', 0, 'O'): its 12 bytes are over the storage limit of 8
+-- skips a f32[3] of key=('m', 0, 'O'): its 12 bytes exceed the storage limit of 8
 +m -- stolen forward for class Sequential -- iteration 1
   <- args=('no tensor',) --- kwargs={}
 -m raised.
@@ -405,7 +405,7 @@ def test_the_storage_limit_holds_for_each_tensor_of_inputs_and_outputs(tmp_path,
         if kept:
             assert torch.equal(value, x)
         else:
-            assert value == Skipped("f32[2, 3]", f"its 24 bytes are over the storage limit of {limit}")
+            assert value == Skipped("f32[2, 3]", f"its 24 bytes exceed the storage limit of {limit}")
 
 
 def test_the_storage_limit_leaves_out_single_tensors_not_records(echo):
@@ -492,7 +492,7 @@ def test_a_block_may_change_the_working_directory(tmp_path, monkeypatch):
         ("", "can't write a dump to '': it is a folder; add a name like 'reference.onnx'"),
         ("folder", "can't write a dump to 'folder': it is a folder; add a name like 'reference.onnx'"),
         ("a\0b", "can't write a dump to '.*': embedded null byte"),
-        (5, "dump_file is a path like 'reference.onnx', not 5"),
+        (5, "dump_file must be a path like 'reference.onnx', not 5"),
     ],
 )
 def test_a_dump_file_that_can_not_be_written_is_refused_before_anything_runs(tmp_path, monkeypatch, dump_file, message):

@@ -31,7 +31,7 @@ def test_the_module_is_named_with_its_line_and_inputs(tmp_path):
     model = _model()
 
     stealing = steal_forward(("m", model), submodules=True, watch="nonfinite", dump_file=tmp_path / "x.onnx")
-    with pytest.raises(NonFiniteError, match="not finite") as caught, stealing:
+    with pytest.raises(NonFiniteError, match="non-finite values") as caught, stealing:
         model(torch.ones(2, 3))
 
     found = caught.value.found
@@ -40,8 +40,8 @@ def test_the_module_is_named_with_its_line_and_inputs(tmp_path):
     assert found.source.startswith("test_watch.py:")
     text = str(caught.value)
     assert text.startswith("module 'm.1' (call 0, from test_watch.py:")
-    assert "gave what is not finite: m.1#0.O of f32[2, 3]" in text
-    assert "its inputs were finite: ((f32[2, 3]" in text
+    assert "returned non-finite values: m.1#0.O of f32[2, 3]" in text
+    assert "its inputs were all finite: ((f32[2, 3]" in text
     dump = restore(tmp_path / "x.onnx")
     assert dump["m.1", 0, "O"].isinf().all()
     assert "NonFiniteError" in dump.failed["m", 0, "O"]
@@ -59,7 +59,7 @@ def test_a_clean_run_raises_nothing():
 
 
 def test_each_finding_can_be_reported_instead():
-    """The model runs on; the second finding says that its inputs weren't finite already."""
+    """The model runs on; the second finding says that its inputs weren't all finite."""
     model, found = _model(lambda x: x * float("nan")), []
 
     with steal_forward(("m", model), submodules=True, watch="nan", on_nonfinite=found.append):
@@ -67,7 +67,7 @@ def test_each_finding_can_be_reported_instead():
 
     assert all(isinstance(item, NonFinite) for item in found)
     assert [(item.key.name, item.finite_inputs) for item in found] == [("m.1", True), ("m.2", False), ("m", True)]
-    assert "were not all finite already" in str(found[1])
+    assert "were not all finite" in str(found[1])
 
 
 @pytest.mark.parametrize("wishes", [{}, {"statistics_only": True}, {"storage_limit": 0}, {"kinds": "O"}])
@@ -175,11 +175,11 @@ def test_numbers_of_all_kinds_are_judged_one_by_one(dtype, wrong):
 @pytest.mark.parametrize(
     ("wishes", "message"),
     [
-        ({"watch": "inf"}, "watch is 'nonfinite' or 'nan', not 'inf'"),
-        ({"watch": "nan", "on_nonfinite": 5}, "on_nonfinite is a function that takes a NonFinite, not 5"),
+        ({"watch": "inf"}, "watch must be 'nonfinite' or 'nan', not 'inf'"),
+        ({"watch": "nan", "on_nonfinite": 5}, "on_nonfinite must be a function that takes a NonFinite, not 5"),
         ({"on_nonfinite": print}, "on_nonfinite needs watch="),
-        ({"operators": 5}, "operators is True or patterns like"),
-        ({"operators": []}, "operators is True or patterns like"),
+        ({"operators": 5}, "operators must be True or patterns like"),
+        ({"operators": []}, "operators must be True or patterns like"),
     ],
 )
 def test_what_makes_no_sense_is_refused(wishes, message):
