@@ -16,6 +16,7 @@ PACKAGES = (
     "filch.steal",
     "filch.export",
     "filch.export.backends",
+    "filch.export.backends.testing",
     "filch.export.passes",
     "filch.export.views",
     "filch.compare",

@@ -64,6 +64,23 @@ def test_the_backend_in_the_docs_is_installed_and_finds_its_own_fault(tmp_path: 
     assert done.stdout.splitlines() == ["tiny True True {'same'}", "False Relu 1"]
 
 
+def test_the_backend_in_the_docs_passes_the_tests_in_the_docs(tmp_path: Path) -> None:
+    """As they are written, in a project of its own."""
+    (tmp_path / "filch_tiny.py").write_text(block("python", "class Tiny"))
+    (tmp_path / "test_filch_tiny.py").write_text(block("python", "class TestTiny"))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"^1\d passed, \d skipped", done.stdout, re.MULTILINE), done.stdout
+
+
 def test_the_backend_in_the_docs_is_about_forty_lines() -> None:
     """As is promised."""
     assert len(block("python", "class Tiny").splitlines()) <= 45

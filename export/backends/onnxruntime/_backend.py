@@ -116,13 +116,19 @@ class OnnxRuntimeBackend:
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
+        made = compiled.graph.producer
         if watch:
             wanted = {*watch, *compiled.graph.outputs}
-            return {name: value for name, value in self.observe(compiled, inputs, buffer=_UNBOUNDED) if name in wanted}
+            passed = {} if made.keys() >= {*compiled.graph.outputs} else self.run(compiled, inputs)
+            observed = self.observe(compiled, inputs, buffer=_UNBOUNDED)
+            return {**passed, **{name: value for name, value in observed if name in wanted}}
         session = compiled.handle.session
         replay = bool(self.options.use_cuda_graph) and compiled.handle.path.name != _PROGRAM
-        found = run(session, feeds_of(compiled.handle.inputs, inputs), self._device, replay=replay)
-        return {name: to_torch(value) for name, value in found.items() if is_plain(value)}
+        feeds = feeds_of(compiled.handle.inputs, inputs)
+        found = run(session, feeds, self._device, replay=replay)
+        plain = {name: to_torch(value) for name, value in found.items() if is_plain(value)}
+        # An input or a weight that is an output shares the memory of `feeds` or of the session, and does not keep it.
+        return {name: value if name in made else value.clone() for name, value in plain.items()}
 
     def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Observes.observe`: the graph that was saved runs part by part, with optimisations off."""
