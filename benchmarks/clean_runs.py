@@ -76,7 +76,7 @@ def tally(report: Report) -> Counter[str]:
     return Counter(
         judged=sum(row.judged for row in report.rows),
         flagged=sum(row.diverged for row in report.rows),
-        suspicious=sum(row.local is not None and row.local.verdict == "suspicious" for row in report.rows),
+        suspicious=sum(row.isolated is not None and row.isolated.verdict == "suspicious" for row in report.rows),
         interface=len(report.interface),
     )
 
@@ -89,9 +89,9 @@ def tell(title: str, report: Report) -> None:
     print(f"{title}: {found['flagged']} flagged, {found['suspicious']} suspicious of {found['judged']}", flush=True)
     for problem in report.interface[:SHOWN]:
         print(f"  {problem}")
-    odd = [row for row in report.rows if row.diverged or (row.local and row.local.verdict == "suspicious")]
+    odd = [row for row in report.rows if row.diverged or (row.isolated and row.isolated.verdict == "suspicious")]
     for row in odd[:SHOWN]:
-        print(f"  {row}: {row.local or row.difference}", flush=True)
+        print(f"  {row}: {row.isolated or row.difference}", flush=True)
 
 
 if __name__ == "__main__":

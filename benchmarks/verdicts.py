@@ -21,7 +21,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from filch.compare import Report, Row, compare
-from filch.compare.float64 import Truth, Truths, level_of, reduction_length, running_length
+from filch.compare.float64 import Float64Evaluator, Float64Value, level_of, reduction_length, running_length
 from filch.export import Program, export, lower
 from filch.export.backends import Compiled, Stage, get_backend
 from filch.steal import Capture, FilchError, ModuleInfo, argument_tensors, steal_forward
@@ -166,12 +166,14 @@ PRECISIONS = ("float32", "TF32", "lowered to float16", "float16", "bfloat16")
 
 def judged(report: Report) -> list[Row]:
     """The rows of nodes that float64 was held against."""
-    return [row for row in report.rows if row.kind != "output" and (row.truth is not None or row.local is not None)]
+    return [
+        row for row in report.rows if row.kind != "output" and (row.float64 is not None or row.isolated is not None)
+    ]
 
 
 def alarms(rows: list[Row]) -> list[Row]:
     """Those that are not called rounding."""
-    return [row for row in rows if not all(item is None or item.sound for item in (row.truth, row.local))]
+    return [row for row in rows if not all(item is None or item.sound for item in (row.float64, row.isolated))]
 
 
 KINDS = {
@@ -194,7 +196,7 @@ class Planter:
         """See the class."""
         self._subject = subject
         self._graph = subject.program.graph
-        self._truths = Truths(subject.program)
+        self._truths = Float64Evaluator(subject.program)
         rows = [row.value for row in report.rows if row.stage == "exported" and row.kind == "node" and _may(row)]
         self._chosen = {name for place, name in enumerate(rows) if place % EVERY == seed % EVERY}
         self._seed = seed
@@ -216,10 +218,10 @@ class Planter:
 
         found = compare(self._subject.capture, self._subject.program, backend=Noisy(noise), truth="float64")
         rows = [row for row in found.rows if row.value in made and row.kind != "output"]
-        return len(rows), [row for row in rows if row.local is None or row.local.sound]
+        return len(rows), [row for row in rows if row.isolated is None or row.isolated.sound]
 
     def _noisy(
-        self, kind: str, name: str, reference: torch.Tensor, truth: Truth, random: torch.Generator
+        self, kind: str, name: str, reference: torch.Tensor, truth: Float64Value, random: torch.Generator
     ) -> torch.Tensor:
         """The truth and three times the level; the noise is the whole error."""
         of, everywhere = KINDS[kind]
@@ -250,7 +252,7 @@ class Planter:
 
 def _may(row: Row) -> bool:
     """Whether noise can be planted in a value: it has floating-point numbers, and float64 knows it."""
-    return bool(row.local and row.truth and row.dtype == "float32" and row.shape and 0 not in row.shape)
+    return bool(row.isolated and row.float64 and row.dtype == "float32" and row.shape and 0 not in row.shape)
 
 
 def main() -> int:
@@ -275,7 +277,7 @@ def main() -> int:
             false[precision] += len(wrong)
             print(f"{name} in {precision}: {len(wrong)} of {len(rows)} flagged", flush=True)
             for row in wrong:
-                print(f"  {row.stage} {row.node} ({row.op}): {row.truth}; by itself {row.local}", flush=True)
+                print(f"  {row.stage} {row.node} ({row.op}): {row.float64}; by itself {row.isolated}", flush=True)
             if precision == "float32":
                 planter = Planter(subject, report, options.seed)
                 for kind in KINDS:
@@ -283,7 +285,7 @@ def main() -> int:
                     made[kind] += count
                     found[kind] += count - len(missed)
                     for row in missed:
-                        print(f"  MISSED, {kind}: {row.node} ({row.op}): {row.local}", flush=True)
+                        print(f"  MISSED, {kind}: {row.node} ({row.op}): {row.isolated}", flush=True)
     print(f"\n{'clean run':20}{'nodes':>8}{'flagged':>9}{'share':>9}")
     for precision, count in nodes.items():
         print(f"{precision:20}{count:8}{false[precision]:9}{false[precision] / count:9.2%}")

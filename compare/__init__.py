@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .bisection import BisectReport, bisect
     from .common._errors import CompareError
     from .dynamo._gradients import compare_gradients
-    from .float64 import Judgement
+    from .float64 import RoundingVerdict
     from .metrics._metrics import Difference, compare_tensors
     from .metrics._tolerance import Tolerance, default_tolerance
     from .models._demo import tiny_llm
@@ -42,7 +42,6 @@ __all__ = [
     "Explanation",
     "Goal",
     "Golden",
-    "Judgement",
     "ModuleRow",
     "Operator",
     "Outcome",
@@ -50,6 +49,7 @@ __all__ = [
     "PrecisionReport",
     "Report",
     "Repro",
+    "RoundingVerdict",
     "Row",
     "Sensitivity",
     "Tolerance",
@@ -78,7 +78,7 @@ _PLACES = {
     "Explanation": "results._explanation",
     "Golden": "testing._golden",
     "Goal": "results._precision",
-    "Judgement": "float64",
+    "RoundingVerdict": "float64",
     "ModuleRow": "results._rows",
     "Operator": "results._rows",
     "Outcome": "results._precision",

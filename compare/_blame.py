@@ -75,7 +75,7 @@ def telling_tolerance(report: Report, row: Row) -> Tolerance | None:
     Float64 finds errors that no usual tolerance does: then a fourth of what was found is one.
     """
     found = row.difference
-    if report.tolerance is not None or row.local is None or found is None or not found.close:
+    if report.tolerance is not None or row.isolated is None or found is None or not found.close:
         return report.tolerance
     return Tolerance(found.error_max / _SHARE, found.scale / _SHARE, found.rms / _SHARE)
 

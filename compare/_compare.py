@@ -13,11 +13,11 @@ from filch.steal import Records, restore
 
 from .common._errors import CompareError
 from .common._progress import step
-from .engine._comparison import Comparison, How
+from .engine._comparison import CompareOptions, Comparison
 from .engine._interface import UNKNOWN, interface_problems
-from .engine._judge import worst_effect
+from .engine._value_comparator import largest_effect
 from .metrics._tolerance import Tolerance, as_pair
-from .references._inputs import stolen_calls
+from .references._inputs import captured_calls
 from .results._report import Report
 
 BUFFER = 2**28
@@ -61,8 +61,8 @@ def compare(
         statistics: say what each value and its reference are like, too: least, largest, mean, deviation, a histogram of
             both. A comparison takes about a third longer with it.
         truth: `float64` runs the exported program in float64, too, and judges each value by how much further it is from
-            that than the model's own is: no tolerance has to be guessed (`Row.truth`). Each node is also run by itself
-            on what it should be given, so that an error is told from one that is inherited (`Row.local`).
+            that than the model's own is: no tolerance has to be guessed (`Row.float64`). Each node is also run in
+            isolation, on its reference inputs, to tell an error from one that is inherited (`Row.isolated`).
         repeats: how often everything is run: what changes from run to run is told from what is wrong.
         buffer: bytes of values that may be held on either side, where the backend can show them in parts; a node's own
             are held however large.
@@ -84,8 +84,8 @@ def compare(
     held = reference if isinstance(reference, Records) else restore(reference)
     given = as_program(program)
     engine = make_engine(backend, options)
-    stolen = stolen_calls(held, given)
-    how = How(
+    stolen = captured_calls(held, given)
+    how = CompareOptions(
         _stages(engine, stages),
         tolerance,
         lower_precision,
@@ -107,13 +107,13 @@ def compare(
         program=str(given.path) if given.path else given.model_type.rpartition(":")[2] or "the program",
         rows=tuple(row for one in found for row in one.rows),
         modules=tuple(row for one in found for row in one.modules),
-        effect=worst_effect(one.effect for one in found),
+        observer_effect=largest_effect(one.observer_effect for one in found),
         notes=(*comparison.notes, *([UNKNOWN] if given.is_foreign else []), *stolen.notes, *stolen.left_out),
         calls=(len(stolen.calls), len(stolen.calls) + len(stolen.left_out)),
         failed=tuple(dict.fromkeys(comparison.failed)),
         interface=(*interface_problems(given, comparison.made), *comparison.exchanged),
         operators=tuple(one.operators for one in found),
-        fates=comparison.fates,
+        outcomes=comparison.outcomes,
         graphs=comparison.graphs,
         options=options or {},
         tolerance=None if tolerance is None else as_pair(tolerance),

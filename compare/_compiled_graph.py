@@ -9,7 +9,7 @@ from filch.export.backends import Backend
 
 from ._compare import ProgramLike, make_engine, time_limit
 from .common._errors import CompareError
-from .provenance._origins import Origins
+from .provenance._provenance import NodeProvenance
 
 
 def compiled_graph(
@@ -39,6 +39,6 @@ def compiled_graph(
     exported = given.graph
     with time_limit(given, limit):
         compiled = engine.compile(given, optimize=True)
-    made = Origins(exported, compiled).drawn()
+    made = NodeProvenance(exported, compiled).drawn()
     name = given.path.name if given.path else given.model_type.rpartition(":")[2] or "the program"
     return replace(made, name=f"{name} on {engine.name}", source_graph=exported)

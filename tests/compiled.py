@@ -61,13 +61,13 @@ class Line:
 
     def cells(self) -> tuple[str, ...]:
         """The line as the table shows it; the error by its order of magnitude, since it depends on the processor."""
-        fates = Counter(fate.how for fate in self.report.fates)
-        kinds = [fates[how] for how in ("survives", "fused", "folded", "removed")]
+        outcomes = Counter(outcome.how for outcome in self.report.outcomes)
+        kinds = [outcomes[how] for how in ("survives", "fused", "folded", "removed")]
         nodes, rows = self.nodes, [row for row in self.report.rows if row.stage == "compiled"]
         shares = (len(nodes), sum(map(_has_origins, nodes)), sum(map(_has_error, nodes)))
         wrong, worst = sum(row.diverged for row in rows), max(row.error for row in rows if row.error is not None)
-        effect = "none" if self.report.effect is None else f"{self.report.effect.error_max:.0e}"
-        counts = map(str, (fates.total(), *kinds, *shares, wrong))
+        effect = "none" if self.report.observer_effect is None else f"{self.report.observer_effect.error_max:.0e}"
+        counts = map(str, (outcomes.total(), *kinds, *shares, wrong))
         return (self.name, self.backend, *counts, f"{worst:.0e}", effect)
 
 

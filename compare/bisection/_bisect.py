@@ -20,12 +20,12 @@ from ..common._errors import CompareError
 from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance
 from ..precision._precision import is_simulated
-from ..references._inputs import stolen_calls
+from ..references._inputs import captured_calls
 from ..results._bisection import BisectReport, Culprit, Step
 from ._criterion import Criterion, against_model
 from ._journal import Journal
-from ._variant_runner import Rig
-from ._variants import AnyPass, Making, named
+from ._variant_runner import VariantRunner
+from ._variants import AnyPass, ProgramVariants, named
 from ._versions import versions
 
 _LIBRARIES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "openvino")
@@ -80,14 +80,14 @@ def bisect(
     """
     held = reference if isinstance(reference, Records) else restore(reference)
     given, engine = as_program(program), make_engine(backend, options)
-    stolen = stolen_calls(held, given)
+    stolen = captured_calls(held, given)
     simulate = to is not None and is_simulated(to, engine)
-    making = Making(given, tuple(passes or ()), to, [call.inputs for call in stolen.calls], simulate)
+    making = ProgramVariants(given, tuple(passes or ()), to, [call.inputs for call in stolen.calls], simulate)
     limits = Limits(making.made(frozenset())[0].graph, tolerance, lower_precision=lower_precision or to is not None)
     with time_limit(given, limit):
         criterion = against_model(held, given, stolen.calls, limits, value)
         about = _about(making, engine, criterion, options)
-        rig = Rig(making, engine, criterion, Journal(None if journal is None else Path(journal), about))
+        rig = VariantRunner(making, engine, criterion, Journal(None if journal is None else Path(journal), about))
         before = rig.without(())
         if value is not None and before.outcome.problem:
             raise CompareError(f"{value!r} can't be judged on {engine.name}: {before.outcome.problem}")
@@ -126,7 +126,7 @@ def _candidates(before: Step, only: Collection[str] | None) -> tuple[Switch, ...
     return tuple(one for one in before.switches if only is None or one.name in only)
 
 
-def _searched(report: BisectReport, rig: Rig, *, grow: bool) -> BisectReport:
+def _searched(report: BisectReport, rig: VariantRunner, *, grow: bool) -> BisectReport:
     candidates = list(report.candidates)
     best = rig.without(candidates)
     while grow and not best.outcome.passes:
@@ -167,7 +167,9 @@ def _culprit(one: Switch, on: Step, off: Step) -> Culprit:
     )
 
 
-def _about(making: Making, engine: Backend, criterion: Criterion, options: Mapping[str, Any] | None) -> dict[str, str]:
+def _about(
+    making: ProgramVariants, engine: Backend, criterion: Criterion, options: Mapping[str, Any] | None
+) -> dict[str, str]:
     """What a journal has to be of."""
     told = getattr(engine, "options", dict(options or {}))
     passes = [one.name for one in named(making.passes)]

@@ -15,7 +15,7 @@ from ..common._errors import CompareError
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, bytes_of, compare_tensors
 from ..precision._trial import results_of
-from ..references._inputs import StolenCall, cast_inputs
+from ..references._inputs import CapturedCall, cast_inputs
 from ..references._references import References
 from ..results._precision import Goal, Outcome
 
@@ -84,7 +84,7 @@ class AgainstModel:
 
 
 def against_model(
-    reference: Records, program: Program, calls: Sequence[StolenCall], limits: Limits, value: str | None
+    reference: Records, program: Program, calls: Sequence[CapturedCall], limits: Limits, value: str | None
 ) -> AgainstModel:
     """The outputs, or one value, held against what the model had.
 
@@ -100,7 +100,7 @@ def against_model(
 
 
 def _expected(
-    reference: Records, program: Program, calls: Iterable[StolenCall], limits: Limits, value: str
+    reference: Records, program: Program, calls: Iterable[CapturedCall], limits: Limits, value: str
 ) -> Iterator[Values]:
     lower = limits.lower_precision
     references = References(reference, program, wanted={value}, buffer=BUFFER, lower_precision=lower)

@@ -14,12 +14,12 @@ from ..results._bisection import Step
 from ..results._precision import Outcome
 from ._criterion import Criterion
 from ._journal import Journal
-from ._variants import PASS, PRECISION, Making
+from ._variants import PASS, PRECISION, ProgramVariants
 
 _OWN = (PASS, PRECISION)
 
 
-class Rig:
+class VariantRunner:
     """One program on one backend, run with one set of transformations left out after the other.
 
     Args:
@@ -29,7 +29,7 @@ class Rig:
         journal: knows the runs of before, and is told of each.
     """
 
-    def __init__(self, making: Making, engine: Backend, criterion: Criterion, journal: Journal) -> None:
+    def __init__(self, making: ProgramVariants, engine: Backend, criterion: Criterion, journal: Journal) -> None:
         self._making = making
         self._engine = engine
         self._criterion = criterion

@@ -16,7 +16,7 @@ PASS, PRECISION = "pass", "node in lower precision"
 
 
 @dataclass
-class Making:
+class ProgramVariants:
     """What is done to a program before a backend has it.
 
     Attributes:

@@ -63,7 +63,7 @@ app = typer.Typer(
 Factory = Annotated[str, typer.Argument(help=FACTORY)]
 Backend = Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")]
 Profile = Annotated[bool, typer.Option("--profile", help="How long each node takes, beside its error.")]
-View = Annotated[str, typer.Option(help="nodes, operators, modules, fates or precision.")]
+View = Annotated[str, typer.Option(help="nodes, operators, modules, outcomes or precision.")]
 
 
 def _print_version(asked: bool) -> None:
@@ -349,8 +349,8 @@ app.command("trace")(trace_command)
 
 
 def _known_view(view: str) -> None:
-    if view not in ("nodes", "operators", "modules", "fates", "precision"):
-        raise FilchError(f"there is no view {view!r}; there are nodes, operators, modules, fates and precision")
+    if view not in ("nodes", "operators", "modules", "outcomes", "precision"):
+        raise FilchError(f"there is no view {view!r}; there are nodes, operators, modules, outcomes and precision")
 
 
 def _write(reports: Sequence[Report], output: Path | None, *, quiet: bool) -> None:

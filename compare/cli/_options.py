@@ -16,7 +16,8 @@ LowerPrecision = Annotated[
     bool, typer.Option("--lower-precision", help="Values may be of a coarser type than the model's, or quantised.")
 ]
 TruthOption = Annotated[
-    bool, typer.Option("--truth", help="Judge by float64, not by a tolerance, and run each node by itself, too.")
+    bool,
+    typer.Option("--truth", help="Judge by float64, not by a tolerance, and run each node by itself, too."),
 ]
 Repeats = Annotated[int, typer.Option(help="How often all is run: with --truth, what is unstable is told from wrong.")]
 BlameOption = Annotated[

@@ -3,6 +3,6 @@
 import torch
 
 
-def in_pairs(tensor: torch.Tensor) -> torch.Tensor:
+def complex_as_real(tensor: torch.Tensor) -> torch.Tensor:
     """Complex numbers as pairs of real ones, in one dimension more; other tensors as they are."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

@@ -14,8 +14,8 @@ from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
 
 from ..common._errors import CompareError
-from ..engine._judge import judge
 from ..engine._run import Run
+from ..engine._value_comparator import judge
 from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance
 from ..references._references import Reference
@@ -72,7 +72,9 @@ def compare_gradients(
         reference="eager PyTorch",
         program=f"{type(model).__name__}, forward and backward",
         rows=tuple(rows),
-        effect=next((report.effect for report in reports if report.effect is not None), None),
+        observer_effect=next(
+            (report.observer_effect for report in reports if report.observer_effect is not None), None
+        ),
         notes=tuple(dict.fromkeys(note for report in reports for note in (*report.notes, *_backward_notes(report)))),
         calls=(len(reports), len(reports)),
         graphs=graphs,

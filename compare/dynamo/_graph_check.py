@@ -11,13 +11,13 @@ from torch import fx, nn
 from filch.export import Graph, graph_from_fx, random_nodes
 from filch.export.backends import Backend, BackwardRun, Compiled, Refers, Stage
 
-from ..common._complex import in_pairs
-from ..engine._judge import judge
+from ..common._complex import complex_as_real
 from ..engine._run import Run
+from ..engine._value_comparator import judge
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import Tolerance
-from ..provenance._origins import Origins
+from ..provenance._provenance import NodeProvenance
 from ..references._references import Reference
 from ..results._report import Report
 from ..results._rows import Row
@@ -59,12 +59,12 @@ class GraphCheck:
             known = _values(self.module, copies(inputs))
         with _same_numbers():
             outputs = dict(zip(graph.outputs, _tensors(self.module, self.run(*copies(inputs))), strict=True))
-        references = {name: Reference(in_pairs(tensor), "eager") for name, tensor in known.items()}
+        references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in known.items()}
         limits = Limits(graph, self.tolerance)
         run = Run(0, "exported", Compiled(graph, None), _of_tensors(given), outputs)
         rows, effect = judge(run, self._exposed(inputs), references, None, limits)
         notes = _of_second(effect)
-        origins = None if self.compiled is None else Origins(graph, self.compiled)
+        origins = None if self.compiled is None else NodeProvenance(graph, self.compiled)
         for found, of_kernels in self._kernels(given, outputs, references, limits, origins):
             rows, effect = [*rows, *found], of_kernels
         random = random_nodes(self.module.graph)
@@ -74,7 +74,7 @@ class GraphCheck:
             reference="eager PyTorch",
             program=self.name,
             rows=tuple(rows),
-            effect=effect,
+            observer_effect=effect,
             notes=(*notes, *self._notes(random)),
             operators=(tuple(fx_operators(self.module.graph, rows)),),
             graphs={stage: _with_weights(drawn, given) for stage, drawn in _drawn(graph, origins).items()},
@@ -91,7 +91,7 @@ class GraphCheck:
         compiled = self.compile(module, copies(inputs))
         with _same_numbers():
             found = compiled(*copies(inputs))
-        return {name: in_pairs(value.detach()) for name, value in zip(names, found, strict=True)}
+        return {name: complex_as_real(value.detach()) for name, value in zip(names, found, strict=True)}
 
     def _kernels(
         self,
@@ -99,7 +99,7 @@ class GraphCheck:
         outputs: Mapping[str, torch.Tensor],
         known: Mapping[str, Reference],
         limits: Limits,
-        origins: Origins | None,
+        origins: NodeProvenance | None,
     ) -> Iterator[tuple[list[Row], Difference | None]]:
         """What the compiled graph's own kernels store."""
         if self.engine is None or self.compiled is None:
@@ -115,7 +115,7 @@ class GraphCheck:
         yield judge(run, values, {**held, **own, **known}, origins, limits)
 
 
-def _drawn(graph: Graph, origins: Origins | None) -> dict[Stage, Graph]:
+def _drawn(graph: Graph, origins: NodeProvenance | None) -> dict[Stage, Graph]:
     return {"exported": graph} if origins is None else {"exported": graph, "compiled": origins.drawn()}
 
 
@@ -132,14 +132,14 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: float 
     given = {name: value for name, value in run.values.items() if name not in made.graph.producer}
     references = {name: Reference(tensor, "eager") for name, tensor in run.expected.items()}
     ran = Run(0, "compiled", made, given, run.outputs)
-    origins = Origins(run.graph, made)
+    origins = NodeProvenance(run.graph, made)
     rows, effect = judge(ran, run.values, references, origins, Limits(run.graph, tolerance))
     return Report(
         backend=backend,
         reference="eager PyTorch",
         program=name + BACKWARD,
         rows=tuple(rows),
-        effect=effect,
+        observer_effect=effect,
         graphs={"exported": run.graph, "compiled": origins.drawn()},
     )
 
@@ -187,7 +187,7 @@ def _tensors(module: fx.GraphModule, given: Sequence[Any]) -> list[Any]:
     """What a graph returned for the nodes among its results."""
     results: Any = module.graph.output_node().args[0]
     kept = [value for value, result in zip(given, results, strict=True) if isinstance(result, fx.Node)]
-    return [in_pairs(value.detach()) if isinstance(value, torch.Tensor) else value for value in kept]
+    return [complex_as_real(value.detach()) if isinstance(value, torch.Tensor) else value for value in kept]
 
 
 def _of_tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from filch.export import graph_from_fx
 from filch.export.backends import BackwardRun, Compiled
 from filch.export.views import Series
 
-from ..provenance._origins import Origins
+from ..provenance._provenance import NodeProvenance
 
 _count: Counter[Path] = Counter()  # of the graphs that went into each folder
 
@@ -36,10 +36,12 @@ class GraphIr:
         if made is not None:
             for name, step in made.steps().items():
                 self._series.draw(name, step)
-            self._series.draw("Kernels", replace(Origins(graph, made).drawn(), source_graph=graph))
+            self._series.draw("Kernels", replace(NodeProvenance(graph, made).drawn(), source_graph=graph))
 
     def backward(self, run: BackwardRun) -> None:
         """Draw what became of the backward pass."""
         for name, step in run.compiled.steps().items():
             self._series.draw(f"Backward{name}", step)
-        self._series.draw("BackwardKernels", replace(Origins(run.graph, run.compiled).drawn(), source_graph=run.graph))
+        self._series.draw(
+            "BackwardKernels", replace(NodeProvenance(run.graph, run.compiled).drawn(), source_graph=run.graph)
+        )

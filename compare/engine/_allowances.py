@@ -28,10 +28,10 @@ class Allowances:
     def __init__(
         self,
         computes: Callable[[Node], Sequence[Node]],
-        known_as: Callable[[str], str],
+        exported_name: Callable[[str], str],
         constant: Callable[[str], torch.Tensor | None],
     ) -> None:
-        self._computes, self._known_as = computes, known_as
+        self._computes, self._known_as = computes, exported_name
         self._size = cache(lambda name: None if (held := constant(name)) is None else typical_magnitude(held))
         self._growth: dict[str, float] = {}
 

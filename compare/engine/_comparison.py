@@ -12,27 +12,27 @@ from filch.export import BackendError, Graph, Node, Program, value_sizes
 from filch.export.backends import Backend, Compiled, Observes, Profiles, Refers, Should, Stage, isolate
 from filch.steal import Records
 
-from ..common._complex import in_pairs
+from ..common._complex import complex_as_real
 from ..common._errors import CompareError
-from ..float64 import CallTruth, Truths
+from ..float64 import Float64Evaluator, Float64Values
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance
-from ..provenance._origins import Origins
-from ..references._inputs import StolenCall, cast_inputs, cast_notes
-from ..references._references import Reference, References, Sources, stolen_tensors, without_random
-from ..results._rows import Fate, ModuleRow, Operator, Row
+from ..provenance._provenance import NodeProvenance
+from ..references._inputs import CapturedCall, cast_inputs, cast_notes
+from ..references._references import Reference, ReferenceResolver, References, captured_tensors, without_random
+from ..results._rows import ModuleRow, NodeOutcome, Operator, Row
 from ._allowances import Allowances
+from ._float64_checker import Float64Checker
 from ._interface import exchanged_output
-from ._judge import Judge, allowances_of, in_order, with_covered
-from ._local import Fed, Local
+from ._isolated_nodes import IsolatedInputs, IsolatedNodes
 from ._lower_precision import Lowered
 from ._modules import Modules, result_references
-from ._node_outcomes import fates_of
+from ._node_outcomes import node_outcomes
 from ._operators import operators_of
 from ._random import Draws
-from ._rounding import Rounding
 from ._run import Run
+from ._value_comparator import ValueComparator, allowances_of, in_order, with_covered
 
 T = TypeVar("T")
 _UNEXPLAINED = "run undisturbed, the {} graph gives other results (by up to {}): its rows do not explain these"
@@ -41,7 +41,7 @@ Observed = Iterable[tuple[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
-class How:
+class CompareOptions:
     """How a comparison is made: see `compare`."""
 
     stages: tuple[Stage, ...]
@@ -55,13 +55,13 @@ class How:
 
 
 @dataclass(frozen=True)
-class Found:
+class CallResult:
     """What there is to say of one call."""
 
     rows: list[Row]
     modules: list[ModuleRow]
     operators: tuple[Operator, ...]
-    effect: Difference | None
+    observer_effect: Difference | None
 
 
 class Comparison:
@@ -72,7 +72,7 @@ class Comparison:
         exchanged: what the numbers of a foreign program's outputs say of their order, if it is wrong.
     """
 
-    def __init__(self, held: Records, given: Program, engine: Backend, how: How) -> None:
+    def __init__(self, held: Records, given: Program, engine: Backend, how: CompareOptions) -> None:
         if how.profile and not isinstance(engine, Profiles):
             raise CompareError(f"backend {engine.name!r} can't say how long a node takes")
         self._held = held
@@ -97,9 +97,9 @@ class Comparison:
         self._asked = {run.stage: _asked(run) for run in still}
         asked = frozenset().union(*self._asked.values())
         self._references = References(held, given, wanted=asked, buffer=how.buffer, lower_precision=how.lower_precision)
-        self._truths = Truths(given) if how.truth else None
+        self._truths = Float64Evaluator(given) if how.truth else None
         compiled = self._made.get("compiled")
-        self._origins = None if compiled is None else Origins(self._graph, compiled)
+        self._origins = None if compiled is None else NodeProvenance(self._graph, compiled)
 
     @property
     def notes(self) -> list[str]:
@@ -125,11 +125,11 @@ class Comparison:
         return made if self._origins is None else {**made, "compiled": self._origins.drawn()}
 
     @cached_property
-    def fates(self) -> tuple[Fate, ...]:
+    def outcomes(self) -> tuple[NodeOutcome, ...]:
         """What became of the exported nodes in the compiled graph."""
-        return () if self._origins is None else fates_of(self._origins)
+        return () if self._origins is None else node_outcomes(self._origins)
 
-    def of(self, call: StolenCall) -> Found:
+    def of(self, call: CapturedCall) -> CallResult:
         """Run the program on what one call was given, and judge every value."""
         self._count_results(call)
         modules = Modules(self._held, self._given, call, self._limits)
@@ -138,8 +138,8 @@ class Comparison:
         sources = self._sources(call, *self._made)
         truth = self._truth(call, *self._made)
         for stage in self._made:
-            sources = sources if sources.is_whole else self._sources(call, stage)
-            truth = truth if truth is None or truth.is_whole else self._truth(call, stage)
+            sources = sources if sources.fully_cached else self._sources(call, stage)
+            truth = truth if truth is None or truth.fully_cached else self._truth(call, stage)
             judged = self._tried(partial(self._judged, stage, call, sources, modules, truth), needed=not rows)
             if judged is not None:
                 rows += judged[0]
@@ -147,10 +147,15 @@ class Comparison:
                 if judged[1] is not None and stage != [*self._made][-1]:
                     self._noted[_UNEXPLAINED.format(stage, judged[1].problem or f"{judged[1].error_max:.1e}")] = None
         # What the observer does to the graph that really runs is what counts: where there is one, it comes last.
-        return Found(rows, modules.rows, operators_of(self._given, call, rows), effects[-1])
+        return CallResult(rows, modules.rows, operators_of(self._given, call, rows), effects[-1])
 
     def _judged(
-        self, stage: Stage, call: StolenCall, sources: Sources, modules: Modules, truth: CallTruth | None
+        self,
+        stage: Stage,
+        call: CapturedCall,
+        sources: ReferenceResolver,
+        modules: Modules,
+        truth: Float64Values | None,
     ) -> tuple[list[Row], Difference | None]:
         spreads: dict[str, torch.Tensor] = {}
         run = self._run(stage, call, spreads)
@@ -161,25 +166,27 @@ class Comparison:
             values = dict(observed)
             modules.infer({**call.inputs, **values})
             observed = values.items()
-        sources.prefer(without_random(modules.references(), self._given.unpredictable))
+        sources.set_preferred(without_random(modules.references(), self._given.unpredictable))
         rounding = None if truth is None else self._rounding(run, truth)
-        judge = Judge(
+        judge = ValueComparator(
             run, sources, self._origins_of(stage), self._limits, modules, rounding, self._allowances(run), draws
         )
         rows = judge.rows(observed)
         self._note_problem(rounding)
         if self._truths is not None:
-            fed = Fed(run, rows, sources if sources.is_whole else self._sources(call, stage))
+            fed = IsolatedInputs(run, rows, sources if sources.fully_cached else self._sources(call, stage))
             rounding = self._rounding(run, self._truths.alone(run.inputs, fed.known), fed.cut)
             computes = self._computes(stage)
-            local = Local(run, rows, fed, rounding, self._allowances(run), self._measure, computes, draws.unjudged)
+            local = IsolatedNodes(
+                run, rows, fed, rounding, self._allowances(run), self._measure, computes, draws.unjudged
+            )
             rows = self._with_local(local, run, rows, fed, spreads)
             self._note_problem(rounding)
         origins = self._origins_of(stage)
-        return rows if origins is None else with_covered(rows, run.graph, origins), judge.effect
+        return rows if origins is None else with_covered(rows, run.graph, origins), judge.observer_effect
 
     def _with_local(
-        self, local: Local, run: Run, rows: list[Row], fed: Fed, spreads: dict[str, torch.Tensor]
+        self, local: IsolatedNodes, run: Run, rows: list[Row], fed: IsolatedInputs, spreads: dict[str, torch.Tensor]
     ) -> list[Row]:
         """The rows, with what each node makes of what it should be given."""
         try:
@@ -197,7 +204,7 @@ class Comparison:
     def _draws(self, run: Run) -> Draws:
         return Draws(run, self._given.unpredictable, self._computes(run.stage))
 
-    def _note_problem(self, rounding: Rounding | None) -> None:
+    def _note_problem(self, rounding: Float64Checker | None) -> None:
         if rounding is not None and rounding.problem:
             self._noted[f"the tolerance judges where float64 does not: {rounding.problem}"] = None
 
@@ -213,11 +220,11 @@ class Comparison:
         origins = self._origins_of(stage)
         return (lambda node: (node,)) if origins is None else origins.of
 
-    def _rounding(self, run: Run, truth: CallTruth, cut: Collection[str] = frozenset()) -> Rounding:
+    def _rounding(self, run: Run, truth: Float64Values, cut: Collection[str] = frozenset()) -> Float64Checker:
         # What runs may be another program than the one that was given.
         graph = run.graph if self._origins_of(run.stage) is None else self._graph
         lower = self._how.lower_precision
-        return Rounding(truth, run, self._computes(run.stage), graph, lower_precision=lower, cut=cut)
+        return Float64Checker(truth, run, self._computes(run.stage), graph, lower_precision=lower, cut=cut)
 
     def _constant(self, name: str) -> torch.Tensor | None:
         """The numbers of a value that does not depend on the inputs, as far as the exported graph holds it."""
@@ -225,7 +232,7 @@ class Comparison:
         number = None if held is not None or self._origins is None else self._origins.redundant.number(name)
         return held if number is None else torch.tensor(float(number))
 
-    def _origins_of(self, stage: Stage) -> Origins | None:
+    def _origins_of(self, stage: Stage) -> NodeProvenance | None:
         return self._origins if stage == "compiled" else None
 
     def _repeated(self, observe: Callable[[], Observed], spreads: dict[str, torch.Tensor]) -> Observed:
@@ -237,15 +244,15 @@ class Comparison:
             yield name, tensor
             spreads.pop(name, None)
 
-    def _run(self, stage: Stage, call: StolenCall, spreads: Mapping[str, torch.Tensor]) -> Run:
+    def _run(self, stage: Stage, call: CapturedCall, spreads: Mapping[str, torch.Tensor]) -> Run:
         made = self._made[stage]
         inputs = self._fed(made, call)
-        outputs = {name: in_pairs(tensor) for name, tensor in self._engine.run(made, inputs).items()}
+        outputs = {name: complex_as_real(tensor) for name, tensor in self._engine.run(made, inputs).items()}
         seconds = self._seconds(made, inputs)
         lowered, statistics = self._lowered[stage], self._how.statistics
         return Run(call.index, stage, made, inputs, outputs, seconds, lowered, statistics, spreads)
 
-    def _fed(self, made: Compiled, call: StolenCall) -> Mapping[str, torch.Tensor]:
+    def _fed(self, made: Compiled, call: CapturedCall) -> Mapping[str, torch.Tensor]:
         if not self._how.lower_precision:
             return call.inputs
         self._cast |= dict.fromkeys(cast_notes(made.graph, call.inputs))
@@ -256,7 +263,7 @@ class Comparison:
             return {}
         return self._engine.profile(made, inputs)
 
-    def _observed(self, run: Run, draws: Draws, sources: Sources) -> Observed:
+    def _observed(self, run: Run, draws: Draws, sources: ReferenceResolver) -> Observed:
         def should(name: str) -> torch.Tensor | None:
             held = sources.get(name)
             return None if held is None else held.tensor
@@ -270,45 +277,47 @@ class Comparison:
             return self._engine.observe(run.made, run.inputs, buffer=self._how.buffer)
         return in_order(run.graph, self._engine.run(run.made, run.inputs, run.graph.producer))
 
-    def _sources(self, call: StolenCall, *stages: Stage) -> Sources:
+    def _sources(self, call: CapturedCall, *stages: Stage) -> ReferenceResolver:
         sources = self._references.of(call, frozenset().union(*(self._asked[stage] for stage in stages)))
-        known = {**self._said(call), **result_references(self._held, self._graph, call)}
-        sources.fall_back_on(without_random(known, self._given.unpredictable))
+        known = {**self._backend_references(call), **result_references(self._held, self._graph, call)}
+        sources.set_fallback(without_random(known, self._given.unpredictable))
         return sources
 
-    def _truth(self, call: StolenCall, *stages: Stage) -> CallTruth | None:
+    def _truth(self, call: CapturedCall, *stages: Stage) -> Float64Values | None:
         if self._truths is None:
             return None
         size = _COPIES * sum(value_sizes(self._graph, call.inputs).values())
         asked = frozenset().union(*(self._asked[stage] for stage in stages))
         return self._truths.of(call.inputs, asked, keep=len(stages) > 1 and size <= self._how.buffer)
 
-    def _said(self, call: StolenCall) -> dict[str, Reference]:
+    def _backend_references(self, call: CapturedCall) -> dict[str, Reference]:
         """What a backend itself says of the values that only its compiled graph has."""
         if "compiled" not in self._made or not isinstance(self._engine, Refers):
             return {}
         compiled = self._made["compiled"]
         said = self._engine.reference(compiled, self._fed(compiled, call))
         random = self._random_in(compiled.graph)  # it was computed from other random numbers than these would be
-        return {name: Reference(in_pairs(tensor), "derived") for name, tensor in said.items() if name not in random}
+        return {
+            name: Reference(complex_as_real(tensor), "derived") for name, tensor in said.items() if name not in random
+        }
 
     def _random_in(self, graph: Graph) -> frozenset[str]:
         """The values of a compiled graph that are computed from random numbers."""
         known, random = self._made["compiled"].same, self._given.unpredictable.random
         return graph.computed_from(name for name in graph.known if known.get(name, name) in random)
 
-    def _check_order(self, call: StolenCall, run: Run) -> None:
-        _, given = stolen_tensors(self._held, call.keys["", 0])
+    def _check_order(self, call: CapturedCall, run: Run) -> None:
+        _, given = captured_tensors(self._held, call.keys["", 0])
         if self._given.is_foreign and not self._how.lower_precision and len(given) == len(run.graph.outputs):
-            results = [in_pairs(tensor) for tensor in given.values()]
+            results = [complex_as_real(tensor) for tensor in given.values()]
             if problem := exchanged_output(run.graph.outputs, results, run.outputs):
                 self.exchanged[problem] = None
 
-    def _count_results(self, call: StolenCall) -> None:
+    def _count_results(self, call: CapturedCall) -> None:
         noted = self._given.outputs
         if noted and len(noted) != len(self._graph.outputs):
             return  # which of them are missing or added is said of the interface
-        _, given = stolen_tensors(self._held, call.keys["", 0])
+        _, given = captured_tensors(self._held, call.keys["", 0])
         if len(given) != len(self._graph.outputs):
             self.failed.append(
                 f"the model gives {len(given)} tensors, the graph has {len(self._graph.outputs)} outputs"
@@ -327,10 +336,10 @@ class Comparison:
 
 def _spread(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:
     """How far each element is from itself in other runs, at the most, in float64; inf if it is finite in some alone."""
-    first = in_pairs(tensor).double()
+    first = complex_as_real(tensor).double()
     found = torch.zeros_like(first)
     for other in others:
-        again = in_pairs(other).double()
+        again = complex_as_real(other).double()
         alike = (again == first) | (again.isnan() & first.isnan())
         distance = (again - first).abs().nan_to_num(nan=math.inf)
         found = torch.maximum(found, torch.where(alike, 0.0, distance))
@@ -342,4 +351,4 @@ def _asked(run: Run) -> frozenset[str]:
 
     Not its constants: an optimiser's folded weights would have every multiplication by them derived.
     """
-    return frozenset(map(run.known_as, (*run.graph.producer, *run.graph.outputs)))
+    return frozenset(map(run.exported_name, (*run.graph.producer, *run.graph.outputs)))

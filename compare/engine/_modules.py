@@ -8,12 +8,12 @@ import torch
 from filch.export import Graph, Port, Program
 from filch.steal import Records
 
-from ..common._complex import in_pairs
+from ..common._complex import complex_as_real
 from ..metrics._limits import Limits
 from ..metrics._metrics import compare_tensors
 from ..references._inferred import Inference
-from ..references._inputs import StolenCall
-from ..references._references import Reference, stolen_tensors
+from ..references._inputs import CapturedCall
+from ..references._references import Reference, captured_tensors
 from ..results._rows import ModuleRow, Row
 
 
@@ -33,7 +33,7 @@ class Modules:
     What no two runs agree on is not measured.
     """
 
-    def __init__(self, reference: Records, program: Program, call: StolenCall, limits: Limits) -> None:
+    def __init__(self, reference: Records, program: Program, call: CapturedCall, limits: Limits) -> None:
         self._reference = reference
         self._program = program
         self._call = call
@@ -64,13 +64,13 @@ class Modules:
     def __call__(self, name: str, tensor: torch.Tensor, reference: Reference | None, row: Row | None) -> None:
         """See `Listener`: a difference that was measured already is not measured again."""
         for index in self._waiting.pop(name, ()) if name not in self._program.unpredictable.all else ():
-            stolen = in_pairs(self._tensors[index])
+            stolen = complex_as_real(self._tensors[index])
             known = row is not None and reference is not None and _same(stolen, reference.tensor)
             difference = row.difference if known and row is not None else None
             if difference is None:
                 limit = self._limits.of(name, tensor.dtype)
                 difference = compare_tensors(
-                    stolen, in_pairs(tensor), tolerance=limit, lower_precision=self._limits.lower_precision
+                    stolen, complex_as_real(tensor), tolerance=limit, lower_precision=self._limits.lower_precision
                 )
             self.rows[index] = replace(self.rows[index], difference=difference)
 
@@ -84,11 +84,11 @@ class Modules:
 
 
 def _entries(
-    reference: Records, program: Program, call: StolenCall, inference: Inference | None
+    reference: Records, program: Program, call: CapturedCall, inference: Inference | None
 ) -> Iterator[tuple[ModuleRow, torch.Tensor]]:
     for (path, iteration), record in call.keys.items():
         known = program.module_calls.get((path, iteration))
-        for side, held in zip(("input", "output"), stolen_tensors(reference, record), strict=True):
+        for side, held in zip(("input", "output"), captured_tensors(reference, record), strict=True):
             ports = {port.path: port for port in (known.inputs if side == "input" else known.outputs)} if known else {}
             for place, tensor in held.items():
                 how, value, note = _resolve(ports.get(place), inference, path, iteration, tensor=tensor, side=side)
@@ -113,11 +113,12 @@ def _resolve(
     return "inferred", found[0], found[1]
 
 
-def result_references(reference: Records, graph: Graph, call: StolenCall) -> dict[str, Reference]:
+def result_references(reference: Records, graph: Graph, call: CapturedCall) -> dict[str, Reference]:
     """The model's results as references of the graph's outputs, in order; none if their numbers differ."""
-    _, given = stolen_tensors(reference, call.keys["", 0])
+    _, given = captured_tensors(reference, call.keys["", 0])
     if len(given) != len(graph.outputs):
         return {}
     return {
-        name: Reference(in_pairs(tensor), "module") for name, tensor in zip(graph.outputs, given.values(), strict=True)
+        name: Reference(complex_as_real(tensor), "module")
+        for name, tensor in zip(graph.outputs, given.values(), strict=True)
     }

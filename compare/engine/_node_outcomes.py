@@ -1,35 +1,20 @@
 """What became of each exported node in the compiled graph."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from filch.export import Node
 
-from ..provenance._origins import Origins
-from ..results._rows import Fate, Fated
+from ..provenance._provenance import NodeProvenance
+from ..results._rows import NodeOutcome, OutcomeKind
 
 
-def fates_of(origins: Origins) -> tuple[Fate, ...]:
-    """The fate of every exported node, in order."""
+def node_outcomes(origins: NodeProvenance) -> tuple[NodeOutcome, ...]:
+    """Return what became of every exported node, in order."""
     return _Fates(origins).found
 
 
-def tally(fates: Sequence[Fate]) -> str:
-    """`of 81 exported nodes 40 survive, 35 are fused, 4 are folded, 2 are removed`."""
-    count = Counter(fate.how for fate in fates)
-    words: dict[Fated, str] = {
-        "survives": "survive",
-        "fused": "are fused",
-        "folded": "are folded",
-        "removed": "are removed",
-    }
-    return f"of {len(fates)} exported nodes " + ", ".join(
-        f"{count[how]} {word}" for how, word in words.items() if count[how]
-    )
-
-
 class _Fates:
-    def __init__(self, origins: Origins) -> None:
+    def __init__(self, origins: NodeProvenance) -> None:
         self._origins = origins
         self._redundant = origins.redundant
         self._graph = origins.exported
@@ -51,11 +36,11 @@ class _Fates:
     def _names_before(self, stop: frozenset[str]) -> frozenset[str]:
         return frozenset(node.name for node in self._graph.cone(self._graph.outputs, stop))
 
-    def _fate(self, node: Node) -> Fate:
+    def _fate(self, node: Node) -> NodeOutcome:
         how, into, note = self._judged(node)
-        return Fate(node.name, node.op, how, tuple(dict.fromkeys(item.name for item in into)), note, node.module)
+        return NodeOutcome(node.name, node.op, how, tuple(dict.fromkeys(item.name for item in into)), note, node.module)
 
-    def _judged(self, node: Node) -> tuple[Fated, Iterable[Node], str]:
+    def _judged(self, node: Node) -> tuple[OutcomeKind, Iterable[Node], str]:
         if into := self._into.get(node.name):
             alone = [item for item in into if len(self._origins.of(item)) == 1]
             return ("survives", alone, "") if alone else ("fused", into, "")

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from filch.export import Program
 
-from ..references._inputs import StolenCall
+from ..references._inputs import CapturedCall
 from ..results._rows import Operator, Row
 
 
-def operators_of(program: Program, call: StolenCall, rows: Sequence[Row]) -> tuple[Operator, ...]:
+def operators_of(program: Program, call: CapturedCall, rows: Sequence[Row]) -> tuple[Operator, ...]:
     """The operations of the model in one call, and for each the row of its value among `rows` of the exported graph."""
     by_value = {row.value: row for row in rows}
     found = []

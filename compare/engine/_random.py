@@ -44,7 +44,7 @@ class Draws:
     @property
     def any_drawn(self) -> bool:
         """Whether the run draws random numbers that something else may read."""
-        return any(self._run.known_as(name) in self._unpredictable.replaced for name in self._run.graph.producer)
+        return any(self._run.exported_name(name) in self._unpredictable.replaced for name in self._run.graph.producer)
 
     def given(self, name: str, should: Callable[[str], torch.Tensor | None]) -> torch.Tensor | None:
         """What a value is replaced by: the reference, if it is random; None leaves it.
@@ -53,7 +53,7 @@ class Draws:
             name: of a value of the run.
             should: what the exported graph's value of a name should be.
         """
-        known = self._run.known_as(name)
+        known = self._run.exported_name(name)
         tensor = should(known) if known in self._unpredictable.replaced else None
         if tensor is None:
             return None
@@ -82,7 +82,7 @@ class Draws:
         return self._kinds[name]
 
     def _kind(self, name: str, node: Node) -> Kind:
-        known = self._run.known_as(name)
+        known = self._run.exported_name(name)
         if known in self._unpredictable.drawn:
             return "drawn"
         if known in self._unpredictable.nested:
@@ -95,7 +95,7 @@ class Draws:
 
     def _draws_inside(self, node: Node) -> bool:
         """Whether a node draws random numbers that it does not show."""
-        made = set(map(self._run.known_as, node.outputs))
+        made = set(map(self._run.exported_name, node.outputs))
         drawn = self._unpredictable.replaced
         return made.isdisjoint(drawn) and any(
             not drawn.isdisjoint(item.outputs) for item in self._computes(node) if made.isdisjoint(item.outputs)
@@ -103,7 +103,7 @@ class Draws:
 
     def varies(self, name: str) -> bool:
         """Whether another run has another value, by its name in this one."""
-        return self._run.known_as(name) in self._unpredictable.all or name in self._others
+        return self._run.exported_name(name) in self._unpredictable.all or name in self._others
 
     @property
     def unjudged(self) -> Collection[str]:

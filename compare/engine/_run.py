@@ -42,7 +42,7 @@ class Run:
         """The graph."""
         return self.made.graph
 
-    def known_as(self, name: str) -> str:
+    def exported_name(self, name: str) -> str:
         """The name that a value has in the exported graph."""
         lowered = self.lowered.same if self.lowered is not None else {}
         return self.made.same.get(name, lowered.get(name, name))

@@ -1,15 +1,15 @@
 """Whether a difference is more than rounding: values held against float64."""
 
 from ._reductions import is_product, reduction_length, running_length
-from ._values import CallTruth, Truths, unit_of
-from ._verdict import Judgement, Level, Truth, Verdict, judge, largest_distance, level_of, same, times
+from ._values import Float64Evaluator, Float64Values, unit_of
+from ._verdict import Float64Value, Level, RoundingVerdict, Verdict, judge, largest_distance, level_of, same, times
 
 __all__ = [
-    "CallTruth",
-    "Judgement",
+    "Float64Evaluator",
+    "Float64Value",
+    "Float64Values",
     "Level",
-    "Truth",
-    "Truths",
+    "RoundingVerdict",
     "Verdict",
     "is_product",
     "judge",

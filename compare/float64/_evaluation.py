@@ -9,7 +9,7 @@ import torch
 
 from filch.export import ExportError, Node, Original
 
-from ..common._complex import in_pairs
+from ..common._complex import complex_as_real
 
 _FLOAT32 = 2.0**-24
 _PATTERN = 65521  # numbers are drawn, a prime: no dimension of a tensor repeats with them
@@ -30,11 +30,11 @@ class Float64(Protocol):
     def get(self, name: str) -> torch.Tensor | None:
         """The value of this name; None if it can't be had."""
 
-    def done(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """Take note that a value will not be asked for again."""
 
 
-class Whole:
+class Float64Run:
     """The values of one call of a program, each made of what was made before it in float64.
 
     They are to be asked for in the order of the program, more or less. The torch program is what is run; what an
@@ -79,8 +79,8 @@ class Whole:
                 self._compute(self._inside[name])
         return self._held.get(name)
 
-    def done(self, name: str) -> None:
-        """See `Float64.done`."""
+    def release(self, name: str) -> None:
+        """See `Float64.release`."""
         self._uses[name] -= not self._keep
         if self._uses[name] <= 0:
             self._held.pop(name, None)
@@ -107,26 +107,26 @@ class Whole:
                 self._eager = iter(())
                 return
             if self._uses[found[0]] > 0:
-                self._held[found[0]] = in_pairs(found[1])
+                self._held[found[0]] = complex_as_real(found[1])
 
     def _compute(self, node: Node) -> None:
         known = inputs_of(node, self._original, self._inputs, self.get, self._units)
         made = {} if known is None else self._original.evaluate(node.name, known)
         self._held |= {name: raised(value) for name, value in made.items() if self._uses[name] > 0}
         for name in {*node.reads}:
-            self.done(name)
+            self.release(name)
         for name in node.outputs:  # once, whatever came of it
             self._inside.pop(name, None)
 
 
-class Alone:
+class Float64NodeRun:
     """What each value is if those that it is made of are what they should be, in whatever order.
 
     Args:
         original: the program.
         inputs: what it is called with, by name.
         given: what values should be, by name, in their own types; None has them computed from what goes into them.
-        units: see `Whole`.
+        units: see `Float64Run`.
     """
 
     def __init__(
@@ -144,13 +144,13 @@ class Alone:
             self.problem = str(error)
             return None
 
-    def done(self, name: str) -> None:
-        """See `Float64.done`: nothing is held."""
+    def release(self, name: str) -> None:
+        """See `Float64.release`: nothing is held."""
 
     def _value(self, name: str) -> torch.Tensor | None:
         if name in self._eager_names:
             made = self._original.raised.node(name, self._inputs, self._given, reading(self._units))
-            return in_pairs(made) if isinstance(made, torch.Tensor) else None
+            return complex_as_real(made) if isinstance(made, torch.Tensor) else None
         node = self._original.graph.producer.get(name)
         if node is None:
             return None
@@ -170,7 +170,7 @@ def inputs_of(
     read = reading(units, others=(*node.reads, *node.outputs))
     found = {}
     for name in dict.fromkeys(node.reads):
-        value = in_pairs(inputs[name]) if name in inputs else get(name)
+        value = complex_as_real(inputs[name]) if name in inputs else get(name)
         value = original.constant(name) if value is None else value
         if value is None:
             return None
@@ -182,7 +182,7 @@ def reading(units: Units | None, others: Collection[str] = ()) -> Callable[[str,
     """What is read of a value in float64: it, or it with every number off by about half a unit in the last place.
 
     Args:
-        units: see `Whole`.
+        units: see `Float64Run`.
         others: the names of values one of which says the type of those that are not in `units`.
     """
     if units is None:

@@ -6,16 +6,16 @@ import torch
 
 from filch.export import Node
 
-from . import Judgement
+from . import RoundingVerdict
 
 
 def with_ties(
-    judgement: Judgement | None,
+    judgement: RoundingVerdict | None,
     node: Node,
     numbers: torch.Tensor | None,
     actual: torch.Tensor,
     reference: torch.Tensor | None,
-) -> Judgement | None:
+) -> RoundingVerdict | None:
     """A judgement of indices, which are no fault where the numbers that they stand for are exactly equal.
 
     Args:

@@ -7,11 +7,11 @@ import torch
 from filch.export import ExportError, Program
 
 from ..common._errors import CompareError
-from ._evaluation import Alone, Float64, Given, Whole
-from ._verdict import Truth
+from ._evaluation import Float64, Float64NodeRun, Float64Run, Given
+from ._verdict import Float64Value
 
 
-class Truths:
+class Float64Evaluator:
     """Where the truth of a program's values comes from.
 
     Args:
@@ -35,18 +35,18 @@ class Truths:
             raise CompareError(f"truth needs the exported program: {error}") from error
         self._original, self._random = original, original.unpredictable
 
-    def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "CallTruth":
-        """What the model computes in one call (see `Whole`)."""
-        exact, noisy = (Whole(self._original, inputs, wanted, units, keep=keep) for units in (None, self._units))
-        return CallTruth(exact, noisy, self._units, self._random.random, is_whole=keep)
+    def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "Float64Values":
+        """What the model computes in one call (see `Float64Run`)."""
+        exact, noisy = (Float64Run(self._original, inputs, wanted, units, keep=keep) for units in (None, self._units))
+        return Float64Values(exact, noisy, self._units, self._random.random, fully_cached=keep)
 
-    def alone(self, inputs: Mapping[str, torch.Tensor], given: Given) -> "CallTruth":
-        """What each node makes in one call, if it is given what it should be (see `Alone`)."""
-        exact, noisy = (Alone(self._original, inputs, given, units) for units in (None, self._units))
-        return CallTruth(exact, noisy, self._units, self._random.replaced)
+    def alone(self, inputs: Mapping[str, torch.Tensor], given: Given) -> "Float64Values":
+        """What each node makes in one call, if it is given what it should be (see `Float64NodeRun`)."""
+        exact, noisy = (Float64NodeRun(self._original, inputs, given, units) for units in (None, self._units))
+        return Float64Values(exact, noisy, self._units, self._random.replaced)
 
 
-class CallTruth:
+class Float64Values:
     """The truth of one call's values.
 
     Args:
@@ -66,32 +66,32 @@ class CallTruth:
         units: Mapping[str, float],
         unknown: Collection[str] = (),
         *,
-        is_whole: bool = True,
+        fully_cached: bool = True,
     ) -> None:
         self._exact, self._noisy, self._units, self._unknown = exact, noisy, units, unknown
-        self.is_whole = is_whole
+        self.fully_cached = fully_cached
 
     @property
     def problem(self) -> str:
         """Why there is no truth of a value, or `""`."""
         return self._exact.problem or self._noisy.problem
 
-    def get(self, name: str) -> Truth | None:
+    def get(self, name: str) -> Float64Value | None:
         """The truth of a value, by its name in the exported graph; None if it is not known."""
         value = None if name in self._unknown else self._exact.get(name)
         noisy = None if value is None else self._noisy.get(name)
         if value is None or noisy is None or value.shape != noisy.shape:
             return None
-        return Truth(value, noisy, self._units.get(name, unit_of(torch.float32)))
+        return Float64Value(value, noisy, self._units.get(name, unit_of(torch.float32)))
 
     def unit(self, name: str) -> float:
         """Half a unit in the last place of a value, relative, by its name in the exported graph; 0 if it has none."""
         return self._units.get(name, 0.0)
 
-    def done(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """Say that a value will not be asked for again."""
-        self._exact.done(name)
-        self._noisy.done(name)
+        self._exact.release(name)
+        self._noisy.release(name)
 
 
 def unit_of(dtype: torch.dtype) -> float:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from ..common._complex import in_pairs
+from ..common._complex import complex_as_real
 
 Verdict = Literal["same", "rounding", "suspicious", "unstable", "wrong"]
 SUSPICIOUS = 2.0  # times the rounding level; clean runs of the zoo stay under it in all but 0.1 % of their nodes
@@ -26,7 +26,7 @@ _GAP, _MASK = 256, 1000  # times as large as the next smaller number, and so lar
 
 
 @dataclass(frozen=True)
-class Judgement:
+class RoundingVerdict:
     """How far a value is from the truth, held against how far rounding takes it.
 
     Attributes:
@@ -68,7 +68,7 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Truth:
+class Float64Value:
     """What a value is in float64.
 
     Attributes:
@@ -98,7 +98,7 @@ class Level:
     typical: float
 
 
-def level_of(reference: torch.Tensor, truth: Truth, *, unit: float, length: int = 1, sums: int = 1) -> Level:
+def level_of(reference: torch.Tensor, truth: Float64Value, *, unit: float, length: int = 1, sums: int = 1) -> Level:
     """The rounding level of a value.
 
     It is the larger of how far the reference itself is off, and of a floor: by how much the truth moves when all that
@@ -114,7 +114,7 @@ def level_of(reference: torch.Tensor, truth: Truth, *, unit: float, length: int 
         sums: how many of them may be added one by one, each to all before it; products of matrices are not.
     """
     found = _Measured(reference, reference, truth, unit)
-    shape = in_pairs(truth.value).shape
+    shape = complex_as_real(truth.value).shape
     scales = [found.scale(part) for part in found.parts()]
     return Level(torch.cat(scales).reshape(shape), *found.levels(length, sums))
 
@@ -122,13 +122,13 @@ def level_of(reference: torch.Tensor, truth: Truth, *, unit: float, length: int 
 def judge(
     actual: torch.Tensor,
     reference: torch.Tensor,
-    truth: Truth,
+    truth: Float64Value,
     *,
     unit: float,
     length: int = 1,
     sums: int = 1,
     spread: torch.Tensor | None = None,
-) -> Judgement | None:
+) -> RoundingVerdict | None:
     """Hold a value against the truth, by its rounding level.
 
     Args:
@@ -151,9 +151,9 @@ def judge(
         return _of_integers(actual, reference, truth, distance)
     found = _Measured(actual, reference, truth, unit, spread)
     if distance and math.isinf(distance):
-        return Judgement("unstable", math.inf, math.inf, spread=distance, note="not finite in some runs alone")
+        return RoundingVerdict("unstable", math.inf, math.inf, spread=distance, note="not finite in some runs alone")
     if found.odd:
-        return Judgement("wrong", math.inf, math.inf, spread=distance, note=found.odd)
+        return RoundingVerdict("wrong", math.inf, math.inf, spread=distance, note=found.odd)
     if found.unknown:
         return None
     if found.is_astray(length, sums):
@@ -164,7 +164,7 @@ def judge(
     swing = max(found.swung.largest / largest, found.swung.typical / typical)
     if distance and (swing > SUSPICIOUS if verdict == "rounding" else found.farthest <= 2 * distance):
         verdict, ratio = "unstable", max(ratio, swing)
-    return Judgement(
+    return RoundingVerdict(
         verdict,
         ratio,
         error=found.error,
@@ -209,7 +209,7 @@ class _Measured:
         swung: of the value, in further runs, from itself.
         unknown: elements that are finite, but not in float64.
         error: the distance of the value where it is farthest in units.
-        magnitude: see `Judgement`.
+        magnitude: see `RoundingVerdict`.
         rounding: a unit there.
         farthest: the largest distance of the value.
         eager: the largest distance of the reference.
@@ -219,13 +219,13 @@ class _Measured:
         self,
         actual: torch.Tensor,
         reference: torch.Tensor,
-        truth: Truth,
+        truth: Float64Value,
         unit: float,
         spread: torch.Tensor | None = None,
     ) -> None:
         self._spread = None if spread is None else spread.reshape(-1)
         self._values = [
-            in_pairs(tensor.detach()).reshape(-1) for tensor in (actual, reference, truth.value, truth.noisy)
+            complex_as_real(tensor.detach()).reshape(-1) for tensor in (actual, reference, truth.value, truth.noisy)
         ]
         self._unit, self._factor = unit, unit / truth.unit
         self._least = _SUBNORMAL.get(unit, 0.0)
@@ -338,9 +338,9 @@ class _Measured:
         self.unknown += int((~alike & given & own & ~value.isfinite()).sum())
 
 
-def same(spread: torch.Tensor | None = None) -> Judgement:
+def same(spread: torch.Tensor | None = None) -> RoundingVerdict:
     """Of a value that is bit for bit what the model had."""
-    return Judgement("same", spread=largest_distance(spread))
+    return RoundingVerdict("same", spread=largest_distance(spread))
 
 
 def times(ratio: float) -> str:
@@ -353,20 +353,26 @@ def largest_distance(spread: torch.Tensor | None) -> float | None:
     return None if spread is None else float(spread.max()) if spread.numel() else 0.0
 
 
-def _of_integers(actual: torch.Tensor, reference: torch.Tensor, truth: Truth, distance: float | None) -> Judgement:
+def _of_integers(
+    actual: torch.Tensor, reference: torch.Tensor, truth: Float64Value, distance: float | None
+) -> RoundingVerdict:
     """Other integers are wrong, unless rounding decides which they are."""
     differs = actual != reference
     decided = (truth.noisy == truth.value) & (reference == truth.value)
     count = int(differs.sum())
     if distance and not count:  # it was another one in further runs
         note = f"another one in further runs, by up to {distance:g}"
-        return Judgement("unstable", math.inf, spread=distance, note=note)
+        return RoundingVerdict("unstable", math.inf, spread=distance, note=note)
     off = float((actual.double() - truth.value.double()).abs().max())
     if not bool((differs & decided).any()):
-        return Judgement("rounding", 1.0, off, spread=distance, note=f"a near-tie: rounding decides {count} of them")
+        return RoundingVerdict(
+            "rounding", 1.0, off, spread=distance, note=f"a near-tie: rounding decides {count} of them"
+        )
     verdict: Verdict = "unstable" if distance else "wrong"
     instead = f"{actual[differs][0].item()} instead of {reference[differs][0].item()}"
-    return Judgement(verdict, math.inf, off, spread=distance, note=f"{instead} in {count} of {actual.numel()} elements")
+    return RoundingVerdict(
+        verdict, math.inf, off, spread=distance, note=f"{instead} in {count} of {actual.numel()} elements"
+    )
 
 
 def _typical(moved: torch.Tensor, unit: float) -> float:

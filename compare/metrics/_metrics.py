@@ -7,7 +7,7 @@ import torch
 
 from filch.steal import compact, describe
 
-from ..common._complex import in_pairs
+from ..common._complex import complex_as_real
 from ._chunk import Measured, measure, room
 from ._tolerance import ANY_ERROR, Tolerance, is_coarser, largest_of, tolerance_for
 
@@ -174,7 +174,7 @@ def compare_tensors(
     expected = expected.to(actual.device)  # where it was computed, it is measured
     if lowered:
         expected, actual = _in_one_type(expected, actual)
-    expected, actual = in_pairs(expected), in_pairs(actual)
+    expected, actual = complex_as_real(expected), complex_as_real(actual)
     e, a = flat(expected), flat(actual)
     if torch.equal(e[:_FIRST], a[:_FIRST]) and torch.equal(e, a):  # a NaN is not, here, and is looked at more closely
         return _no_difference(times * expected.numel(), limits)

@@ -7,7 +7,7 @@ from heapq import merge
 
 import torch
 
-from ..common._complex import in_pairs
+from ..common._complex import complex_as_real
 from ._metrics import bytes_of, compare_tensors, flat
 from ._tolerance import default_tolerance
 
@@ -78,4 +78,4 @@ def _hash(tensor: torch.Tensor) -> int:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return flat(in_pairs(tensor)).double()
+    return flat(complex_as_real(tensor)).double()

@@ -15,7 +15,7 @@ from .._compare import make_engine, time_limit
 from ..common._delta_debugging import smallest
 from ..common._progress import step
 from ..metrics._tolerance import Tolerance
-from ..references._inputs import stolen_calls
+from ..references._inputs import captured_calls
 from ..results._precision import Goal, PrecisionReport
 from ._sensitivity import local_costs, measured
 from ._trial import Trial, results_of
@@ -63,7 +63,7 @@ def keep_precise(
     """
     held = reference if isinstance(reference, Records) else restore(reference)
     given, engine = as_program(program), make_engine(backend, None)
-    stolen = stolen_calls(held, given)
+    stolen = captured_calls(held, given)
     goal = Goal.of(to, tolerance, snr)
     rounds = is_simulated(to, engine) if simulate is None else simulate
     ranges = calibration or [call.inputs for call in stolen.calls]

@@ -11,7 +11,7 @@ from filch.export.backends import Backend
 
 from ..common._progress import step
 from ..metrics._metrics import Difference, compare_tensors
-from ..references._inputs import StolenCall
+from ..references._inputs import CapturedCall
 from ..results._precision import Sensitivity
 from ._trial import Trial
 
@@ -28,7 +28,7 @@ def measured(trial: Trial, nodes: Sequence[Sensitivity], most: int) -> tuple[Sen
 
 
 def local_costs(
-    program: Program, to: Precision, backend: Backend, calls: Sequence[StolenCall], *, simulate: bool
+    program: Program, to: Precision, backend: Backend, calls: Sequence[CapturedCall], *, simulate: bool
 ) -> tuple[Sensitivity, ...]:
     """Each node that can be lowered, the one whose own results suffer most first.
 

@@ -11,7 +11,7 @@ from filch.steal import Records
 from ..common._errors import CompareError
 from ..engine._modules import result_references
 from ..metrics._metrics import Difference
-from ..references._inputs import StolenCall
+from ..references._inputs import CapturedCall
 from ..results._precision import Goal, Outcome
 
 
@@ -28,7 +28,7 @@ class Trial:
 
     def __init__(
         self,
-        calls: Sequence[StolenCall],
+        calls: Sequence[CapturedCall],
         expected: Sequence[Mapping[str, torch.Tensor]],
         lowering: Lowering,
         *,
@@ -62,7 +62,7 @@ class Trial:
             yield from (self._goal.measure(tensor, found.get(name)) for name, tensor in expected.items())
 
 
-def results_of(reference: Records, program: Program, calls: Sequence[StolenCall]) -> list[dict[str, torch.Tensor]]:
+def results_of(reference: Records, program: Program, calls: Sequence[CapturedCall]) -> list[dict[str, torch.Tensor]]:
     """What the model gave in each call, by the names of the program's outputs.
 
     Raises:

@@ -36,7 +36,7 @@ class Group:
     needs: frozenset[str]
 
 
-class Derivation:
+class DecompositionReplay:
     """The translations of one program that have values inside which are asked for.
 
     Args:

@@ -7,13 +7,13 @@ import torch
 
 from filch.export import Original
 
-from ..common._complex import in_pairs
-from ._decomposition_replay import Derivation, Group
+from ..common._complex import complex_as_real
+from ._decomposition_replay import DecompositionReplay, Group
 
-Found = tuple[torch.Tensor, str]
+SourcedTensor = tuple[torch.Tensor, str]
 
 
-class Computed:
+class EagerReplay:
     """The values of an exported program in eager PyTorch, and of its operations' translations, as they are asked for.
 
     They are to be asked for in the order of the program, more or less: what was passed is held until it is done with,
@@ -31,7 +31,7 @@ class Computed:
     def __init__(  # noqa: PLR0917  made in one place
         self,
         original: Original,
-        derivation: Derivation,
+        derivation: DecompositionReplay,
         inputs: Mapping[str, torch.Tensor],
         stolen: Mapping[str, torch.Tensor],
         wanted: Collection[str],
@@ -45,17 +45,17 @@ class Computed:
         self._passed = -1
         self._inputs = inputs
         self._wanted = frozenset(wanted)
-        self._held: dict[str, Found] = {}
-        self._done = self._uses.keys() - self._wanted  # what translations alone start from, nobody asks for
+        self._held: dict[str, SourcedTensor] = {}
+        self._released = self._uses.keys() - self._wanted  # what translations alone start from, nobody asks for
         self._size = 0
         self._buffer = buffer
 
     @property
-    def is_whole(self) -> bool:
+    def fully_cached(self) -> bool:
         """Whether all that was computed is held still."""
         return self._size <= self._buffer
 
-    def get(self, name: str) -> Found | None:
+    def get(self, name: str) -> SourcedTensor | None:
         """The value of this name, and how it is known: `eager` or `derived`; None if it is not."""
         if name in self._places:
             self._advance(self._places[name])
@@ -63,16 +63,16 @@ class Computed:
             self._derive(group)
         return self._held.get(name)
 
-    def done(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """Say that a value will not be asked for again: it may be let go."""
-        self._done.add(name)
+        self._released.add(name)
         self._let_go((name,))
 
     def _let_go(self, names: Iterable[str]) -> None:
         """Forget those among some values that nobody needs any more, if not all can be held."""
-        if not self.is_whole:
+        if not self.fully_cached:
             for gone in names:
-                if gone in self._done and self._uses[gone] <= 0:
+                if gone in self._released and self._uses[gone] <= 0:
                     self._held.pop(gone, None)
 
     def _advance(self, place: int) -> None:
@@ -82,21 +82,21 @@ class Computed:
                 self._passed = len(self._places)
                 return
             self._passed = self._places[name]
-            self._hold(name, in_pairs(value), "eager")
+            self._hold(name, complex_as_real(value), "eager")
 
     def _derive(self, group: Group) -> None:
         self._pending.discard(group)
         self._advance(max((self._places[need] for need in group.needs if need in self._places), default=-1))
         known = {need: self._held[need][0] for need in group.needs if need in self._held}
         for name, tensor in self._derivation.run(group, {**self._inputs, **known}).items():
-            if name in self._wanted and name not in self._done:
+            if name in self._wanted and name not in self._released:
                 self._hold(name, tensor, "derived")
         self._uses.subtract(group.needs)
         self._let_go(group.needs)
 
     def _hold(self, name: str, tensor: torch.Tensor, evidence: str) -> None:
-        was_whole = self.is_whole
+        was_whole = self.fully_cached
         self._held[name] = tensor, evidence
         self._size += tensor.nbytes
-        if was_whole and not self.is_whole:  # all that was kept for a second graph
+        if was_whole and not self.fully_cached:  # all that was kept for a second graph
             self._let_go([*self._held])

@@ -17,7 +17,7 @@ _MOST_REPEATED = 64
 
 
 @dataclass(frozen=True)
-class StolenCall:
+class CapturedCall:
     """One call of the model that was stolen.
 
     Attributes:
@@ -34,7 +34,7 @@ class StolenCall:
 
 
 @dataclass(frozen=True)
-class StolenCalls:
+class CapturedCalls:
     """The calls of the program's model in a capture or dump.
 
     Attributes:
@@ -43,12 +43,12 @@ class StolenCalls:
         notes: what the program was not fed though the model was given it.
     """
 
-    calls: tuple[StolenCall, ...]
+    calls: tuple[CapturedCall, ...]
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def stolen_calls(reference: Records, program: Program) -> StolenCalls:
+def captured_calls(reference: Records, program: Program) -> CapturedCalls:
     """The calls of the program's model in a capture or dump.
 
     Raises:
@@ -69,7 +69,7 @@ def stolen_calls(reference: Records, program: Program) -> StolenCalls:
             f"{_where(reference)} is of another model: it holds calls of {_short(stolen)}, "
             f"the program is {wanted}; if these are its parts, steal the model itself too"
         )
-    made: list[StolenCall] = []
+    made: list[CapturedCall] = []
     refused: list[CompareError] = []
     unused: dict[str, None] = {}
     graph = program.graph
@@ -84,7 +84,7 @@ def stolen_calls(reference: Records, program: Program) -> StolenCalls:
     if not made:
         raise refused[0]
     notes = [f"the model was given {name!r} too, which the program does not take" for name in unused]
-    return StolenCalls(tuple(made), tuple(map(str, refused)), tuple(notes))
+    return CapturedCalls(tuple(made), tuple(map(str, refused)), tuple(notes))
 
 
 def _where(reference: Records) -> str:
@@ -100,7 +100,7 @@ def _is_outermost(reference: Records, call: Call) -> bool:
     return any(reference.records[key].origin.path == "" for key in known)
 
 
-def _stolen(reference: Records, program: Program, graph: Graph, call: Call) -> tuple[StolenCall, list[str]]:
+def _stolen(reference: Records, program: Program, graph: Graph, call: Call) -> tuple[CapturedCall, list[str]]:
     """One call, and the paths of what the model was given and the program does not take."""
     keys: dict[tuple[str, int], tuple[str, int]] = {}
     for key in call.keys:
@@ -124,7 +124,7 @@ def _stolen(reference: Records, program: Program, graph: Graph, call: Call) -> t
     }
     taken = frozenset(paths.values())
     _check_size(feeds, place)
-    return StolenCall(call.index, name, feeds, keys), [path for path in found if path not in taken]
+    return CapturedCall(call.index, name, feeds, keys), [path for path in found if path not in taken]
 
 
 def _paths(program: Program, graph: Graph, found: Mapping[str, torch.Tensor]) -> dict[str, str]:

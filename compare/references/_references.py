@@ -10,10 +10,10 @@ import torch
 from filch.export import ExportError, Original, Program, Unpredictable, value_sizes
 from filch.steal import Key, Records, argument_tensors, tensors
 
-from ..common._complex import in_pairs
-from ._decomposition_replay import Derivation
-from ._eager_replay import Computed
-from ._inputs import StolenCall, cast_notes
+from ..common._complex import complex_as_real
+from ._decomposition_replay import DecompositionReplay
+from ._eager_replay import EagerReplay
+from ._inputs import CapturedCall, cast_notes
 
 T = TypeVar("T")
 
@@ -60,27 +60,27 @@ class References:
         self._wanted = wanted
         self._buffer = buffer
         self._lower_precision = lower_precision
-        self._derivation: Derivation | None = None
+        self._derivation: DecompositionReplay | None = None
         self.notes: list[str] = []
         if program.missing:
             self._note(f"{program.missing!r} is not beside the ONNX file: only modules have reference values")
 
-    def of(self, call: StolenCall, wanted: Collection[str]) -> "Sources":
+    def of(self, call: CapturedCall, wanted: Collection[str]) -> "ReferenceResolver":
         """The reference values of one call, to be asked for in the order of the graph.
 
         Args:
             call: which one.
             wanted: the names of those that will be asked for this time.
         """
-        stolen = without_random(stolen_values(self._reference, self._program, call), self._program.unpredictable)
+        stolen = without_random(captured_values(self._reference, self._program, call), self._program.unpredictable)
         original = self._program.original
         if original is None or not self._is_reference(original, {**call.inputs, **stolen}):
-            return Sources(self._given(call), stolen, None)
+            return ReferenceResolver(self._given(call), stolen, None)
         if self._derivation is None:
             sizes = value_sizes(original.graph, call.inputs)
-            self._derivation = Derivation(original, self._wanted, sizes, self._buffer)
-        computed = Computed(original, self._derivation, call.inputs, stolen, wanted, self._buffer)
-        return Sources(self._given(call), stolen, computed, self._note)
+            self._derivation = DecompositionReplay(original, self._wanted, sizes, self._buffer)
+        computed = EagerReplay(original, self._derivation, call.inputs, stolen, wanted, self._buffer)
+        return ReferenceResolver(self._given(call), stolen, computed, self._note)
 
     def _is_reference(self, original: Original, stolen: Mapping[str, torch.Tensor]) -> bool:
         """Whether the exported program can be run, and is as precise as what was stolen."""
@@ -94,11 +94,11 @@ class References:
             return False
         return True
 
-    def _given(self, call: StolenCall) -> dict[str, Reference]:
+    def _given(self, call: CapturedCall) -> dict[str, Reference]:
         """Inputs and weights: compiled graphs, and programs of lower precision, hold them in other forms."""
         weights = {name: self._weight(name) for name in self._wanted}
         held = {**call.inputs, **{name: tensor for name, tensor in weights.items() if tensor is not None}}
-        return {name: Reference(in_pairs(tensor), "given") for name, tensor in held.items()}
+        return {name: Reference(complex_as_real(tensor), "given") for name, tensor in held.items()}
 
     def _weight(self, name: str) -> torch.Tensor | None:
         """A weight as the program has it; where that is in a lower precision, as the exported program had it."""
@@ -134,7 +134,7 @@ class References:
 
 
 @dataclass(frozen=True)
-class Known:
+class StaticReferences:
     """References that are all there already, by name."""
 
     references: Mapping[str, Reference]
@@ -143,11 +143,11 @@ class Known:
         """What the value of this name should be; None if nothing says it."""
         return self.references.get(name)
 
-    def done(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """Nothing to let go of."""
 
 
-class Sources:
+class ReferenceResolver:
     """What the values of one call should be, by the names of the exported graph.
 
     Args:
@@ -161,7 +161,7 @@ class Sources:
         self,
         given: Mapping[str, Reference],
         stolen: Mapping[str, torch.Tensor],
-        computed: Computed | None,
+        computed: EagerReplay | None,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._first = {**given, **{name: Reference(tensor, "module") for name, tensor in stolen.items()}}
@@ -170,15 +170,15 @@ class Sources:
         self._note = note
 
     @property
-    def is_whole(self) -> bool:
+    def fully_cached(self) -> bool:
         """Whether nothing was let go, so that all can be asked for again."""
-        return self._computed is None or self._computed.is_whole
+        return self._computed is None or self._computed.fully_cached
 
-    def prefer(self, references: Mapping[str, Reference]) -> None:
+    def set_preferred(self, references: Mapping[str, Reference]) -> None:
         """Let these references go before all others."""
         self._first = {**self._first, **references}
 
-    def fall_back_on(self, references: Mapping[str, Reference]) -> None:
+    def set_fallback(self, references: Mapping[str, Reference]) -> None:
         """Let these references stand for what there is no other of."""
         self._last = references
 
@@ -193,10 +193,10 @@ class Sources:
             self._computed = found = None
         return self._last.get(name) if found is None else Reference(*found)
 
-    def done(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """Say that a value will not be asked for again in this run: it may be let go."""
         if self._computed is not None:
-            self._computed.done(name)
+            self._computed.release(name)
 
 
 def without_random(values: Mapping[str, T], unpredictable: Unpredictable) -> dict[str, T]:
@@ -204,22 +204,22 @@ def without_random(values: Mapping[str, T], unpredictable: Unpredictable) -> dic
     return {name: value for name, value in values.items() if name not in unpredictable.all}
 
 
-def stolen_values(reference: Records, program: Program, call: StolenCall) -> dict[str, torch.Tensor]:
+def captured_values(reference: Records, program: Program, call: CapturedCall) -> dict[str, torch.Tensor]:
     """The values of the graph that the modules of a stolen call took or gave, by name."""
     found: dict[str, torch.Tensor] = {}
     for key, record in call.keys.items():
         if key not in program.module_calls:
             continue
         module_call = program.module_calls[key]
-        taken, given = stolen_tensors(reference, record)
+        taken, given = captured_tensors(reference, record)
         for ports, held in ((module_call.inputs, taken), (module_call.outputs, given)):
             for port in ports:
                 if port.value is not None and port.path in held:
-                    found[port.value] = in_pairs(held[port.path])
+                    found[port.value] = complex_as_real(held[port.path])
     return {name: tensor for name, tensor in found.items() if name not in call.inputs}
 
 
-def stolen_tensors(
+def captured_tensors(
     reference: Records, record: tuple[str, int]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """What a stolen call took (by parameter) and gave (by place)."""

@@ -10,8 +10,8 @@ from filch.steal import Records
 
 from ..common._errors import CompareError
 from ..metrics._limits import Limits
-from ..provenance._origins import Origins
-from ..references._inputs import StolenCall
+from ..provenance._provenance import NodeProvenance
+from ..references._inputs import CapturedCall
 from ._fx_part import TorchParts
 from ._grow import grown
 from ._known import known_values
@@ -24,7 +24,7 @@ _NODES = 200
 
 
 @dataclass(frozen=True)
-class Found:
+class FaultRegion:
     """A part that is wrong when it runs alone.
 
     Attributes:
@@ -46,12 +46,12 @@ def find(
     held: Records,
     program: Program,
     engine: Backend,
-    call: StolenCall,
+    call: CapturedCall,
     *,
     node: str,
     limits: Limits,
     stage: Stage | None = None,
-) -> Found:
+) -> FaultRegion:
     """The part around a node that is wrong when it runs alone, on what the model had.
 
     Args:
@@ -77,7 +77,7 @@ def find(
         parts, begun = _parts(held, program, call, names, limits, takes=script.takes)
         wrong = _wrong(parts, begun, runner)
         if wrong is not None:
-            return Found(wrong, parts, runner, script, optimize)
+            return FaultRegion(wrong, parts, runner, script, optimize)
     raise CompareError(
         f"no repro: fed with what the model had, {node!r} alone and with its neighbours is right on {engine.name}, "
         "or can't be run"
@@ -93,7 +93,7 @@ def _places(program: Program, engine: Backend, node: str) -> Iterator[tuple[Stag
     compiled: Graph | None = None
     if "compiled" in engine.stages:
         made = engine.compile(program, optimize=True)
-        compiled, origins = made.graph, Origins(exported, made)
+        compiled, origins = made.graph, NodeProvenance(exported, made)
         kernel = _named(compiled, node)
         names = {item.name for item in origins.of(kernel)} if kernel is not None else set()
         names |= {own.name} if own is not None else set()
@@ -114,7 +114,7 @@ def _named(graph: Graph, name: str) -> Node | None:
 
 
 def _parts(
-    held: Records, program: Program, call: StolenCall, names: Collection[str], limits: Limits, *, takes: str
+    held: Records, program: Program, call: CapturedCall, names: Collection[str], limits: Limits, *, takes: str
 ) -> tuple[OnnxParts | TorchParts, frozenset[str]]:
     """What cuts parts out of the program, and the nodes to begin with, by the names that they have there."""
     graph = program.graph

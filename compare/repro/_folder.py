@@ -22,12 +22,12 @@ from filch.steal.text import for_markdown
 from ..common._errors import CompareError
 from ._case import Case
 from ._code import SHOWS, script_of, write_tensors
-from ._result import Culprit, Size, Truth
+from ._result import Culprit, Float64Value, Size
 
 _SECONDS = 600
 _SHOWN = 6  # operators in a title
 _PART = 0.1  # of the error is what a mended library may still show
-_TRUTHS: Mapping[Truth, tuple[str, str]] = {
+_TRUTHS: Mapping[Float64Value, tuple[str, str]] = {
     "model": ("what the PyTorch model had", ""),
     "reference": ("what onnx.reference gives", "on what the PyTorch model had, it gives what that gave"),
     "unoptimised": ("what it gives with its optimisations off", "on what the PyTorch model had, that is what it gave"),
@@ -85,7 +85,7 @@ class Told:
     options: Mapping[str, Any]
     script: Script
     optimize: bool
-    truth: Truth
+    truth: Float64Value
     culprit: Culprit
     before: Size
     harmonic: float

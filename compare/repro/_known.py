@@ -10,12 +10,12 @@ from filch.steal import Records
 
 from ..engine._modules import Modules, result_references
 from ..metrics._limits import Limits
-from ..references._inputs import StolenCall
+from ..references._inputs import CapturedCall
 from ..references._references import References
 
 
 def known_values(
-    held: Records, program: Program, call: StolenCall, names: Sequence[str], limits: Limits
+    held: Records, program: Program, call: CapturedCall, names: Sequence[str], limits: Limits
 ) -> dict[str, torch.Tensor]:
     """What these values should be, as far as something says it, and the inputs of the call, by name.
 
@@ -33,7 +33,7 @@ def known_values(
         engine = get_backend("onnxruntime-cpu")
         made = engine.compile(program, optimize=False)
         modules.infer({**call.inputs, **engine.run(made, call.inputs, program.graph.producer)})
-    sources.prefer(modules.references())
-    sources.fall_back_on(result_references(held, program.graph, call))
+    sources.set_preferred(modules.references())
+    sources.set_fallback(result_references(held, program.graph, call))
     found = {name: sources.get(name) for name in names}
     return {**{name: known.tensor.detach() for name, known in found.items() if known is not None}, **call.inputs}

@@ -17,7 +17,7 @@ from ..common._delta_debugging import needed
 from ._case import Case
 from ._fx_part import copied
 from ._onnx_part import giving, shaped
-from ._result import Truth
+from ._result import Float64Value
 from ._runner import Runner
 
 _STAYS = 0.1  # of the first error is still the same fault
@@ -40,7 +40,7 @@ class Wrong:
     names: Collection[str]
     case: Case
     error: float
-    truth: Truth
+    truth: Float64Value
     fixed: bool
 
 

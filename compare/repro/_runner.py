@@ -12,7 +12,7 @@ from ..engine._allowances import adds
 from ..metrics._limits import Limits
 from ..metrics._metrics import compare_tensors, typical_magnitude
 from ._case import Case, Tensors
-from ._result import Culprit, Truth
+from ._result import Culprit, Float64Value
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Runner:
             return _tried(lambda: self._compiled(case))
         return _tried(lambda: _on(self._engine, case, optimize=self._optimize))
 
-    def expected(self, case: Case, truth: Truth) -> Tensors | None:
+    def expected(self, case: Case, truth: Float64Value) -> Tensors | None:
         """What that should be, by name; None if it can't be known."""
         if truth == "model":
             return case.recorded or None
@@ -49,7 +49,7 @@ class Runner:
         engine = self._reference if truth == "reference" else self._engine
         return _tried(lambda: _on(engine, case, optimize=False))
 
-    def error(self, case: Case, truth: Truth) -> float:
+    def error(self, case: Case, truth: Float64Value) -> float:
         """The largest harmonic error of what differs; 0 if nothing does, or it can't be run; inf where numbers end."""
         expected = self.expected(case, truth)
         actual = None if expected is None else self.actual(case)
@@ -59,21 +59,23 @@ class Runner:
         """The same for what is fed with what the model had."""
         return self.error(case, "torch" if self._takes == "torch" else "model")
 
-    def truth(self, case: Case) -> Truth | None:
+    def truth(self, case: Case) -> Float64Value | None:
         """What gives the values that the model had, and so those of smaller parts; None if nothing does."""
         if self._takes == "torch":
             return "torch"
-        others: tuple[Truth, ...] = ("reference", "unoptimised", "torch") if self._optimize else ("reference", "torch")
+        others: tuple[Float64Value, ...] = (
+            ("reference", "unoptimised", "torch") if self._optimize else ("reference", "torch")
+        )
         return next((truth for truth in others if self.agrees(case, truth)), None)
 
-    def agrees(self, case: Case, truth: Truth) -> bool:
+    def agrees(self, case: Case, truth: Float64Value) -> bool:
         """Whether this gives what the model had; a compiler of torch is held against torch in any case."""
         if self._takes == "torch":
             return True
         expected = self.expected(case, truth)
         return expected is not None and bool(case.recorded) and self._apart(case, case.recorded, expected) == 0.0
 
-    def culprit(self, case: Case, truth: Truth) -> Culprit:
+    def culprit(self, case: Case, truth: Float64Value) -> Culprit:
         """What is to blame for what is wrong."""
         if self._takes == "torch":
             return "compiler"

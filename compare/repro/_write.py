@@ -15,7 +15,7 @@ from ..common._errors import CompareError
 from ..common._progress import step
 from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance, tolerance_for
-from ..references._inputs import StolenCall, stolen_calls
+from ..references._inputs import CapturedCall, captured_calls
 from ._find import find
 from ._folder import Told, write_folder
 from ._onnx_part import shaped
@@ -106,8 +106,8 @@ def write_repro(
     return Repro(to, to / "repro.py", case.operators, error, truth, told.culprit, told.before, case.size)
 
 
-def _call(held: Records, program: Program, index: int | None) -> StolenCall:
-    calls = stolen_calls(held, program).calls
+def _call(held: Records, program: Program, index: int | None) -> CapturedCall:
+    calls = captured_calls(held, program).calls
     found = next((call for call in calls if index in (None, call.index)), None)
     if found is None:
         there = ", ".join(str(call.index) for call in calls)

@@ -10,7 +10,7 @@ from filch.export import Graph
 from filch.export.backends import Stage
 from filch.steal.text import named, visible
 
-from ..float64 import Judgement, times
+from ..float64 import RoundingVerdict, times
 from ._rows import Row, short_source
 
 _GROWTH = 10.0  # times as large as what a node is given is worth a word
@@ -28,7 +28,7 @@ class Explanation:
         inherits: the values within that are off although no node is wrong by itself, one for each node.
         sound: the names of the stages that are sound.
         grows: the row at which the error grows most, where that is by ten times or more; None elsewhere.
-        growth: by how much, relative to the typical numbers of each tensor (see `Judgement.magnitude`).
+        growth: by how much, relative to the typical numbers of each tensor (see `RoundingVerdict.magnitude`).
         ties: integers that rounding decides.
         suspicious: rows whose own node is off by a little more than rounding.
         unknown: how many values differ and were judged by the tolerance, as float64 does not know them.
@@ -90,11 +90,11 @@ class Explanation:
         if self.inherits:
             first, several = self.inherits[0], len(self.inherits)
             off = "1 value is" if several == 1 else f"{several} values are"
-            amount = first.reason if first.truth is None else _amount(first.truth, first.dtype)
+            amount = first.reason if first.float64 is None else _amount(first.float64, first.dtype)
             return f"No node is wrong by itself, but {off} off, {_named(first)} first: {amount}."
-        if self.worst is None or self.worst.local is None or self.worst.local.verdict == "same":
+        if self.worst is None or self.worst.isolated is None or self.worst.isolated.verdict == "same":
             return f"{'No value' if self.interface else 'Nothing'} differs from what the model had."
-        worst, level = self.worst, self.worst.local
+        worst, level = self.worst, self.worst.isolated
         few = f", {len(self.suspicious)} of them suspiciously far" if self.suspicious else ""
         return (
             f"Rounding explains all differences{few}: the largest that a node makes by itself is {times(level.ratio)} "
@@ -111,7 +111,7 @@ class Explanation:
         sound = f"The {self.sound[0]} graph is sound. " if self.sound else ""
         if self.starts is None:
             return f"{sound}No node is wrong by itself."
-        row, local = self.starts, self.starts.local
+        row, local = self.starts, self.starts.isolated
         off = "The exported graph is off as it stands. " if row.stage == "exported" else ""
         changes = ""
         if row.unstable and local is not None and local.spread is not None:
@@ -135,10 +135,10 @@ class Explanation:
         if not self.results:
             return "No result of the model is off by more than rounding for it."
         told = [
-            f"{named(row.value)} ({_amount(row.truth, row.dtype)})" for row in self.results if row.truth is not None
+            f"{named(row.value)} ({_amount(row.float64, row.dtype)})" for row in self.results if row.float64 is not None
         ]
         told += [
-            f"{named(row.value)} ({named(row.reason or row.difference)})" for row in self.results if row.truth is None
+            f"{named(row.value)} ({named(row.reason or row.difference)})" for row in self.results if row.float64 is None
         ]
         return f"Results that are off: {_listed(told)}."
 
@@ -148,7 +148,7 @@ class Explanation:
         return f"On its way the error grows most at {_named(self.grows)}: {times(self.growth)} times."
 
     def _ties(self) -> str:
-        told = [f"{_short(row)} ({row.truth.note})" for row in self.ties if row.truth is not None]
+        told = [f"{_short(row)} ({row.float64.note})" for row in self.ties if row.float64 is not None]
         return f"Near-ties: {_listed(told)}." if told else ""
 
 
@@ -161,7 +161,7 @@ def explain(every: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping[St
         graphs: by stage, what was compared.
     """
     rows = [row for row in every if row.kind != "output"]
-    if not any(row.local is not None or row.truth is not None for row in rows):
+    if not any(row.isolated is not None or row.float64 is not None for row in rows):
         return None
     introduced = _one_each(wrong_nodes)
     off = [row for row in every if row.kind == "output" and row.diverged]
@@ -178,15 +178,17 @@ def explain(every: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping[St
         sound=tuple(stage for stage in stages if stage not in wrong) if wrong else (),
         grows=grows,
         growth=growth,
-        ties=tuple(row for row in rows if row.truth is not None and row.truth.verdict == "rounding" and row.truth.note),
-        suspicious=_one_each(row for row in rows if row.local is not None and row.local.verdict == "suspicious"),
-        unknown=sum(bool(row.error) and row.truth is None for row in rows),
-        worst=max((row for row in rows if row.local is not None), key=_ratio, default=None),
+        ties=tuple(
+            row for row in rows if row.float64 is not None and row.float64.verdict == "rounding" and row.float64.note
+        ),
+        suspicious=_one_each(row for row in rows if row.isolated is not None and row.isolated.verdict == "suspicious"),
+        unknown=sum(bool(row.error) and row.float64 is None for row in rows),
+        worst=max((row for row in rows if row.isolated is not None), key=_ratio, default=None),
     )
 
 
 def _ratio(row: Row) -> float:
-    return 0.0 if row.local is None else row.local.ratio
+    return 0.0 if row.isolated is None else row.isolated.ratio
 
 
 def _one_each(rows: Iterable[Row]) -> tuple[Row, ...]:
@@ -206,23 +208,29 @@ def _growing(every: Sequence[Row], graphs: Mapping[Stage, Graph]) -> tuple[Row |
         graph = graphs.get(stage)  # pyright: ignore[reportArgumentType]  a row's is a Stage
         rows = {row.value: row for row in every if (row.call, row.stage) == (call, stage) and row.kind != "output"}
         for name, row in rows.items() if graph is not None else ():
-            if row.introduced or row.truth is None or row.truth.sound or not _is_number(row.truth) or graph is None:
+            if (
+                row.introduced
+                or row.float64 is None
+                or row.float64.sound
+                or not _is_number(row.float64)
+                or graph is None
+            ):
                 continue
             before = max(
-                (_relative(rows[read].truth) for read in graph.producer[name].reads if read in rows), default=0
+                (_relative(rows[read].float64) for read in graph.producer[name].reads if read in rows), default=0
             )
-            growth = _relative(row.truth) / before if before else 0.0
+            growth = _relative(row.float64) / before if before else 0.0
             if math.isfinite(growth) and growth > most:
                 best, most = row, growth
     return best, most if best is not None else 0.0
 
 
-def _relative(judgement: Judgement | None) -> float:
+def _relative(judgement: RoundingVerdict | None) -> float:
     """How far off a value is, relative to its typical numbers; 0 if that is not known."""
     return judgement.error / judgement.magnitude if judgement is not None and judgement.magnitude else 0.0
 
 
-def _amount(judgement: Judgement, dtype: str | None) -> str:
+def _amount(judgement: RoundingVerdict, dtype: str | None) -> str:
     if not _is_number(judgement):
         return judgement.note
     if judgement.note:
@@ -231,7 +239,7 @@ def _amount(judgement: Judgement, dtype: str | None) -> str:
     return f"{far} (eager: {judgement.eager:.1e})"
 
 
-def _is_number(judgement: Judgement) -> bool:
+def _is_number(judgement: RoundingVerdict) -> bool:
     """Whether it says how far off something is."""
     return math.isfinite(judgement.ratio)
 
@@ -259,6 +267,6 @@ _NAMES = ("call", "stage", "node", "op", "value", "module", "source", "origins",
 
 
 def _fact(row: Row) -> dict[str, Any]:
-    judged = {"truth": row.truth, "local": row.local}
+    judged = {"float64": row.float64, "isolated": row.isolated}
     found = {name: None if item is None else asdict(item) for name, item in judged.items()}
     return {name: getattr(row, name) for name in _NAMES} | found

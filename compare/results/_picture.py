@@ -36,7 +36,7 @@ def _findings(rows: Iterable[Row], stage: Stage, first: Row | None) -> dict[str,
 
 def _finding(row: Row, *, first: bool) -> Finding:
     measured = row.difference.measures if row.difference is not None and row.error is not None else {}
-    judged = {"times rounding": row.truth, "own times rounding": row.local}
+    judged = {"times rounding": row.float64, "own times rounding": row.isolated}
     text = str(row.difference) if row.difference is not None else row.reason
     return Finding(
         status=row.status,
@@ -44,7 +44,7 @@ def _finding(row: Row, *, first: bool) -> Finding:
         kind=row.kind,
         error=row.error,
         first=first,
-        text=text if row.local is None else f"{text}; by itself {row.local}",
+        text=text if row.isolated is None else f"{text}; by itself {row.isolated}",
         evidence=row.evidence,
         measures=measured | {name: item.ratio for name, item in judged.items() if item is not None},
         seconds=row.seconds,

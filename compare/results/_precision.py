@@ -111,21 +111,21 @@ class Sensitivity:
         node: its name.
         op: its operator.
         module: the path of its module; None if not known.
-        local: how far its results are off if it is lowered and is given what it should be; the worst one's.
+        isolated: how far its results are off if it is lowered and is given what it should be; the worst one's.
         alone: how far the outputs are off if it is the only one that is lowered; None where that was not measured.
     """
 
     node: str
     op: str
     module: str | None
-    local: Difference
+    isolated: Difference
     alone: Outcome | None = None
 
     @property
     def cost(self) -> tuple[float, ...]:
         """The sort key, highest cost first, by overflows, then noise in the outputs, then noise in its own value."""
         alone = (math.inf,) if self.alone is None else (float(-self.alone.overflowed), self.alone.snr)
-        return (-float(self.alone is not None), *alone, -float(self.local.overflowed), self.local.snr)
+        return (-float(self.alone is not None), *alone, -float(self.isolated.overflowed), self.isolated.snr)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _table(rows: tuple[Sensitivity, ...], *, wide: bool) -> Table:
 
 def _cells(row: Sensitivity, *, wide: bool) -> tuple[str, ...]:
     names = (row.node, row.op.rpartition("::")[2], row.module or "")
-    own = (_decibel(row.local.snr), str(row.local.overflowed or ""))
+    own = (_decibel(row.isolated.snr), str(row.isolated.overflowed or ""))
     outputs = ("", "") if row.alone is None else (cell_text(row.alone.error), _decibel(row.alone.snr))
     return (*(name if wide else abbreviated(name, _NARROW) for name in names), *own, *outputs)
 

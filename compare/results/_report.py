@@ -26,19 +26,19 @@ from ._explanation import Explanation, explain
 from ._picture import picture
 from ._row_tables import (
     compiled_tables,
-    fate_table,
     module_table,
     neighbourhood,
     node_tables,
     operator_tables,
+    outcome_table,
     precision_tables,
 )
-from ._rows import SENTENCE, Fate, ModuleRow, Operator, Row
+from ._rows import SENTENCE, ModuleRow, NodeOutcome, Operator, Row
 
 VERSION = 4  # of the JSON
-TABLES = ("nodes", "operators", "modules", "fates", "dynamo", "precision")
+TABLES = ("nodes", "operators", "modules", "outcomes", "dynamo", "precision")
 _MOST = 5  # names in a sentence
-_NESTED = ("difference", "spread", "truth", "local")  # what a row has that is no cell of a table
+_NESTED = ("difference", "spread", "float64", "isolated")  # what a row has that is no cell of a table
 _COLUMNS = tuple(item.name for item in fields(Row) if item.name not in _NESTED)
 _MARKDOWN_COLUMNS = {
     "stage": lambda row: row.stage,
@@ -62,8 +62,8 @@ class Report(Result):
         program: where the program is from.
         rows: one for each value of the exported graph and of the compiled one, in the order in which they run.
         modules: one for each tensor that a stolen module call took or gave.
-        effect: how far the observed run's outputs are from those of the undisturbed one, at the worst; None if they
-            are the same bit for bit.
+        observer_effect: the largest difference between the outputs of the instrumented and of the plain run; None if
+            they are bitwise equal.
         notes: what else a reader has to know.
         calls: how many calls of the model were compared, and how many there are.
         failed: what is missing from the comparison: the compiled graph, if the backend could run the exported one only;
@@ -71,7 +71,7 @@ class Report(Result):
         interface: how the inputs and outputs of the program, or of the compiled graph, are not those of the model: in
             another order, missing, added, listed twice. Only where the file says what was exported.
         operators: the model's own operations, for each call; empty if the program does not know them.
-        fates: what became of each exported node in the compiled graph; empty if there is none.
+        outcomes: what became of each exported node in the compiled graph; empty if there is none.
         options: what the backend was made with, where it was given by its name.
         tolerance: what was asked for; None is by dtype.
         lower_precision: whether it was allowed.
@@ -87,12 +87,12 @@ class Report(Result):
     program: str
     rows: tuple[Row, ...]
     modules: tuple[ModuleRow, ...] = ()
-    effect: Difference | None = None
+    observer_effect: Difference | None = None
     notes: tuple[str, ...] = ()
     calls: tuple[int, int] = (1, 1)
     failed: tuple[str, ...] = ()
     operators: tuple[tuple[Operator, ...], ...] = field(default=(), repr=False)
-    fates: tuple[Fate, ...] = field(default=(), repr=False)
+    outcomes: tuple[NodeOutcome, ...] = field(default=(), repr=False)
     graphs: Mapping[Stage, Graph] = field(default_factory=dict, repr=False)
     culprits: tuple[str, ...] = ()
     switches: int | None = None
@@ -105,7 +105,7 @@ class Report(Result):
     @property
     def undisturbed(self) -> bool:
         """Whether the observed run's outputs are bit for bit those of the undisturbed one."""
-        return self.effect is None
+        return self.observer_effect is None
 
     @cached_property
     def diverged(self) -> tuple[Row, ...]:
@@ -125,7 +125,7 @@ class Report(Result):
 
     @cached_property
     def introduced(self) -> tuple[Row, ...]:
-        """The rows, in order, whose own node is wrong or differs from run to run (see `Row.local`)."""
+        """The rows, in order, whose own node is wrong or differs from run to run (see `Row.isolated`)."""
         return tuple(row for row in self.rows if row.introduced)
 
     @cached_property
@@ -182,7 +182,7 @@ class Report(Result):
         parts += [f"judged {_share(self.rows, stage)}" for stage in stages]
         parts += [f"INCOMPLETE: {reason}" for reason in self.failed]
         parts += [f"WRONG INTERFACE: {problem}" for problem in self.interface]
-        return named("; ".join([*parts, f"the observed run {_told(self.effect)}"]), SENTENCE)
+        return named("; ".join([*parts, f"the observed run {_told(self.observer_effect)}"]), SENTENCE)
 
     def assert_close(self) -> None:
         """Raise if anything differs or no result could be judged.
@@ -223,10 +223,10 @@ class Report(Result):
 
         Args:
             view: `nodes` (a row for each value of each graph), `operators` (a row for each operation of the model, in
-                hidet's manner), `modules` (a row for each tensor that a module took or gave), `fates` (a row for each
-                exported node: what became of it in the compiled graph), `dynamo` (the operators, then the kernels that
-                a compiler made of them) or `precision` (a row for each value: its signal-to-noise ratio, and how many
-                elements overflowed or were clipped).
+                hidet's manner), `modules` (a row for each tensor that a module took or gave), `outcomes` (a row for
+                each exported node: what became of it in the compiled graph), `dynamo` (the operators, then the kernels
+                that a compiler made of them) or `precision` (a row for each value: its signal-to-noise ratio, and how
+                many elements overflowed or were clipped).
             wide: all rows and columns, nothing cut.
             width: characters in a line; None is the terminal's.
         """
@@ -292,12 +292,12 @@ class Report(Result):
     def _tables(self, view: str, *, wide: bool) -> Iterable[Block]:
         if view == "modules":
             yield module_table(self.modules, wide=wide)
-        elif view == "fates" and not self.fates:
+        elif view == "outcomes" and not self.outcomes:
             yield f"{self.backend} made no graph of its own of the program"
-        elif view == "fates":
-            yield from fate_table(self.fates, wide=wide)
+        elif view == "outcomes":
+            yield from outcome_table(self.outcomes, wide=wide)
         elif view == "nodes":
-            yield from node_tables(self.rows, self.fates, wide=wide)
+            yield from node_tables(self.rows, self.outcomes, wide=wide)
         elif view == "precision":
             yield from precision_tables(self.rows, wide=wide)
         else:

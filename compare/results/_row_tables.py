@@ -7,9 +7,9 @@ from typing import Literal
 
 from filch.steal.text import named
 
-from ..float64 import Judgement
+from ..float64 import RoundingVerdict
 from ..rendering._table import Block, Cell, Column, Table, table_of
-from ._rows import Fate, Fated, ModuleRow, Operator, Row
+from ._rows import ModuleRow, NodeOutcome, Operator, OutcomeKind, Row
 
 ARROW = "<------"
 _STAGES = {"exported": "exported graph, node by node", "compiled": "compiled graph, as the backend optimised it"}
@@ -20,7 +20,7 @@ def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
     timed = any(row.seconds is not None for row in rows)
     if wide:
-        left = {*([] if timed else ["µs"]), *([] if _has_truth(rows) else ["off", "own"])}
+        left = {*([] if timed else ["µs"]), *([] if _has_float64(rows) else ["off", "own"])}
         yield table_of({name: get for name, get in _WIDE_COLUMNS.items() if name not in left}, shown)
     else:
         yield _short_table(shown, timed=timed)
@@ -46,7 +46,7 @@ def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
         "module": lambda row: row.value if row.kind == "output" else row.module or "",
         "dtype": lambda row: row.dtype or "",
         "error": _error,
-        **({"off": _off, "own": _own} if _has_truth(rows) else {}),
+        **({"off": _off, "own": _own} if _has_float64(rows) else {}),
         **({"µs": _microseconds} if timed else {}),
         "attention": _arrow,
     }
@@ -119,35 +119,35 @@ def module_table(rows: Sequence[ModuleRow], *, wide: bool) -> Table:
     return table_of(columns, [row for row in rows if row.side == "output"])
 
 
-def fate_table(fates: Sequence[Fate], *, wide: bool) -> Iterable[Block]:
+def outcome_table(outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Block]:
     """What became of each exported node."""
-    yield tally(fates)
-    shown = fates if wide else [fate for fate in fates if fate.how != "folded"]
+    yield tally(outcomes)
+    shown = outcomes if wide else [outcome for outcome in outcomes if outcome.how != "folded"]
     yield table_of(_FATE_COLUMNS, shown)
-    if hidden := len(fates) - len(shown):
+    if hidden := len(outcomes) - len(shown):
         yield f"and {hidden} that are folded into constants"
 
 
-def tally(fates: Sequence[Fate]) -> str:
+def tally(outcomes: Sequence[NodeOutcome]) -> str:
     """`of 81 exported nodes 40 survive, 35 are fused, 4 are folded, 2 are removed`."""
-    count = Counter(fate.how for fate in fates)
-    words: dict[Fated, str] = {
+    count = Counter(outcome.how for outcome in outcomes)
+    words: dict[OutcomeKind, str] = {
         "survives": "survive",
         "fused": "are fused",
         "folded": "are folded",
         "removed": "are removed",
     }
-    return f"of {len(fates)} exported nodes " + ", ".join(
+    return f"of {len(outcomes)} exported nodes " + ", ".join(
         f"{count[how]} {word}" for how, word in words.items() if count[how]
     )
 
 
-def node_tables(rows: Sequence[Row], fates: Sequence[Fate], *, wide: bool) -> Iterable[Block]:
+def node_tables(rows: Sequence[Row], outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Block]:
     """The values of each graph of each call."""
     for title, chosen in _by_graph(rows):
         yield title
-        if chosen[0].stage == "compiled" and any(fate.how != "survives" for fate in fates):
-            yield tally(fates)
+        if chosen[0].stage == "compiled" and any(outcome.how != "survives" for outcome in outcomes):
+            yield tally(outcomes)
         yield from node_table(chosen, wide=wide)
 
 
@@ -197,26 +197,26 @@ def _microseconds(row: Row) -> str:
 
 def _arrow(row: Row) -> str:
     """What needs attention; what is wrong because it is made of what is wrong needs less."""
-    if row.local is None:
+    if row.isolated is None:
         return ARROW if row.diverged else ""
     if row.introduced:
         return ARROW
-    return "inherited" if row.diverged else "suspect" if row.local.verdict == "suspicious" else ""
+    return "inherited" if row.diverged else "suspect" if row.isolated.verdict == "suspicious" else ""
 
 
-def _has_truth(rows: Iterable[Row]) -> bool:
-    return any(row.truth is not None or row.local is not None for row in rows)
+def _has_float64(rows: Iterable[Row]) -> bool:
+    return any(row.float64 is not None or row.isolated is not None for row in rows)
 
 
 def _off(row: Row) -> str:
-    return _times(row.truth)
+    return _times(row.float64)
 
 
 def _own(row: Row) -> str:
-    return _times(row.local)
+    return _times(row.isolated)
 
 
-def _times(judgement: Judgement | None) -> str:
+def _times(judgement: RoundingVerdict | None) -> str:
     """How many times its rounding a value is off."""
     if judgement is None:
         return ""
@@ -309,9 +309,9 @@ _MODULE_COLUMNS: dict[str, Callable[..., object]] = {
     "note": lambda row: row.note,
 }
 _FATE_COLUMNS: dict[str, Callable[..., object]] = {
-    "exported node": lambda fate: fate.node,
-    "operator": lambda fate: fate.op,
-    "becomes": lambda fate: fate.how,
-    "into": lambda fate: ", ".join(fate.into) or fate.note,
-    "module": lambda fate: fate.module,
+    "exported node": lambda outcome: outcome.node,
+    "operator": lambda outcome: outcome.op,
+    "becomes": lambda outcome: outcome.how,
+    "into": lambda outcome: ", ".join(outcome.into) or outcome.note,
+    "module": lambda outcome: outcome.module,
 }

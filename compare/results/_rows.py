@@ -8,11 +8,11 @@ from typing import Literal
 from filch.export.backends import Stage
 from filch.steal.text import named
 
-from ..float64 import Judgement
+from ..float64 import RoundingVerdict
 from ..metrics._metrics import Difference
 from ..metrics._spread import Spread
 
-Fated = Literal["survives", "fused", "folded", "removed"]
+OutcomeKind = Literal["survives", "fused", "folded", "removed"]
 Status = Literal["same", "different", "shape or dtype differs", "no value", "not mapped"]
 STAGES: tuple[Stage, ...] = ("exported", "compiled")  # in the order in which they run
 SENTENCE = 4000  # characters; names may be of any length
@@ -54,8 +54,8 @@ class Row:
         code: the line of generated code that computes it, `file:line`; None where there is none.
         seconds: how long the node takes, where that was asked for (`profile`); the same for each of its values.
         spread: what the value and its reference are like, where that was asked for (`statistics`).
-        truth: how far it is from float64, held against rounding, where that was asked for and is known (`truth`).
-        local: likewise of what its node makes of what it should be given: what the node itself does wrong. Where
+        float64: how far it is from float64, held against rounding, where that was asked for and is known (`truth`).
+        isolated: likewise of what its node makes of what it should be given: what the node itself does wrong. Where
             float64 does not say, by the tolerance.
         random: whether its node draws at random: then its shape and type are compared, and no numbers; if it is what is
             drawn, its distribution, too.
@@ -82,8 +82,8 @@ class Row:
     code: str | None = None
     seconds: float | None = None
     spread: Spread | None = field(default=None, repr=False)
-    truth: Judgement | None = None
-    local: Judgement | None = None
+    float64: RoundingVerdict | None = None
+    isolated: RoundingVerdict | None = None
     random: bool = False
 
     @property
@@ -99,19 +99,19 @@ class Row:
     @property
     def introduced(self) -> bool:
         """Whether its own node is wrong or differs from run to run, so that the error is not inherited."""
-        return self.local is not None and self.local.verdict in ("wrong", "unstable")
+        return self.isolated is not None and self.isolated.verdict in ("wrong", "unstable")
 
     @property
     def unstable(self) -> bool:
         """Whether its node makes it differently from run to run, by more than rounding."""
-        return self.local is not None and self.local.verdict == "unstable"
+        return self.isolated is not None and self.isolated.verdict == "unstable"
 
     @property
     def amplification(self) -> float | None:
         """How many times larger its error is than what its own node adds to it; None if either is not known, or 0."""
-        if self.truth is None or self.local is None or not self.truth.error or not self.local.error:
+        if self.float64 is None or self.isolated is None or not self.float64.error or not self.isolated.error:
             return None
-        return self.truth.error / self.local.error
+        return self.float64.error / self.isolated.error
 
     @property
     def error(self) -> float | None:
@@ -169,7 +169,7 @@ class ModuleRow:
 
 
 @dataclass(frozen=True)
-class Fate:
+class NodeOutcome:
     """What became of one exported node in the compiled graph.
 
     Attributes:
@@ -185,7 +185,7 @@ class Fate:
 
     node: str
     op: str
-    how: Fated
+    how: OutcomeKind
     into: tuple[str, ...] = ()
     note: str = ""
     module: str | None = None

@@ -9,7 +9,7 @@ from ..results._report import Report
 
 
 @dataclass
-class Place:
+class ArtifactStore:
     """Where a test's files go, and who hears what came out.
 
     Attributes:

@@ -21,7 +21,7 @@ from ..models._subject import Subject
 from ..repro import write_comparison
 from ..results._dump_diff import DumpDiff
 from ..results._report import Report
-from ._artifacts import Place
+from ._artifacts import ArtifactStore
 from ._golden import Golden
 
 _DEFAULT = "onnxruntime-cpu"
@@ -36,7 +36,7 @@ class Checks:
         backend: the backend that this test is for (`@pytest.mark.filch_backends`), or None.
     """
 
-    def __init__(self, place: Place, backend: str | None = None) -> None:
+    def __init__(self, place: ArtifactStore, backend: str | None = None) -> None:
         self.backend = backend
         self._place = place
 

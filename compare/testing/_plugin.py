@@ -98,13 +98,13 @@ def filch_backend(request: pytest.FixtureRequest) -> str | None:
 @pytest.fixture
 def filch(request: pytest.FixtureRequest, filch_backend: str | None) -> Iterator["Checks"]:
     """Regression tests of models: `filch.check(model, args)`, `filch.golden("name").check(model, args)`."""
-    from ._artifacts import Place
+    from ._artifacts import ArtifactStore
     from ._checks import Checks
 
     config, node = request.config, request.node
     folder: Path | None = config.getoption("--filch-report")
 
-    place = Place(
+    place = ArtifactStore(
         golden=request.path.parent / config.getini("filch_golden") / request.path.stem,
         reports=None if folder is None else folder.absolute() / _folder_name(node.nodeid),
         scratch=lambda: request.getfixturevalue("tmp_path") / "filch",

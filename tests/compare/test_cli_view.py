@@ -242,4 +242,4 @@ def test_what_is_written_is_served_until_it_is_interrupted(folder: Path) -> None
 def test_json_of_a_report_keeps_what_it_had(folder: Path) -> None:
     """Other programs read these keys."""
     found = json.loads((folder / "report.json").read_text())
-    assert {"backend", "reference", "program", "close", "headline", "rows", "modules", "fates", "graphs"} <= {*found}
+    assert {"backend", "reference", "program", "close", "headline", "rows", "modules", "outcomes", "graphs"} <= {*found}

@@ -10,7 +10,7 @@ from filch.compare.batch._matrix import matrix
 from filch.compare.batch._sweep import sweep
 from filch.compare.models._subject import Subject
 from filch.compare.results._cells import OPTIMIZED
-from filch.compare.testing._artifacts import Place
+from filch.compare.testing._artifacts import ArtifactStore
 from filch.export import BackendError, Program
 
 FACTORY = """
@@ -84,7 +84,7 @@ def test_the_command_check_does_so(factory, capsys):
 @pytest.mark.usefixtures("factory")
 def test_the_fixture_does_so_but_for_a_program_that_it_is_given(subject, exported, tmp_path):
     """What a user ships has to run as it is."""
-    checks = Checks(Place(tmp_path, None, lambda: tmp_path / "scratch", lambda *_: None))
+    checks = Checks(ArtifactStore(tmp_path, None, lambda: tmp_path / "scratch", lambda *_: None))
     (report,) = checks.check(subject.model, subject.args)
     assert report.notes[0].startswith(OPTIMIZED)
     with pytest.raises(AssertionError, match="bias must be a 1D tensor"):

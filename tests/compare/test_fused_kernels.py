@@ -63,7 +63,7 @@ def test_a_concatenation_of_what_its_kernel_computes_is_rounded_as_that_is(rotat
     capture, program, backend = rotated
     report = compare(capture, program, backend=backend, truth="float64")
     row = next(row for row in report.rows if "Concat" in row.operators and row.value == program.graph.outputs[0])
-    assert row.local.verdict == "rounding"
+    assert row.isolated.verdict == "rounding"
     assert report.close
     assert not report.introduced
 

@@ -22,10 +22,10 @@ from markdown_it import MarkdownIt
 from torch import nn
 
 from filch.compare import Report, Row, compare_tensors, write_repro
-from filch.compare.float64 import Judgement
+from filch.compare.float64 import RoundingVerdict
 from filch.compare.rendering._markdown import table
 from filch.compare.results._dump_diff import DiffRow, DumpDiff
-from filch.compare.results._rows import Fate, ModuleRow, Operator
+from filch.compare.results._rows import ModuleRow, NodeOutcome, Operator
 from filch.compare.testing._plugin import _say
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, Key, steal_forward
@@ -94,7 +94,7 @@ def hostile_report() -> Report:
         for index, text in enumerate(NAMES.values()):
             names = {"node": text, "op": text, "value": f"{text}", "module": text, "source": text, "dtype": text}
             told = {"reason": text, "evidence": text, "origins": (text,), "operators": (text, text), "code": text}
-            wrong = Judgement("wrong", 99.0, 1.0, note=text)
+            wrong = RoundingVerdict("wrong", 99.0, 1.0, note=text)
             common = {"status": "different", "difference": difference, "truth": wrong, "local": wrong}
             rows.append(Row(0, stage, index, kind, **names, **told, behind=(text,), **common))
         rows.append(Row(0, stage, 99, "output", "", "", NAMES["script"], reason=NAMES["lines"]))
@@ -105,7 +105,7 @@ def hostile_report() -> Report:
         notes=texts,
         failed=texts,
         operators=(tuple(Operator("call_module", text, row, text) for text, row in zip(texts, rows, strict=False)),),
-        fates=tuple(Fate(text, text, "fused", (text,), text, text) for text in texts),
+        outcomes=tuple(NodeOutcome(text, text, "fused", (text,), text, text) for text in texts),
         graphs={"exported": hostile_graph()},
         culprits=texts,
         switches=3,
@@ -132,7 +132,7 @@ def is_harmless(text: str) -> bool:
     return all(line.isprintable() and len(line) < 30_000 for line in lines)
 
 
-@pytest.mark.parametrize("view", ["nodes", "operators", "modules", "fates", "dynamo", "precision"])
+@pytest.mark.parametrize("view", ["nodes", "operators", "modules", "outcomes", "dynamo", "precision"])
 @pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])
 def test_no_table_has_a_control_character(report: Report, view: str, wide: bool) -> None:
     """In no column and no sentence around; and what a name says is no markup of rich's."""

@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto, helper
 from torch import nn
 
 from filch.compare import Report, compare, load_report
-from filch.compare.testing._artifacts import Place
+from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
 from filch.export import Program, export, load_program
 from filch.steal import Capture, steal_forward
@@ -231,7 +231,7 @@ def test_the_command_line_and_the_fixture_say_it(saved, tmp_path: Path, capsys: 
     assert "lists its outputs in another order than the model" in " ".join(capsys.readouterr().out.split())
 
     said: dict[str, str] = {}
-    place = Place(tmp_path, None, lambda: tmp_path / "scratch", said.__setitem__, update=False, stored=set())
+    place = ArtifactStore(tmp_path, None, lambda: tmp_path / "scratch", said.__setitem__, update=False, stored=set())
     with pytest.raises(AssertionError, match="lists its outputs in another order than the model"):
         Checks(place).check(model, (x, x.clone()), program=path)
     assert "in another order" in said["first_divergence"]

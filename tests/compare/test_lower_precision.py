@@ -381,7 +381,9 @@ def test_clipping_is_in_every_form_of_the_report() -> None:
     report = compare(capture_of(Same(), x), quantised(0.5, 100, x), lower_precision=True)
     assert {"overflowed", "clipped"} <= set(report.table(wide=True).split())
     rows = json.loads(report.to_json())["rows"]
-    assert next((row["overflowed"], row["clipped"]) for row in rows if row["value"] == "y") == (0, 1)
+    assert next(
+        (row["difference"]["overflowed"], row["difference"]["clipped"]) for row in rows if row["value"] == "y"
+    ) == (0, 1)
     assert "overflowed,clipped" in report.to_csv().splitlines()[0]
     view = report.table("precision", width=80)
     assert max(map(len, view.splitlines())) <= 80

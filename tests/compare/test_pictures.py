@@ -183,7 +183,7 @@ def test_a_report_with_something_else_in_any_place_is_refused_or_can_be_drawn(
 ) -> None:
     """One sentence, and no traceback: neither where it is read nor, later, where it is shown."""
     whole = json.loads(wrong.to_json())
-    found = whole | {name: whole[name][:3] for name in ("rows", "modules", "fates")} | {"operators": []}
+    found = whole | {name: whole[name][:3] for name in ("rows", "modules", "outcomes")} | {"operators": []}
     path = tmp_path / "report.json"
     refused: list[str] = []
     for place in [*places(found)]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from filch.compare import Checks, Report, Row, diff
-from filch.compare.testing._artifacts import Place
+from filch.compare.testing._artifacts import ArtifactStore
 from filch.export import BackendError, export
 from filch.export.backends import _registry
 from filch.steal import steal_forward
@@ -50,7 +50,9 @@ def wrong():
 @pytest.fixture(scope="module", autouse=True)
 def _loaded(tmp_path_factory):
     """What a comparison loads is loaded: pytest inside pytest forgets what it imported, and torch bears that once."""
-    place = Place(tmp_path_factory.mktemp("golden"), None, lambda: tmp_path_factory.mktemp("scratch"), lambda *_: None)
+    place = ArtifactStore(
+        tmp_path_factory.mktemp("golden"), None, lambda: tmp_path_factory.mktemp("scratch"), lambda *_: None
+    )
     backends = ["onnxruntime-cpu", "reference", "eager"]
     Checks(place).check(nn.Linear(2, 2).eval(), torch.ones(1, 2), backends=backends)
     with pytest.raises(AssertionError):

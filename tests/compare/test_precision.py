@@ -102,7 +102,7 @@ def test_the_nodes_that_overflow_cost_most(overflowing: tuple[Capture, Program],
     """They are in front, and their own values are counted; the others' do not overflow."""
     assert {item.node for item in found.order[:2]} == set(squares(overflowing[1]))
     for item in found.order:
-        assert bool(item.local.overflowed) == (item.node in found.keep), item
+        assert bool(item.isolated.overflowed) == (item.node in found.keep), item
     costs = [item.alone.snr for item in found.order if item.alone is not None]
     assert costs == sorted(costs)
 
@@ -118,7 +118,7 @@ def test_overflows_of_a_node_are_counted_as_they_are(
     made = engine.compile(program, optimize=False)
     hidden = engine.run(made, {program.graph.inputs[0]: inputs}, [node.inputs[0]])[node.inputs[0]]
     expected = int((hidden.half().float() ** 2).half().isinf().sum())
-    assert next(item for item in found.order if item.node == name).local.overflowed == expected > 0
+    assert next(item for item in found.order if item.node == name).isolated.overflowed == expected > 0
 
 
 def test_the_errors_are_those_of_programs_that_anybody_can_make(

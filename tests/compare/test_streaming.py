@@ -47,7 +47,7 @@ def assert_equal_reports(one: Report, other: Report) -> None:
     for ours, theirs in zip(one.rows, other.rows, strict=True):
         assert replace(ours, seconds=None) == replace(theirs, seconds=None)
     assert one.modules == other.modules
-    assert (one.effect, one.notes, one.failed) == (other.effect, other.notes, other.failed)
+    assert (one.observer_effect, one.notes, one.failed) == (other.observer_effect, other.notes, other.failed)
 
 
 def test_the_report_of_a_tiny_buffer_is_that_of_a_huge_one(capture: Capture, program: Program) -> None:

@@ -14,7 +14,7 @@ from fakes import WrongBackend
 from torch import nn
 
 from filch.compare import compare, compare_tensors, load_report
-from filch.compare.float64 import Judgement, Truth, judge
+from filch.compare.float64 import Float64Value, RoundingVerdict, judge
 from filch.compare.float64 import same as judge_same
 from filch.compare.float64._verdict import SUSPICIOUS
 from filch.export import Program, export
@@ -23,14 +23,14 @@ from filch.steal import Capture, FilchError, steal_forward
 UNIT = 2.0**-24
 
 
-def sums(*, terms: int = 64) -> tuple[torch.Tensor, Truth]:
+def sums(*, terms: int = 64) -> tuple[torch.Tensor, Float64Value]:
     """Sums of products in float32, and what they are in float64."""
     made = torch.Generator().manual_seed(0)
     x, w = (torch.randn(256, terms, generator=made) for _ in range(2))
     exact = x.double() @ w.double().T
     signs = torch.randint(0, 2, x.shape, generator=made) * 2 - 1
     noisy = (x.double() * (1 + UNIT * signs)) @ w.double().T
-    return x @ w.T, Truth(exact, noisy, UNIT)
+    return x @ w.T, Float64Value(exact, noisy, UNIT)
 
 
 def test_sums_in_another_order_are_rounding() -> None:
@@ -87,7 +87,7 @@ def test_a_mask_does_not_hide_what_is_beside_it() -> None:
     masked = torch.rand(eager.shape, generator=torch.Generator().manual_seed(1)) < 0.5
     low = torch.finfo(torch.float32).min
     eager = eager.masked_fill(masked, low)
-    truth = Truth(truth.value.masked_fill(masked, low), truth.noisy.masked_fill(masked, low * (1 + UNIT)), UNIT)
+    truth = Float64Value(truth.value.masked_fill(masked, low), truth.noisy.masked_fill(masked, low * (1 + UNIT)), UNIT)
     wrong = eager.clone()
     wrong[~masked] += 1e-3
 
@@ -127,7 +127,7 @@ def test_distances_beyond_the_range_of_float64_are_wrong() -> None:
     unit = 2.0**-53
     for value in (torch.finfo(torch.float64).max, 1e200):
         right = torch.full((4,), value, dtype=torch.float64)
-        truth = Truth(right, right * (1 - 3 * unit), unit)
+        truth = Float64Value(right, right * (1 - 3 * unit), unit)
 
         assert judge(-right, right, truth, unit=unit).verdict == "wrong"
         assert judge(right * (1 - 2 * unit), right, truth, unit=unit).sound
@@ -139,7 +139,7 @@ def test_numbers_that_processors_flush_are_rounding() -> None:
     for share, sound in ((0.75, True), (1e-7, True), (8.0, False)):
         exact = torch.full((64,), share * least, dtype=torch.float64)
         for noisy in (exact, exact * (1 + 4 * UNIT)):
-            truth, made = Truth(exact, noisy, UNIT), exact.float()
+            truth, made = Float64Value(exact, noisy, UNIT), exact.float()
 
             assert judge(torch.zeros(64), made, truth, unit=UNIT).sound == sound
             if sound:
@@ -149,18 +149,18 @@ def test_numbers_that_processors_flush_are_rounding() -> None:
 def test_float8_is_judged_and_nothing_is_nothing() -> None:
     """PyTorch has no arithmetic for the one, and no largest element for the other."""
     right = torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn)
-    truth = Truth(right.double(), right.double(), UNIT)
+    truth = Float64Value(right.double(), right.double(), UNIT)
     empty = torch.empty(0, 3)
 
     assert judge(torch.tensor([1.0, -2.0]).to(right.dtype), right, truth, unit=UNIT).verdict == "wrong"
-    assert judge(empty, empty, Truth(empty.double(), empty.double(), UNIT), unit=UNIT).sound
+    assert judge(empty, empty, Float64Value(empty.double(), empty.double(), UNIT), unit=UNIT).sound
 
 
 def test_the_magnitude_of_a_value_leaves_masks_out() -> None:
     """An error of 1e-3 among scores is not relative to -3.4e38."""
     scores = torch.linspace(-1, 1, 64)
     scores[10:50] = torch.finfo(torch.float32).min
-    truth = Truth(scores.double(), scores.double() * (1 + 3 * UNIT), UNIT)
+    truth = Float64Value(scores.double(), scores.double() * (1 + 3 * UNIT), UNIT)
     wrong = scores.clone()
     wrong[3] += 1e-3
 
@@ -184,7 +184,7 @@ def test_a_finite_number_is_wrong_where_infinity_is_right() -> None:
 def test_an_integer_is_wrong_unless_rounding_decides_it() -> None:
     """The largest of two that are nearly equal may be either."""
     eager, other = torch.tensor([1, 2, 3]), torch.tensor([1, 2, 4])
-    sure, tie = Truth(eager, eager, UNIT), Truth(eager, other, UNIT)
+    sure, tie = Float64Value(eager, eager, UNIT), Float64Value(eager, other, UNIT)
 
     assert str(judge(other, eager, sure, unit=UNIT)) == "wrong: 4 instead of 3 in 1 of 3 elements"
     assert judge(other, eager, tie, unit=UNIT).verdict == "rounding"
@@ -228,7 +228,7 @@ def test_what_changes_from_run_to_run_is_unstable() -> None:
     assert judge(eager, eager, truth, unit=UNIT, spread=noise * 1e-6).verdict == "rounding"
     assert judge(eager, eager, truth, unit=UNIT, spread=noise * math.inf).verdict == "unstable"
     whole = torch.tensor([1, 2, 3])
-    sure = Truth(whole, whole, UNIT)
+    sure = Float64Value(whole, whole, UNIT)
     assert judge(whole, whole, sure, unit=UNIT, spread=torch.ones(3, dtype=torch.float64)).verdict == "unstable"
 
 
@@ -267,7 +267,7 @@ def test_rounding_alone_is_close(subject: tuple[Capture, Program]) -> None:
 
     assert report.close
     assert not report.introduced
-    assert all(row.local is not None and row.local.sound for row in report.rows if row.kind != "output")
+    assert all(row.isolated is not None and row.isolated.sound for row in report.rows if row.kind != "output")
     assert "Rounding explains all differences" in str(report).replace("\n", " ")
 
 
@@ -284,8 +284,8 @@ def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) 
     assert not report.close
     text = " ".join(str(report).split())
     assert "Divergence starts at `node_layer_norm` in `norm` (LayerNormalization" in text
-    assert report.introduced[0].local is not None
-    assert f"{report.introduced[0].local.error:.1e} from float64" in text
+    assert report.introduced[0].isolated is not None
+    assert f"{report.introduced[0].isolated.error:.1e} from float64" in text
     assert "inherited" in text
     told = json.loads(report.to_json())["explanation"]
     assert told["text"] in text
@@ -316,8 +316,8 @@ def test_a_wrong_shape_is_blamed_where_it_comes_up(subject: tuple[Capture, Progr
 def test_a_value_that_is_off_is_not_explained_by_rounding(subject: tuple[Capture, Program]) -> None:
     """Whether or not its own node makes it so; and what is the same bit for bit is no rounding."""
     report = compare(*subject, stages=["exported"], truth="float64")
-    first, *others = (replace(row, truth=None, local=judge_same()) for row in report.rows)
-    off = replace(first, status="different", truth=Judgement("wrong", 2.5e9, 0.25))
+    first, *others = (replace(row, float64=None, isolated=judge_same()) for row in report.rows)
+    off = replace(first, status="different", float64=RoundingVerdict("wrong", 2.5e9, 0.25))
 
     words = str(replace(report, rows=(off, *others)).explanation)
 
@@ -343,9 +343,9 @@ def test_what_is_drawn_at_random_has_no_truth() -> None:
 
     judged = {row.op: row for row in report.rows if row.kind == "node" and row.judged}
     assert not report.introduced  # what was stolen is of another draw
-    assert judged["Dropout"].truth is None
+    assert judged["Dropout"].float64 is None
     assert report.random
-    assert judged["CumSum"].truth is not None
+    assert judged["CumSum"].float64 is not None
 
 
 def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Capture, Program]) -> None:
@@ -407,7 +407,7 @@ def test_a_number_where_the_model_has_none_is_not_explained_by_rounding() -> Non
 
         assert not report.close
         assert [row.value for row in report.introduced] == [name]
-        assert "Rounding" not in str(report)
+        assert "Float64Checker" not in str(report)
 
 
 def test_the_growth_of_an_error_is_not_relative_to_masks(subject: tuple[Capture, Program]) -> None:
@@ -418,12 +418,12 @@ def test_the_growth_of_an_error_is_not_relative_to_masks(subject: tuple[Capture,
     scores = torch.linspace(-1, 1, 8)
     scores[5:] = torch.finfo(torch.float32).min
     masked = compare_tensors(scores, scores + 1e-6)
-    off = {name: Judgement("rounding", 1.0, 1e-6, magnitude=1.0) for name in last.reads} | {
-        last.outputs[0]: Judgement("wrong", 900.0, 2.5e-4, magnitude=1.0)
+    off = {name: RoundingVerdict("rounding", 1.0, 1e-6, magnitude=1.0) for name in last.reads} | {
+        last.outputs[0]: RoundingVerdict("wrong", 900.0, 2.5e-4, magnitude=1.0)
     }
     rows = [
         replace(
-            row, status="different" if row.kind == "output" else "same", truth=off.get(row.value), difference=masked
+            row, status="different" if row.kind == "output" else "same", float64=off.get(row.value), difference=masked
         )
         for row in report.rows
     ]

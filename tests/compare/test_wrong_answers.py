@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from wrong_answers import CASES, NAN, Case
 
 from filch.compare import Report, compare_tensors
-from filch.compare.common._complex import in_pairs
-from filch.compare.engine._judge import Judge
-from filch.compare.engine._rounding import Rounding
+from filch.compare.common._complex import complex_as_real
+from filch.compare.engine._float64_checker import Float64Checker
 from filch.compare.engine._run import Run
-from filch.compare.float64 import CallTruth, unit_of
+from filch.compare.engine._value_comparator import ValueComparator
+from filch.compare.float64 import Float64Values, unit_of
 from filch.compare.metrics._limits import Limits
-from filch.compare.references._references import Known, Reference
+from filch.compare.references._references import Reference, StaticReferences
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
 
@@ -42,23 +42,25 @@ class Values:
 
 def compared(expected: torch.Tensor | None, actual: torch.Tensor | None, *, truth: bool) -> Report:
     """The report on a graph of one node that makes `actual` where the model has `expected`."""
-    known = {} if expected is None else {"y": in_pairs(expected)}
-    made = {} if actual is None else {"y": in_pairs(actual)}
+    known = {} if expected is None else {"y": complex_as_real(expected)}
+    made = {} if actual is None else {"y": complex_as_real(actual)}
     run = Run(0, "exported", Compiled(GRAPH, None), {"x": known["y"]} if known else {}, made)
-    rounding = Rounding(_truth(expected), run, lambda node: (node,), GRAPH) if truth and expected is not None else None
+    rounding = (
+        Float64Checker(_truth(expected), run, lambda node: (node,), GRAPH) if truth and expected is not None else None
+    )
     references = {name: Reference(tensor, "module") for name, tensor in known.items()}
-    judge = Judge(run, Known(references), None, Limits(GRAPH, None), None, rounding)
+    judge = ValueComparator(run, StaticReferences(references), None, Limits(GRAPH, None), None, rounding)
     return Report("backend", "model", "program", tuple(judge.rows(made.items())))
 
 
-def _truth(expected: torch.Tensor) -> CallTruth:
+def _truth(expected: torch.Tensor) -> Float64Values:
     """The expected numbers, and the same off by some units as what a node makes of rounded inputs is."""
-    unit, plain = unit_of(expected.dtype), in_pairs(expected)
+    unit, plain = unit_of(expected.dtype), complex_as_real(expected)
     exact = plain.double() if plain.is_floating_point() else plain
     noisy = (
         exact * (1 + 3 * unit * torch.ones(exact.shape, dtype=exact.dtype).cumsum(-1).remainder(2)) if unit else exact
     )
-    return CallTruth(Values({"y": exact}), Values({"y": noisy}), {"y": unit} if unit else {})
+    return Float64Values(Values({"y": exact}), Values({"y": noisy}), {"y": unit} if unit else {})
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -82,11 +84,11 @@ def test_there_are_wrong_answers_of_all_kinds() -> None:
 def test_what_is_finite_on_one_side_alone_never_passes(dtype: torch.dtype, pairs: list[tuple[float, float]]) -> None:
     """Nor another infinity, nor a number for NaN, whatever stands beside it and whoever judges."""
     expected, actual = (torch.tensor(side).to(dtype) for side in zip(*pairs, strict=True))
-    e, a = in_pairs(expected), in_pairs(actual)
+    e, a = complex_as_real(expected), complex_as_real(actual)
     alike = (e == a) | (e.isnan() & a.isnan())
     odd = bool((~alike & ~(e.isfinite() & a.isfinite())).any())
 
     for report in (compared(expected, actual, truth=truth) for truth in (False, True)):
-        assert not (odd and report.close), str(report.rows[0].truth)
-        assert not odd or not any(row.truth is not None and row.truth.sound for row in report.rows)
+        assert not (odd and report.close), str(report.rows[0].float64)
+        assert not odd or not any(row.float64 is not None and row.float64.sound for row in report.rows)
     assert not (odd and compare_tensors(expected, actual, tolerance=1e6, magnitude=1e30).close)

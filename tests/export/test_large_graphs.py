@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from filch.compare.engine._node_outcomes import fates_of
-from filch.compare.provenance._origins import Origins
+from filch.compare.engine._node_outcomes import node_outcomes
+from filch.compare.provenance._provenance import NodeProvenance
 from filch.export import Graph, Node, load_program
 from filch.export.backends import Compiled
 
@@ -99,8 +99,8 @@ print(*(counted(path, Plus if "plus" in path else nn.ReLU) for path in sys.argv[
 
 # Each node is off by itself, so each is asked for what was removed on the way; no value but the last has its name.
 _ORIGINS = """
-from filch.compare.engine._node_outcomes import fates_of
-from filch.compare.provenance._origins import Origins
+from filch.compare.engine._node_outcomes import node_outcomes
+from filch.compare.provenance._provenance import NodeProvenance
 from filch.export import Graph, Node
 from filch.export.backends import Compiled
 
@@ -110,9 +110,9 @@ def residual(count):
 
 def covered(count):
     graph = residual(count)
-    origins = Origins(graph, Compiled(graph, None))
+    origins = NodeProvenance(graph, Compiled(graph, None))
     assert all([item.name for item in origins.covers(node, node.outputs[0])] == [node.name] for node in graph.nodes)
-    fates_of(origins)
+    node_outcomes(origins)
 
 def renamed(count):
     graph = residual(count)
@@ -121,7 +121,7 @@ def renamed(count):
         Node(n.name, n.op, tuple(other.get(x, x) for x in n.inputs), tuple(other.get(x, x) for x in n.outputs))
         for n in graph.nodes
     )
-    origins = Origins(graph, Compiled(Graph("g", graph.inputs, graph.outputs, (), tuple(nodes), {}), None))
+    origins = NodeProvenance(graph, Compiled(Graph("g", graph.inputs, graph.outputs, (), tuple(nodes), {}), None))
     assert all(f"n{count - 1}" in origins.inside(name) for name in other.values())
 
 covered(10), renamed(10)
@@ -199,6 +199,6 @@ def test_what_folded_nodes_went_into_is_counted_once():
     end = Node("end", "Add", ("x", f"v{depth}"), ("y",))
     exported = Graph("g", ("x",), ("y",), ("v0",), (*joined, end), {})
     compiled = Graph("g", ("x",), ("y",), (f"v{depth}",), (end,), {})
-    fates = {fate.node: fate for fate in fates_of(Origins(exported, Compiled(compiled, None)))}
-    assert fates["m0"].how == "folded"
-    assert fates["m0"].into == ("end",)
+    outcomes = {outcome.node: outcome for outcome in node_outcomes(NodeProvenance(exported, Compiled(compiled, None)))}
+    assert outcomes["m0"].how == "folded"
+    assert outcomes["m0"].into == ("end",)

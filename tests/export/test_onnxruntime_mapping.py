@@ -1,4 +1,4 @@
-"""What ONNX Runtime made of each node: origins, fates, values in other forms; and faults inside of what it made."""
+"""What ONNX Runtime made of each node: origins, outcomes, values in other forms; and faults inside of what it made."""
 
 from __future__ import annotations
 
@@ -65,26 +65,26 @@ def compiled_rows(report: Report) -> list:
 
 
 def check_is_explained(report: Report, exported: int) -> None:
-    """Every exported node has a fate, every compiled one its origins, and what it is made of is what it is in."""
+    """Every exported node has an outcome, every compiled one its origins, and what it is made of is what it is in."""
     nodes = {row.node for row in compiled_rows(report)}
-    assert len({fate.node for fate in report.fates}) == exported
+    assert len({outcome.node for outcome in report.outcomes}) == exported
     assert all(row.origins or row.kind == "inserted" for row in compiled_rows(report))
-    for fate in report.fates:
-        assert set(fate.into) <= nodes
-        assert bool(fate.into) or fate.note or fate.how == "folded", fate
-        assert (fate.how == "removed") == bool(fate.note), fate
+    for outcome in report.outcomes:
+        assert set(outcome.into) <= nodes
+        assert bool(outcome.into) or outcome.note or outcome.how == "folded", outcome
+        assert (outcome.how == "removed") == bool(outcome.note), outcome
     alone = {row.node: row.origins for row in compiled_rows(report) if row.kind == "node"}
-    for fate in report.fates:
-        if fate.how == "survives":
-            assert any(fate.node in alone.get(name, (fate.node,)) for name in fate.into), fate
+    for outcome in report.outcomes:
+        if outcome.how == "survives":
+            assert any(outcome.node in alone.get(name, (outcome.node,)) for name in outcome.into), outcome
 
 
 @pytest.mark.parametrize("name", ["resnet", "bert", "whisper"])
 def test_every_node_of_a_model_is_explained_and_judged_at_each_level(name: str) -> None:
-    """All nodes have fates or origins, all values are judged and none is wrong; `compiled.py` has more models."""
+    """All nodes have outcomes or origins, all values are judged and none is wrong; `compiled.py` has more models."""
     levels = {level: get_backend("onnxruntime-cpu", level=level) for level in ("basic", "all")}
     for line in measure(name, levels):
-        check_is_explained(line.report, len({fate.node for fate in line.report.fates}))
+        check_is_explained(line.report, len({outcome.node for outcome in line.report.outcomes}))
         assert line.report.undisturbed
         assert [str(row) for rows in line.nodes for row in rows if not row.judged] == []
         assert line.report.close, line.report.first_divergence
@@ -94,10 +94,10 @@ def test_what_the_exporter_left_in_is_folded_removed_or_kept() -> None:
     """Without the exporter's optimisations: constants, no-ops and repetitions are ONNX Runtime's to remove."""
     (line,) = measure("bert", {"all": get_backend("onnxruntime-cpu")}, optimized=False)
 
-    check_is_explained(line.report, len({fate.node for fate in line.report.fates}))
-    notes = {fate.note.partition(":")[0] for fate in line.report.fates if fate.how == "removed"}
+    check_is_explained(line.report, len({outcome.node for outcome in line.report.outcomes}))
+    notes = {outcome.note.partition(":")[0] for outcome in line.report.outcomes if outcome.how == "removed"}
     assert notes == {"no-op", "duplicate"}
-    assert any(fate.how == "folded" and fate.into for fate in line.report.fates)
+    assert any(outcome.how == "folded" and outcome.into for outcome in line.report.outcomes)
     assert line.report.close
 
 
@@ -235,10 +235,10 @@ def test_control_flow_is_judged_by_what_comes_out_of_it() -> None:
     torch.manual_seed(0)
     report = compare(*given(Branches().eval(), torch.rand(3, 3)))
 
-    fates = {fate.op: fate for fate in report.fates}
-    assert fates["If"].how == "survives"
+    outcomes = {outcome.op: outcome for outcome in report.outcomes}
+    assert outcomes["If"].how == "survives"
     assert report.close
-    check_is_explained(report, len({fate.node for fate in report.fates}))
+    check_is_explained(report, len({outcome.node for outcome in report.outcomes}))
     assert all(row.judged for row in compiled_rows(report))
 
 
@@ -289,12 +289,12 @@ def test_each_node_of_either_graph_has_its_time(net: tuple[Capture, Program]) ->
     assert " µs " not in compare(*net).table(wide=True)
 
 
-def test_the_fates_are_a_view(net: tuple[Capture, Program]) -> None:
+def test_the_outcomes_are_a_view(net: tuple[Capture, Program]) -> None:
     """A line a node, after their numbers; also in JSON."""
     report = compare(*net)
-    text = report.table("fates", wide=True)
+    text = report.table("outcomes", wide=True)
 
-    assert f"of {len(report.fates)} exported nodes " in text
-    assert all(fate.node in text for fate in report.fates)
+    assert f"of {len(report.outcomes)} exported nodes " in text
+    assert all(outcome.node in text for outcome in report.outcomes)
     assert '"how": "fused"' in report.to_json()
-    assert "made no graph of its own" in replace(report, fates=()).table("fates")
+    assert "made no graph of its own" in replace(report, outcomes=()).table("outcomes")

@@ -86,7 +86,7 @@ def test_the_backend_in_the_docs_is_about_forty_lines() -> None:
     assert len(block("python", "class Tiny").splitlines()) <= 45
 
 
-class Whole:
+class Float64Run:
     name = "foreign"
     stages: Any = ("exported",)
 
@@ -97,11 +97,11 @@ class Whole:
         pass
 
 
-class Without(Whole):
+class Without(Float64Run):
     run = None  # type: ignore[assignment]
 
 
-class Strange(Whole):
+class Strange(Float64Run):
     stages = ("compiling",)
 
 
@@ -113,7 +113,7 @@ class Nothing:
 def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Lets entry points be found that no package has."""
     module = ModuleType("foreign_backends")
-    module.__dict__.update(Whole=Whole, Without=Without, Strange=Strange, Nothing=Nothing)
+    module.__dict__.update(Float64Run=Float64Run, Without=Without, Strange=Strange, Nothing=Nothing)
     monkeypatch.setitem(sys.modules, "foreign_backends", module)
     there: list[EntryPoint] = []
 
@@ -128,7 +128,7 @@ def test_a_backend_of_another_package_is_made_by_its_name(installed: Callable[..
     """Whatever class it is."""
     installed("foreign", "foreign_backends:Whole")
 
-    assert isinstance(get_backend("foreign"), Whole)
+    assert isinstance(get_backend("foreign"), Float64Run)
 
 
 @pytest.mark.parametrize(

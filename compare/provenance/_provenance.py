@@ -11,7 +11,7 @@ from ._ancestors import Ancestors
 from ._redundant import Redundant
 
 
-class Origins:
+class NodeProvenance:
     """Compares a compiled graph with the graph that it was made of.
 
     Optimisers keep the names of the values that they keep, or the backend says under which name they are. So the
@@ -24,7 +24,7 @@ class Origins:
         self.exported = exported
         self.compiled = made.graph
         self.redundant = Redundant(exported)
-        self._said = made.origins
+        self._backend_references = made.origins
         self._same = made.same
         self._by_name = {node.name: node for node in exported.nodes}
         self._cone = cache(self._cone_of)
@@ -33,18 +33,18 @@ class Origins:
     @cached_property
     def surviving(self) -> frozenset[str]:
         """The exported values that are in the compiled graph, in whatever form."""
-        return frozenset(map(self.known_as, self.compiled.known)) & self.exported.known
+        return frozenset(map(self.exported_name, self.compiled.known)) & self.exported.known
 
-    def known_as(self, name: str) -> str:
+    def exported_name(self, name: str) -> str:
         """The exported graph's name of a compiled value."""
         return self._same.get(name, name)
 
     def is_inserted(self, node: Node) -> bool:
         """Whether a compiled node only changes the form of a value: its layout, shape, type or place."""
-        if len(node.outputs) != 1 or not node.inputs or node.name in self._said:
+        if len(node.outputs) != 1 or not node.inputs or node.name in self._backend_references:
             return False
-        known = self.known_as(node.outputs[0])
-        return known in self.exported.known and known == self.known_as(node.inputs[0])
+        known = self.exported_name(node.outputs[0])
+        return known in self.exported.known and known == self.exported_name(node.inputs[0])
 
     def drawn(self) -> Graph:
         """The compiled graph, each node with its origins and with the calls and the line of code that these had."""
@@ -75,12 +75,12 @@ class Origins:
         return self._computes[node.name]
 
     def _of(self, node: Node) -> tuple[Node, ...]:
-        if node.name in self._said:
-            return tuple(self._by_name[name] for name in self._said[node.name])
+        if node.name in self._backend_references:
+            return tuple(self._by_name[name] for name in self._backend_references[node.name])
         found: dict[str, Node] = {}
         for name in node.outputs:
             for end in [name] if self._survives(name) else self._ends(name):
-                found |= {item.name: item for item in self._cone(self.known_as(end))}
+                found |= {item.name: item for item in self._cone(self.exported_name(end))}
         return tuple(found.values())
 
     def worked(self, node: Node) -> tuple[Node, ...]:
@@ -96,8 +96,8 @@ class Origins:
             node: the compiled node.
             name: which of its values.
         """
-        ends = [self.known_as(end) for end in ([name] if self._survives(name) else self._ends(name))]
-        read = {self.known_as(item) for item in node.reads if item not in self.compiled.constant_values}
+        ends = [self.exported_name(end) for end in ([name] if self._survives(name) else self._ends(name))]
+        read = {self.exported_name(item) for item in node.reads if item not in self.compiled.constant_values}
         # What it reads in place of another value, which an optimiser took for the same, may be wrong, or that one.
         merged = self._behind(read, Ancestors(self.exported, ends))
         found = {item.name: item for item in (*self._between(ends, read, node), *self.of(node), *merged)}
@@ -144,7 +144,7 @@ class Origins:
         found: dict[str, list[Node]] = {}
         for node in self.compiled.nodes:
             for name in node.outputs:
-                found.setdefault(self.known_as(name), []).append(node)
+                found.setdefault(self.exported_name(name), []).append(node)
         return found
 
     @cached_property
@@ -177,7 +177,7 @@ class Origins:
         return source is not None and source not in self.surviving and source in self.exported.producer
 
     def _survives(self, name: str) -> bool:
-        return self.known_as(name) in self.surviving
+        return self.exported_name(name) in self.surviving
 
     def inside(self, name: str) -> str:
         """For a value that the exported graph does not have: the compiled node at whose value it can be judged."""

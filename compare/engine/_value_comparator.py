@@ -10,18 +10,18 @@ import torch
 
 from filch.export import Graph, Node
 
-from ..common._complex import in_pairs
+from ..common._complex import complex_as_real
 from ..float64._ties import with_ties
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, bytes_of, compare_tensors
 from ..metrics._spread import spread_of
 from ..metrics._tolerance import ANY_ERROR, Tolerance
-from ..provenance._origins import Origins
-from ..references._references import Known, Reference
+from ..provenance._provenance import NodeProvenance
+from ..references._references import Reference, StaticReferences
 from ..results._rows import Row, Status
 from ._allowances import Allowances
+from ._float64_checker import Float64Checker, with_verdict
 from ._random import Draws, judged
-from ._rounding import Rounding, with_truth
 from ._run import Run
 
 
@@ -32,17 +32,17 @@ class Listener(Protocol):
         """Take note of a value of the graph, by its name in the exported one, and of what came of it."""
 
 
-class Source(Protocol):
+class ReferenceProvider(Protocol):
     """Whoever knows what values should be."""
 
     def get(self, name: str) -> Reference | None:
         """What the value of this name should be; None if nothing says it."""
 
-    def done(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """Take note that this value will not be asked for again."""
 
 
-class Judge:
+class ValueComparator:
     """Holds the values of one run against their references, one after the other, and keeps rows alone.
 
     Args:
@@ -59,11 +59,11 @@ class Judge:
     def __init__(  # noqa: PLR0917  made in two places
         self,
         run: Run,
-        sources: Source,
-        origins: Origins | None,
+        sources: ReferenceProvider,
+        origins: NodeProvenance | None,
         limits: Limits,
         listen: Listener | None = None,
-        rounding: Rounding | None = None,
+        rounding: Float64Checker | None = None,
         allowances: Allowances | None = None,
         draws: Draws | None = None,
     ) -> None:
@@ -81,15 +81,15 @@ class Judge:
         # Outputs are judged once more in the end, and what they are made of has to be there then.
         ends = [name for name in graph.outputs if name in self._places]
         self._uses = Counter(read for name in [*self._places, *ends] for read in set(self._places[name][1].reads))
-        self._asked = Counter(map(run.known_as, [*self._places, *graph.outputs]))
+        self._asked = Counter(map(run.exported_name, [*self._places, *graph.outputs]))
         self._judged = {*graph.inputs, *graph.constants}
         self._effects: dict[str, Difference | None] = {}
         self._rows: dict[str, Row] = {}
 
     @property
-    def effect(self) -> Difference | None:
+    def observer_effect(self) -> Difference | None:
         """How far the observed run's outputs are from the undisturbed one's; None if they are equal bit for bit."""
-        return worst_effect(
+        return largest_effect(
             self._effects[name] if name in self._effects else compare_tensors(output, None)
             for name, output in self._run.outputs.items()
             if name in self._places and not self._varies(name)
@@ -107,7 +107,7 @@ class Judge:
         """
         for name, tensor in observed:
             if name in self._places:
-                self._take(name, in_pairs(tensor))
+                self._take(name, complex_as_real(tensor))
         self._rows |= {name: self._judge(name, None) for name in self._places if name not in self._rows}
         rows = [self._of_parts(name) for name in self._places]
         return rows + [self._output(name) for name in self._run.graph.outputs]
@@ -135,11 +135,11 @@ class Judge:
                 self._live.pop(gone, None)
 
     def _judge(self, name: str, tensor: torch.Tensor | None) -> Row:
-        known, (_, node) = self._run.known_as(name), self._places[name]
+        known, (_, node) = self._run.exported_name(name), self._places[name]
         held = self._sources.get(known)
         reference = self._fitted(name, held, tensor)
         if self._rounding is not None and tensor is not None:
-            self._rounding.saw(node, name, tensor.dtype)
+            self._rounding.record_output_dtype(node, name, tensor.dtype)
         row = self._with_numbers(self._row(name), reference, tensor, node)
         if row.judged:
             self._judged.add(name)
@@ -149,9 +149,9 @@ class Judge:
             self._listen(known, tensor, reference, row)
         self._asked[known] -= 1
         if not self._asked[known]:
-            self._sources.done(known)
+            self._sources.release(known)
             if self._rounding is not None:
-                self._rounding.done(known)
+                self._rounding.release(known)
         return row
 
     def _fitted(self, name: str, held: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
@@ -178,17 +178,17 @@ class Judge:
             return row
         if self._rounding is not None and not _is_quantized(limit):
             spread = self._run.spreads.get(row.value)
-            known = self._run.known_as(row.value)
+            known = self._run.exported_name(row.value)
             judgement = self._rounding.judged(row.value, known, node, reference.tensor, tensor, spread)
             numbers = self._live.get(node.inputs[0]) if node.inputs else None
-            row = with_truth(row, with_ties(judgement, node, numbers, tensor, reference.tensor))
+            row = with_verdict(row, with_ties(judgement, node, numbers, tensor, reference.tensor))
         return replace(row, spread=spread_of(reference.tensor, tensor)) if self._run.statistics else row
 
     def _limit(self, name: str, tensor: torch.Tensor | None) -> float | Tolerance | None:
         """The tolerance of a value; a stand-in has its own, if it is in the exported graph."""
         dtype = None if tensor is None else tensor.dtype
         own = self._limits.of(self._run.made.same.get(name, name), dtype)
-        return self._limits.of(self._run.known_as(name), dtype) if own is None else own
+        return self._limits.of(self._run.exported_name(name), dtype) if own is None else own
 
     def _row(self, name: str) -> Row:
         index, node = self._places[name]
@@ -235,30 +235,30 @@ class Judge:
             source=node.source,
         )
         tensor = self._run.outputs.get(name)
-        reference = self._fitted(name, self._sources.get(self._run.known_as(name)), tensor)
+        reference = self._fitted(name, self._sources.get(self._run.exported_name(name)), tensor)
         return self._with_numbers(row, reference, tensor, node)
 
 
 def allowances_of(
-    run: Run, origins: Origins | None, constant: Callable[[str], torch.Tensor | None] = lambda _: None
+    run: Run, origins: NodeProvenance | None, constant: Callable[[str], torch.Tensor | None] = lambda _: None
 ) -> Allowances:
     """What rounding explains in a run, by the tolerance; `constant` gives the numbers of the program's constants."""
-    return Allowances((lambda node: (node,)) if origins is None else origins.worked, run.known_as, constant)
+    return Allowances((lambda node: (node,)) if origins is None else origins.worked, run.exported_name, constant)
 
 
 def judge(
     run: Run,
     values: Mapping[str, torch.Tensor],
     references: Mapping[str, Reference],
-    origins: Origins | None,
+    origins: NodeProvenance | None,
     limits: Limits,
 ) -> tuple[list[Row], Difference | None]:
     """The rows of a run whose values are all there already, and how far its outputs are from the undisturbed ones."""
-    one = Judge(run, Known(references), origins, limits)
-    return one.rows(in_order(run.graph, values)), one.effect
+    one = ValueComparator(run, StaticReferences(references), origins, limits)
+    return one.rows(in_order(run.graph, values)), one.observer_effect
 
 
-def with_covered(rows: Sequence[Row], graph: Graph, origins: Origins) -> list[Row]:
+def with_covered(rows: Sequence[Row], graph: Graph, origins: NodeProvenance) -> list[Row]:
     """The rows of a compiled graph; where an error begins, with the exported nodes that were removed or folded, too."""
     wrong = {row.value for row in rows if row.diverged and row.kind != "output"}
 
@@ -280,7 +280,7 @@ def in_order(graph: Graph, values: Mapping[str, torch.Tensor]) -> Iterator[tuple
     return ((name, values[name]) for name in names if name in values)
 
 
-def worst_effect(effects: Iterable[Difference | None]) -> Difference | None:
+def largest_effect(effects: Iterable[Difference | None]) -> Difference | None:
     """The largest of some differences; one that can't be measured is larger than all."""
     found = [effect for effect in effects if effect is not None]
     return max(found, key=lambda effect: (bool(effect.problem), effect.error_max), default=None)

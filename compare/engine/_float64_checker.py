@@ -8,8 +8,8 @@ import torch
 from filch.export import Graph, Node
 
 from ..float64 import (
-    CallTruth,
-    Judgement,
+    Float64Values,
+    RoundingVerdict,
     is_product,
     judge,
     largest_distance,
@@ -23,7 +23,7 @@ from ..results._rows import Row
 from ._run import Run
 
 
-class Rounding:
+class Float64Checker:
     """Says of each value of a run, one after the other, whether it is off by more than rounding.
 
     Values are rounded to the types that they have in the model, not to those of what is judged: a cast too many is a
@@ -40,7 +40,7 @@ class Rounding:
 
     def __init__(
         self,
-        truth: CallTruth,
+        truth: Float64Values,
         run: Run,
         computes: Callable[[Node], Sequence[Node]],
         exported: Graph,
@@ -63,9 +63,9 @@ class Rounding:
         self._units = dict(self._own)
 
     def _unit(self, name: str, dtype: torch.dtype) -> float:
-        return unit_of(dtype) if self._lower_precision else self._truth.unit(self._run.known_as(name))
+        return unit_of(dtype) if self._lower_precision else self._truth.unit(self._run.exported_name(name))
 
-    def saw(self, node: Node, name: str, dtype: torch.dtype) -> None:
+    def record_output_dtype(self, node: Node, name: str, dtype: torch.dtype) -> None:
         """Take note of what a node makes."""
         self._own[name] = self._unit(name, dtype)
         read = [self._own.get(item, 0.0) if item in self._cut else self._behind(item) for item in node.reads]
@@ -89,11 +89,11 @@ class Rounding:
         reference: torch.Tensor | None,
         tensor: torch.Tensor,
         spread: torch.Tensor | None = None,
-    ) -> Judgement | None:
+    ) -> RoundingVerdict | None:
         """What there is to say of a value; None if its truth is not known.
 
         Args:
-            name: its name, which `saw` was told.
+            name: its name, which `record_output_dtype` was told.
             known: its name in the exported graph.
             node: what made it.
             reference: what it should be; None is the truth, rounded.
@@ -127,14 +127,14 @@ class Rounding:
         """Why there is no truth of some values, or `""`."""
         return self._truth.problem
 
-    def done(self, known: str) -> None:
+    def release(self, known: str) -> None:
         """Say that a value will not be asked for again."""
-        self._truth.done(known)
+        self._truth.release(known)
 
 
-def with_truth(row: Row, judgement: Judgement | None) -> Row:
+def with_verdict(row: Row, judgement: RoundingVerdict | None) -> Row:
     """A row that is judged by how far it is from the truth, where that is known."""
     if judgement is None or row.status == "shape or dtype differs":
         return row
     wrong = judgement.verdict in ("wrong", "unstable")
-    return replace(row, truth=judgement, status="different" if wrong else "same")
+    return replace(row, float64=judgement, status="different" if wrong else "same")

@@ -9,19 +9,19 @@ import torch
 
 from filch.export import Graph, Node
 
-from ..common._complex import in_pairs
-from ..float64 import Judgement, Verdict, largest_distance, same
+from ..common._complex import complex_as_real
+from ..float64 import RoundingVerdict, Verdict, largest_distance, same
 from ..float64._ties import with_ties
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import ANY_ERROR, is_coarser, largest_of
 from ..results._rows import Row
 from ._allowances import Allowances
-from ._judge import Source
-from ._rounding import Rounding
+from ._float64_checker import Float64Checker
 from ._run import Run
+from ._value_comparator import ReferenceProvider
 
 
-class Fed:
+class IsolatedInputs:
     """What the nodes of one run are given: what the values that they read should be, for as long as one reads them.
 
     Args:
@@ -30,13 +30,13 @@ class Fed:
         sources: what the values should be.
     """
 
-    def __init__(self, run: Run, rows: Iterable[Row], sources: Source) -> None:
+    def __init__(self, run: Run, rows: Iterable[Row], sources: ReferenceProvider) -> None:
         self._run, self._sources = run, sources
         self._rows = {row.value: row for row in rows if row.kind != "output" and _is_cut(row)}
         self._uses = Counter(name for node in run.graph.nodes for name in {*node.reads} if name in self._rows)
         self._uses.update(self._rows.keys())  # the last to ask is who judges it
         self._held: dict[str, torch.Tensor] = {}
-        self._names = frozenset(map(run.known_as, self._rows))
+        self._names = frozenset(map(run.exported_name, self._rows))
         self._inside: frozenset[str] = frozenset()
 
     @property
@@ -49,7 +49,7 @@ class Fed:
         row = self._rows.get(name)
         if row is None or name in self._held:
             return self._held.get(name)
-        reference = self._sources.get(self._run.known_as(name))
+        reference = self._sources.get(self._run.exported_name(name))
         if reference is None or tuple(reference.tensor.shape) != row.shape:
             return None
         dtype = getattr(torch, row.dtype or "", reference.tensor.dtype)
@@ -66,7 +66,7 @@ class Fed:
             node: of the graph that ran.
             computes: the exported nodes that it computes.
         """
-        read = set(map(self._run.known_as, node.reads))
+        read = set(map(self._run.exported_name, node.reads))
         self._inside = frozenset(name for item in computes for name in item.outputs if name not in read)
 
     def known(self, name: str) -> torch.Tensor | None:
@@ -79,12 +79,12 @@ class Fed:
         found = {name: self.given(name) for name in node.reads}
         return {**self._run.inputs, **{name: tensor for name, tensor in found.items() if tensor is not None}}
 
-    def done(self, names: Iterable[str]) -> None:
+    def release(self, names: Iterable[str]) -> None:
         """Say that nobody will ask for these once more than they have."""
         for name in names:
             self._uses[name] -= 1
             if self._uses[name] <= 0 and self._held.pop(name, None) is not None:
-                self._sources.done(self._run.known_as(name))
+                self._sources.release(self._run.exported_name(name))
 
 
 def _is_cut(row: Row) -> bool:
@@ -92,7 +92,7 @@ def _is_cut(row: Row) -> bool:
     return (row.judged or row.random) and row.status != "shape or dtype differs" and row.shape is not None
 
 
-class Local:
+class IsolatedNodes:
     """Judges what each node makes of what it should be given.
 
     Args:
@@ -110,8 +110,8 @@ class Local:
         self,
         run: Run,
         rows: Sequence[Row],
-        fed: Fed,
-        rounding: Rounding,
+        fed: IsolatedInputs,
+        rounding: Float64Checker,
         allowances: Allowances,
         measure: Callable[[Row, torch.Tensor, torch.Tensor, float], Difference],
         computes: Callable[[Node], Iterable[Node]],
@@ -134,31 +134,31 @@ class Local:
             node = self._run.graph.producer.get(name)
             if node is None or name not in by_value:
                 continue
-            plain = in_pairs(tensor)
+            plain = complex_as_real(tensor)
             self._fed.read_by(node, self._computes(node))
-            self._rounding.saw(node, name, plain.dtype)
+            self._rounding.record_output_dtype(node, name, plain.dtype)
             given = self._fed.given(name)
             judgement = None if name in self._unjudged else self._judged(by_value[name], given, plain)
             if judgement is not None:
                 found[name] = judgement
             if node.name not in passed:
                 passed.add(node.name)
-                self._fed.done({*node.reads})
-            self._fed.done([name])
-            self._rounding.done(self._run.known_as(name))
+                self._fed.release({*node.reads})
+            self._fed.release([name])
+            self._rounding.release(self._run.exported_name(name))
         return [
-            replace(row, local=found[row.value]) if row.kind != "output" and row.value in found else row
+            replace(row, isolated=found[row.value]) if row.kind != "output" and row.value in found else row
             for row in self._rows
         ]
 
-    def _judged(self, row: Row, reference: torch.Tensor | None, tensor: torch.Tensor) -> Judgement | None:
+    def _judged(self, row: Row, reference: torch.Tensor | None, tensor: torch.Tensor) -> RoundingVerdict | None:
         """What there is to say of a value; where no reference does, the specification says what its node makes."""
         node = self._run.graph.producer[row.value]
         spread = self._run.spreads.get(row.value)
         if (
             row.difference is None or row.difference.tolerance.harmonic != ANY_ERROR
         ):  # integers are coarser than float64
-            known = self._run.known_as(row.value)
+            known = self._run.exported_name(row.value)
             judgement = self._rounding.judged(row.value, known, node, reference, tensor, spread)
             if judgement is not None:
                 numbers = self._fed.given(node.inputs[0]) if node.inputs else None
@@ -173,25 +173,25 @@ class Local:
         return self._measure(row, reference, tensor, magnitude)
 
 
-def _misshapen(rows: Mapping[str, Row], graph: Graph) -> Iterator[tuple[str, Judgement]]:
+def _misshapen(rows: Mapping[str, Row], graph: Graph) -> Iterator[tuple[str, RoundingVerdict]]:
     """The values of a wrong shape or type that are made of none: they are given to nobody."""
     wrong = {name for name, row in rows.items() if row.status == "shape or dtype differs"}
     for name in wrong:
         if wrong.isdisjoint(graph.producer[name].reads):
-            yield name, Judgement("wrong", math.inf, math.inf, note=rows[name].reason)
+            yield name, RoundingVerdict("wrong", math.inf, math.inf, note=rows[name].reason)
 
 
-def by_limits(difference: Difference, spread: torch.Tensor | None) -> Judgement:
+def by_limits(difference: Difference, spread: torch.Tensor | None) -> RoundingVerdict:
     """What there is to say where float64 does not know a value: whether the tolerance holds."""
     distance = largest_distance(spread)
     if difference.problem or difference.nonfinite:
-        return Judgement("wrong", math.inf, math.inf, spread=distance, note=difference.problem or "not finite")
+        return RoundingVerdict("wrong", math.inf, math.inf, spread=distance, note=difference.problem or "not finite")
     if not difference.absolute:
         return same(spread)
     ratio = difference.excess if math.isfinite(difference.excess) else difference.scale
     unstable = distance is not None and 0 < difference.absolute <= 2 * distance
     verdict: Verdict = "rounding" if difference.close else "unstable" if unstable else "wrong"
-    return Judgement(verdict, ratio, difference.absolute, spread=distance, note=_BY_TOLERANCE)
+    return RoundingVerdict(verdict, ratio, difference.absolute, spread=distance, note=_BY_TOLERANCE)
 
 
 _BY_TOLERANCE = "by the tolerance: float64 does not know it"
