@@ -12,7 +12,7 @@ PAGE := $(if $(shell command -v npm),page,no-page)
 
 CASES ?= 20000
 # It takes time with signals, which end the processes that share out the other tests. pytest's 5: ARGS chose no test.
-ALONE := tests/steal/test_fuzz.py
+ALONE := tests/steal/dump/test_fuzz.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz lint fix docs coverage bench clean \
@@ -29,7 +29,7 @@ test: test-$(PAGE) $(VENV)/.installed-test ## run the tests; `make test ARGS="-k
 	$(BIN)/python -m pytest $(ALONE) $(ARGS) || [ $$? = 5 ]
 
 fuzz: $(VENV)/.installed-test ## read 20,000 damaged dumps; `make fuzz CASES=100000` more
-	FILCH_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest tests/steal/test_fuzz.py --log-cli-level=INFO --log-cli-format='%(message)s'
+	FILCH_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest tests/steal/dump/test_fuzz.py --log-cli-level=INFO --log-cli-format='%(message)s'
 
 lint: lint-$(PAGE) $(VENV)/.installed-lint ## check style, types and who imports whom
 	@failed=0; for check in "ruff check ." "ruff format --check ." mypy \

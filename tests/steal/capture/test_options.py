@@ -210,3 +210,56 @@ def test_who_can_not_be_told_loses_no_value(monkeypatch, caplog):
     assert [message.partition(":")[0] for message in caplog.messages] == [
         "can't print the progress of the capture, and continue without"
     ]
+
+
+class Summing(nn.Module):
+    def forward(self, x):
+        return x.sum()
+
+
+def test_the_storage_limit_applies_to_inputs(steal):
+    """A large input is skipped although the output is small."""
+    module = Summing()
+
+    records = steal(("m", module), lambda: module(torch.ones(1_000_000)), storage_limit=100)
+
+    assert isinstance(records["m", 0, "I"][0][0], Skipped)
+    assert records["m", 0, "O"].item() == 1_000_000
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(99, False), (100, True), (101, True)])
+def test_a_tensor_of_exactly_the_storage_limit_is_stored(steal, limit, kept):
+    """As an input and as an output."""
+    module = nn.Identity()
+
+    records = steal(("m", module), lambda: module(torch.ones(25)), storage_limit=limit)
+
+    for value in (records["m", 0, "I"][0][0], records["m", 0, "O"]):
+        assert isinstance(value, torch.Tensor if kept else Skipped)
+
+
+def test_a_skipped_tensor_has_a_description_and_a_reason(steal):
+    """The record has its dtype, shape and the reason."""
+    module = nn.Identity()
+
+    records = steal(("m", module), lambda: module(torch.ones(1_000_000)), storage_limit=100)
+
+    for value in (records["m", 0, "I"][0][0], records["m", 0, "O"]):
+        assert value.what == "f32[1000000]"
+        assert "limit" in value.reason
+
+
+def test_the_total_limit_applies_to_the_whole_capture(tmp_path):
+    """Once it is used up, tensors of all later calls are skipped."""
+    module, path = Summing(), tmp_path / "dump.onnx"
+
+    with steal_forward(("m", module), dump_file=path, total_limit=10_000):
+        for _ in range(100):
+            module(torch.rand(1000))
+
+    dump = restore(path)
+    inputs = [dump["m", index, "I"][0][0] for index in range(100)]
+    assert [isinstance(value, Skipped) for value in inputs] == [False] * 2 + [True] * 98
+    assert sum(dump.nbytes(key) for key in dump) <= 10_000
+    assert all(value.what == "f32[1000]" and "limit" in value.reason for value in inputs[2:])
+    assert len(dump) == 200

@@ -357,3 +357,46 @@ def test_inside_of_torch_func_nothing_is_disturbed():
 
     assert torch.equal(gradient, module.weight[0])
     assert not any(key.kind in ("GI", "GO") for key in capture)
+
+
+def test_each_call_has_its_own_gradients(steal):
+    """One backward pass goes through two calls of a module."""
+    module, x = nn.Linear(3, 3, bias=False), torch.randn(2, 3, requires_grad=True)
+    passed = []
+
+    def run():
+        first = module(x)
+        second = module(first)
+        passed.extend([first.detach(), second.detach()])
+        second.pow(2).sum().backward()
+
+    records = steal(("m", module), run, gradients=True)
+
+    weight, last = module.weight.detach(), 2 * passed[1]
+    torch.testing.assert_close(records["m", 1, "GO"], last)
+    torch.testing.assert_close(records["m", 1, "GI"], ((last @ weight,), {}))
+    torch.testing.assert_close(records["m", 0, "GO"], last @ weight)
+    torch.testing.assert_close(records["m", 0, "GI"], ((x.grad,), {}))
+    assert {key.kind for key in records} == {"I", "O", "GO", "GI"}
+
+
+def test_gradients_of_keyword_arguments_and_nested_outputs_are_recorded(steal):
+    """In the same nesting as the values."""
+
+    class Nested(nn.Module):
+        def forward(self, x, *, scale):
+            return {"a": x * scale, "b": [x * 3]}
+
+    module, x, scale = Nested(), torch.ones(2, requires_grad=True), torch.full((2,), 5.0, requires_grad=True)
+
+    def run():
+        found = module(x, scale=scale)
+        (found["a"].sum() + 2 * found["b"][0].sum()).backward()
+
+    records = steal(("m", module), run, gradients=True)
+
+    (of_x,), of_keywords = records["m", 0, "GI"]
+    assert of_x.tolist() == [11, 11]
+    assert of_keywords["scale"].tolist() == [1, 1]
+    assert records["m", 0, "GO"]["a"].tolist() == [1, 1]
+    assert records["m", 0, "GO"]["b"][0].tolist() == [2, 2]

@@ -105,3 +105,16 @@ def test_another_thread_is_in_no_block_of_ours():
 
     assert seen == [False]
     assert list(capture) == [("m", 0, "I"), ("m", 0, "O")]
+
+
+def test_an_appended_value_is_copied(steal):
+    """A later change in place does not affect the record."""
+    buffer = torch.ones(2)
+
+    def run():
+        steal_append("buf", buffer)
+        buffer.mul_(100)
+
+    records = steal(nn.Identity(), run)
+
+    assert records["buf", 0, "V"].tolist() == [1, 1]

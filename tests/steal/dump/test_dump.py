@@ -375,3 +375,23 @@ def test_a_dump_of_a_llama_is_read_without_filch(llama_dump, read):
     assert len(found) > 60
     for index, array in enumerate(found.values()):
         assert np.array_equal(array, dump.tensor_source.get(index).numpy())
+
+
+SIZES = pytest.mark.parametrize("size", [2**10, 9 * 2**20], ids=["small", "36 MiB"])
+
+
+@SIZES
+@pytest.mark.parametrize("place", ["x.onnx.data", "sub/x.onnx.data"])
+def test_files_of_others_are_not_changed(tmp_path, monkeypatch, size, place):
+    """A file with the name of the data file, in the working directory or beside the dump."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / place).write_text("precious")
+    module = nn.Identity()
+
+    for value in range(2):
+        with steal_forward(("m", module), dump_file="sub/x.onnx"):
+            module(torch.full((size,), float(value)))
+        assert restore("sub/x.onnx")["m", 0, "O"][-1] == value
+
+    assert (tmp_path / place).read_text() == "precious"

@@ -2,6 +2,7 @@
 
 import collections
 import enum
+import re
 import types
 from typing import NamedTuple
 
@@ -159,3 +160,27 @@ def test_tensors_without_numbers_have_no_statistics():
     line = describe([torch.zeros(2, device="meta"), torch.eye(2).to_sparse(), nested], statistics=True)
 
     assert line == "[f32[2]@meta, f32[2, 2], f32[nested]]"
+
+
+class Opaque:
+    """An object of an unknown class."""
+
+
+@pytest.mark.parametrize(
+    ("value", "statistics", "text"),
+    [
+        (torch.ones(1).to(torch.float8_e4m3fn), False, r"f8e4m3fn\[1\]"),
+        (1 + 2j, False, r"\(1\+2j\)"),
+        ([1j, torch.ones(1)], False, r"\[1j, f32\[1\]\]"),
+        (Opaque(), False, r".*Opaque.*"),
+        ({"a": Opaque(), "b": torch.ones(1)}, False, r"\{a: .*Opaque.*, b: f32\[1\]\}"),
+        (torch.float16, False, r"float16"),
+        (torch.tensor([1, 3], dtype=torch.uint16), True, r"u16\[2\] 1 … 3, mean 2"),
+        (torch.tensor([NAN, 1.0, 3.0]), True, r"f32\[3\] 1 … 3, mean 2, 1 NaN"),
+        (torch.tensor([NAN]), True, r"f32\[1\] 1 NaN"),
+        (torch.tensor([1.0, 3.0]).to(torch.float8_e5m2), True, r"f8e5m2\[2\] 1 … 3, mean 2"),
+    ],
+)
+def test_descriptions_of_unusual_values_and_statistics(value, statistics, text):
+    """Statistics exclude NaNs, which are counted."""
+    assert re.fullmatch(text, describe(value, statistics=statistics))

@@ -1,0 +1,255 @@
+"""Every call of a captured module is recorded, as an iteration of its own."""
+
+import functools
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from filch.steal import is_stealing, restore, steal_forward
+
+
+def test_two_unnamed_modules_are_recorded_separately(steal):
+    """Two modules in a list give four records with their own values."""
+    first, second, x = nn.Linear(2, 3), nn.Linear(3, 4), torch.ones(1, 2)
+
+    records = steal([first, second], lambda: second(first(x)))
+
+    assert list(records) == [("0", 0, "I"), ("0", 0, "O"), ("1", 0, "I"), ("1", 0, "O")]
+    assert torch.equal(records["0", 0, "O"], first(x))
+    assert torch.equal(records["1", 0, "O"], second(first(x)))
+
+
+class Countdown(nn.Module):
+    """Calls itself `left` times; doubles its input before and adds one after each call."""
+
+    def forward(self, x, left):
+        return self(x * 2, left - 1) + 1 if left else x
+
+
+def test_recursive_calls_are_separate_iterations(steal):
+    """Each of four recursive calls has its own input and output."""
+    module = Countdown()
+
+    records = steal(("r", module), lambda: module(torch.ones(1), 3))
+
+    assert [records["r", index, "I"][0][0].item() for index in range(4)] == [1, 2, 4, 8]
+    assert [records["r", index, "O"].item() for index in range(4)] == [11, 10, 9, 8]
+    assert len(records) == 8
+
+
+def test_concurrent_calls_keep_their_own_inputs_and_outputs(steal):
+    """Eight threads inside one module give eight iterations."""
+    barrier = threading.Barrier(8)
+
+    class Meeting(nn.Module):
+        def forward(self, x):
+            barrier.wait(timeout=20)
+            return x + 1
+
+    module = Meeting()
+
+    def run():
+        threads = [threading.Thread(target=module, args=(torch.full((1,), float(index)),)) for index in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    records = steal(("m", module), run)
+
+    pairs = [(records["m", index, "I"][0][0].item(), records["m", index, "O"].item()) for index in range(8)]
+    assert sorted(pairs) == [(value, value + 1) for value in range(8)]
+    assert len(records) == 16
+
+
+class Fragile(nn.Module):
+    """Raises on a negative input, after its submodule ran."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Identity()
+
+    def forward(self, x):
+        if self.inner(x).item() < 0:
+            raise ValueError("boom")
+        return x
+
+
+def test_a_failed_call_keeps_its_iteration_and_its_exception(steal):
+    """The next call is a new iteration, and `failed` has the exception of the failed one."""
+    module = Fragile()
+
+    def run():
+        with pytest.raises(ValueError, match="boom"):
+            module(-torch.ones(1))
+        module(torch.ones(1))
+
+    records = steal(("m", module), run)
+
+    assert list(records) == [("m", 0, "I"), ("m", 1, "I"), ("m", 1, "O")]
+    assert [records["m", index, "I"][0][0].item() for index in range(2)] == [-1, 1]
+    assert dict(records.failed) == {("m", 0, "O"): "ValueError: boom"}
+
+
+def test_an_exception_that_ends_the_block_is_stored_in_the_dump(tmp_path):
+    """Only the module that raised has failed, not its submodule."""
+    module, path = Fragile(), tmp_path / "dump.onnx"
+
+    with pytest.raises(ValueError, match="boom"), steal_forward(("m", module), submodules=True, dump_file=path):
+        module(-torch.ones(1))
+
+    dump = restore(path)
+    assert list(dump) == [("m", 0, "I"), ("m.inner", 0, "I"), ("m.inner", 0, "O")]
+    assert dict(dump.failed) == {("m", 0, "O"): "ValueError: boom"}
+
+
+def test_the_recorded_output_includes_changes_by_other_hooks(steal):
+    """A forward hook registered earlier replaces the output."""
+    module = nn.Linear(2, 2, bias=False)
+    module.register_forward_hook(lambda _, __, output: output * 1000)
+    outputs = []
+
+    records = steal(("m", module), lambda: outputs.append(module(torch.ones(1, 2))))
+
+    assert torch.equal(records["m", 0, "O"], outputs[0])
+    assert torch.equal(records["m", 0, "O"], module.weight.sum(dim=1)[None] * 1000)
+
+
+def test_the_recorded_input_includes_changes_by_other_hooks(steal):
+    """A forward pre-hook registered earlier replaces the input."""
+    module = nn.Identity()
+    module.register_forward_pre_hook(lambda _, args: (args[0] * 7,))
+
+    records = steal(("m", module), lambda: module(torch.ones(1)))
+
+    assert records["m", 0, "I"][0][0].item() == records["m", 0, "O"].item() == 7
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_recomputed_calls_of_a_checkpointed_model_are_not_recorded(steal, use_reentrant):
+    """Each training step adds one iteration per module."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+
+    def run():
+        for _ in range(2):
+            x = torch.randn(2, 4, requires_grad=True)
+            checkpoint(model, x, use_reentrant=use_reentrant).sum().backward()
+
+    records = steal(("m", model), run, submodules=True)
+
+    names = ["m", "m.0", "m.0", "m.1", "m.1", "m.2", "m.2", "m"]
+    assert [(key.name, key.iteration) for key in records] == [(name, step) for step in range(2) for name in names]
+    assert torch.equal(records["m.0", 1, "O"], records["m.1", 1, "I"][0][0])
+    assert not records.failed
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_recomputed_calls_of_checkpointed_blocks_are_not_recorded(steal, use_reentrant):
+    """Each block has one iteration, and the gradient is the same as without a capture."""
+
+    class Blocks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+        def forward(self, x):
+            return functools.reduce(lambda x, block: checkpoint(block, x, use_reentrant=use_reentrant), self.blocks, x)
+
+    model, x = Blocks(), torch.randn(2, 4, requires_grad=True)
+
+    def run():
+        x.grad = None
+        model(x).sum().backward()
+
+    run()
+    expected = x.grad
+    records = steal(("m", model), run, submodules=True)
+
+    assert list(records) == [
+        ("m", 0, "I"), ("m.blocks.0", 0, "I"), ("m.blocks.0", 0, "O"), ("m.blocks.1", 0, "I"), ("m.blocks.1", 0, "O"),
+        ("m", 0, "O"),
+    ]  # fmt: skip
+    assert torch.equal(x.grad, expected)
+
+
+class Tied(nn.Module):
+    """Has one module under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = self.b = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+def test_a_module_listed_under_two_names_is_recorded_under_both(steal):
+    """Both calls of the module are recorded under each name."""
+    model, x = Tied(), torch.ones(1, 2)
+
+    records = steal([("a", model.a), ("b", model.b)], lambda: model(x))
+
+    assert len(records) == 8
+    for name in "ab":
+        assert torch.equal(records[name, 0, "I"][0][0], x)
+        assert torch.equal(records[name, 0, "O"], records[name, 1, "I"][0][0])
+        assert torch.equal(records[name, 1, "O"], model(x))
+
+
+def test_a_shared_submodule_can_be_included_by_its_second_name(steal):
+    """A pattern may match any path of a module."""
+    model, x = Tied(), torch.ones(1, 2)
+
+    records = steal(model, lambda: model(x), include="b")
+
+    assert [key.name for key in records if key.kind == "O"] == ["b", "b", ""]
+    assert torch.equal(records["b", 1, "O"], model(x))
+
+
+def test_a_forward_that_is_a_partial_is_recorded(steal):
+    """`forward` may be any callable, also in a submodule."""
+
+    class Partial(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.forward = functools.partial(self.scaled, scale=2)
+
+        def scaled(self, x, scale):
+            return x * scale
+
+    model = nn.Sequential(Partial())
+
+    records = steal(("m", model), lambda: model(torch.ones(1)), submodules=True)
+
+    assert records["m.0", 0, "O"].item() == 2
+    assert not is_stealing()
+
+
+def test_captures_in_two_threads_are_independent(tmp_path):
+    """Two blocks with different models are open at the same time."""
+    barrier, errors = threading.Barrier(2), []
+
+    def run(index):
+        module, path = nn.Identity(), tmp_path / f"{index}.onnx"
+        try:
+            with steal_forward(("m", module), dump_file=path):
+                barrier.wait(timeout=20)
+                module(torch.full((1,), float(index)))
+                barrier.wait(timeout=20)
+        except Exception as error:  # noqa: BLE001  looked at below
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert not errors
+    for index in range(2):
+        dump = restore(tmp_path / f"{index}.onnx")
+        assert len(dump) == 2
+        assert dump["m", 0, "O"].item() == index

@@ -1,0 +1,167 @@
+"""What a dump contains, whatever the values are and however the run ended."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from filch.steal import Skipped, argument_tensors, restore, steal_forward
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state:UserWarning")
+
+
+class Passing(nn.Module):
+    """Returns its only argument, or all arguments."""
+
+    def forward(self, *args, **kwargs):
+        return args[0] if len(args) == 1 and not kwargs else (args, kwargs)
+
+
+class Opaque:
+    """An object that can't be stored."""
+
+
+ODD = {
+    "string": lambda: "eager",
+    "set": lambda: {1, 2},
+    "dictionary with numbers as keys": lambda: {0: torch.zeros(1), 1: torch.ones(1)},
+    "integer of more than 64 bits": lambda: 2**70,
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "sparse rows": lambda: torch.eye(3).to_sparse_csr(),
+    "meta": lambda: torch.empty(2, device="meta"),
+    **{name: lambda name=name: torch.tensor([1, 2, 3]).to(getattr(torch, name))
+       for name in ("uint16", "uint32", "uint64")},
+    "object": Opaque,
+}  # fmt: skip
+
+
+MAY_BE_TOLD = {"set", "sparse", "sparse rows", "meta", "object"}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_unusual_values_do_not_affect_the_dump_or_the_users_exception(tmp_path, differ, plain, name):
+    """The block ends with the user's exception, and the dump contains all records before it."""
+    module, value, path, error = Passing(), ODD[name](), tmp_path / "dump.onnx", RuntimeError("the user's own")
+
+    with pytest.raises(RuntimeError) as caught, steal_forward(("m", module), dump_file=path):  # noqa: PT012
+        module(torch.ones(1))
+        module(torch.ones(1), mode=value)
+        raise error
+
+    assert caught.value is error
+    assert error.__context__ is None
+    dump = restore(path)
+    assert list(dump) == [("m", step, kind) for step in range(2) for kind in "IO"]
+    assert dump["m", 0, "O"].item() == 1
+    (beside,), kwargs = dump["m", 1, "I"]
+    assert beside.item() == 1
+    if name in MAY_BE_TOLD and isinstance(kwargs["mode"], Skipped):
+        assert kwargs["mode"].reason
+    else:
+        assert differ(plain(kwargs["mode"]), plain(value)) is None
+
+
+ONE = torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("args", "output"),
+    [((ONE, None), ONE), ((ONE,), None), ((ONE,), (ONE, None)), ((None,), None), ((ONE, [None]), {"a": None})],
+)
+def test_values_that_end_with_none_are_restored(echo, tmp_path, differ, args, output):
+    """As the last argument, as an output, and as the last item of an output."""
+    module, path = echo(output), tmp_path / "dump.onnx"
+
+    with steal_forward(("m", module), dump_file=path):
+        module(*args)
+
+    dump = restore(path)
+    assert differ(dump["m", 0, "I"], (args, {})) is None
+    assert differ(dump["m", 0, "O"], output) is None
+
+
+def _resident():
+    """Return the resident memory of this process in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no /proc to ask for the memory in use")
+def test_restoring_a_dump_reads_no_tensor(tmp_path):
+    """128 MiB stay on disk; accessing a record reads only its tensors."""
+    module, path = nn.Identity(), tmp_path / "dump.onnx"
+    with steal_forward(("m", module), dump_file=path):
+        for value in range(8):
+            module(torch.full((2**22,), float(value)))
+    before = _resident()
+
+    dump = restore(path)
+    opened = _resident() - before
+    total = dump["m", 3, "O"].sum().item()
+    read = _resident() - before
+    path.with_name("dump.onnx.data").unlink(missing_ok=True)
+
+    assert total == 3 * 2**22
+    assert opened < 16 * 2**20
+    assert read < 64 * 2**20
+
+
+WITHOUT_RUNTIME = """
+import sys
+from filch.steal import restore
+assert restore(sys.argv[1])["m", 0, "O"].tolist() == [1.5, -2.0]
+assert not {"onnxruntime", "onnx.reference"} & set(sys.modules)
+"""
+
+
+def test_restoring_bfloat16_needs_no_runtime(tmp_path):
+    """Neither ONNX Runtime nor the reference evaluator is imported."""
+    module, path, value = nn.Identity(), tmp_path / "dump.onnx", torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    with steal_forward(("m", module), dump_file=path):
+        module(value)
+
+    subprocess.run([sys.executable, "-c", WITHOUT_RUNTIME, str(path)], check=True)
+
+    found = restore(path)["m", 0, "O"]
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, value)
+
+
+def test_a_dump_has_modules_calls_and_environment(tmp_path):
+    """Classes, parameter names, the order and nesting of calls, and versions of the run."""
+    model, path = nn.Sequential(nn.Sequential(nn.Linear(2, 2))), tmp_path / "dump.onnx"
+    with steal_forward(("m", model), submodules=True, dump_file=path):
+        for _ in range(2):
+            model(torch.ones(1, 2))
+
+    dump = restore(path)
+    found = onnx.load(path)
+
+    assert dump.modules["m.0.0"].type_name == "torch.nn.modules.linear:Linear"
+    assert dump.modules["m.0.0"].parameters == ("input",)
+    assert [(call.index, call.name) for call in dump.calls()] == [(0, "m"), (1, "m")]
+    assert [key.name for key in dump.calls()[1].keys] == ["m", "m.0", "m.0.0", "m.0.0", "m.0", "m"]
+    origins = [dump.records[key].origin for key in dump if key.kind == "I"]
+    assert [(origin.path, origin.call) for origin in origins[:4]] == [("", 0), ("0", 0), ("0.0", 0), ("", 1)]
+    assert {"torch", "onnx", "python", "platform", "device", "time"} <= dump.environment.keys()
+    assert found.producer_name == "filch"
+    assert found.metadata_props
+
+
+def test_arguments_are_named_alike_by_position_and_by_keyword(tmp_path):
+    """How they were passed is stored as well."""
+    module, x = nn.Linear(2, 2), torch.ones(1, 2)
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
+        module(x)
+        module(input=x)
+
+    dump = restore(tmp_path / "dump.onnx")
+    inputs = [dump["m", step, "I"] for step in range(2)]
+    named = [argument_tensors(dump.modules["m"].parameters, *value) for value in inputs]
+
+    assert [list(arguments) for arguments in named] == [["input"], ["input"]]
+    assert [(len(args), list(kwargs)) for args, kwargs in inputs] == [(1, []), (0, ["input"])]
