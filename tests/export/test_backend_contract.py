@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from unittest import SkipTest
+from unittest import SkipTest, TestCase
 
 import pytest
 import torch
@@ -427,6 +427,19 @@ def test_a_contract_without_a_backend_says_what_to_write():
 
     with pytest.raises(NotImplementedError, match="def make_backend"):
         Contract().test_name_and_stages()
+
+
+@pytest.mark.parametrize(("backend", "right"), [(Sound, True), (BROKEN["no name"][1], False)])
+def test_unittest_runs_the_contract(backend, right):
+    """In a class that is a TestCase, too."""
+
+    class Contract(BackendContract, TestCase):
+        def make_backend(self):
+            return backend()
+
+    found = Contract("test_name_and_stages").run()
+    assert found.testsRun == 1
+    assert found.wasSuccessful() == right
 
 
 def test_what_a_backend_cannot_do_is_skipped():

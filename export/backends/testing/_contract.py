@@ -48,11 +48,11 @@ _ALL = 2**40  # bytes: a buffer that holds everything
 
 
 class BackendContract:
-    """Tests of a backend: inherit them in a class of your tests, and say how the backend is made.
+    """Tests of a backend, to be inherited by a test class that defines `make_backend`.
 
-    They check what `Backend` promises, and of the abilities that it may have (`Observes`, `Isolates`, `Profiles`,
-    `Switches`, `Scripted`, `RunsElsewhere`, `Refers`) those that it has; the others are skipped. pytest collects them;
-    so does unittest, if the class inherits from `unittest.TestCase`, too.
+    They check what `Backend` promises, and those optional abilities that the backend has (`Observes`, `Isolates`,
+    `Profiles`, `Switches`, `Scripted`, `RunsElsewhere`, `Refers`); tests of the others are skipped. pytest collects the
+    class if its name begins with `Test`, and unittest if it also inherits from `unittest.TestCase`.
 
     >>> from filch.export.backends import get_backend
     >>> class TestReference(BackendContract):
@@ -60,9 +60,9 @@ class BackendContract:
     ...         return get_backend("reference")
 
     Attributes:
-        rtol: how far a value may be from eager PyTorch, relative to it: see `torch.testing.assert_close`.
-        atol: likewise, absolute.
-        deterministic: whether two runs on the same inputs give the same bits.
+        rtol: the relative tolerance of comparisons with eager PyTorch, as `torch.testing.assert_close` takes it.
+        atol: the absolute tolerance.
+        deterministic: whether the backend promises the same bits for the same inputs.
     """
 
     rtol: float = 1e-4
@@ -239,7 +239,8 @@ class BackendContract:
 
     def test_a_wrong_shape_is_a_backend_error(self) -> None:
         """A run that fails raises a BackendError; the next run works."""
-        wrong = {name: torch.cat([tensor, tensor], -1) for name, tensor in self._case.inputs.items()}
+        wrong = {name: torch.cat([tensor, tensor], -1) for name, tensor in self._case.inputs.items() if tensor.ndim}
+        wrong = {**self._case.inputs, **wrong}
         for stage, compiled in self._stages():
             _refused(f"{stage}: inputs of wrong shapes", self._backend.run, compiled, wrong)
             found = self._backend.run(compiled, self._case.inputs)
@@ -456,7 +457,9 @@ def _results(model: nn.Module, args: tuple[torch.Tensor, ...], graph: Graph) -> 
 
 def _other(tensor: torch.Tensor) -> torch.Tensor:
     """Other numbers, which are as good an input."""
-    return tensor * -0.5 if tensor.is_floating_point() else tensor.flip(-1)
+    if tensor.is_floating_point():
+        return tensor * -0.5
+    return tensor.flip(-1) if tensor.ndim else tensor
 
 
 def _scattered(tensor: torch.Tensor) -> torch.Tensor:
