@@ -69,6 +69,8 @@ test("errors of values that are the same and of different ones have scales of th
     data.main.nodes.map((node) => colours.classOf(node)),
     ["zero", "calm-3", "error-6", "status-4", "plain"],
   );
+  assert.equal(colours.sameScale.high, 1e-7);
+  assert.equal(colours.differentScale.high, 1e-3);
   const titles = colours.legend().filter(([kind]) => kind === "words");
   assert.deepEqual(titles, [
     ["words", "same"],
@@ -79,6 +81,21 @@ test("errors of values that are the same and of different ones have scales of th
     data.main.nodes.map((node) => colours.classOf(node)),
     ["status-0", "status-0", "status-1", "status-4", "plain"],
   );
+});
+
+test("by operator, nodes and values have the colours of their families and roles", () => {
+  const groups = [{ path: "m", name: "m", type: "M" }];
+  const { main, findings } = pageData({ groups, nodes: chain(1, () => ({ op: "Conv", group: 0 })) });
+  const colours = new Colours({ findings, graphs: [main] });
+  const items = [main.nodes[0], main.inputs[0], main.outputs[0], main.groups[0]];
+  assert.deepEqual(
+    items.map((item) => colours.classOf(item)),
+    ["family-compute", "role-input", "role-output", "plain"],
+  );
+  for (const mode of ["operator", "status", "time"]) {
+    colours.mode = mode;
+    assert.ok(colours.legend().length >= 4, mode);
+  }
 });
 
 test("modules have colours at the outermost level with several of them", () => {

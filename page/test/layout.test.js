@@ -127,6 +127,38 @@ test("boxes do not overlap, and lie in the width and height of the container", (
   }
 });
 
+test("a graph at random is drawn no worse than when this test was written", () => {
+  const [boxes, links] = random(120);
+  const ordered = orderLayers(layered(boxes, links).layers);
+  const crossings = ordered.reduce((sum, layer) => sum + crossingsBelow(layer), 0);
+  const { routes, width } = layoutContainer(boxes, links);
+  const sideways = routes.flatMap(({ runs }) => runs).reduce((sum, [x1, , , x2]) => sum + Math.abs(x1 - x2), 0);
+  assert.ok(crossings <= 56, `${crossings} crossings`);
+  assert.ok(sideways < 24_220, `${sideways} to the side`);
+  assert.ok(width < 1790, `${width} wide`);
+});
+
+test("a chain is straight beside a link that passes it", () => {
+  const boxes = items(5);
+  layoutContainer(boxes, [link(0, 1, 3), link(1, 2), link(2, 3), link(3, 4)]);
+  assert.deepEqual(new Set(boxes.slice(1, 3).map((box) => box.x)).size, 1);
+  for (const box of boxes) assert.ok(Math.abs(box.x - boxes[1].x) < 40);
+});
+
+test("what two boxes read, or give, is in their middle", () => {
+  const boxes = items(4);
+  layoutContainer(boxes, [link(0, 1, 2), link(1, 3), link(2, 3)]);
+  const middle = (boxes[1].x + boxes[2].x) / 2;
+  assert.ok(Math.abs(boxes[0].x - middle) < 1 && Math.abs(boxes[3].x - middle) < 15);
+});
+
+test("links enter and leave a container in its middle", () => {
+  const boxes = [item({ w: 0, h: 0, pin: "top" }), item(), item({ w: 300 }), item({ w: 0, h: 0, pin: "bottom" })];
+  const { width } = layoutContainer(boxes, [link(0, 1, 2), link(1, 3)]);
+  assert.equal(boxes[0].x, boxes[3].x);
+  assert.ok(Math.abs(boxes[0].x - width / 2) < width / 4, `${boxes[0].x} of ${width}`);
+});
+
 test("the same graph is always laid out in the same way", () => {
   const [one, other] = [random(80), random(80)];
   assert.deepEqual(layoutContainer(...one).routes, layoutContainer(...other).routes);

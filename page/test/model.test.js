@@ -52,6 +52,11 @@ test("groups know their nodes' size, worst finding and time", () => {
   assert.deepEqual([model.worst.error, inner.worst.error], [0.1, 1e-9]);
 });
 
+test("a node takes as long as the slowest of its findings", () => {
+  const findings = [0.5, 2, null].map((seconds) => ({ value: "y", status: "same", error: 0, seconds }));
+  assert.equal(pageData({ nodes: chain(1), findings }).main.nodes[0].seconds, 2);
+});
+
 test("a node is constant if it depends on nothing but weights", () => {
   const nodes = [
     { inputs: ["w"], outputs: ["t"], op: "Transpose" },

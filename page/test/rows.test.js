@@ -62,6 +62,20 @@ test("numbers sort in both directions, NaN as the largest, empty cells last", ()
   assert.deepEqual(sorted("error", true), ["v3", "y", "v1", "v4", "v2"]);
 });
 
+test("cells say which graph and module a value is of", () => {
+  const groups = [{ path: "model.a", name: "a", type: "A" }];
+  const nodes = chain(2, (index) => ({ group: index ? null : 0 }));
+  const both = pageData({ groups, nodes }, { role: "before", nodes: chain(1) }, { role: "function", nodes: chain(1) });
+  const [, graph, , , module] = tableColumns(both);
+  const cells = tableRows(both).map((row) => [graph.cell(row), module.cell(row)]);
+  assert.deepEqual(cells, [
+    ["compiled", "model.a"],
+    ["compiled", ""],
+    ["exported", ""],
+    ["function", ""],
+  ]);
+});
+
 test("text sorts in both directions", () => {
   assert.deepEqual(sorted("operator", false), ["v1", "v2", "v3", "v4", "y"]);
   assert.deepEqual(sorted("operator", true), ["y", "v4", "v3", "v2", "v1"]);

@@ -125,8 +125,9 @@ def test_no_machine_path():
 
 
 def test_no_registry():
-    """Where packages come from is pip's to know, and differs from machine to machine."""
-    assert _found(r"\b(pypi|pythonhosted|(download|whl)\.pytorch)\.org\b|--(extra-)?index[-]url|--find[-]links") == []
+    """Where packages come from is a setting of pip and npm, and differs from machine to machine."""
+    hosts = r"\b(pypi|pythonhosted|(download|whl)\.pytorch|registry\.npmjs)\.org\b"
+    assert _found(rf"{hosts}|--(extra-)?index[-]url|--find[-]links") == []
 
 
 @pytest.mark.parametrize(
