@@ -17,12 +17,12 @@ class NonFiniteError(FilchError):
     """A NaN or an infinity found by `steal_forward(watch=…)`.
 
     Attributes:
-        found: the `NonFinite`.
+        nonfinite: the `NonFinite`.
     """
 
-    def __init__(self, found: object) -> None:
-        super().__init__(str(found))
-        self.found = found
+    def __init__(self, nonfinite: object) -> None:
+        super().__init__(str(nonfinite))
+        self.nonfinite = nonfinite
 
 
 class DumpError(FilchError):

@@ -20,23 +20,23 @@ class Recording(Protocol):
         """Return whether this iteration of a module is selected."""
         ...
 
-    def takes(self, kind: str) -> bool:
+    def accepts(self, kind: str) -> bool:
         """Return whether this kind of record is selected and can still be stored."""
         ...
 
-    def running(self) -> Frame | None:
+    def innermost_call(self) -> Frame | None:
         """Return the innermost running call of this thread."""
 
     def record(self, key: Key, value: Any, origin: Origin) -> None:
         """Record `value` as it is now."""
 
-    def encoded(self, key: Key, value: Any, path: str) -> Spec:
-        """Store part of a value as it is now, and return its spec; `keep` makes a record of the parts."""
+    def encode_part(self, key: Key, value: Any, path: str) -> Spec:
+        """Store part of a value as it is now, and return its spec; `add_record` makes a record of the parts."""
 
-    def keep(self, key: Key, spec: Spec, origin: Origin) -> None:
+    def add_record(self, key: Key, spec: Spec, origin: Origin) -> None:
         """Make a record of a spec whose tensors are stored."""
 
-    def value(self, key: Key, default: Any) -> Any:
+    def recorded_value(self, key: Key, default: Any) -> Any:
         """Return the recorded value of a key, or `default`."""
 
     def warn_once(self, message: str) -> None:

@@ -147,7 +147,7 @@ class Recorder:
         frame.pending = None
         key = Key(frame.name, frame.iteration, "I")
         same = named.keys() == kwargs.keys() and is_same((*first, *named.values()), (*args, *kwargs.values()))
-        self._keep(key, spec if same else self._encoded(key, (args, kwargs)), frame.origin, (args, kwargs))
+        self._add_record(key, spec if same else self._encoded(key, (args, kwargs)), frame.origin, (args, kwargs))
 
     def after(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Handle the end of a call."""
@@ -160,7 +160,7 @@ class Recorder:
             self._record_pending(frame, args, kwargs)
         raised = sys.exception()
         if output is None and raised is not frame.handled:
-            self._fail(Key(name, frame.iteration, "O"), raised)
+            self._record_failure(Key(name, frame.iteration, "O"), raised)
             return
         if self._narrator.verbose:
             self._narrator.leave(name, output)
@@ -175,7 +175,7 @@ class Recorder:
         wanted = self._options.wanted
         return wanted is None or bool(wanted(iteration))
 
-    def _fail(self, key: Key, raised: BaseException | None) -> None:
+    def _record_failure(self, key: Key, raised: BaseException | None) -> None:
         what = f"{type(raised).__name__}: {raised}" if raised is not None else "it raised"
         self.failed[key] = what
         self._store.add_failure(key, what)
@@ -204,7 +204,7 @@ class Recorder:
     def record(self, key: Key, value: Any, origin: Origin) -> None:
         """Record `value` as it is now."""
         if self._store.error is None or not self._is_full():
-            self._keep(key, self._encoded(key, value), origin, value)
+            self._add_record(key, self._encoded(key, value), origin, value)
 
     def _is_full(self) -> bool:
         error = self._store.error
@@ -224,26 +224,26 @@ class Recorder:
             except Exception as error:  # noqa: BLE001  see `handle_error`
                 self.handle_error(name, error)
 
-    def takes(self, kind: str) -> bool:
-        """See `Recording.takes`."""
+    def accepts(self, kind: str) -> bool:
+        """See `Recording.accepts`."""
         wanted = {"I": self._options.inputs, "O": self._options.outputs}.get(kind, True)
         return wanted and not self._is_full()
 
-    def running(self) -> Frame | None:
-        """See `Recording.running`."""
+    def innermost_call(self) -> Frame | None:
+        """See `Recording.innermost_call`."""
         return self._calls.innermost()
 
-    def encoded(self, key: Key, value: Any, path: str) -> Spec:
-        """See `Recording.encoded`."""
-        return encode(value, lambda tensor, below: self._put(tensor, key, below), path, exact=False)
+    def encode_part(self, key: Key, value: Any, path: str) -> Spec:
+        """See `Recording.encode_part`."""
+        return encode(value, lambda tensor, below: self._store_tensor(tensor, key, below), path, exact=False)
 
-    def keep(self, key: Key, spec: Spec, origin: Origin) -> None:
-        """See `Recording.keep`."""
+    def add_record(self, key: Key, spec: Spec, origin: Origin) -> None:
+        """See `Recording.add_record`."""
         if not self._is_full():
-            self._keep(key, spec, origin, self._decoded(spec) if self._narrator.verbose else None)
+            self._add_record(key, spec, origin, self._decoded(spec) if self._narrator.verbose else None)
 
-    def value(self, key: Key, default: Any) -> Any:
-        """See `Recording.value`."""
+    def recorded_value(self, key: Key, default: Any) -> Any:
+        """See `Recording.recorded_value`."""
         spec = next((row[3] for row in self._store.rows(0) if tuple(row[:3]) == key), None)
         return default if spec is None else self._decoded(spec)
 
@@ -251,9 +251,9 @@ class Recorder:
         return decode(spec, self._store.get)
 
     def _encoded(self, key: Key, value: Any) -> Spec:
-        return encode(value, lambda tensor, path: self._put(tensor, key, path))
+        return encode(value, lambda tensor, path: self._store_tensor(tensor, key, path))
 
-    def _keep(self, key: Key, spec: Spec, origin: Origin, value: Any) -> None:
+    def _add_record(self, key: Key, spec: Spec, origin: Origin, value: Any) -> None:
         self._store.add(key, spec, origin)
         totals = self.totals
         totals.records += 1
@@ -263,7 +263,7 @@ class Recorder:
         if self._narrator.verbose and not (isinstance(spec, dict) and "skipped" in spec):
             self._narrator.stored(key, value)
 
-    def _put(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
+    def _store_tensor(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
         on_cpu = tensor.is_cpu
         reason = not_storable(tensor) or (self._too_large(tensor) if self._limited or not on_cpu else None)
         if reason is not None:
@@ -290,7 +290,7 @@ class Recorder:
             part = {} if start is None else {"part": [start, dtype_name(tensor.dtype), list(tensor.shape)]}
             return {"tensor": stored} | part
         may_grow = content is not None and raw.dim() >= RANK
-        reference = self._put_new_part(raw, key, path) if may_grow else self._put_whole(raw, key, path)
+        reference = self._store_growth(raw, key, path) if may_grow else self._store_whole(raw, key, path)
         if reference is None:
             limit = self._options.total_limit
             return skipped(tensor, f"its {tensor.nbytes} bytes would exceed the total limit of {limit}")
@@ -298,7 +298,7 @@ class Recorder:
             self._sharing.remember(lookup, content, one_piece, reference)
         return {"tensor": reference}
 
-    def _put_whole(self, raw: torch.Tensor, key: Key, path: str) -> int | None:
+    def _store_whole(self, raw: torch.Tensor, key: Key, path: str) -> int | None:
         """Store a tensor; return None if that would exceed the total limit."""
         total, nbytes = self._options.total_limit, raw.nbytes
         if total is not None and self.totals.nbytes + nbytes > total:
@@ -306,16 +306,16 @@ class Recorder:
         self.totals.nbytes += nbytes
         return self._store.put(raw, key, path)
 
-    def _put_new_part(self, raw: torch.Tensor, key: Key, path: str) -> int | None:
-        """Store only what a tensor adds to the previous one at its place; return None as `_put_whole`."""
+    def _store_growth(self, raw: torch.Tensor, key: Key, path: str) -> int | None:
+        """Store only what a tensor adds to the previous one at its place; return None as `_store_whole`."""
         place = (key.name, key.kind, path)
         grown = self._growth.find(place, raw)
         if grown is None:
-            reference = self._put_whole(raw, key, path)
+            reference = self._store_whole(raw, key, path)
         else:
             with no_modes_or_grad():
                 new = raw.detach().narrow(grown.dim, grown.length, raw.shape[grown.dim] - grown.length).contiguous()
-            reference = self._put_whole(new, key, f"{path}[{grown.length}:]")
+            reference = self._store_whole(new, key, f"{path}[{grown.length}:]")
             if reference is not None:
                 self.totals.shared += raw.nbytes - new.nbytes
                 reference = self._store.extend(grown.first, reference, grown.dim)

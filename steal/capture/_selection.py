@@ -32,19 +32,19 @@ def select(
     Raises:
         FilchError: an item is not a module or can't have hooks, a name is used twice, or a pattern matches nothing.
     """
-    given = _named(modules)
+    named = _named(modules)
     wanted, unwanted = patterns(include), patterns(exclude)
     matched: set[str] = set()
     chosen: dict[str, nn.Module] = {}
     silent: list[str] = []
-    for name, module in given:
+    for name, module in named:
         _add(chosen, name, module)
         if not submodules and not wanted:
             continue
         # A module with several paths is selected if any path matches, and named by the first that does.
         paths = {f"{name}.{path}" if name else path: below for path, below in _below(module)}
         drops = {full: matching(unwanted, full) for full in paths}
-        taken = {id(known) for _, known in given} | {id(below) for full, below in paths.items() if drops[full]}
+        taken = {id(known) for _, known in named} | {id(below) for full, below in paths.items() if drops[full]}
         matched |= set().union(*drops.values())
         for full, below in paths.items():
             hits = matching(wanted, full)
@@ -58,7 +58,7 @@ def select(
     if silent:
         _log.warning("%s", scripted_warning(silent))
     if missed := sorted((wanted.keys() | unwanted.keys()) - matched):
-        raise FilchError(f"no module name matches {missed[0]!r}; names look like {_example(given)!r}")
+        raise FilchError(f"no module name matches {missed[0]!r}; names look like {_example(named)!r}")
     return list(chosen.items())
 
 
@@ -130,7 +130,7 @@ def _part(part: str) -> str:
     return _STEPS.get(part) or re.escape(part)
 
 
-def _example(given: list[tuple[str, nn.Module]]) -> str:
-    name, module = given[0]
+def _example(named: list[tuple[str, nn.Module]]) -> str:
+    name, module = named[0]
     path = next((path for path, _ in list(module.named_modules())[1:]), "")
     return f"{name}.{path}" if name and path else path or name

@@ -216,7 +216,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _data_of(path: Path) -> Path | None:
     """Return the data file of the dump at `path`, which is unused once the dump is replaced."""
-    ours = re.compile(re.escape(path.name) + r"(\.\d+)?\.data")
+    data_name = re.compile(re.escape(path.name) + r"(\.\d+)?\.data")
     try:
         contents = read_untrusted(path, form.MAX_MODEL_SIZE)
         parts = [(number, start, stop) for number, _, start, stop in fields(contents, 0, len(contents))]
@@ -235,7 +235,7 @@ def _data_of(path: Path) -> Path | None:
         )
         external = (entry for node in nodes for item in node.attribute for entry in item.t.external_data)
         names = (entry.value for entry in external if entry.key == "location")
-        return next((path.with_name(name) for name in names if ours.fullmatch(name)), None)
+        return next((path.with_name(name) for name in names if data_name.fullmatch(name)), None)
     except (OSError, DecodeError, ValueError):
         return None
 

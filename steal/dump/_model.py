@@ -109,10 +109,10 @@ class Index:
 
     def cut(self, records: int) -> None:
         """Keep only the first `records` records and their tensors."""
-        kept = list(itertools.islice(self.rows(0), records))
+        rows = list(itertools.islice(self.rows(0), records))
         tensor_counts = self.tensor_counts[:records]
         self.tensor_counts, self._texts, self._ends = [], [], []
-        self.add(json.dumps(kept), tensor_counts)
+        self.add(json.dumps(rows), tensor_counts)
         del self.tensors[self.total_counts[0] :], self.grown[self.total_counts[1] :]
 
     def cut_to(self, size: int) -> None:

@@ -163,7 +163,7 @@ class Stream:
             self._fill(block, size)
         return offset
 
-    def put_cuda(self, flat: torch.Tensor, alignment: int, *, ours: bool) -> int:
+    def put_cuda(self, flat: torch.Tensor, alignment: int, *, is_unshared: bool) -> int:
         """Like `put`, for a 1-d uint8 tensor on a GPU; returns before the bytes are copied.
 
         Later changes by the model must not reach the copy, and the model must not wait for it. So each piece is first
@@ -173,7 +173,7 @@ class Stream:
         Args:
             flat: the bytes.
             alignment: see `put`.
-            ours: nothing else uses this tensor, so it needs no copy on the GPU.
+            is_unshared: nothing else uses this tensor, so it needs no copy on the GPU.
         """
         offset, start = self._align(alignment), 0
         device = flat.device
@@ -183,7 +183,7 @@ class Stream:
             size = min(room, flat.numel() - start)
             with no_modes_or_grad():
                 piece = flat[start : start + size]
-                piece = piece if ours else piece.clone()
+                piece = piece if is_unshared else piece.clone()
                 side.wait_stream(torch.cuda.current_stream(device))
                 with torch.cuda.stream(side):
                     block.tensor[block.filled : block.filled + size].copy_(piece, non_blocking=True)

@@ -221,9 +221,9 @@ class DumpWriter:
     def _put_cuda(self, tensor: torch.Tensor) -> tuple[int, int]:
         with no_modes_or_grad():
             dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
-            ours = dense.data_ptr() != tensor.data_ptr()
+            is_unshared = dense.data_ptr() != tensor.data_ptr()
             flat = (torch.view_as_real(dense) if dense.is_complex() else dense).reshape(-1).view(torch.uint8)
-        return self._stream.put_cuda(flat, _alignment(flat.numel()), ours=ours), flat.numel()
+        return self._stream.put_cuda(flat, _alignment(flat.numel()), is_unshared=is_unshared), flat.numel()
 
     def _bytes(self, offset: int, length: int) -> npt.NDArray[np.uint8]:
         """Read from the data file; not mapped, as some limits count a mapping as memory of the process."""

@@ -61,7 +61,7 @@ class _GradientRecord:
         spec: the structure of the value, with `{"gradient": index}` for each tensor that requires a gradient.
         paths: the paths of these tensors.
         gradients: the specs of their gradients by index; None for a tensor without one.
-        kept: whether the record was stored.
+        is_stored: whether the record was stored.
     """
 
     def __init__(self, key: Key) -> None:
@@ -71,7 +71,7 @@ class _GradientRecord:
 
     def clear(self) -> None:
         self.gradients: dict[int, Spec] = {}
-        self.kept = False
+        self.is_stored = False
 
     def remove_hooks(self) -> None:
         for handle in self.handles:
@@ -167,19 +167,19 @@ class _CallGradients:
         """Handle a gradient; torch calls this in any of its threads."""
         with self._recording.guarded(record.key.name):
             task = backward_task()
-            closed = not record.handles  # another hook of this tensor has closed it
-            late = task != self._task and (self._output.kept or self._inputs.kept)
-            if closed or late or not self._recording.takes(record.key.kind):
+            is_closed = not record.handles  # another hook of this tensor has is_closed it
+            is_late = task != self._task and (self._output.is_stored or self._inputs.is_stored)
+            if is_closed or is_late or not self._recording.accepts(record.key.kind):
                 return
             if task != self._task:
                 self._begin(task)
-            given = gradient is not None
+            exists = gradient is not None
             record.gradients[index] = (
-                self._recording.encoded(record.key, gradient, record.paths[index]) if given else None
+                self._recording.encode_part(record.key, gradient, record.paths[index]) if exists else None
             )
             for each in (self._output, self._inputs):
                 if len(each.gradients) == len(each.paths):
-                    self._keep(each)
+                    self._store(each)
 
     def _begin(self, task: int) -> None:
         """Start with a new backward pass; an earlier one that reached this call has failed."""
@@ -196,14 +196,14 @@ class _CallGradients:
             if not any(self._output.gradients.values()):  # it reached the inputs, but not through this call
                 self._task = None
                 return
-            self._keep(self._output)
-            self._keep(self._inputs)
+            self._store(self._output)
+            self._store(self._inputs)
             self.close()
 
-    def _keep(self, record: _GradientRecord) -> None:
-        if not record.kept and any(record.gradients.values()) and any(self._output.gradients.values()):
-            record.kept = True
-            self._recording.keep(record.key, _insert_gradients(record.spec, record.gradients), self._origin)
+    def _store(self, record: _GradientRecord) -> None:
+        if not record.is_stored and any(record.gradients.values()) and any(self._output.gradients.values()):
+            record.is_stored = True
+            self._recording.add_record(record.key, _insert_gradients(record.spec, record.gradients), self._origin)
 
 
 def _insert_gradients(spec: Spec, gradients: dict[int, Spec]) -> Spec:

@@ -62,7 +62,7 @@ class Operators:
 
     def call(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen call, and record it if selected."""
-        frame = None if _is_compiling() or backward_task() != -1 else self._recording.running()
+        frame = None if _is_compiling() or backward_task() != -1 else self._recording.innermost_call()
         if frame is None or not runs_in(frame.module):
             return operator(*args, **kwargs)
         name = self._record_name(frame, operator)
@@ -82,13 +82,13 @@ class Operators:
         key, origin = Key(name, frame.iteration, "I"), frame.origin._replace(source=source_line())
         wanted, watch = self._recording.wants(frame.iteration), self._watch
         with self._recording.guarded(name):
-            if wanted and self._recording.takes("I"):
+            if wanted and self._recording.accepts("I"):
                 self._recording.record(key, self._uninitialized.skip((args, kwargs)), origin)
             passed_on = None if watch is None else watch.before_operator(operator, args, kwargs)
 
             def finish(output: Any) -> None:
                 output_key = key._replace(kind="O")
-                if wanted and self._recording.takes("O"):
+                if wanted and self._recording.accepts("O"):
                     self._recording.record(output_key, self._uninitialized.skip(output), origin)
                 if watch is not None and passed_on is not None:
                     watch.after_operator(output_key, frame, str(operator), (args, kwargs), output, passed_on=passed_on)

@@ -126,17 +126,19 @@ class Watch:
         return None
 
     def _report(self, key: Key, path: str, place: tuple[str, str | None], inputs: Any, output: Any) -> None:
-        recorded = self._recording.value(key._replace(kind="I"), None)  # the module may have changed them in place
+        recorded = self._recording.recorded_value(
+            key._replace(kind="I"), None
+        )  # the module may have changed them in place
         if len(tensors(recorded)) == len(tensors(inputs)):  # no tensor is skipped or only summarized
             inputs = recorded
         with no_modes_or_grad():
             finite = not any(map(nonfinite_kinds, tensors(inputs).values()))
             descriptions = describe(inputs, statistics=True), describe(output, statistics=True)
-        found = NonFinite(key, path, *place, source_line(), *descriptions, finite_inputs=finite)
+        nonfinite = NonFinite(key, path, *place, source_line(), *descriptions, finite_inputs=finite)
         if self._on_nonfinite is None:
-            raise NonFiniteError(found)
+            raise NonFiniteError(nonfinite)
         try:
-            self._on_nonfinite(found)
+            self._on_nonfinite(nonfinite)
         except Exception as error:
             raise FilchError(f"on_nonfinite raised {type(error).__name__}: {error}") from error
 

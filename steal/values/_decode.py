@@ -184,16 +184,16 @@ class _Decoder:
 
     def _composite(self, tag: str, spec: Spec) -> Any:
         form = spec[tag]
-        found = {name: self._part(inner) for name, inner in form.items() if isinstance(inner, dict)}
+        tensors = {name: self._part(inner) for name, inner in form.items() if isinstance(inner, dict)}
         rows = [self._part(inner) for inner in form["rows"]] if tag == "nested" else []
-        parts = [*found.values(), *rows]
+        parts = [*tensors.values(), *rows]
         missing = next((item for item in parts if not isinstance(item, torch.Tensor)), None)  # a `Skipped` or so
         if missing is not None:
             return missing
 
         def make() -> torch.Tensor:
             self._copy(sum(item.nbytes for item in parts))
-            return join_parts(tag, form, found, rows)
+            return join_parts(tag, form, tensors, rows)
 
         result = self._cached(tag + str(form), make)
         return result.requires_grad_() if spec.get("requires_grad") is True else result

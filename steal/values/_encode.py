@@ -162,8 +162,8 @@ def _encode_tuple(run: _State, value: tuple[Any, ...], path: str, depth: int) ->
 
 
 def _encode_list(run: _State, value: list[Any], path: str, depth: int) -> Spec:
-    if (found := run.seen.get(id(value))) is not None:
-        return _encode_again(run, value, found[1])
+    if (before := run.seen.get(id(value))) is not None:
+        return _encode_again(run, value, before[1])
     if run.exact:
         run.budget -= len(value)
     else:
@@ -178,8 +178,8 @@ def _encode_list(run: _State, value: list[Any], path: str, depth: int) -> Spec:
 
 
 def _encode_dict(run: _State, value: dict[Any, Any], path: str, depth: int) -> Spec:
-    if (found := run.seen.get(id(value))) is not None:
-        return _encode_again(run, value, found[1])
+    if (before := run.seen.get(id(value))) is not None:
+        return _encode_again(run, value, before[1])
     if not value:
         return run.remember(value, {"dict": []})
     if run.exact:
@@ -207,8 +207,8 @@ def _encode_again(run: _State, value: Any, spec: Spec) -> Spec:
 def _encode_tensor(run: _State, value: torch.Tensor, path: str, depth: int) -> Spec:  # noqa: ARG001  as its neighbours
     if not run.exact:
         return _encode_any_tensor(run, value, path)
-    if (found := run.seen.get(id(value))) is not None:
-        return run.reference_to(found[1])
+    if (before := run.seen.get(id(value))) is not None:
+        return run.reference_to(before[1])
     usual = type(value) is torch.Tensor and is_simple(value)
     spec = run.put(value, path) if usual else _encode_any_tensor(run, value, path)
     run.seen[id(value)] = value, spec
@@ -235,19 +235,19 @@ def _encode_any_tensor(run: _State, value: torch.Tensor, path: str) -> Spec:
 def _encode_parts(run: _State, value: torch.Tensor, split: tuple[str, Spec], path: str) -> Spec:
     tag, form = split
     inner = _State(run.put, exact=False)  # the layout of the parts doesn't matter: they will be copied
-    found: Spec = {}
+    parts: Spec = {}
     for name, part in form.items():
         if isinstance(part, torch.Tensor):
-            found[name] = _encode_any_tensor(inner, part, f"{path}.{name}")
+            parts[name] = _encode_any_tensor(inner, part, f"{path}.{name}")
         elif isinstance(part, tuple):
-            found[name] = [_encode_any_tensor(inner, row, f"{path}[{index}]") for index, row in enumerate(part)]
+            parts[name] = [_encode_any_tensor(inner, row, f"{path}[{index}]") for index, row in enumerate(part)]
         else:
-            found[name] = part
-    specs = [*found.values(), *found.get("rows", ())]
+            parts[name] = part
+    specs = [*parts.values(), *parts.get("rows", ())]
     missing = next((spec for spec in specs if isinstance(spec, dict) and "skipped" in spec), None)
     if missing is not None:
         return skipped(value, missing["reason"])
-    return {tag: found, "requires_grad": True} if run.exact and value.requires_grad else {tag: found}
+    return {tag: parts, "requires_grad": True} if run.exact and value.requires_grad else {tag: parts}
 
 
 def _encode_other(run: _State, value: Any, path: str, depth: int) -> Spec:
@@ -255,12 +255,12 @@ def _encode_other(run: _State, value: Any, path: str, depth: int) -> Spec:
     cls = type(value)
     if issubclass(cls, torch.Tensor):
         return _encode_tensor(run, value, path, depth)
-    if (found := run.seen.get(id(value))) is not None:
-        return _encode_again(run, value, found[1])
+    if (before := run.seen.get(id(value))) is not None:
+        return _encode_again(run, value, before[1])
     run.count_copy(value)
     form: tuple[torch.Tensor, Spec] | str | None = None
     details: Spec = {}
-    children_: list[Child] = []
+    child_list: list[Child] = []
     tag = ""
     try:
         if issubclass(cls, np.ndarray | np.generic) and not issubclass(cls, np.ma.MaskedArray):
@@ -269,7 +269,7 @@ def _encode_other(run: _State, value: Any, path: str, depth: int) -> Spec:
             return leaf
         else:
             tag, steps = children(value) or ("", iter(()))
-            children_ = list(itertools.islice(steps, run.budget + 1))
+            child_list = list(itertools.islice(steps, run.budget + 1))
             details = _container_details(value) if tag else {}
     except Exception as error:  # noqa: BLE001  a user's class that can't be read must not end the run
         return skipped(value, f"reading it raised {type(error).__name__}")
@@ -277,17 +277,17 @@ def _encode_other(run: _State, value: Any, path: str, depth: int) -> Spec:
         return _encode_array(run, value, form, path)
     if not tag:
         return skipped(value, UNKNOWN)
-    run.count(value, path, len(children_), sum(len(step) for step, _, _ in children_))
+    run.count(value, path, len(child_list), sum(len(step) for step, _, _ in child_list))
     if depth > MAX_DEPTH or run.budget < 0:
         return _too_large(value, depth)
     run.seen[id(value)] = value, None
-    return run.remember(value, _encode_container(run, tag, children_, path, depth + 1) | details)
+    return run.remember(value, _encode_container(run, tag, child_list, path, depth + 1) | details)
 
 
-def _encode_container(run: _State, tag: str, found: list[Child], path: str, depth: int) -> Spec:
+def _encode_container(run: _State, tag: str, child_list: list[Child], path: str, depth: int) -> Spec:
     items: list[Spec] = []
     attributes: list[Spec] = []
-    for index, (step, key, child) in enumerate(found):
+    for index, (step, key, child) in enumerate(child_list):
         if tag == "set" and step.startswith("["):
             items.append([index, _encode_hashable(run, child, path + step, f"element {index} of a set")])
             continue

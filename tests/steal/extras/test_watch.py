@@ -34,7 +34,7 @@ def test_the_module_is_named_with_its_line_and_inputs(tmp_path):
     with pytest.raises(NonFiniteError, match="non-finite values") as caught, stealing:
         model(torch.ones(2, 3))
 
-    found = caught.value.found
+    found = caught.value.nonfinite
     assert (found.key, found.path, found.module, found.operator) == (("m.1", 0, "O"), "", "m.1", None)
     assert found.finite_inputs
     assert found.source.startswith("test_watch.py:")
@@ -130,7 +130,7 @@ def test_the_aten_call_is_named(compute, operator):
     with pytest.raises(NonFiniteError) as caught, stealing:
         model(torch.ones(2))
 
-    found = caught.value.found
+    found = caught.value.nonfinite
     assert (found.module, found.operator) == ("m.1", operator)
     assert found.finite_inputs is (operator != "aten._softmax.default")
     assert str(caught.value).startswith(f"{operator} in module 'm.1' (call 0, from test_watch.py:")
