@@ -19,8 +19,8 @@ class Appending(nn.Module):
         return y
 
 
-def test_a_value_appended_in_a_forward_is_a_copy_in_its_place(tmp_path, differ):
-    """Between the inputs and the output of the module that added it, and of its call."""
+def test_a_value_appended_in_a_forward_is_copied_and_keeps_its_position(tmp_path, differ):
+    """The record lies between the inputs and the output of the module that appended it, and belongs to its call."""
     module = Appending()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
@@ -35,8 +35,8 @@ def test_a_value_appended_in_a_forward_is_a_copy_in_its_place(tmp_path, differ):
     assert dump.calls()[1].keys == (("m", 1, "I"), ("between", 1, "V"), ("m", 1, "O"))
 
 
-def test_a_value_appended_between_calls_belongs_to_none(tmp_path):
-    """It may share a module's name: its kind tells it apart."""
+def test_a_value_appended_between_calls_belongs_to_no_call(tmp_path):
+    """It may have the name of a module, as its kind is different."""
     module = nn.Identity()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
@@ -51,14 +51,14 @@ def test_a_value_appended_between_calls_belongs_to_none(tmp_path):
 
 
 def test_appending_outside_a_block_does_nothing():
-    """The line can stay in the model's code."""
+    """So the line can stay in the model's code."""
     steal_append("nobody", torch.ones(1))
 
     assert not is_stealing()
 
 
 def test_appending_goes_to_the_innermost_block():
-    """And to the outer one again after it."""
+    """After that block, values go to the outer one again."""
     with steal_forward(nn.Identity()) as outer:
         steal_append("a", 1)
         with steal_forward(nn.Identity()) as inner:
@@ -70,14 +70,14 @@ def test_appending_goes_to_the_innermost_block():
 
 
 @pytest.mark.parametrize("name", [5, None, ("m", 0)])
-def test_a_name_that_is_no_string_is_refused(name):
-    """Inside a block and outside of any, so that it does not wait for the first capture."""
+def test_a_name_that_is_not_a_string_is_refused(name):
+    """Also outside of a block, so that the error shows without a capture."""
     with pytest.raises(FilchError, match="steal_append takes a name and a value; the name must be a string, not"):
         steal_append(name, 1)
 
 
-def test_is_stealing_tells_inside_from_outside():
-    """Through nested blocks, and after an exception."""
+def test_is_stealing_is_true_only_inside_a_block():
+    """With nested blocks, and after an exception."""
     inside = []
 
     with pytest.raises(ValueError, match="the user's"), steal_forward(nn.Identity()):  # noqa: PT012
@@ -90,8 +90,8 @@ def test_is_stealing_tells_inside_from_outside():
     assert not is_stealing()
 
 
-def test_another_thread_is_in_no_block_of_ours():
-    """What it runs of a stolen model is recorded, what it appends is not."""
+def test_another_thread_is_not_inside_the_block():
+    """Its calls of a captured model are recorded, but values that it appends are not."""
     module, seen = Appending(), []
 
     def run():

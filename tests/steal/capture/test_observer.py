@@ -72,8 +72,8 @@ class Catching(nn.Module):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_outputs_gradients_and_random_numbers_are_the_same_to_the_bit(tmp_path, training):
-    """With every module stolen, a model gives what it gives without, drawing the same random numbers."""
+def test_outputs_gradients_and_random_numbers_are_bitwise_equal(tmp_path, training):
+    """With all modules captured, compared with a run without a capture."""
     torch.manual_seed(0)
     model, x = Block().train(training), torch.randn(4, 8, 16)
     state = {name: value.clone() for name, value in model.state_dict().items()}
@@ -96,7 +96,7 @@ def test_outputs_gradients_and_random_numbers_are_the_same_to_the_bit(tmp_path, 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_nothing_is_left_on_the_model(fails):
-    """Hooks are gone and `forward` is where it was, after an exception too."""
+    """Hooks are removed and `forward` is unchanged, also after an exception."""
     model = Failing()
 
     try:
@@ -109,8 +109,8 @@ def test_nothing_is_left_on_the_model(fails):
     assert not _hooks_on(model)
 
 
-def test_nothing_is_left_on_the_model_when_a_later_module_takes_no_hooks(monkeypatch):
-    """A module that refuses hooks ends the block before it begins, and those before it are as they were."""
+def test_no_hook_is_left_when_a_later_module_refuses_hooks(monkeypatch):
+    """The block does not begin, and hooks of earlier modules are removed."""
     model = Failing()
 
     def refuse(*_, **__):
@@ -125,8 +125,8 @@ def test_nothing_is_left_on_the_model_when_a_later_module_takes_no_hooks(monkeyp
     assert not _hooks_on(model)
 
 
-def test_an_exception_travels_on_and_what_came_before_it_is_kept(tmp_path):
-    """The dump holds all records until then, and no output of the call that failed."""
+def test_an_exception_is_raised_and_earlier_records_are_kept(tmp_path):
+    """The dump contains all earlier records, and no output of the failed call."""
     model, error = Failing(), ValueError("the model's own")
 
     stealing = steal_forward(("m", model), submodules=True, dump_file=tmp_path / "dump.onnx")
@@ -140,7 +140,7 @@ def test_an_exception_travels_on_and_what_came_before_it_is_kept(tmp_path):
 
 
 def test_the_call_after_a_failed_one_is_the_next_iteration():
-    """A failed call keeps its inputs; the next one does not write over them, and is a call of its own."""
+    """The failed call keeps its inputs."""
     model = Failing()
 
     with steal_forward(("m", model), submodules=True) as capture:
@@ -158,8 +158,8 @@ def test_the_call_after_a_failed_one_is_the_next_iteration():
 
 
 @pytest.mark.parametrize("error", [ValueError(), KeyboardInterrupt()])
-def test_a_failure_that_the_model_catches_does_not_mix_up_the_calls(error):
-    """Even one of which torch tells no hook (a KeyboardInterrupt) leaves the next call its own number and paths."""
+def test_an_exception_that_the_model_catches_does_not_confuse_calls(error):
+    """The next call has its own iteration and path, also after a KeyboardInterrupt, for which torch calls no hook."""
     model = Catching()
 
     with steal_forward(("m", model), submodules=True) as capture:
@@ -172,8 +172,8 @@ def test_a_failure_that_the_model_catches_does_not_mix_up_the_calls(error):
     assert capture.records[Key("m", 1, "O")].origin == Origin("", 1, 0)
 
 
-def test_hooks_that_were_there_before_are_seen_through():
-    """Inputs are what the module really got, outputs what its caller really got."""
+def test_records_include_changes_by_earlier_hooks():
+    """Inputs are those of the forward, outputs those of the caller."""
     module = nn.Identity()
     module.register_forward_pre_hook(lambda _, args: (args[0] + 1,))
     module.register_forward_hook(lambda _, __, output: output * 10)
@@ -186,7 +186,7 @@ def test_hooks_that_were_there_before_are_seen_through():
     assert len(module._forward_hooks) == len(module._forward_pre_hooks) == 1  # noqa: SLF001
 
 
-def test_hooks_that_come_during_the_block_keep_working():
+def test_hooks_registered_inside_the_block_work():
     """They run, and stay on the module afterwards."""
     module, seen = nn.Identity(), []
 
@@ -200,8 +200,8 @@ def test_hooks_that_come_during_the_block_keep_working():
 
 
 @pytest.mark.parametrize("hook", ["register_forward_pre_hook", "register_forward_hook"])
-def test_a_failing_hook_of_others_fails_as_it_would_without_us(hook):
-    """Its exception arrives alone, without a warning, and the calls around it are told apart."""
+def test_an_exception_of_another_hook_is_raised_unchanged(hook):
+    """Without a warning, and the calls around it are recorded correctly."""
     model = nn.Sequential(nn.Identity())
     handle = getattr(model[0], hook)(lambda *_: 1 / 0)
 
@@ -216,8 +216,8 @@ def test_a_failing_hook_of_others_fails_as_it_would_without_us(hook):
     assert capture.records[Key("m", 1, "O")].origin == Origin("", 1, 0)
 
 
-def test_captures_nest_on_the_same_modules_and_on_others():
-    """Each block has its own records and its own counts."""
+def test_captures_can_be_nested():
+    """Each block has its own records and iterations, on the same modules and on others."""
     model = nn.Sequential(nn.Identity(), nn.ReLU())
 
     with steal_forward(("outer", model), submodules=True) as outer:
@@ -233,8 +233,8 @@ def test_captures_nest_on_the_same_modules_and_on_others():
     assert not _hooks_on(model)
 
 
-def test_concurrent_calls_are_all_recorded_and_kept_apart(tmp_path):
-    """Eight threads at once: eight calls of the model, each with its own submodule's record."""
+def test_concurrent_calls_are_recorded_separately(tmp_path):
+    """Eight threads give eight calls of the model, each with the record of its own submodule."""
     model, barrier = nn.Sequential(nn.Identity()), threading.Barrier(8)
 
     class Meeting(nn.Module):
@@ -263,7 +263,7 @@ def test_concurrent_calls_are_all_recorded_and_kept_apart(tmp_path):
 
 
 def test_a_block_may_end_while_another_thread_runs_the_model(tmp_path):
-    """The thread goes on undisturbed, and the capture and its dump hold the same records."""
+    """The thread continues, and the capture and its dump have the same records."""
     model, done, errors = nn.Sequential(nn.Identity()), threading.Event(), []
 
     def run_on():
@@ -290,8 +290,8 @@ def test_a_block_may_end_while_another_thread_runs_the_model(tmp_path):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_recomputed_forward_is_no_new_iteration(reentrant):
-    """Checkpointing runs a module again in the backward pass; what it computes there was taken already."""
+def test_a_recomputed_forward_is_not_recorded(reentrant):
+    """Checkpointing runs a module again in the backward pass."""
     model, x = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), torch.ones(1, 2, requires_grad=True)
 
     with steal_forward(model, submodules=True) as capture:
@@ -304,8 +304,8 @@ def test_a_recomputed_forward_is_no_new_iteration(reentrant):
     assert {record.origin.call for record in capture.records.values()} == {0, 1}
 
 
-def test_a_compiled_model_runs_undisturbed():
-    """What torch compiles is not listened to: our copies would be in the compiled graph."""
+def test_a_compiled_model_is_not_changed():
+    """Hooks do nothing while torch compiles, or the compiled graph would contain their copies."""
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     graphs = []
 
@@ -324,8 +324,8 @@ def test_a_compiled_model_runs_undisturbed():
     assert not capture
 
 
-def test_exporting_inside_a_block_writes_down_the_model_alone():
-    """torch.export runs the model on tensors without numbers, and sees none of our copies."""
+def test_an_exported_program_contains_no_operation_of_the_capture():
+    """torch.export runs the model on tensors without data."""
     model, x = nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2)
     without = torch.export.export(model, (x,))
 
@@ -338,8 +338,8 @@ def test_exporting_inside_a_block_writes_down_the_model_alone():
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:FutureWarning")
-def test_tracing_inside_a_block_writes_down_the_model_alone(tmp_path):
-    """torch.jit.trace sees none of our copies either."""
+def test_a_traced_model_contains_no_operation_of_the_capture(tmp_path):
+    """torch.jit.trace records all operations."""
     model, x = nn.Linear(2, 2), torch.ones(1, 2)
     without = torch.jit.trace(model, x, check_trace=False)
 
@@ -353,7 +353,7 @@ def test_tracing_inside_a_block_writes_down_the_model_alone(tmp_path):
 @pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("transform", [torch.func.vmap, lambda function: torch.func.grad(lambda x: function(x).sum())])
 def test_inside_torch_func_tensors_are_skipped(tmp_path, on_disk, transform):
-    """What vmap and grad hand to a module has no storage of its own; the transformation gives what it gives without."""
+    """Tensors of vmap and grad have no own storage; the results of the transformation are unchanged."""
     model, x = nn.Linear(2, 2), torch.ones(3, 2)
     expected = transform(model)(x)
 
@@ -367,8 +367,8 @@ def test_inside_torch_func_tensors_are_skipped(tmp_path, on_disk, transform):
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:FutureWarning")
-def test_scripted_modules_are_told_once_and_left_out(caplog):
-    """PyTorch gives them no hooks; the others are stolen, and one that is asked for itself is refused."""
+def test_scripted_modules_are_skipped_with_one_warning(caplog):
+    """Torch supports no hooks on them; a scripted module given explicitly is refused."""
     scripted = torch.jit.script(nn.ReLU())
     model = nn.Sequential(nn.Identity(), scripted)
 
@@ -403,8 +403,8 @@ class Named(nn.Module):
 
 @pytest.mark.usefixtures("full_disk")
 @pytest.mark.parametrize("size", [2**16, 2**20])
-def test_a_disk_that_fills_does_not_stop_the_run(tmp_path, caplog, size):
-    """It is told at once; the records until then make a whole dump, and how many these are is told at the end."""
+def test_a_full_disk_does_not_stop_the_run(tmp_path, caplog, size):
+    """A warning is logged at once and a summary at the end; the records before it make a complete dump."""
     module = nn.Identity()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
@@ -433,8 +433,8 @@ def _call_for_long(module):
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_disk_that_fills_stops_the_run_if_that_was_asked_for(tmp_path):
-    """In the forward, as soon as it is known; what was written is a dump all the same."""
+def test_a_full_disk_stops_the_run_with_on_error_raise(tmp_path):
+    """In the next forward; the records before it make a dump."""
     module = nn.Identity()
 
     stealing = steal_forward(module, dump_file=tmp_path / "dump.onnx", on_error="raise")
@@ -447,8 +447,8 @@ def test_a_disk_that_fills_stops_the_run_if_that_was_asked_for(tmp_path):
 
 @pytest.mark.parametrize("limit", [0, 2**30])
 @pytest.mark.usefixtures("full_disk")
-def test_a_disk_without_room_for_the_model_drops_records_until_there_is(tmp_path, monkeypatch, limit):
-    """The tensors fit, the model around them does not: with the bytes in the model, and with the bytes beside it."""
+def test_records_are_dropped_until_the_model_fits_on_the_disk(tmp_path, monkeypatch, limit):
+    """The tensors fit, but not the model, with the data in the model or beside it."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", limit)
     module = Named()
 
@@ -466,8 +466,8 @@ def _no_links(*_, **__):
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_where_files_have_one_name_each_a_full_disk_loses_no_more(tmp_path, monkeypatch):
-    """The data is renamed, and back again when the model does not fit."""
+def test_a_full_disk_without_hard_links_loses_no_more_records(tmp_path, monkeypatch):
+    """The data file is renamed, and renamed back if the model doesn't fit."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     monkeypatch.setattr(os, "link", _no_links)
     module = Named()
@@ -480,8 +480,8 @@ def test_where_files_have_one_name_each_a_full_disk_loses_no_more(tmp_path, monk
     assert sorted(os.listdir(tmp_path)) == ["dump.onnx", "dump.onnx.data"]
 
 
-def test_a_folder_that_is_gone_at_the_end_does_not_stop_the_run(tmp_path, caplog):
-    """There is nowhere to put the dump, and the error says where it was to be."""
+def test_a_removed_folder_does_not_stop_the_run(tmp_path, caplog):
+    """The dump can't be written, and the error contains its path."""
     folder = tmp_path / "folder"
     folder.mkdir()
     module = nn.Identity()
@@ -496,8 +496,8 @@ def test_a_folder_that_is_gone_at_the_end_does_not_stop_the_run(tmp_path, caplog
 
 
 @pytest.mark.parametrize("how", ["wrapped", "in place", "a part"])
-def test_what_runs_inside_of_a_compiled_module_is_told_once(caplog, how):
-    """By the name of the first module that could not be seen; one that is compiled and seen as a whole is no news."""
+def test_uncaptured_modules_inside_a_compiled_one_are_warned_about_once(caplog, how):
+    """By the name of the first; a compiled module that is captured as a whole is not mentioned."""
     torch._dynamo.reset()  # noqa: SLF001  what earlier tests compiled
     model, x = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU())), torch.ones(1, 2)
     called = model
@@ -521,8 +521,8 @@ def test_what_runs_inside_of_a_compiled_module_is_told_once(caplog, how):
 
 
 @pytest.mark.parametrize("call", [lambda _: None, lambda module: module.forward(torch.ones(1))])
-def test_a_block_in_which_nothing_was_called_is_told(caplog, call):
-    """It would be empty without a word otherwise."""
+def test_a_block_without_any_call_logs_a_warning(caplog, call):
+    """Otherwise the capture would be empty without a reason."""
     module = nn.Identity()
 
     with steal_forward(("m", module)) as capture:
@@ -533,8 +533,8 @@ def test_a_block_in_which_nothing_was_called_is_told(caplog, call):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])  # noqa: S301  ours
-def test_a_copy_made_in_the_block_is_not_listened_to(copied):
-    """It can be made at all, has nothing of ours that does anything, and does not hold the capture."""
+def test_a_copy_made_in_the_block_is_not_captured(copied):
+    """Copying works, and the copy has no active hooks and no reference to the capture."""
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
 
     with steal_forward(model, submodules=True) as capture:
@@ -546,8 +546,8 @@ def test_a_copy_made_in_the_block_is_not_listened_to(copied):
     assert b"filch" not in pickle.dumps(copied(model))
 
 
-def test_a_call_that_an_interrupt_ended_does_not_count_as_running(recwarn):
-    """No hook is told of a KeyboardInterrupt; the next call of the model is an outermost one all the same."""
+def test_a_call_ended_by_an_interrupt_is_not_running(recwarn):
+    """Torch calls no hook for a KeyboardInterrupt; the next call is an outermost one."""
 
     class Stops(nn.Module):
         def forward(self, x):
@@ -567,7 +567,7 @@ def test_a_call_that_an_interrupt_ended_does_not_count_as_running(recwarn):
 
 
 def test_a_block_may_end_in_another_thread_than_it_began_in(tmp_path):
-    """As fixtures and servers do it; and blocks may end in another order than they began in."""
+    """As fixtures and servers do; blocks may also end in another order than they began in."""
     module, other = nn.Identity(), nn.Identity()
     stealing, second = steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"), steal_forward(other)
     stealing.__enter__()
@@ -583,8 +583,8 @@ def test_a_block_may_end_in_another_thread_than_it_began_in(tmp_path):
     assert not is_stealing()
 
 
-def test_a_capture_lets_its_file_go_with_it(tmp_path):
-    """Nothing but the capture itself holds it, so that no collector has to come by."""
+def test_the_data_file_is_closed_with_the_capture(tmp_path):
+    """Nothing else refers to the file, so no garbage collection is needed."""
     module = nn.Identity()
     gc.collect()
     gc.disable()

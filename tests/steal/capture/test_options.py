@@ -32,8 +32,8 @@ def _kept(**options):
         (None, [0, 1, 2, 3, 4, 5]),
     ],
 )
-def test_iterations_that_are_not_wanted_are_counted_and_not_kept(iterations, kept):
-    """The first ones, every third, a range, a list, or what a function says."""
+def test_unselected_iterations_are_counted_but_not_recorded(iterations, kept):
+    """With a number, a slice, a range, a list or a function."""
     capture = _kept(iterations=iterations)
 
     assert [key.iteration for key in capture if key.kind == "O"] == kept
@@ -43,13 +43,13 @@ def test_iterations_that_are_not_wanted_are_counted_and_not_kept(iterations, kep
 @pytest.mark.parametrize(
     ("kinds", "kept"), [("I", {"I"}), (["O"], {"O"}), (("I", "O"), {"I", "O"}), ("IO", {"I", "O"})]
 )
-def test_only_the_kinds_that_are_asked_for_are_kept(kinds, kept):
+def test_only_the_selected_kinds_are_recorded(kinds, kept):
     """Inputs, outputs, or both."""
     assert {key.kind for key in _kept(kinds=kinds)} == kept
 
 
-def test_the_total_limit_is_a_budget_for_all_tensors(tmp_path):
-    """A tensor that is kept already costs nothing; the others are recorded as left out, in the dump too."""
+def test_the_total_limit_applies_to_all_stored_tensors(tmp_path):
+    """A shared tensor costs nothing; others beyond the limit are skipped, also in the dump."""
     with steal_forward(nn.Identity(), total_limit=0) as nothing:
         pass
     capture = _kept(total_limit=40, dump_file=tmp_path / "dump.onnx")
@@ -61,8 +61,8 @@ def test_the_total_limit_is_a_budget_for_all_tensors(tmp_path):
     assert len(nothing) == 0
 
 
-def test_statistics_take_the_place_of_tensors(tmp_path):
-    """Equal content has an equal hash, and NaN and infinity are counted apart."""
+def test_statistics_replace_tensors(tmp_path):
+    """Equal data has an equal hash, and NaNs and infinities are counted separately."""
     numbers = torch.tensor([1.0, -3.0, math.nan, math.inf, 5.0])
     module = nn.Identity()
 
@@ -80,8 +80,8 @@ def test_statistics_take_the_place_of_tensors(tmp_path):
 
 
 @pytest.mark.parametrize("size", [2**20 - 1, 2**20, 3 * 2**20 + 5])
-def test_statistics_of_a_long_tensor_are_those_of_all_its_numbers(size):
-    """It is looked at in pieces."""
+def test_statistics_of_a_long_tensor_cover_all_elements(size):
+    """They are computed in chunks."""
     numbers = torch.randn(size, generator=torch.Generator().manual_seed(0)) * 3 + 1000
     module = nn.Identity()
 
@@ -109,7 +109,7 @@ def test_statistics_of_a_long_tensor_are_those_of_all_its_numbers(size):
     ids=describe,
 )
 def test_every_dtype_has_statistics(tensor):
-    """Those that torch can't compute with, and none at all, have a hash at least."""
+    """Those that torch can't compute with, and empty tensors, have at least a hash."""
     module = nn.Identity()
 
     with steal_forward(module, statistics_only=True) as capture:
@@ -132,8 +132,8 @@ def test_every_dtype_has_statistics(tensor):
     ],
     ids=describe,
 )
-def test_compressed_tensors_come_back_bit_for_bit(tmp_path, tensor, differ):
-    """Out of the dump and out of the capture; numbers alike take less room."""
+def test_compressed_tensors_are_restored_bit_for_bit(tmp_path, tensor, differ):
+    """From the dump and from the capture; similar numbers take less space."""
     module = nn.Identity()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx", compress=True) as capture:
@@ -158,8 +158,8 @@ def test_compressed_tensors_come_back_bit_for_bit(tmp_path, tensor, differ):
         ({"on_error": "ignore"}, "on_error must be 'continue' or 'raise', not 'ignore'"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_before_anything_runs(options, message):
-    """By name and value."""
+def test_invalid_options_are_refused_before_the_block_runs(options, message):
+    """The message contains name and value."""
     with pytest.raises(FilchError) as caught, steal_forward(nn.Identity(), **options):
         pytest.fail("the block was entered")
 
@@ -167,8 +167,8 @@ def test_options_that_make_no_sense_are_refused_before_anything_runs(options, me
 
 
 @pytest.mark.parametrize("buffer", [0, -1, "1", None, True, 1.5])
-def test_a_buffer_is_a_number_of_bytes(buffer, tmp_path):
-    """Nothing is left of what did not begin."""
+def test_an_invalid_buffer_is_refused(buffer, tmp_path):
+    """No file is left."""
     with (
         pytest.raises(DumpError, match=r"buffer must be a positive number of bytes like 2\*\*28, not "),
         steal_forward(nn.Identity(), dump_file=tmp_path / "dump.onnx", buffer=buffer),
@@ -179,8 +179,8 @@ def test_a_buffer_is_a_number_of_bytes(buffer, tmp_path):
 
 @pytest.mark.parametrize("limit", [-1, float("nan"), True, "1"])
 @pytest.mark.parametrize("name", ["storage_limit", "total_limit"])
-def test_a_limit_is_a_number_of_bytes(name, limit):
-    """Not a switch, and not below nothing."""
+def test_an_invalid_limit_is_refused(name, limit):
+    """Booleans and negative numbers."""
     with (
         pytest.raises(FilchError, match=f"{name} must be a number of bytes"),
         steal_forward(nn.Identity(), **{name: limit}),
@@ -188,8 +188,8 @@ def test_a_limit_is_a_number_of_bytes(name, limit):
         pass
 
 
-def test_what_is_no_regular_file_is_not_written_to(tmp_path):
-    """A pipe would be waited for, and a device read or replaced at the end."""
+def test_fifos_and_devices_are_refused_as_dump_file(tmp_path):
+    """Writing would wait for a reader, or replace the device."""
     os.mkfifo(tmp_path / "pipe")
 
     for path in (tmp_path / "pipe", "/dev/null", "/dev/full"):
@@ -198,8 +198,8 @@ def test_what_is_no_regular_file_is_not_written_to(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
-def test_who_can_not_be_told_loses_no_value(monkeypatch, caplog):
-    """A terminal without the letters of a name, or a reader that went away."""
+def test_an_error_while_printing_does_not_lose_records(monkeypatch, caplog):
+    """Such as a terminal that can't encode a name, or a closed pipe."""
     text = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", text)
     module = nn.Identity()

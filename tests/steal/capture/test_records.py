@@ -23,7 +23,7 @@ def records(request, tmp_path):
 
 
 def test_records_are_a_mapping_in_the_order_of_the_run(records):
-    """Keys are equal to plain tuples, and say what they are."""
+    """Keys are equal to plain tuples and print like them."""
     assert list(records) == [("m", 0, "I"), ("m", 0, "O"), ("m", 1, "I"), ("m", 1, "O")]
     assert len(records) == 4
     assert isinstance(next(iter(records)), Key)
@@ -34,7 +34,7 @@ def test_records_are_a_mapping_in_the_order_of_the_run(records):
     assert [value.tolist() for key, value in records.items() if key.kind == "O"] == [[0, 0], [1, 1]]
 
 
-def test_a_key_that_is_not_there_is_a_key_error(records):
+def test_a_missing_key_raises_a_key_error(records):
     """As with any mapping."""
     assert ("m", 2, "O") not in records
     assert "m" not in records
@@ -43,15 +43,15 @@ def test_a_key_that_is_not_there_is_a_key_error(records):
         records["m", 2, "O"]
 
 
-def test_asking_for_a_key_reads_no_value(records, monkeypatch):
-    """Whether it is there is known from the index."""
+def test_testing_for_a_key_reads_no_value(records, monkeypatch):
+    """The index is sufficient."""
     monkeypatch.setattr(records, "tensor_source", None)
 
     assert ("m", 0, "O") in records
 
 
 def test_a_description_has_a_line_for_each_record(records):
-    """The key as a tuple, and what it holds."""
+    """The key as a tuple, and the description of its value."""
     assert records.describe().splitlines() == [
         "('m', 0, 'I') -- ((f32[2],), {})",
         "('m', 0, 'O') -- f32[2]",
@@ -60,8 +60,8 @@ def test_a_description_has_a_line_for_each_record(records):
     ]
 
 
-def test_records_say_where_they_are(tmp_path):
-    """In memory, or in which file."""
+def test_the_repr_of_records_names_their_source(tmp_path):
+    """Memory, or the path of a file."""
     with steal_forward(nn.Identity(), dump_file=tmp_path / "dump.onnx"), steal_forward(nn.Identity()) as capture:
         pass
 
@@ -69,8 +69,8 @@ def test_records_say_where_they_are(tmp_path):
     assert repr(restore(tmp_path / "dump.onnx")) == f"<Dump of 0 values in {tmp_path / 'dump.onnx'}>"
 
 
-def test_modules_are_known_by_class_and_parameters(tmp_path):
-    """The variadic ones are marked; what never ran is known too."""
+def test_records_have_class_and_parameters_of_each_module(tmp_path):
+    """Variadic parameters are marked, and modules that never ran are included."""
     modules = [("s", Signature()), ("linear", nn.Linear(2, 2))]
 
     with steal_forward(modules, dump_file=tmp_path / "dump.onnx") as capture:
@@ -83,8 +83,8 @@ def test_modules_are_known_by_class_and_parameters(tmp_path):
     assert capture.modules == restore(tmp_path / "dump.onnx").modules == expected
 
 
-def test_a_forward_without_a_signature_has_no_known_parameters():
-    """As with functions of C; the module's class is known all the same."""
+def test_a_forward_without_a_signature_has_no_parameters():
+    """As with functions written in C; the class is known."""
 
     class Opaque:
         __signature__ = 5  # which `inspect` refuses, as it does some functions of C
@@ -102,8 +102,8 @@ def test_a_forward_without_a_signature_has_no_known_parameters():
     assert capture["m", 0, "O"] == 1
 
 
-def test_a_dump_knows_the_size_of_a_record_without_reading_it(tmp_path, echo, monkeypatch):
-    """The bytes of all tensors in it, whatever they are held in."""
+def test_the_size_of_a_record_is_known_without_reading_it(tmp_path, echo, monkeypatch):
+    """The bytes of all its tensors, in any nesting."""
     module = echo()
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
         module(
@@ -116,8 +116,8 @@ def test_a_dump_knows_the_size_of_a_record_without_reading_it(tmp_path, echo, mo
     assert dump.nbytes(("m", 0, "O")) == 0
 
 
-def test_a_dump_knows_the_environment_of_its_run(tmp_path):
-    """Versions and time, for whoever compares two runs."""
+def test_a_dump_contains_the_environment_of_its_run(tmp_path):
+    """Versions and time, for comparing two runs."""
     with steal_forward(nn.Identity(), dump_file=tmp_path / "dump.onnx"):
         pass
 
@@ -137,8 +137,8 @@ def test_a_dump_knows_the_environment_of_its_run(tmp_path):
         ((1, 2, 3, 4), {"scale": 5, "other": 6}, ["x", "mask", "*rest[0]", "*rest[1]", "scale", "other"]),
     ],
 )
-def test_arguments_are_called_by_the_parameters_that_they_fill(args, kwargs, names):
-    """However the call was written."""
+def test_arguments_are_named_by_parameter(args, kwargs, names):
+    """Whether they were passed by position or by keyword."""
     parameters = ModuleInfo.of(Signature()).parameters
 
     found = argument_tensors(
@@ -151,8 +151,8 @@ def test_arguments_are_called_by_the_parameters_that_they_fill(args, kwargs, nam
     assert [tensor.item() for tensor in found.values()] == [*args, *kwargs.values()]
 
 
-def test_arguments_without_a_known_signature_are_called_by_their_place():
-    """A module whose forward tells no parameters still has its tensors told apart."""
+def test_arguments_without_a_signature_are_named_by_position():
+    """So their tensors are still distinguishable."""
     found = argument_tensors((), [torch.tensor(0), [torch.tensor(1), None]], {"a": {"b": torch.tensor(2)}})
 
     assert {name: tensor.item() for name, tensor in found.items()} == {"*args[0]": 0, "*args[1][0]": 1, "a['b']": 2}

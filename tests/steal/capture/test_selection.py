@@ -46,27 +46,27 @@ def model():
     return Model()
 
 
-def test_a_module_alone_is_called_by_the_empty_name(model):
-    """Given bare, in a list, or with a name of its own."""
+def test_a_single_unnamed_module_has_the_empty_name(model):
+    """Alone or in a list; a given name is used."""
     assert _stolen(model, model) == [""]
     assert _stolen(model, [model]) == [""]
     assert _stolen(model, ("model", model)) == ["model"]
     assert _stolen(model, [("model", model)]) == ["model"]
 
 
-def test_several_modules_without_names_are_called_by_their_place(model):
-    """None is lost, named ones keep their names."""
+def test_several_unnamed_modules_are_named_by_index(model):
+    """Given names are kept."""
     assert _stolen(model, [model.norm, model.layers[0], ("last", model.layers[1])]) == ["0", "1", "last"]
 
 
-def test_submodules_are_called_by_their_paths(model):
-    """Below the name that was given, or bare below none."""
+def test_submodules_are_named_by_their_paths(model):
+    """Below the given name, or without a prefix if there is none."""
     assert _stolen(model, model, submodules=True) == ALL
     assert _stolen(model, ("m", model), submodules=True) == [f"m.{name}" if name else "m" for name in ALL]
 
 
-def test_a_module_that_is_given_by_name_is_not_taken_again_as_a_submodule(model):
-    """One record a call; what lies below both is called by the first."""
+def test_a_given_module_is_not_selected_again_as_a_submodule(model):
+    """It has one record per call; modules below two given ones are named by the first."""
     given = [("model", model), ("model.norm", model.norm), ("second", model.layers[1])]
 
     names = _stolen(model, given, submodules=True, exclude="model.layers.**")
@@ -74,8 +74,8 @@ def test_a_module_that_is_given_by_name_is_not_taken_again_as_a_submodule(model)
     assert names == ["model.norm", *(name.format("second") for name in LAYER), "model"]
 
 
-def test_named_modules_may_overlap_with_submodules_of_the_same_names(model):
-    """A list of names as `named_modules` gives them, and `submodules=True` as well."""
+def test_given_modules_may_have_the_names_of_submodules(model):
+    """A list as `named_modules` returns it, together with `submodules=True`."""
     given = [("model", model), ("model.layers.0", model.layers[0])]
 
     assert _stolen(model, given, submodules=True) == [f"model.{name}" if name else "model" for name in ALL]
@@ -101,8 +101,8 @@ def test_named_modules_may_overlap_with_submodules_of_the_same_names(model):
         ("layers.[0-9]", ["layers.0", "layers.1"]),
     ],
 )
-def test_include_takes_what_its_patterns_match(model, include, names):
-    """`*`, `?` and `[…]` stay within a step of the path, `**` is any number; the given module is there, too."""
+def test_include_selects_matching_submodules(model, include, names):
+    """`*`, `?` and `[…]` match within one step of the path, `**` any number of steps; the given module is included."""
     assert _stolen(model, model, include=include) == [*names, ""]
     assert _stolen(model, model, include=include, submodules=True) == [*names, ""]
 
@@ -115,18 +115,18 @@ def test_include_takes_what_its_patterns_match(model, include, names):
         ("layers.?.mlp.**", [name for name in ALL if ".mlp." not in name]),
     ],
 )
-def test_exclude_leaves_out_what_its_patterns_match(model, exclude, names):
-    """The rest stays in its order."""
+def test_exclude_removes_matching_submodules(model, exclude, names):
+    """The others keep their order."""
     assert _stolen(model, model, submodules=True, exclude=exclude) == names
 
 
 def test_exclude_wins_over_include(model):
-    """What both match is left out; what is included comes without `submodules`."""
+    """A submodule that matches both is not selected; `include` doesn't need `submodules`."""
     assert _stolen(model, model, include="layers.*", exclude="layers.0") == ["layers.1", ""]
 
 
-def test_a_dot_in_a_pattern_is_a_dot():
-    """Patterns are no regular expressions."""
+def test_a_dot_in_a_pattern_matches_only_a_dot():
+    """Patterns are not regular expressions."""
     model = nn.ModuleDict({"axb": nn.Identity(), "a+b": nn.Identity()})
     model.forward = lambda x: model["a+b"](model["axb"](x))
 
@@ -150,8 +150,8 @@ def test_a_dot_in_a_pattern_is_a_dot():
         ({"storage_limit": "1GB"}, "storage_limit must be a number of bytes like 2**28, not '1GB'"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(model, options, message):
-    """With the option's value, and what it should be."""
+def test_invalid_options_are_refused(model, options, message):
+    """The message contains the value, and a valid one."""
     with pytest.raises(FilchError) as caught, steal_forward(("m", model), **options):
         pytest.fail("the block was entered")
 
@@ -174,24 +174,24 @@ def test_options_that_make_no_sense_are_refused(model, options, message):
         ([nn.Identity(), ("0", nn.ReLU())], "two modules are named '0'; give each its own name"),
     ],
 )
-def test_modules_that_make_no_sense_are_refused(modules, message):
-    """With the value, its place, and what it should be."""
+def test_invalid_modules_are_refused(modules, message):
+    """The message contains the value, its index, and what is expected."""
     with pytest.raises(FilchError) as caught, steal_forward(modules):
         pytest.fail("the block was entered")
 
     assert str(caught.value) == message
 
 
-def test_a_submodule_that_takes_a_given_name_is_refused(model):
-    """Two modules under one name would write over each other's records."""
+def test_a_submodule_with_a_given_name_is_refused(model):
+    """The records of both modules would have the same keys."""
     given = [("m.norm", nn.Identity()), ("m", model)]
 
     with pytest.raises(FilchError, match=r"two modules are named 'm\.norm'"), steal_forward(given, submodules=True):
         pytest.fail("the block was entered")
 
 
-def test_a_module_that_is_held_twice_is_stolen_under_its_first_path():
-    """As `named_modules` counts: tied modules are one."""
+def test_a_shared_submodule_is_named_by_its_first_path():
+    """As in `named_modules`."""
     shared = nn.Identity()
     model = nn.Sequential(shared, shared)
 

@@ -14,8 +14,8 @@ def model():
     return nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2)).eval()
 
 
-def test_the_sink_gets_what_a_capture_would_hold():
-    """The same keys in the same order, with the same numbers; and the capture is empty."""
+def test_the_sink_gets_all_records():
+    """With the keys, order and values of a capture, which stays empty itself."""
     net, x, seen = model(), torch.ones(2, 3), []
     with steal_forward(net, submodules=True) as kept:
         net(x)
@@ -30,8 +30,8 @@ def test_the_sink_gets_what_a_capture_would_hold():
         torch.testing.assert_close(value, kept[key], rtol=0, atol=0)
 
 
-def test_a_value_is_as_it_was_at_that_moment():
-    """What an in-place module did to its input afterwards does not reach it."""
+def test_the_sink_gets_values_as_they_were():
+    """A later in-place change doesn't affect them."""
     net, found = model(), {}
     with steal_forward(net, submodules=True, sink=found.__setitem__):
         net(-torch.ones(2, 3))
@@ -39,8 +39,8 @@ def test_a_value_is_as_it_was_at_that_moment():
     assert (found["1", 0, "I"][0][0] < 0).any() and (found["1", 0, "O"] >= 0).all()
 
 
-def test_nothing_is_held_after_the_sink_has_had_it():
-    """No tensor outlives its record: one value at a time."""
+def test_values_are_released_after_the_sink_returns():
+    """Only one value at a time is in memory."""
     alive = weakref.WeakSet()
     most = 0
 
@@ -57,8 +57,8 @@ def test_nothing_is_held_after_the_sink_has_had_it():
     assert most <= 1
 
 
-def test_lazy_tensors_and_shared_ones_arrive_whole():
-    """One tensor in several records is handed on each time."""
+def test_the_sink_gets_lazy_and_shared_tensors_whole():
+    """A tensor in several records is passed each time."""
     net, found = nn.Identity(), {}
     z = torch.tensor([1 + 2j]).conj()
     with steal_forward(net, sink=found.__setitem__):
@@ -69,7 +69,7 @@ def test_lazy_tensors_and_shared_ones_arrive_whole():
     assert pair[2].tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
-def test_gradients_are_handed_on_too():
+def test_the_sink_gets_gradients():
     """As any other record."""
     net, found = model(), {}
     x = torch.ones(2, 3, requires_grad=True)
@@ -80,8 +80,8 @@ def test_gradients_are_handed_on_too():
     assert torch.equal(found["2.bias", 0, "GP"], net[2].bias.grad)
 
 
-def test_what_the_sink_raises_is_raised_if_that_was_asked_for():
-    """Into the model's run; otherwise it is logged, as anything that goes wrong in a hook."""
+def test_an_exception_of_the_sink_is_raised_with_strict():
+    """Otherwise it is logged, as any exception in a hook."""
 
     def refuse(key, value):
         raise RuntimeError("full")
@@ -92,8 +92,8 @@ def test_what_the_sink_raises_is_raised_if_that_was_asked_for():
 
 
 @pytest.mark.parametrize(("options", "text"), [({"dump_file": "x.onnx"}, "dump_file"), ({"watch": "nan"}, "watch")])
-def test_a_sink_goes_with_nothing_that_needs_the_records_later(options, text):
-    """One sentence, before anything runs."""
+def test_a_sink_excludes_options_that_need_stored_records(options, text):
+    """Refused before anything runs."""
     with (
         pytest.raises(FilchError, match=f"sink and {text} are mutually exclusive"),
         steal_forward(model(), sink=print, **options),

@@ -111,7 +111,7 @@ def llm():
 
 
 def test_six_named_modules_of_a_language_model_give_twelve_records_in_the_order_of_the_run(llm, tmp_path, differ):
-    """The scenario of the seed: same keys, same order, same nesting, and the numbers that the modules saw."""
+    """The keys, order, nesting and values that the modules received and returned."""
     model, modules, ids = llm
 
     with steal_forward(modules, dump_file=tmp_path / "llm.onnx", storage_limit=2**28) as capture:
@@ -128,8 +128,8 @@ def test_six_named_modules_of_a_language_model_give_twelve_records_in_the_order_
     assert differ(dump["model.decoder.norm_1", 0, "O"], model.decoder.norm_1(hidden)) is None
 
 
-def test_verbose_one_tells_the_run(llm, tmp_path, monkeypatch, capsys):
-    """Each module is entered and left, each output is stored, and the end says how many values there are."""
+def test_verbose_1_prints_the_run(llm, tmp_path, monkeypatch, capsys):
+    """Calls, stored values, and a summary."""
     model, modules, ids = llm
     monkeypatch.chdir(tmp_path)
 
@@ -139,8 +139,8 @@ def test_verbose_one_tells_the_run(llm, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == NARRATED
 
 
-def test_verbose_one_tells_what_is_skipped_and_what_fails(capsys):
-    """A tensor that is left out, and a call that raised, leave a line each; nobody says that they were stored."""
+def test_verbose_1_prints_skipped_tensors_and_failed_calls(capsys):
+    """These are not printed as stored."""
     module = nn.Sequential(nn.Linear(3, 3))
 
     with steal_forward(("m", module), storage_limit=8, verbose=1):
@@ -165,8 +165,8 @@ def test_verbose_one_tells_what_is_skipped_and_what_fails(capsys):
     )
 
 
-def test_verbose_zero_prints_nothing_at_all(llm, tmp_path, capfd):
-    """Neither standard output nor standard error gets a byte, with values skipped and calls failing too."""
+def test_verbose_0_prints_nothing(llm, tmp_path, capfd):
+    """Neither to stdout nor to stderr, with skipped tensors and failed calls."""
     model, modules, ids = llm
 
     with steal_forward(modules, dump_file=tmp_path / "llm.onnx", storage_limit=100):
@@ -177,8 +177,8 @@ def test_verbose_zero_prints_nothing_at_all(llm, tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_model_called_three_times_counts_its_iterations():
-    """Each call has its own records, and is its own call of an outermost module."""
+def test_each_call_of_a_model_is_an_iteration():
+    """With its own records and its own call index."""
     model = nn.Sequential(nn.Linear(2, 2))
     inputs = [torch.full((1, 2), float(index)) for index in range(3)]
 
@@ -230,8 +230,8 @@ def test_a_module_used_twice_in_one_forward_has_two_iterations_within_its_call()
     assert torch.equal(capture["inner.linear", 0, "O"], capture["inner.linear", 1, "I"][0][0])
 
 
-def test_paths_are_those_inside_the_outermost_module_whatever_the_names():
-    """A module stolen alone under a made-up name still knows where it stands in the model that ran it."""
+def test_paths_do_not_depend_on_the_given_names():
+    """A module captured alone under any name still has its path in the model that runs it."""
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
 
     with steal_forward([("outer", model), ("anything", model[0][0])]) as capture:
@@ -256,8 +256,8 @@ class Borrowing(nn.Module):
         return self.others[0](self.others[0](x))
 
 
-def test_a_module_that_the_outermost_one_does_not_hold_belongs_to_its_call_without_a_path():
-    """There is no path inside the model to tell."""
+def test_a_module_outside_of_the_model_has_no_path():
+    """It belongs to the call of the model that runs it."""
     borrowed = nn.Identity()
     model = Borrowing(borrowed)
 
@@ -276,8 +276,8 @@ class Countdown(nn.Module):
         return self(x + 1, left - 1) if left else x
 
 
-def test_a_module_that_calls_itself_keeps_its_calls_apart():
-    """The outermost call enters first and leaves last."""
+def test_recursive_calls_are_recorded_separately():
+    """The outermost call begins first and ends last."""
     model = Countdown()
 
     with steal_forward(("m", model)) as capture:
@@ -290,8 +290,8 @@ def test_a_module_that_calls_itself_keeps_its_calls_apart():
     ]
 
 
-def test_one_module_under_two_names_is_one_call_with_two_records():
-    """Both names get the same values and the same origin, at each depth of a recursion."""
+def test_one_module_under_two_names_has_two_records_per_call():
+    """Both have the same values and origin, at each depth of a recursion."""
     model = Countdown()
 
     with steal_forward([("a", model), ("b", model)]) as capture:
@@ -318,8 +318,8 @@ def test_one_module_under_two_names_is_one_call_with_two_records():
         ((), {}),
     ],
 )
-def test_arguments_are_stored_as_they_were_given(echo, tmp_path, differ, args, kwargs):
-    """Positions, keywords, their order and each None come back."""
+def test_arguments_are_recorded_as_passed(echo, tmp_path, differ, args, kwargs):
+    """Positions, keywords, their order and None are kept."""
     module = echo()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
@@ -338,8 +338,8 @@ def test_arguments_are_stored_as_they_were_given(echo, tmp_path, differ, args, k
         (),
     ],
 )
-def test_outputs_of_any_nesting_are_stored(echo, tmp_path, differ, answer):
-    """An output of None is an output; nothing that is None is left out."""
+def test_outputs_of_any_nesting_are_recorded(echo, tmp_path, differ, answer):
+    """An output of None is an output, and no None is omitted."""
     module = echo(answer)
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
@@ -348,8 +348,8 @@ def test_outputs_of_any_nesting_are_stored(echo, tmp_path, differ, answer):
     assert differ(restore(tmp_path / "dump.onnx")["m", 0, "O"], answer) is None
 
 
-def test_an_output_of_none_is_stored_while_the_caller_handles_an_exception(echo):
-    """What the caller has caught before is not taken for a failure of the module."""
+def test_an_output_of_none_is_recorded_inside_an_exception_handler(echo):
+    """An exception that the caller has caught is not a failure of the module."""
     module = echo(None)
 
     with steal_forward(("m", module)) as capture:
@@ -376,8 +376,8 @@ class InPlace(nn.Module):
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_later_changes_in_place_do_not_reach_a_capture(tmp_path, on_disk):
-    """What was stored is what was there then, whatever the model and its caller write into it afterwards."""
+def test_later_in_place_changes_do_not_affect_a_capture(tmp_path, on_disk):
+    """By the model or by its caller."""
     model, x = InPlace(), torch.tensor([-3.0, 3.0])
 
     with steal_forward(("m", model), submodules=True, dump_file=tmp_path / "d.onnx" if on_disk else None) as capture:
@@ -392,8 +392,8 @@ def test_later_changes_in_place_do_not_reach_a_capture(tmp_path, on_disk):
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(23, False), (24, True), (None, True), (0, False)])
-def test_the_storage_limit_holds_for_each_tensor_of_inputs_and_outputs(tmp_path, limit, kept):
-    """At the limit a tensor is stored, one byte above it is recorded as skipped, with its dtype, shape and reason."""
+def test_the_storage_limit_applies_to_each_tensor(tmp_path, limit, kept):
+    """At the limit a tensor is stored; above, it is skipped with dtype, shape and reason."""
     module = nn.Identity()
     x = torch.arange(6.0).reshape(2, 3)
 
@@ -408,8 +408,8 @@ def test_the_storage_limit_holds_for_each_tensor_of_inputs_and_outputs(tmp_path,
             assert value == Skipped("f32[2, 3]", f"its 24 bytes exceed the storage limit of {limit}")
 
 
-def test_the_storage_limit_leaves_out_single_tensors_not_records(echo):
-    """Beside a large tensor a small one is kept."""
+def test_the_storage_limit_skips_tensors_not_records(echo):
+    """A small tensor beside a large one is stored."""
     module = echo()
 
     with steal_forward(("m", module), storage_limit=8) as capture:
@@ -423,8 +423,8 @@ def test_the_storage_limit_leaves_out_single_tensors_not_records(echo):
 @pytest.mark.parametrize(
     "name", ["0", "a,b", "True", "a___b", "a.b", "", "ö 'quoted' \"twice\"", "(root)#0.I", "../x", "\ud800"]
 )
-def test_any_name_comes_back(tmp_path, name):
-    """Names are not taken apart, so that nothing in them has a meaning."""
+def test_any_name_is_restored(tmp_path, name):
+    """Names are not parsed, so no character has a meaning."""
     module = nn.Identity()
 
     with steal_forward((name, module), dump_file=tmp_path / "dump.onnx") as capture:
@@ -437,8 +437,8 @@ def test_any_name_comes_back(tmp_path, name):
     assert list(dump.modules) == [name]
 
 
-def test_names_that_look_alike_in_the_file_stay_apart(tmp_path):
-    """Two tensors never share an ONNX name, even when their keys and paths are written the same."""
+def test_keys_with_equal_labels_have_different_onnx_names(tmp_path):
+    """Even if their keys and paths are written the same way."""
     first, second = nn.Identity(), nn.Identity()
 
     with steal_forward([("", first), ("(root)", second)], dump_file=tmp_path / "dump.onnx"):
@@ -451,7 +451,7 @@ def test_names_that_look_alike_in_the_file_stay_apart(tmp_path):
 
 
 def test_a_capture_can_be_read_inside_the_block_and_after_it(tmp_path):
-    """In the block it reads what is on disk so far; after it, it reads the finished dump."""
+    """Inside, it reads what is on disk so far; afterwards, the finished dump."""
     module = nn.Identity()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
@@ -470,7 +470,7 @@ def test_a_capture_can_be_read_inside_the_block_and_after_it(tmp_path):
 
 
 def test_a_block_may_change_the_working_directory(tmp_path, monkeypatch):
-    """A relative dump_file is meant from where the block began."""
+    """A relative dump_file refers to the directory in which the block began."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     module = nn.Identity()
@@ -495,8 +495,8 @@ def test_a_block_may_change_the_working_directory(tmp_path, monkeypatch):
         (5, "dump_file must be a path like 'reference.onnx', not 5"),
     ],
 )
-def test_a_dump_file_that_can_not_be_written_is_refused_before_anything_runs(tmp_path, monkeypatch, dump_file, message):
-    """The block is never entered, the module has no hooks, and the folder is as it was."""
+def test_an_unwritable_dump_file_is_refused_before_the_block_runs(tmp_path, monkeypatch, dump_file, message):
+    """The module has no hooks, and the folder is unchanged."""
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
     Path("taken").touch()
@@ -511,8 +511,8 @@ def test_a_dump_file_that_can_not_be_written_is_refused_before_anything_runs(tmp
 
 
 @pytest.mark.gpu
-def test_tensors_of_a_gpu_come_back_on_the_cpu(tmp_path, differ):
-    """With the bits that they had there, from memory and from a dump."""
+def test_gpu_tensors_are_restored_on_the_cpu(tmp_path, differ):
+    """Bit for bit, from memory and from a dump."""
     module = nn.Linear(3, 2).cuda()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"), steal_forward(("m", module)) as capture:

@@ -35,8 +35,8 @@ def _whole(path):
 
 
 @pytest.mark.parametrize("limit", [0, 2**30], ids=["external", "inline"])
-def test_two_processes_that_write_one_path_leave_one_whole_dump(tmp_path, limit):
-    """One of the two, whichever came last; whoever reads meanwhile finds one of the two as well."""
+def test_two_processes_writing_one_path_leave_one_complete_dump(tmp_path, limit):
+    """The last one to finish wins, and a reader finds one of the two dumps at any time."""
     path = tmp_path / "dump.onnx"
     command = [sys.executable, "-c", WRITER, str(path)]
     writers = [subprocess.Popen([*command, str(number), str(limit), "40"]) for number in (1, 2)]
@@ -54,8 +54,8 @@ def test_two_processes_that_write_one_path_leave_one_whole_dump(tmp_path, limit)
     assert len(os.listdir(tmp_path)) == (1 if limit else 2)
 
 
-def test_a_capture_that_still_runs_is_not_recovered(tmp_path):
-    """By whoever asks, in its process or in another; and reading what is not there yet says why it isn't."""
+def test_a_running_capture_is_not_recovered(tmp_path):
+    """Neither in its process nor in another; reading the missing dump says that the capture still runs."""
     module = nn.Identity()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
@@ -84,8 +84,8 @@ with steal_forward(("m", module), dump_file=sys.argv[1]) as capture:
 """
 
 
-def test_reading_a_dump_that_was_cut_short_says_how_to_recover_it(tmp_path):
-    """And recovering it does; a dump that was there before stays what it was, so that another name is asked for."""
+def test_reading_the_dump_of_an_interrupted_capture_says_how_to_recover_it(tmp_path):
+    """A dump that existed before is kept, so recovery needs another name."""
     path = tmp_path / "dump.onnx"
     subprocess.run([sys.executable, "-c", CUT_SHORT, str(path)], check=False)
 
@@ -103,8 +103,8 @@ def test_reading_a_dump_that_was_cut_short_says_how_to_recover_it(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["dump.onnx", "other.onnx"]
 
 
-def test_a_forked_process_leaves_the_capture_alone(tmp_path):
-    """It has the hooks, but not the thread that writes: what it computes is not kept, and it ends."""
+def test_a_forked_process_does_not_record(tmp_path):
+    """It has the hooks but not the writer thread; its calls are not recorded, and it ends."""
     module = nn.Identity()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx", buffer=2**14) as capture:

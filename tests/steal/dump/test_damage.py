@@ -122,41 +122,41 @@ def _error(path):
     return text
 
 
-def test_a_path_without_a_file_is_refused(tmp_path):
-    """With the path."""
+def test_a_missing_file_is_refused(tmp_path):
+    """The message contains the path."""
     path = tmp_path / "none.onnx"
 
     assert _error(path) == f"there is no file '{path}'"
 
 
 def test_a_folder_is_refused(tmp_path):
-    """With the reason."""
+    """The message contains the reason."""
     assert _error(tmp_path) == f"can't read '{tmp_path}': Is a directory"
 
 
-def test_a_path_that_can_not_be_is_refused():
-    """No file has a null character in its name."""
+def test_a_path_with_a_null_character_is_refused():
+    """No file has such a name."""
     assert _error("a\0b") == "can't read 'a\\x00b': embedded null byte"
 
 
 @pytest.mark.parametrize("contents", [b"", b"\0", b"hello", b"\x08\x0d", b"PK\x03\x04" + bytes(100), bytes(range(256))])
-def test_a_file_that_is_no_onnx_model_is_refused(tmp_path, contents):
-    """Whatever it is."""
+def test_a_file_that_is_not_an_onnx_model_is_refused(tmp_path, contents):
+    """Whatever it contains."""
     (tmp_path / "file").write_bytes(contents)
 
     assert _error(tmp_path / "file") == f"'{tmp_path / 'file'}' is not an ONNX file, or it is cut short"
 
 
 def test_a_file_larger_than_any_onnx_model_is_not_read(tmp_path):
-    """It is refused by its size."""
+    """It is refused because of its size."""
     with (tmp_path / "file").open("wb") as file:
         file.truncate(2**31 + 1)
 
     assert _error(tmp_path / "file") == f"'{tmp_path / 'file'}' is not an ONNX file: it is larger than 2 GiB"
 
 
-def test_an_onnx_model_that_is_no_dump_is_refused(tmp_path):
-    """With what writes dumps."""
+def test_an_onnx_model_that_is_not_a_dump_is_refused(tmp_path):
+    """The message names the function that writes dumps."""
     onnx.save(onnx.helper.make_model(onnx.GraphProto(name="g")), tmp_path / "model.onnx")
 
     expected = f"'{tmp_path / 'model.onnx'}' is an ONNX model but not a dump, which steal_forward(dump_file=…) writes"
@@ -165,14 +165,14 @@ def test_an_onnx_model_that_is_no_dump_is_refused(tmp_path):
 
 @pytest.mark.parametrize("version", ["3", "0", "", "1.0", "one", "[]"])
 def test_a_dump_of_another_version_is_refused(dump, version):
-    """With its version and ours."""
+    """The message contains both versions."""
     _set(dump, "filch.dump", version)
 
     assert _error(dump) == f"'{dump}' has format {version!r}; this Filch reads format 1 and 2"
 
 
-def test_a_dump_cut_at_any_place_is_refused(tmp_path):
-    """Byte by byte, nothing that is cut short passes for whole."""
+def test_a_dump_truncated_at_any_byte_is_refused(tmp_path):
+    """No prefix of a dump is accepted."""
     whole = _write(tmp_path / "dump.onnx", torch.ones(2)).read_bytes()
     cut = tmp_path / "cut.onnx"
 
@@ -181,8 +181,8 @@ def test_a_dump_cut_at_any_place_is_refused(tmp_path):
         assert str(cut) in _error(cut)
 
 
-def test_a_dump_with_wrong_bytes_reads_or_is_refused(dump):
-    """A thousand dumps with some bytes changed at random: no error but ours."""
+def test_a_dump_with_changed_bytes_is_read_or_refused(dump):
+    """1000 dumps with random changes raise no exception other than DumpError."""
     whole, generator = dump.read_bytes(), random.Random(0)  # noqa: S311  not for secrets
     refused = 0
 
@@ -226,8 +226,8 @@ def _with(value, path, replacement):
 
 
 @pytest.mark.parametrize("key", ["filch.tensors", "filch.records", "filch.modules", "filch.environment"])
-def test_a_wrong_value_anywhere_in_the_index_reads_or_is_refused(dump, key):
-    """Values of the JSON are replaced by wrong ones, many ways at random: no error but ours, and no code of a class."""
+def test_a_changed_value_in_the_index_is_read_or_refused(dump, key):
+    """Random changes of the JSON raise no exception other than DumpError, and run no code of a class."""
     model = onnx.load(dump)
     entry = next(entry for entry in model.metadata_props if entry.key == key)
     right = json.loads(entry.value)
@@ -249,16 +249,16 @@ def test_a_wrong_value_anywhere_in_the_index_reads_or_is_refused(dump, key):
 
 @pytest.mark.parametrize("text", ["", "{", "nul", "[1,", '"', "[" * 100_000, '{"a":' * 100_000, "9" * 5000, "\x00"])
 @pytest.mark.parametrize("key", ["filch.tensors", "filch.records", "filch.modules", "filch.environment"])
-def test_an_index_that_is_no_json_is_refused(dump, key, text):
-    """With the path; however deep it is."""
+def test_an_index_that_is_not_json_is_refused(dump, key, text):
+    """The message contains the path, however deep the nesting is."""
     _set(dump, key, text)
 
     assert _error(dump).startswith(f"the index of '{dump}' is damaged: ")
 
 
 @pytest.mark.parametrize("key", ["filch.tensors", "filch.records", "filch.modules", "filch.environment"])
-def test_an_index_with_a_part_missing_is_refused(dump, key):
-    """With the name of the part."""
+def test_an_index_with_a_missing_entry_is_refused(dump, key):
+    """The message contains the key of the entry."""
 
     def remove(model):
         model.metadata_props.remove(next(entry for entry in model.metadata_props if entry.key == key))
@@ -277,7 +277,7 @@ def _nested(tag, depth):
 @pytest.mark.parametrize("depth", [210, 900])
 @pytest.mark.parametrize("tag", ["numpy", "list", "slice"])
 def test_a_description_nested_too_deeply_is_refused(dump, tag, depth):
-    """Before the interpreter's own limit, and beyond it."""
+    """Below and above Python's recursion limit."""
     _set(dump, "filch.records", f'[["m", 0, "O", {_nested(tag, depth)}, "", 0, 0]]')
 
     assert re.match("the (description of a value in|index of) '.*' is damaged: ", _error(dump))
@@ -300,8 +300,8 @@ def test_a_description_nested_too_deeply_is_refused(dump, tag, depth):
         ({"x" * 9999: 1}, "the description of a value in '{}' is damaged: {'xxxxxxxxxxxx...xxxxxxxxxxxxx': 1} ('xxx"),
     ],
 )
-def test_a_wrong_description_is_refused_when_it_is_read(dump, spec, message):
-    """The others can still be read."""
+def test_an_invalid_description_is_refused_when_its_record_is_read(dump, spec, message):
+    """Other records can still be read."""
     rows = json.loads(next(entry.value for entry in onnx.load(dump).metadata_props if entry.key == "filch.records"))
     _set(dump, "filch.records", [rows[0], [*rows[1][:3], spec, *rows[1][4:]]])
 
@@ -333,24 +333,24 @@ def test_a_wrong_description_is_refused_when_it_is_read(dump, spec, message):
         (["m#0.O['tensors'][0]", "float32"], "the row of its tensor 0"),
     ],
 )
-def test_a_tensor_that_is_not_what_the_index_says_is_refused(dump, row, message):
-    """Sizes are compared before anything is allocated."""
+def test_a_tensor_that_differs_from_the_index_is_refused(dump, row, message):
+    """Sizes are compared before memory is allocated."""
     rows = json.loads(next(entry.value for entry in onnx.load(dump).metadata_props if entry.key == "filch.tensors"))
     _set(dump, "filch.tensors", [row, *rows[1:]])
 
     assert message in _error(dump)
 
 
-def test_data_that_is_missing_is_refused(data):
-    """With the name of the file that lacks."""
+def test_a_missing_data_file_is_refused(data):
+    """The message contains the name of the file."""
     (data.parent / "dump.onnx.data").unlink()
 
     assert "can't read 'dump.onnx.data', the data of" in _error(data)
 
 
 @pytest.mark.parametrize("length", [0, 1, 255, 256, 511])
-def test_data_that_is_cut_short_is_refused(data, length):
-    """At any place."""
+def test_a_truncated_data_file_is_refused(data, length):
+    """At any length."""
     with (data.parent / "dump.onnx.data").open("r+b") as file:
         file.truncate(length)
 
@@ -372,8 +372,8 @@ def _point(path, *, nodes=1, **place):
 @pytest.mark.parametrize(
     "location", ["../secret", "/etc/passwd", "", ".", "..", "folder/secret", "./secret", "../folder/dump.onnx.data"]
 )
-def test_data_outside_the_folder_is_not_read(tmp_path, monkeypatch, location):
-    """Neither by an absolute path nor through other folders."""
+def test_a_data_file_outside_of_the_folder_is_not_read(tmp_path, monkeypatch, location):
+    """Neither by an absolute path nor by a path through other folders."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     folder = tmp_path / "folder"
     (folder / "folder").mkdir(parents=True)
@@ -386,8 +386,8 @@ def test_data_outside_the_folder_is_not_read(tmp_path, monkeypatch, location):
 
 
 @pytest.mark.parametrize("location", ["none", "folder", "a\0b", "x" * 300])
-def test_data_that_can_not_be_read_is_refused(data, location):
-    """Not there, no file, or no name."""
+def test_a_data_file_that_cannot_be_read_is_refused(data, location):
+    """It is missing, not a file, or has an invalid name."""
     (data.parent / "folder").mkdir()
     _point(data, location=location, nodes=2)
 
@@ -402,15 +402,15 @@ def test_data_that_can_not_be_read_is_refused(data, location):
         {"offset": "x"}, {"offset": ""}, {"length": "1e3"}, {"length": "9" * 5000},
     ],
 )  # fmt: skip
-def test_offsets_and_lengths_that_do_not_fit_are_refused(data, place):
-    """Each is checked against the file and the shape."""
+def test_invalid_offsets_and_lengths_are_refused(data, place):
+    """They are checked against the data file and the shape."""
     _point(data, **place)
 
     assert str(data) in _error(data)
 
 
-def test_a_tensor_without_a_place_is_refused(data):
-    """With its name."""
+def test_a_tensor_without_a_position_is_refused(data):
+    """The message contains its index."""
 
     def change(model):
         del model.graph.node[0].attribute[0].t.external_data[1:]
@@ -421,8 +421,8 @@ def test_a_tensor_without_a_place_is_refused(data):
 
 
 @pytest.mark.parametrize("field", ["attribute", "output"])
-def test_a_node_without_its_parts_is_refused(dump, field):
-    """An attribute holds the tensor, an output names it."""
+def test_a_node_without_an_attribute_or_output_is_refused(dump, field):
+    """The attribute contains the tensor, and the output its name."""
     _edit(dump, lambda model: model.graph.node[0].ClearField(field))
 
     assert _error(dump).startswith(f"'{dump}' is damaged: its node 0 is ")
@@ -430,7 +430,7 @@ def test_a_node_without_its_parts_is_refused(dump, field):
 
 @pytest.mark.parametrize("fields", [[["secret", 1]], [["value", 1], ["secret", 2]], [["__class__", 1]], [["value", 1]]])
 def test_no_code_of_a_class_runs_when_a_dump_names_it(dump, fields):
-    """No constructor, no property, no `__setattr__`; fields that it does not have make it foreign."""
+    """Neither constructors, properties nor `__setattr__`; fields that the class doesn't have make it `Foreign`."""
     Watched.ran.clear()
     spec = {"fields": fields, "class": f"{__name__}:Watched"}
     _set(dump, "filch.records", [["m", 0, "O", spec, "", 0, 0]])
@@ -445,7 +445,7 @@ def test_no_code_of_a_class_runs_when_a_dump_names_it(dump, fields):
 @pytest.mark.parametrize("name", ["lazy_one:Anything", "not_there:Anything", "lazy_one:a.b.c"])
 @pytest.mark.parametrize("tag", ["fields", "state", "dict", "tuple"])
 def test_nothing_is_imported_because_a_dump_names_it(dump, monkeypatch, tag, name):
-    """Neither a module, nor what a module imports when it is asked for a name."""
+    """Neither a module, nor what a module's `__getattr__` imports."""
     module, asked = ModuleType("lazy_one"), []
     module.__getattr__ = asked.append
     monkeypatch.setitem(sys.modules, "lazy_one", module)
@@ -458,8 +458,8 @@ def test_nothing_is_imported_because_a_dump_names_it(dump, monkeypatch, tag, nam
     assert set(sys.modules) == before
 
 
-def test_a_class_of_types_is_given_only_where_it_is_a_cache_layers(dump):
-    """A restored cache calls the class that it holds, so no other class is put there."""
+def test_a_type_is_restored_only_if_it_is_a_cache_layer(dump):
+    """A restored cache calls the type, so no other type is allowed."""
     _set(dump, "filch.records", [["m", 0, "O", {"type": "builtins:print"}, "", 0, 0]])
     assert describe(restore(dump)["m", 0, "O"]) == "skipped builtins:type (builtins:print is not imported)"
 
@@ -467,8 +467,8 @@ def test_a_class_of_types_is_given_only_where_it_is_a_cache_layers(dump):
     assert "skipped" in describe(restore(dump)["m", 0, "O"])
 
 
-def test_reading_a_damaged_dump_leaves_it_as_it_is(dump):
-    """Nothing is written, whatever is found."""
+def test_reading_a_damaged_dump_does_not_change_it(dump):
+    """Reading writes nothing."""
     _set(dump, "filch.records", "[")
     before = dump.read_bytes()
 
@@ -479,8 +479,8 @@ def test_reading_a_damaged_dump_leaves_it_as_it_is(dump):
     assert [path.name for path in dump.parent.iterdir()] == ["dump.onnx"]
 
 
-def test_a_link_in_the_place_of_the_data_is_refused(data):
-    """It could lead anywhere; so could a link to a file beside it."""
+def test_a_data_file_that_is_a_link_is_refused(data):
+    """Even if it links to a file in the same folder."""
     real = data.parent / "dump.onnx.data"
     real.rename(data.parent / "elsewhere")
     real.symlink_to("elsewhere")
@@ -489,8 +489,8 @@ def test_a_link_in_the_place_of_the_data_is_refused(data):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: Path(path).symlink_to("/dev/zero")])
-def test_what_is_no_file_is_refused_at_once(data, make):
-    """Nobody waits for a pipe's other end, neither for the data nor for the model."""
+def test_fifos_and_devices_are_refused_at_once(data, make):
+    """Reading doesn't wait for a FIFO's writer, for the data as well as for the model."""
     for name, message in (
         ("dump.onnx.data", "can't read 'dump.onnx.data', the data of"),
         ("dump.onnx", "can't read '"),
@@ -505,7 +505,7 @@ def test_what_is_no_file_is_refused_at_once(data, make):
 
 
 def test_a_link_to_a_dump_is_followed_and_its_data_is_beside_the_link(data):
-    """Whoever names a link vouches for it; ONNX looks for the data in the same place."""
+    """The user has chosen the link; ONNX looks for the data in the same place."""
     other = data.parent / "other"
     other.mkdir()
     (other / "link.onnx").symlink_to(data)
@@ -527,8 +527,8 @@ def test_a_link_to_a_dump_is_followed_and_its_data_is_beside_the_link(data):
         ([(0, 256), (252, 256)], False),
     ],
 )
-def test_bytes_of_two_tensors_are_damage(data, places, allowed):
-    """What is shared is one tensor, that several records name."""
+def test_tensors_that_overlap_are_refused(data, places, allowed):
+    """A shared tensor is one tensor to which several records refer."""
 
     def change(model):
         for node, (offset, length) in zip(model.graph.node, places, strict=True):
@@ -543,7 +543,7 @@ def test_bytes_of_two_tensors_are_damage(data, places, allowed):
         assert "two of its tensors overlap in 'dump.onnx.data'" in _error(data)
 
 
-def test_bytes_that_begin_between_two_numbers_are_refused(data):
+def test_unaligned_bytes_are_refused(data):
     """Some processors can't read them."""
     _point(data, offset=514)
     with (data.parent / "dump.onnx.data").open("ab") as file:
@@ -553,7 +553,7 @@ def test_bytes_that_begin_between_two_numbers_are_refused(data):
 
 
 def test_data_in_two_files_is_refused(data):
-    """A dump has one."""
+    """A dump has one data file."""
     _point(data, location="other")
 
     assert _error(data) == f"'{data}' is damaged: its bytes are in more than one file: 'other', 'dump.onnx.data'"
@@ -572,16 +572,16 @@ def test_data_in_two_files_is_refused(data):
         (lambda model: model.metadata_props.append(model.metadata_props[0]), "it has 'filch.dump' twice"),
     ],
 )
-def test_parts_that_are_there_once_too_often_are_refused(dump, change, message):
-    """Nodes, their parts, and keys."""
+def test_surplus_nodes_parts_and_keys_are_refused(dump, change, message):
+    """The number of each is fixed."""
     _edit(dump, change)
 
     assert message in _error(dump)
 
 
 @pytest.mark.parametrize("key", ["filch.tensors", "filch.records", "filch.failed"])
-def test_two_things_of_one_name_are_refused(dump, key):
-    """Tensors, records and failures each have their own."""
+def test_repeated_names_are_refused(dump, key):
+    """Tensors, records and failures have unique names."""
     text = next(entry.value for entry in onnx.load(dump).metadata_props if entry.key == key)
     rows = json.loads(text) or [["m", 7, "ValueError: x"]]
     _set(dump, key, [*rows, rows[0]])
@@ -590,16 +590,16 @@ def test_two_things_of_one_name_are_refused(dump, key):
 
 
 @pytest.mark.parametrize("row", [["m", -1], ["m", 2**53], ["m", True], ["m", 0.0], ["m", "0"], [5, 0], [None, 0]])
-def test_keys_that_no_capture_gives_are_refused(dump, row):
-    """Large numbers among them: many of them could be given one hash."""
+def test_invalid_keys_are_refused(dump, row):
+    """Also large integers, which can be chosen to have equal hashes."""
     _set(dump, "filch.records", [[*row, "O", None, None, None, 0]])
 
     assert _error(dump).startswith(f"the index of '{dump}' is damaged: the record ")
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
-def test_numbers_that_json_does_not_have_are_refused(dump, text):
-    """Python's own reader would take them."""
+def test_nan_and_infinity_in_json_are_refused(dump, text):
+    """Python's own JSON parser would accept them."""
     _set(dump, "filch.records", f'[["m", 0, "O", {text}, null, null, 0]]')
 
     assert _error(dump) == f"the index of '{dump}' is damaged: {text} is not JSON"
@@ -627,8 +627,8 @@ def _field(number, contents):
     ],
     ids=["nodes", "attributes", "places", "initializers", "groups", "outputs"],
 )
-def test_a_bomb_of_protobuf_is_refused_in_little_memory(dump, graph):
-    """The parser makes an object of 140 bytes of two, and is not given them."""
+def test_a_protobuf_bomb_is_refused_in_little_memory(dump, graph):
+    """The parser, which creates an object of 140 bytes for every two bytes, is not called."""
     model = onnx.load(dump)
     model.ClearField("graph")
     dump.write_bytes(model.SerializeToString() + _field(7, graph))
@@ -648,8 +648,8 @@ def _resident():
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_tensor_that_a_record_names_often_is_read_once(tmp_path):
-    """Or a file of 1 MB could ask for 10 GB."""
+def test_a_tensor_that_occurs_often_in_a_record_is_read_once(tmp_path):
+    """Otherwise a file of 1 MB could require 10 GB."""
     path = _write(tmp_path / "dump.onnx", torch.zeros(100_000))
     _set(path, "filch.records", [["m", 0, "O", {"list": [[0, {"tensor": 0}]] * 20_000}, "", 0, 0]])
 
@@ -679,8 +679,8 @@ def _many(spec, count=10_000):
         (_many({"nested": {"layout": "strided", "rows": [{"tensor": 0}]}}), False),
     ],
 )
-def test_copies_that_a_small_file_asks_for_are_made_once_or_refused(tmp_path, spec, refused):
-    """Or a file of 1 MB could ask for 4 GB."""
+def test_copies_requested_by_a_small_file_are_limited(tmp_path, spec, refused):
+    """Otherwise a file of 1 MB could require 4 GB."""
     value = [torch.zeros(200, 500), torch.zeros(100_000, dtype=torch.uint8), torch.zeros(1, 100_000, dtype=torch.uint8)]
     path = _write(tmp_path / "dump.onnx", value)
     _set(path, "filch.records", [["m", 0, "O", spec, "", 0, 0]])
@@ -707,16 +707,16 @@ def test_copies_that_a_small_file_asks_for_are_made_once_or_refused(tmp_path, sp
         {"dict": [[{"fields": [["a", {"list": [[0, item]]}]], "class": "gone:Key"}, 0] for item in range(10_000)]},
     ],
 )
-def test_keys_that_were_chosen_to_have_one_hash_are_refused(dump, spec):
-    """A dictionary of them takes minutes."""
+def test_keys_with_equal_hashes_are_refused(dump, spec):
+    """A dictionary of them would take minutes."""
     _set(dump, "filch.records", [["m", 0, "O", spec, "", 0, 0]])
 
     assert "(too many keys have the same hash)" in _error(dump)
 
 
 @pytest.mark.parametrize("number", [-1, 2**53, 2**61 - 1, True, 0.0, "0", None, []])
-def test_what_is_shared_has_a_number_that_encode_gives(dump, number):
-    """Larger ones could all have one hash."""
+def test_invalid_numbers_of_shared_objects_are_refused(dump, number):
+    """Larger ones could all have the same hash."""
     _set(dump, "filch.records", [["m", 0, "O", {"list": [], "shared": number}, "", 0, 0]])
 
     assert f'("shared" is {number!r}, not a number)' in _error(dump)
@@ -755,8 +755,8 @@ class Member(enum.Enum):
         return 1
 
 
-def test_no_code_of_an_enumeration_runs_when_a_key_is_one(dump):
-    """Those that hash as Python says are themselves."""
+def test_no_code_of_an_enum_runs_when_a_key_is_a_member(dump):
+    """Enums with Python's own hash are restored."""
     keys = [{"enum": "ONE", "class": f"{__name__}:Member"}, {"enum": "KEYWORD_ONLY", "class": "inspect:_ParameterKind"}]
     _set(dump, "filch.records", [["m", 0, "O", {"dict": [[key, 1] for key in keys]}, "", 0, 0]])
     Chosen.ran.clear()
@@ -768,8 +768,8 @@ def test_no_code_of_an_enumeration_runs_when_a_key_is_one(dump):
 
 
 @pytest.mark.parametrize("name", ["Chosen", "Looking"])
-def test_no_code_of_a_class_runs_when_a_key_is_one(dump, name):
-    """Nor of one that is part of a key; what stands for it holds the same."""
+def test_no_code_of_a_class_runs_when_a_key_is_an_instance(dump, name):
+    """Nor when it is part of a key; the placeholder has the same contents."""
     key = {"fields": [["value", 5]], "class": f"{__name__}:{name}"}
     records = [["m", 0, "O", {"dict": [[key, 1], [{"tuple": [[0, key]]}, 2]]}, "", 0, 0]]
     _set(dump, "filch.records", [*records, ["m", 1, "O", {"set": [[0, key]]}, "", 0, 0]])
@@ -799,8 +799,8 @@ def _laughs(inner):
         {"list": [[0, {"bytes": "00" * 100_000}]], "shared": 0}, {"skipped": "s" * 100_000, "reason": "", "shared": 0},
     ],
 )  # fmt: skip
-def test_a_value_that_a_small_file_makes_endless_is_described_in_one_short_line(dump, leaf):
-    """Texts and names count like parts."""
+def test_the_description_of_an_exponentially_large_value_is_short(dump, leaf):
+    """Long strings and names count as several parts."""
     _set(dump, "filch.records", [["m", 0, "O", _laughs(leaf), "", 0, 0]])
 
     assert len(restore(dump).describe()) < 3_000_000
@@ -813,7 +813,7 @@ STATISTICS = {
 
 
 def test_statistics_are_read(dump):
-    """Those that a capture would write."""
+    """As a capture writes them."""
     _set(dump, "filch.records", [["m", 0, "O", {"statistics": STATISTICS}, "", 0, 0]])
 
     assert restore(dump)["m", 0, "O"].maximum == float("inf")
@@ -827,8 +827,8 @@ def test_statistics_are_read(dump):
         {"std": [1]}, {"maximum": "1" * 10_000}, {"maximum": 10**400},
     ],
 )  # fmt: skip
-def test_statistics_that_make_no_sense_are_refused(dump, changes):
-    """Nothing later would find out."""
+def test_invalid_statistics_are_refused(dump, changes):
+    """No later check would notice."""
     _set(dump, "filch.records", [["m", 0, "O", {"statistics": STATISTICS | changes}, "", 0, 0]])
 
     assert _error(dump).startswith(("the description of a value in ", "the index of "))
@@ -844,8 +844,8 @@ def packed(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [[99], [101], [2**60], [3, 3], [1]])
-def test_compressed_bytes_that_do_not_give_the_shape_are_refused(packed, shape):
-    """Before they could give more."""
+def test_compressed_bytes_of_another_size_are_refused(packed, shape):
+    """Before more memory is used than the shape requires."""
     _set(packed, "filch.tensors", [["m#0.O", "float32", shape, "zlib"]])
 
     assert re.search(
@@ -854,8 +854,8 @@ def test_compressed_bytes_that_do_not_give_the_shape_are_refused(packed, shape):
     )
 
 
-def test_compressed_bytes_with_damage_are_refused(packed):
-    """Each of them, changed."""
+def test_damaged_compressed_bytes_are_refused(packed):
+    """A change of any byte is detected."""
     raw = onnx.load(packed).graph.node[0].attribute[0].t.raw_data
 
     for index in range(len(raw)):
@@ -865,7 +865,7 @@ def test_compressed_bytes_with_damage_are_refused(packed):
 
 
 def test_a_dump_larger_than_memory_is_opened(tmp_path, monkeypatch):
-    """In a process of its own, which then has had that much of the address space."""
+    """In a separate process, whose address space is that large."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     path = _write(tmp_path / "dump.onnx", [torch.arange(64.0), torch.ones(64)])
     with (tmp_path / "dump.onnx.data").open("r+b") as file:
@@ -898,16 +898,16 @@ def test_a_dump_larger_than_memory_is_opened(tmp_path, monkeypatch):
         ([], "tensor -1 doesn't exist"),
     ],
 )
-def test_a_tensor_in_parts_that_can_not_be_is_refused(data, grown, message):
-    """By what is wrong with its parts."""
+def test_an_invalid_grown_tensor_is_refused(data, grown, message):
+    """The message describes the invalid part."""
     _set(data, "filch.grown", grown)
     _set(data, "filch.records", [["m", 0, "O", {"tensor": -1}, "", 0, 0]])
 
     assert message in _error(data)
 
 
-def test_a_tensor_in_parts_is_read(data):
-    """What it begins with, and what follows."""
+def test_a_grown_tensor_is_read(data):
+    """It is the concatenation of its parts."""
     _set(data, "filch.grown", [[0, 1, 0]])
     _set(data, "filch.records", [["m", 0, "O", {"tensor": -1}, "", 0, 0]])
 

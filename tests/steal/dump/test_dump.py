@@ -49,8 +49,8 @@ def _places(path):
     return [(int(entry["offset"]), int(entry["length"])) for entry in entries if entry]
 
 
-def test_any_onnx_runtime_restores_a_dump(tmp_path, external):
-    """ONNX Runtime, the reference evaluator and the checker read it; outputs are called by what they are."""
+def test_a_dump_can_be_run_as_an_onnx_model(tmp_path, external):
+    """ONNX Runtime, the reference evaluator and the checker accept it; outputs have readable names."""
     x, ids = torch.randn(2, 3), torch.arange(4)
     module = nn.Sequential(nn.Linear(3, 2))
     with steal_forward(("model", module), submodules=True, dump_file=tmp_path / "dump.onnx") as capture:
@@ -74,7 +74,7 @@ def test_any_onnx_runtime_restores_a_dump(tmp_path, external):
 
 @pytest.mark.parametrize("optimise", [False, True])
 def test_onnx_runtime_loads_every_dtype(tmp_path, external, optimise):
-    """And gives back those that NumPy knows, with our bits; complex numbers as pairs of real ones."""
+    """It returns those that NumPy has, bit for bit; complex numbers are pairs of reals."""
     given = {
         dtype: torch.arange(64, dtype=torch.uint8).reshape(2, 32).view(dtype)
         for dtype in CARRIERS
@@ -95,8 +95,8 @@ def test_onnx_runtime_loads_every_dtype(tmp_path, external, optimise):
     assert found[-1].shape == (0, 2)
 
 
-def test_what_onnx_can_not_say_is_json_beside_it(tmp_path):
-    """Under keys of ours, for whoever reads a dump without Filch."""
+def test_the_index_is_json_in_the_metadata(tmp_path):
+    """Programs can read it without Filch."""
     _dump(tmp_path / "dump.onnx", (torch.ones(2, dtype=torch.complex64), None))
 
     props = {entry.key: json.loads(entry.value) for entry in onnx.load(tmp_path / "dump.onnx").metadata_props}
@@ -110,8 +110,8 @@ def test_what_onnx_can_not_say_is_json_beside_it(tmp_path):
     assert props["filch.modules"] == {"m": {"class": "torch.nn.modules.linear:Identity", "parameters": ["input"]}}
 
 
-def test_a_dump_without_tensors_is_a_dump(tmp_path):
-    """Nothing called, or nothing but None given."""
+def test_a_dump_without_tensors_is_valid(tmp_path):
+    """Nothing was called, or all values were None."""
     capture = _dump(tmp_path / "nothing.onnx")
     _dump(tmp_path / "none.onnx", None)
 
@@ -120,8 +120,8 @@ def test_a_dump_without_tensors_is_a_dump(tmp_path):
     assert dict(restore(tmp_path / "none.onnx")) == {("m", 0, "I"): ((None,), {}), ("m", 0, "O"): None}
 
 
-def test_a_large_dump_lies_beside_its_model_and_is_mapped(tmp_path, differ):
-    """Over 32 MiB of tensors; the model stays small, and reading a tensor copies nothing."""
+def test_the_data_of_a_large_dump_is_in_a_mapped_file(tmp_path, differ):
+    """Above 32 MiB; the model stays small, and reading a tensor copies nothing."""
     tensor = torch.arange(LARGE, dtype=torch.float32)
     module = nn.Linear(1, 1)
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"), pytest.raises(RuntimeError):
@@ -135,8 +135,8 @@ def test_a_large_dump_lies_beside_its_model_and_is_mapped(tmp_path, differ):
     assert dump["m", 0, "I"][0][0].data_ptr() == found.data_ptr()
 
 
-def test_a_dump_just_under_the_limit_is_one_file(tmp_path):
-    """32 MiB of tensors exactly."""
+def test_a_dump_of_exactly_the_limit_is_one_file(tmp_path):
+    """32 MiB of tensors."""
     module = nn.Linear(1, 1)
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"), pytest.raises(RuntimeError):
         module(torch.zeros(LARGE - 1))
@@ -144,7 +144,7 @@ def test_a_dump_just_under_the_limit_is_one_file(tmp_path):
     assert _names(tmp_path) == ["dump.onnx"]
 
 
-def test_writing_to_a_restored_tensor_does_not_reach_the_file(tmp_path, monkeypatch):
+def test_writing_to_a_restored_tensor_does_not_change_the_file(tmp_path, monkeypatch):
     """The file is mapped privately."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     _dump(tmp_path / "dump.onnx", torch.ones(4))
@@ -154,8 +154,8 @@ def test_writing_to_a_restored_tensor_does_not_reach_the_file(tmp_path, monkeypa
     assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [1] * 4
 
 
-def test_tensors_beside_the_model_are_aligned(tmp_path, monkeypatch):
-    """To 64 bytes, and from a page on to pages; those of length 0 stay in the model, as ONNX Runtime wants them."""
+def test_tensors_in_the_data_file_are_aligned(tmp_path, monkeypatch):
+    """To 64 bytes, or to pages from one page on; empty tensors are in the model, as ONNX Runtime requires."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     sizes = (1, 3, 0, 4095, 4096, 5000, 7)
     tensors = [torch.full((size,), index, dtype=torch.uint8) for index, size in enumerate(sizes)]
@@ -172,8 +172,8 @@ def test_tensors_beside_the_model_are_aligned(tmp_path, monkeypatch):
     assert [tensor.tolist() for tensor in restore(tmp_path / "dump.onnx")["m", 0, "O"]] == [t.tolist() for t in tensors]
 
 
-def test_dumping_again_replaces_and_does_not_grow(tmp_path, external):
-    """As often as one likes, with the bytes in the model or beside it."""
+def test_dumping_again_replaces_the_dump(tmp_path, external):
+    """As one file or two, and without growing."""
     sizes = set()
     for index in range(4):
         _dump(tmp_path / "dump.onnx", torch.full((1000,), float(index)))
@@ -184,8 +184,8 @@ def test_dumping_again_replaces_and_does_not_grow(tmp_path, external):
     assert max(sizes) - min(sizes) <= 4  # the data file's name
 
 
-def test_a_small_dump_removes_the_data_of_the_large_one_that_it_replaces(tmp_path, monkeypatch):
-    """Its own data file would be dead weight."""
+def test_a_small_dump_removes_the_data_file_of_the_large_one_it_replaces(tmp_path, monkeypatch):
+    """The file is not used any more."""
     with monkeypatch.context() as patch:
         patch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
         _dump(tmp_path / "dump.onnx", torch.ones(4))
@@ -196,8 +196,8 @@ def test_a_small_dump_removes_the_data_of_the_large_one_that_it_replaces(tmp_pat
     assert _names(tmp_path) == ["dump.onnx"]
 
 
-def test_old_data_that_can_not_be_removed_does_not_spoil_the_new_dump(tmp_path, monkeypatch):
-    """It is dead weight and no more."""
+def test_an_old_data_file_that_cannot_be_removed_does_not_affect_the_new_dump(tmp_path, monkeypatch):
+    """It is merely unused."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     _dump(tmp_path / "dump.onnx", torch.ones(4))
     remove = Path.unlink
@@ -213,8 +213,8 @@ def test_old_data_that_can_not_be_removed_does_not_spoil_the_new_dump(tmp_path, 
     assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [0] * 4
 
 
-def test_a_neighbour_that_is_not_ours_is_left_alone(tmp_path, external):
-    """A file of the name that our data would have, though the model at our place, which is no dump, says it is its."""
+def test_the_data_file_of_another_model_is_not_changed(tmp_path, external):
+    """An ONNX model that is not a dump, at the path of the dump, refers to a file with the name of our data."""
     neighbour = tmp_path / "dump.onnx.data"
     neighbour.write_text("not ours")
     proto = onnx.TensorProto(name="x", data_location=onnx.TensorProto.EXTERNAL)
@@ -231,8 +231,8 @@ def test_a_neighbour_that_is_not_ours_is_left_alone(tmp_path, external):
 
 
 @pytest.mark.parametrize("location", ["precious.txt", "../precious.txt", "other.onnx.data"])
-def test_a_damaged_dump_in_our_place_can_not_make_us_remove_other_files(tmp_path, location):
-    """Only what is called like its data is taken for it, and a node without attributes is no reason to fail."""
+def test_replacing_a_damaged_dump_removes_no_other_files(tmp_path, location):
+    """Only a file with the name of a data file is removed, and a node without attributes is ignored."""
     folder = tmp_path / "folder"
     folder.mkdir()
     precious = folder / location
@@ -251,8 +251,8 @@ def test_a_damaged_dump_in_our_place_can_not_make_us_remove_other_files(tmp_path
     assert restore(folder / "dump.onnx")["m", 0, "O"] == 1
 
 
-def test_a_dump_that_is_open_stays_what_it_was_when_another_takes_its_place(tmp_path, external):
-    """Its values are those of its own run, those not read yet too."""
+def test_an_open_dump_does_not_change_when_it_is_replaced(tmp_path, external):
+    """Values that were not read yet are still those of its own run."""
     first = _dump(tmp_path / "dump.onnx", torch.zeros(8))
     opened = restore(tmp_path / "dump.onnx")
 
@@ -263,8 +263,8 @@ def test_a_dump_that_is_open_stays_what_it_was_when_another_takes_its_place(tmp_
     assert external == (len(_names(tmp_path)) == 2)
 
 
-def test_the_former_dump_is_there_until_the_block_ends(tmp_path, external):
-    """Whole, with its data; nothing else than the finished dump has a name that one would see."""
+def test_the_previous_dump_exists_until_the_block_ends(tmp_path, external):
+    """With its data; all other files are hidden."""
     _dump(tmp_path / "dump.onnx", torch.zeros(8))
     module = nn.Identity()
 
@@ -297,8 +297,8 @@ with steal_forward(("m", module), dump_file=sys.argv[1]):
 """
 
 
-def test_a_kill_while_a_dump_is_put_in_its_place_leaves_the_former_one(tmp_path, monkeypatch):
-    """Between the two files of the new one, the old one is still the dump, and reads as it did."""
+def test_a_kill_while_publishing_a_dump_leaves_the_previous_one(tmp_path, monkeypatch):
+    """Between the two files of the new dump, the previous one can still be read."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     _dump(tmp_path / "dump.onnx", torch.zeros(8))
 
@@ -309,8 +309,8 @@ def test_a_kill_while_a_dump_is_put_in_its_place_leaves_the_former_one(tmp_path,
     assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [0] * 8
 
 
-def test_files_have_the_permissions_that_files_have_here(tmp_path, external):
-    """Those that the umask leaves, for the model and for its data."""
+def test_files_have_the_permissions_of_the_umask(tmp_path, external):
+    """The model and its data file."""
     before = os.umask(0o027)
     try:
         _dump(tmp_path / "dump.onnx", torch.ones(8))
@@ -321,8 +321,8 @@ def test_files_have_the_permissions_that_files_have_here(tmp_path, external):
     assert len(_names(tmp_path)) == 1 + external
 
 
-def test_a_dump_can_be_moved_with_its_data(tmp_path, external):
-    """Paths inside it are relative to it."""
+def test_a_dump_can_be_moved_with_its_data_file(tmp_path, external):
+    """The path of the data file is relative."""
     (tmp_path / "here").mkdir()
     _dump(tmp_path / "here" / "dump.onnx", torch.ones(2))
 
@@ -365,7 +365,7 @@ def _with_onnx(path):
 
 @pytest.mark.parametrize("read", [_with_onnx_runtime, _with_the_reference, _with_onnx])
 def test_a_dump_of_a_llama_is_read_without_filch(llama_dump, read):
-    """By ONNX Runtime, the reference evaluator and onnx itself: each of its tensors, with our bits."""
+    """ONNX Runtime, the reference evaluator and onnx read all tensors bit for bit."""
     dump = restore(llama_dump)
     onnx.checker.check_model(llama_dump, full_check=True)
 

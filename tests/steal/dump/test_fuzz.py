@@ -513,8 +513,8 @@ def _import():
         (_reserve, r"it takes \d+ MB \(VmPeak\)"),
     ],
 )
-def test_the_judge_sees_every_fault(monkeypatch, step, message):
-    """Each of those that no dump may have, planted."""
+def test_the_fuzzer_detects_every_planted_fault(monkeypatch, step, message):
+    """Every kind of misbehaviour that reading a dump must not show."""
     monkeypatch.setitem(sys.modules, "planted", None)
     del sys.modules["planted"]
 
@@ -522,16 +522,16 @@ def test_the_judge_sees_every_fault(monkeypatch, step, message):
         judge([step], seconds=1)
 
 
-def test_the_judge_sees_memory_that_others_asked_for_before():
-    """The most that a process ever asked for says nothing of a step that takes less."""
+def test_the_fuzzer_detects_memory_below_the_peak_of_the_process():
+    """An earlier peak of the process must not hide the memory of a step."""
     torch.empty(2**29, device="cpu")
 
     with pytest.raises(FaultError, match=r"it takes 12\d MB \(VmHWM\)"):
         judge([lambda: torch.ones(2**25)], seconds=1)
 
 
-def test_the_judge_lets_a_refusal_pass():
-    """Whether all is refused, some or nothing."""
+def test_the_fuzzer_accepts_refusals():
+    """Whether all records are refused, some or none."""
 
     def refuse():
         raise DumpError("it is damaged")
@@ -541,8 +541,8 @@ def test_the_judge_lets_a_refusal_pass():
     assert judge([dict, dict]) == "read"
 
 
-def test_whatever_is_wrong_with_a_dump_it_is_read_or_refused(dumps, tmp_path):
-    """No crash, no hang, no large allocation, no code, and no error but ours."""
+def test_a_dump_with_random_damage_is_read_or_refused(dumps, tmp_path):
+    """No crash, no hang, no large allocation, no foreign code, and no exception other than DumpError."""
     path, data = tmp_path / "dump.onnx", tmp_path / "dump.onnx.data"
     outcomes, start = Counter(), time.perf_counter()
     torch.ones(2**20).clone()  # what is imported or made once, threads among it, is no dump's fault

@@ -35,8 +35,8 @@ def _left_of(folder):
         return {}, "nothing"
 
 
-def test_all_records_that_were_complete_are_there_after_a_kill(kills):
-    """Killed during the run, inside of the writer's writes, and between the steps that put the dump in its place."""
+def test_all_complete_records_survive_a_kill(kills):
+    """Killed during the run, inside the writer's system calls, and between the steps of publishing the dump."""
     outcomes = set()
     for base, kill in kills:
         dump, outcome = _left_of(base / kill["folder"])
@@ -53,7 +53,7 @@ def test_all_records_that_were_complete_are_there_after_a_kill(kills):
 
 
 def test_nothing_but_the_dump_is_left_after_a_recovery(kills):
-    """No drafts, and no data that nobody refers to."""
+    """No draft files, and no unused data file."""
     for base, kill in kills:
         dump, outcome = _left_of(base / kill["folder"])
         if outcome == "recovered":

@@ -45,8 +45,8 @@ def _both(run):
         return without, run(model), capture
 
 
-def test_outputs_and_gradients_are_the_same_to_the_bit():
-    """The graph has the nodes that it has without us."""
+def test_outputs_and_gradients_are_bitwise_equal_to_a_run_without_capture():
+    """The graph has the same nodes."""
 
     def run(model):
         x = torch.randn(3, 4, requires_grad=True)
@@ -64,8 +64,8 @@ def test_outputs_and_gradients_are_the_same_to_the_bit():
     assert all(torch.equal(one, other) for one, other in zip(without, captured, strict=True))
 
 
-def test_gradients_are_those_of_the_tensors_and_kept_in_a_dump(tmp_path):
-    """Each is what autograd says of the tensor; the record knows the call that it belongs to."""
+def test_gradients_equal_those_of_autograd_and_are_stored_in_a_dump(tmp_path):
+    """Each record has the origin of its call."""
     model, seen = nn.Sequential(nn.Linear(4, 3), nn.Tanh()), []
     model[0].register_forward_hook(lambda _, args, output: seen.extend([args[0], output]))
     for_x = torch.randn(2, 4, requires_grad=True)
@@ -83,8 +83,8 @@ def test_gradients_are_those_of_the_tensors_and_kept_in_a_dump(tmp_path):
     assert dump.records[Key("m.0", 1, "GI")].origin == Origin("0", 1, 0)
 
 
-def test_the_nesting_is_that_of_the_values():
-    """What needs no gradient, gets none or is no tensor is None."""
+def test_gradient_records_have_the_nesting_of_the_values():
+    """With None for tensors without a gradient, and for other values."""
     module, leaf = Several(), torch.ones(2, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
@@ -98,8 +98,8 @@ def test_the_nesting_is_that_of_the_values():
     assert capture["m", 0, "GO"]["rest"] == [None, None, None]
 
 
-def test_calls_that_accumulate_keep_their_own_gradients():
-    """One leaf, one module, three calls, two backward passes: each call has those of the pass through it."""
+def test_accumulating_calls_have_separate_gradients():
+    """One leaf, one module, three calls and two backward passes: each call has the gradients of the pass through it."""
     module, leaf = Scale(), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
@@ -114,8 +114,8 @@ def test_calls_that_accumulate_keep_their_own_gradients():
 
 
 @pytest.mark.parametrize("leaf", [True, False])
-def test_an_output_that_is_an_input_has_one_gradient_twice(leaf):
-    """An identity gives the tensor that it takes."""
+def test_an_output_that_is_the_input_has_its_gradient(leaf):
+    """An identity returns its input tensor."""
     module, x = nn.Identity(), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
@@ -124,8 +124,8 @@ def test_an_output_that_is_an_input_has_one_gradient_twice(leaf):
     assert capture["m", 0, "GO"].item() == capture["m", 0, "GI"][0][0].item() == 4
 
 
-def test_a_change_in_place_does_not_mix_up_before_and_after():
-    """The input's gradient is that of what came in, the output's that of what went out, though they are one tensor."""
+def test_an_in_place_module_has_separate_gradients_of_input_and_output():
+    """Although both are the same tensor."""
     module, x = InPlace(), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
@@ -136,8 +136,8 @@ def test_a_change_in_place_does_not_mix_up_before_and_after():
 
 
 @pytest.mark.parametrize("outside", [False, True])
-def test_a_change_in_place_of_a_view_is_followed(outside):
-    """What a linear layer gives for a batch of sequences is a view, which a module changes, or the code around it."""
+def test_gradients_of_a_view_are_recorded_after_an_in_place_change(outside):
+    """A linear layer returns a view for a batch of sequences, which a module or its caller changes in place."""
     torch.manual_seed(0)
     linear, x = nn.Linear(3, 3), torch.randn(2, 2, 3, requires_grad=True)
     with torch.no_grad():
@@ -153,8 +153,8 @@ def test_a_change_in_place_of_a_view_is_followed(outside):
     assert torch.equal(capture["m.0", 0, "GI"][0][0], x.grad)
 
 
-def test_a_view_that_is_not_used_has_no_gradient():
-    """Though the tensor that it lies in has one."""
+def test_an_unused_view_has_no_gradient():
+    """Although its base has one."""
 
     class Pooled(nn.Module):
         def forward(self, x):
@@ -171,8 +171,8 @@ def test_a_view_that_is_not_used_has_no_gradient():
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_hooks_of_others_are_seen_through(replaced):
-    """What a later pre-hook gives the module counts, and what hooks on the tensors make of the gradient."""
+def test_gradients_include_changes_by_other_hooks(replaced):
+    """Inputs replaced by later pre-hooks, and gradients changed by tensor hooks."""
     module, x = Scale(), torch.ones(1, requires_grad=True)
     x.register_hook(lambda gradient: gradient * 100)
 
@@ -186,7 +186,7 @@ def test_hooks_of_others_are_seen_through(replaced):
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 def test_without_a_graph_there_are_no_gradients(context):
-    """Neither without grad nor in inference mode."""
+    """Neither under no_grad nor in inference mode."""
     model = nn.Linear(2, 2)
 
     with steal_forward(("m", model), gradients=True, strict=True) as capture, context():
@@ -195,8 +195,8 @@ def test_without_a_graph_there_are_no_gradients(context):
     assert [key.kind for key in capture] == ["I", "O"]
 
 
-def test_the_first_backward_pass_through_a_call_counts():
-    """A second one over the same graph adds nothing and replaces nothing."""
+def test_only_the_first_backward_pass_through_a_call_is_recorded():
+    """A second pass over the same graph neither adds nor replaces records."""
     module, x = Scale(), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
@@ -209,7 +209,7 @@ def test_the_first_backward_pass_through_a_call_counts():
 
 
 def test_double_backward_works():
-    """A gradient penalty is what it is without us."""
+    """A gradient penalty has the same value as without a capture."""
 
     def run(model):
         x = torch.randn(3, 4, requires_grad=True)
@@ -226,7 +226,7 @@ def test_double_backward_works():
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointing_records_calls_once(reentrant):
-    """Reentrant checkpointing has no gradients to give: its first calls build no graph, the others are repetitions."""
+    """Calls inside reentrant checkpointing have no gradients: the first build no graph, the others are repetitions."""
     model, x = nn.Sequential(nn.Tanh(), Scale()), torch.zeros(1, requires_grad=True)
 
     with steal_forward(("m", model), submodules=True, gradients=True, strict=True) as capture:
@@ -239,8 +239,8 @@ def test_checkpointing_records_calls_once(reentrant):
     assert capture.totals.recomputed == 1
 
 
-def test_after_the_block_nothing_is_recorded_and_no_hook_is_left():
-    """A backward pass that comes later runs as if there had been no capture."""
+def test_after_the_block_no_gradient_is_recorded_and_no_hook_is_left():
+    """A later backward pass runs as without a capture."""
     module, x = Scale(), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
@@ -254,7 +254,7 @@ def test_after_the_block_nothing_is_recorded_and_no_hook_is_left():
 
 @pytest.mark.parametrize("backward", [True, False])
 def test_no_graph_is_kept_alive(backward):
-    """Without waiting for the garbage collector, whether or not a backward pass came."""
+    """It is freed without the garbage collector, with or without a backward pass."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Identity(), nn.Tanh()), torch.ones(1, 4, requires_grad=True)
     alive = []
     gc.collect()
@@ -275,7 +275,7 @@ def test_no_graph_is_kept_alive(backward):
 
 
 def test_a_backward_pass_in_another_thread_is_recorded():
-    """As on a GPU, where torch has a thread for each device."""
+    """As on a GPU, where torch has a thread per device."""
     module, x = Scale(), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True, strict=True) as capture:
@@ -289,7 +289,7 @@ def test_a_backward_pass_in_another_thread_is_recorded():
     assert sum(key.kind == "GO" for key in capture) == 4
 
 
-def test_what_a_failed_pass_left_is_not_mixed_with_the_next():
+def test_gradients_of_a_failed_backward_pass_are_not_mixed_with_the_next():
     """Its gradient of the output stays, without one of the input; each key is recorded once."""
     module, x = Scale(), torch.ones(1, requires_grad=True)
     inner = x * 1
@@ -307,8 +307,8 @@ def test_what_a_failed_pass_left_is_not_mixed_with_the_next():
     assert capture.totals.records == len(capture) == 3
 
 
-def test_a_pass_that_failed_before_a_call_does_not_count():
-    """The next one is taken whole."""
+def test_a_backward_pass_that_failed_before_a_call_is_ignored():
+    """The next one is recorded."""
     module, x = Scale(), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True, strict=True) as capture:
@@ -323,8 +323,8 @@ def test_a_pass_that_failed_before_a_call_does_not_count():
     assert (capture["m", 0, "GO"].item(), capture["m", 0, "GI"][0][0].item()) == (2, 6)
 
 
-def test_gradients_are_taken_at_their_time():
-    """A change in place afterwards, by whoever gets them next, is not seen."""
+def test_gradients_are_recorded_before_later_changes():
+    """Code that gets them afterwards may change them in place."""
     module, x = Scale(), torch.ones(2, requires_grad=True)
 
     def erase(gradient):
@@ -339,7 +339,7 @@ def test_gradients_are_taken_at_their_time():
 
 
 def test_fake_tensors_have_skipped_gradients():
-    """There is a graph, and no number in it."""
+    """They have a graph, but no data."""
     with FakeTensorMode():
         model, x = nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True)), torch.ones(2, 2, 3, requires_grad=True)
         with steal_forward(("m", model), submodules=True, gradients=True, parameters=True, strict=True) as capture:
@@ -348,8 +348,8 @@ def test_fake_tensors_have_skipped_gradients():
     assert isinstance(capture["m", 0, "GO"], Skipped)
 
 
-def test_inside_of_torch_func_nothing_is_disturbed():
-    """There autograd is torch.func's own."""
+def test_gradients_of_torch_func_are_not_affected():
+    """Its transformations have their own autograd."""
     module = nn.Linear(2, 1)
 
     with steal_forward(("m", module), gradients=True, strict=True) as capture:

@@ -54,7 +54,7 @@ def _calls(capture, kind="O"):
 
 @torch.no_grad()
 def test_calls_are_named_by_module_position_and_operator(tmp_path):
-    """Numbered in their own module's call, in the order of the run, with the line that made them; in the dump too."""
+    """Numbered per module call in order of the run, with their source line, also in a dump."""
     model = Mixed()
     line = Mixed.forward.__code__.co_firstlineno
 
@@ -73,8 +73,8 @@ def test_calls_are_named_by_module_position_and_operator(tmp_path):
 
 
 @torch.no_grad()
-def test_values_are_those_of_the_time():
-    """Before and after a change in place."""
+def test_values_of_aten_calls_are_recorded_before_later_changes():
+    """Before and after an in-place operation."""
     model = nn.ReLU(inplace=True)
 
     with steal_forward(("m", model), operators=True) as capture:
@@ -86,8 +86,8 @@ def test_values_are_those_of_the_time():
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_memory_that_nothing_was_written_to_is_left_out(context):
-    """What it holds is chance; as soon as something is written, it is not."""
+def test_uninitialized_memory_is_skipped(context):
+    """Until something is written to it."""
 
     class Fill(nn.Module):
         def forward(self, x):
@@ -114,8 +114,8 @@ def test_memory_that_nothing_was_written_to_is_left_out(context):
     ],
 )
 @torch.no_grad()
-def test_a_pattern_picks_and_does_not_renumber(wanted, found):
-    """Calls that aren't wanted count too."""
+def test_patterns_do_not_change_the_numbering(wanted, found):
+    """Unselected calls count as well."""
     model = Mixed()
 
     with steal_forward(("m", model), submodules=True, operators=wanted) as capture:
@@ -124,8 +124,8 @@ def test_a_pattern_picks_and_does_not_renumber(wanted, found):
     assert [name for name, _ in _calls(capture)] == found
 
 
-def test_a_pattern_that_matches_nothing_is_told(caplog):
-    """With names as they are."""
+def test_a_pattern_that_matches_no_call_logs_a_warning(caplog):
+    """With the names of some calls."""
     model = Mixed()
 
     with steal_forward(("m", model), operators="aten.mm"):
@@ -135,8 +135,8 @@ def test_a_pattern_that_matches_nothing_is_told(caplog):
 
 
 @pytest.mark.parametrize("wishes", [{}, {"statistics_only": True}, {"verbose": 1}, {"gradients": True, "watch": "nan"}])
-def test_the_calls_are_the_models_own(wishes):
-    """They are those that the model makes without us, in their order, and a mode around us sees no other."""
+def test_only_calls_of_the_model_are_recorded(wishes):
+    """The same calls as without a capture; an outer dispatch mode sees no others."""
     model, x = nn.Sequential(Logits(), Logits()), torch.randn(2, 3, requires_grad=True)
 
     def run():
@@ -159,8 +159,8 @@ def test_the_calls_are_the_models_own(wishes):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_flops_are_counted_as_without(inside):
-    """Whichever of the two modes is around the other."""
+def test_flops_are_counted_as_without_a_capture(inside):
+    """Whichever of the two modes is the outer one."""
     model = Mixed()
     with FlopCounterMode(display=False) as alone:
         model(torch.ones(1, 4))
@@ -176,7 +176,7 @@ def test_flops_are_counted_as_without(inside):
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_fake_tensors_are_recorded_as_skipped(inside):
-    """They have no numbers."""
+    """They have no data."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     model = Mixed()
 
@@ -195,8 +195,8 @@ def test_fake_tensors_are_recorded_as_skipped(inside):
 @pytest.mark.parametrize("context", [
     torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu"), lambda: torch.device("cpu"),
 ], ids=["no_grad", "inference", "autocast", "device"])  # fmt: skip
-def test_contexts_of_torch_go_through(context):
-    """The result is the same to the bit."""
+def test_results_inside_other_contexts_are_bitwise_equal(context):
+    """Such as autocast or inference mode."""
     model, x = Mixed(), torch.randn(3, 4)
 
     with context():
@@ -208,8 +208,8 @@ def test_contexts_of_torch_go_through(context):
     assert any(name.startswith("m.linear/") for name, _ in _calls(capture))
 
 
-def test_a_module_that_uses_torch_func_computes_what_it_did():
-    """Its forward calls are those of torch.func on the tensors below; the gradient's are a backward pass."""
+def test_a_module_that_uses_torch_func_has_the_same_results():
+    """Forward calls of torch.func are recorded; those of the gradient belong to a backward pass."""
 
     class Jacobian(nn.Module):
         def forward(self, x):
@@ -226,7 +226,7 @@ def test_a_module_that_uses_torch_func_computes_what_it_did():
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_backward_passes_are_not_recorded(reentrant):
-    """Nor what activation checkpointing repeats in them."""
+    """Neither is the recomputation of activation checkpointing."""
     model, x = nn.Sequential(nn.Tanh(), nn.Tanh()), torch.randn(3, requires_grad=True)
 
     with steal_forward(("m", model), submodules=True, operators="aten.tanh**", strict=True) as capture:
@@ -235,8 +235,8 @@ def test_backward_passes_are_not_recorded(reentrant):
     assert _calls(capture) == [("m.0/0.aten.tanh.default", 0), ("m.1/0.aten.tanh.default", 0)]
 
 
-def test_iterations_and_kinds_hold_for_calls_too():
-    """The calls of an iteration that isn't wanted are not recorded."""
+def test_iterations_and_kinds_apply_to_aten_calls():
+    """ATen calls of other iterations are not recorded."""
     module = nn.Tanh()
 
     with steal_forward(("m", module), operators=True, iterations=[1], kinds="I") as capture:
@@ -248,8 +248,8 @@ def test_iterations_and_kinds_hold_for_calls_too():
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_is_compiled_is_left_alone(whole):
-    """It is compiled as without us, once, and its calls are its own business; what is around it is recorded."""
+def test_aten_calls_inside_compiled_code_are_not_recorded(whole):
+    """The code is compiled once, as without a capture; calls outside of it are recorded."""
     model, x, graphs = Mixed(), torch.ones(1, 4), []
 
     def backend(graph, _):
@@ -269,8 +269,8 @@ def test_what_is_compiled_is_left_alone(whole):
     assert [name for name, _ in _calls(capture)] == ([] if whole else around)
 
 
-def test_operators_that_take_functions_run():
-    """`torch.cond` refuses modes that don't say that they can have it."""
+def test_higher_order_operators_run():
+    """`torch.cond` refuses modes that don't declare support for it."""
 
     class Branch(nn.Module):
         def forward(self, x):
@@ -284,7 +284,7 @@ def test_operators_that_take_functions_run():
 
 
 def test_an_exception_leaves_no_mode_behind():
-    """The failing call has inputs, no output, and the exception is the model's."""
+    """The failed call has inputs but no output, and the exception is that of the model."""
 
     class Failing(nn.Module):
         def forward(self, x):
@@ -300,8 +300,8 @@ def test_an_exception_leaves_no_mode_behind():
     assert [name for name, _ in _calls(capture, "I")] == ["m/0.aten.mm.default"]
 
 
-def test_an_interrupted_call_gets_no_more_calls():
-    """Torch tells no hook of a KeyboardInterrupt; what runs after it belongs to no module."""
+def test_aten_calls_after_an_interrupt_belong_to_no_module():
+    """Torch calls no hook for a KeyboardInterrupt."""
 
     class Interrupted(nn.Module):
         def forward(self, x):
@@ -316,8 +316,8 @@ def test_an_interrupted_call_gets_no_more_calls():
     assert _calls(capture) == []
 
 
-def test_other_threads_run_on_unseen():
-    """A mode is its thread's own; modules are recorded there as ever."""
+def test_aten_calls_of_other_threads_are_not_recorded():
+    """A mode belongs to its thread; module calls of other threads are recorded."""
     module = nn.Tanh()
 
     with steal_forward(("m", module), operators=True, strict=True) as capture:
@@ -328,7 +328,7 @@ def test_other_threads_run_on_unseen():
     assert Counter(key.kind for key in capture) == {"I": 1, "O": 1}
 
 
-def test_a_refused_pattern_leaves_nothing_behind():
+def test_an_invalid_operators_option_leaves_no_state():
     """It is refused before anything runs."""
     with pytest.raises(FilchError, match="operators must be True"), steal_forward(nn.Identity(), operators=[5]):
         pytest.fail("the block was entered")

@@ -34,8 +34,8 @@ def _keys(capture, kind):
     return [(key.name, key.iteration) for key in capture if key.kind == kind]
 
 
-def test_parameters_are_taken_first_and_when_they_changed():
-    """What two names share is taken once; what no step changes is not taken again; the last step shows, too."""
+def test_parameters_are_recorded_first_and_after_changes():
+    """Shared parameters once, and at the end of the block after the last step."""
     model = Tied()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
@@ -51,8 +51,8 @@ def test_parameters_are_taken_first_and_when_they_changed():
     assert capture.calls()[0].name == "m"
 
 
-def test_gradients_are_taken_each_time_they_grow():
-    """Accumulated over two backward passes, then given a step."""
+def test_parameter_gradients_are_recorded_after_each_accumulation():
+    """Two backward passes, then an optimizer step."""
     model = nn.Linear(1, 1, bias=False)
 
     with steal_forward(("m", model), parameters=True) as capture:
@@ -63,8 +63,8 @@ def test_gradients_are_taken_each_time_they_grow():
     assert not model.weight._post_accumulate_grad_hooks  # noqa: SLF001  nothing public tells
 
 
-def test_an_optimizer_that_steps_in_the_backward_pass_is_seen():
-    """It takes the gradient away as soon as it is there; ours is the hook before."""
+def test_gradients_are_recorded_before_an_optimizer_step_in_a_hook():
+    """The optimizer clears the gradient, so our hook must run first."""
     model = nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
 
@@ -85,8 +85,8 @@ def test_an_optimizer_that_steps_in_the_backward_pass_is_seen():
     lambda weight: weight.data.add_(1),
     lambda weight: weight.detach().numpy().__iadd__(1),
 ], ids=["data", "numpy"])  # fmt: skip
-def test_a_change_that_torch_does_not_count_is_seen(change):
-    """Past the version counter, on the CPU."""
+def test_parameter_changes_without_a_new_version_are_recorded(change):
+    """On the CPU, where a checksum detects them."""
     model = nn.Linear(1, 1, bias=False)
 
     with steal_forward(("m", model), parameters=True) as capture:
@@ -96,8 +96,8 @@ def test_a_change_that_torch_does_not_count_is_seen(change):
     assert _keys(capture, "P") == [("m.weight", 0), ("m.weight", 1)]
 
 
-def test_what_is_unfrozen_or_replaced_inside_is_followed():
-    """Its gradients too."""
+def test_parameters_unfrozen_or_replaced_in_the_block_are_recorded():
+    """With their gradients."""
     model = nn.Linear(1, 1, bias=False).requires_grad_(requires_grad=False)
 
     with steal_forward(("m", model), parameters=True, strict=True) as capture:
@@ -109,8 +109,8 @@ def test_what_is_unfrozen_or_replaced_inside_is_followed():
     assert capture["m.weight", 0, "GP"].item() == 1
 
 
-def test_a_lazy_parameter_is_taken_once_it_is_there():
-    """Before, there is nothing to take."""
+def test_a_lazy_parameter_is_recorded_once_initialized():
+    """Before, it has no data."""
     model = nn.LazyLinear(1, bias=False)
 
     with steal_forward(("m", model), parameters=True, strict=True) as capture:
@@ -136,8 +136,8 @@ def _dump(tmp_path, name, model, optimizer):
     ],
     ids=["same", "rate", "decay", "forgotten"],
 )
-def test_two_training_runs_are_compared(tmp_path, optimizer, found):
-    """The first thing that differs is the first parameter that the planted fault touches; a clean run has none."""
+def test_two_training_runs_can_be_compared(tmp_path, optimizer, found):
+    """The first difference is the first parameter that the planted fault affects; without a fault there is none."""
     model = Tied()
     right = _dump(tmp_path, "right", copy.deepcopy(model), lambda parameters: torch.optim.AdamW(parameters, 0.01))
     other = _dump(tmp_path, "other", copy.deepcopy(model), optimizer)
@@ -150,8 +150,8 @@ def test_two_training_runs_are_compared(tmp_path, optimizer, found):
     assert (first and first.key) == found
 
 
-def test_nothing_changes_and_parameters_are_restored_as_such(tmp_path):
-    """The training gives the same weights to the bit, and a dump gives parameters back."""
+def test_training_is_unchanged_and_parameters_are_restored(tmp_path):
+    """Weights are bitwise equal to a run without capture, and the dump contains `nn.Parameter`s."""
     model = Tied()
     twin = copy.deepcopy(model)
     _train(twin, torch.optim.AdamW(twin.parameters()))
@@ -162,8 +162,8 @@ def test_nothing_changes_and_parameters_are_restored_as_such(tmp_path):
     assert isinstance(restore(path)["m.first.weight", 0, "P"], nn.Parameter)
 
 
-def test_a_step_that_changes_one_row_is_seen():
-    """However little of a parameter it is."""
+def test_a_change_of_one_row_is_recorded():
+    """However small a part of the parameter it is."""
     embedding = torch.nn.Embedding(2000, 64)
     optimizer = torch.optim.SGD(embedding.parameters(), lr=0.1)
 
@@ -178,7 +178,7 @@ def test_a_step_that_changes_one_row_is_seen():
 
 
 def test_parameters_can_be_swapped_during_the_block():
-    """As torch does it, if it is told to, where a model is moved or loaded."""
+    """As torch does optionally when a model is moved or loaded."""
     linear = torch.nn.Linear(3, 3)
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:

@@ -27,7 +27,7 @@ def _model(compute=_log):
 
 
 def test_the_module_is_named_with_its_line_and_inputs(tmp_path):
-    """What was captured until then is in the dump; the message says what came in and that it was finite."""
+    """Earlier records are in the dump, and the message describes the inputs and says that they were finite."""
     model = _model()
 
     stealing = steal_forward(("m", model), submodules=True, watch="nonfinite", dump_file=tmp_path / "x.onnx")
@@ -47,8 +47,8 @@ def test_the_module_is_named_with_its_line_and_inputs(tmp_path):
     assert "NonFiniteError" in dump.failed["m", 0, "O"]
 
 
-def test_a_clean_run_raises_nothing():
-    """Nor do outputs without numbers."""
+def test_a_run_with_finite_outputs_raises_nothing():
+    """Nor do outputs without tensors."""
     model = _model(lambda x: x + 1)
 
     with steal_forward(model, submodules=True, watch="nonfinite", operators=True, strict=True) as capture:
@@ -58,8 +58,8 @@ def test_a_clean_run_raises_nothing():
     assert Key("", 1, "O") in capture
 
 
-def test_each_finding_can_be_reported_instead():
-    """The model runs on; the second finding says that its inputs weren't all finite."""
+def test_each_nonfinite_output_can_be_reported_instead():
+    """The run continues; the second report says that its inputs were not all finite."""
     model, found = _model(lambda x: x * float("nan")), []
 
     with steal_forward(("m", model), submodules=True, watch="nan", on_nonfinite=found.append):
@@ -71,8 +71,8 @@ def test_each_finding_can_be_reported_instead():
 
 
 @pytest.mark.parametrize("wishes", [{}, {"statistics_only": True}, {"storage_limit": 0}, {"kinds": "O"}])
-def test_the_inputs_are_judged_whatever_is_kept_of_them(wishes):
-    """As they came in, where that was kept; else as they are."""
+def test_inputs_are_described_whatever_is_recorded_of_them(wishes):
+    """As recorded if possible, else as they are at the end of the call."""
     module, found = Fault(lambda x: x * 2), []
 
     with steal_forward(("m", module), watch="nan", on_nonfinite=found.append, strict=True, **wishes):
@@ -81,8 +81,8 @@ def test_the_inputs_are_judged_whatever_is_kept_of_them(wishes):
     assert [item.finite_inputs for item in found] == [False]
 
 
-def test_inputs_are_judged_as_they_came_in():
-    """Not as the module left them."""
+def test_inputs_are_described_as_they_were_before_the_call():
+    """The module may have changed them in place."""
     module, found = Fault(lambda x: x.mul_(torch.nan)), []
 
     with steal_forward(("m", module), watch="nan", on_nonfinite=found.append, strict=True):
@@ -91,16 +91,16 @@ def test_inputs_are_judged_as_they_came_in():
     assert [item.finite_inputs for item in found] == [True]
 
 
-def test_nan_alone_leaves_infinities():
-    """`watch="nan"` is for models whose outputs hold masks."""
+def test_watch_nan_ignores_infinities():
+    """For models whose outputs contain masks."""
     model = _model(lambda x: torch.full_like(x, -torch.inf))
 
     with steal_forward(model, submodules=True, watch="nan", strict=True):
         model(torch.ones(2))
 
 
-def test_a_mask_among_the_inputs_is_no_finding():
-    """Outputs are what counts."""
+def test_infinities_in_inputs_are_not_reported():
+    """Only outputs are checked."""
     module = Fault(lambda x, mask: (x + mask).softmax(-1))
     mask = torch.tensor([0.0, -torch.inf])
 
@@ -122,8 +122,8 @@ def test_a_mask_among_the_inputs_is_no_finding():
     ],
     ids=["log", "in place", "masked row", "infinite number", "sqrt", "division"],
 )
-def test_the_aten_call_is_named(compute, operator):
-    """Though what the module gives is finite; with the line that made the call."""
+def test_the_aten_call_with_a_nonfinite_output_is_named(compute, operator):
+    """Even if the module's output is finite; with the line that made the call."""
     model = _model(compute)
 
     stealing = steal_forward(("m", model), submodules=True, watch="nonfinite", operators=True)
@@ -149,8 +149,8 @@ def test_the_aten_call_is_named(compute, operator):
     ],
     ids=["triu", "masked_fill", "where", "attention", "empty"],
 )
-def test_masks_are_made_and_added_without_a_finding(compute):
-    """An ATen call that is told to write an infinity, or given one, only passes it on."""
+def test_creating_and_adding_masks_is_not_reported(compute):
+    """An ATen call that writes a given infinity, or has one in its inputs, only passes it on."""
     module = Fault(compute)
 
     with steal_forward(module, watch="nonfinite", operators=True, strict=True):
@@ -159,8 +159,8 @@ def test_masks_are_made_and_added_without_a_finding(compute):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e5m2, torch.complex64])
 @pytest.mark.parametrize("wrong", [None, torch.nan, -torch.inf])
-def test_numbers_of_all_kinds_are_judged_one_by_one(dtype, wrong):
-    """A sum that overflows is no finding, one wrong number among many is."""
+def test_single_nonfinite_elements_of_any_dtype_are_found(dtype, wrong):
+    """A sum that overflows is not reported."""
     numbers = torch.full((1000,), 5e4)
     if wrong is not None:
         numbers[500] = wrong
@@ -182,14 +182,14 @@ def test_numbers_of_all_kinds_are_judged_one_by_one(dtype, wrong):
         ({"operators": []}, "operators must be True or patterns like"),
     ],
 )
-def test_what_makes_no_sense_is_refused(wishes, message):
+def test_invalid_watch_options_are_refused(wishes, message):
     """Before anything runs."""
     with pytest.raises(FilchError, match=message), steal_forward(nn.Identity(), **wishes):
         pytest.fail("the block was entered")
 
 
-def test_what_a_listener_raises_ends_the_run():
-    """It was called to have a say."""
+def test_an_exception_of_on_nonfinite_ends_the_run():
+    """As the callback may decide to stop."""
 
     def stop(found):
         raise ValueError(found.module)

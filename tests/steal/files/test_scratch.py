@@ -30,8 +30,8 @@ def _leave_one(place):
     return done.stdout.strip()
 
 
-def test_a_folder_is_its_users_alone_and_is_removed(place):
-    """With all that is in it."""
+def test_a_scratch_folder_is_private_and_is_removed(place):
+    """With all its contents."""
     with Scratch() as folder:
         (folder / "weights").write_bytes(b"secret")
         assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
@@ -39,8 +39,8 @@ def test_a_folder_is_its_users_alone_and_is_removed(place):
     assert not list(place.iterdir())
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(place):
-    """A folder that is in use stays, as does one of another program's, and what a link leads to."""
+def test_the_folder_of_a_killed_process_is_removed_by_the_next(place):
+    """Folders in use, folders of other programs and targets of links are kept."""
     (place / "precious").mkdir()
     (place / "filch-link").symlink_to("precious")
     (place / "filch-other").mkdir()

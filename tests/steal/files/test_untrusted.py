@@ -36,8 +36,8 @@ def test_a_file_is_opened(folder):
         assert read_untrusted(folder / name) == b"weights"
 
 
-def test_what_is_no_file_is_refused_without_waiting(folder):
-    """A FIFO, a socket, a device, a folder, nothing, and links to them."""
+def test_everything_but_regular_files_is_refused_without_waiting(folder):
+    """FIFOs, sockets, devices, folders, missing files, and links to these."""
     os.mkfifo(folder / "fifo")
     with socket.socket(socket.AF_UNIX) as listening:
         here = Path.cwd()
@@ -58,8 +58,8 @@ def test_what_is_no_file_is_refused_without_waiting(folder):
     assert _backend_references(open_untrusted, "a\0b") == "embedded null byte"
 
 
-def test_a_file_beyond_the_limit_is_not_read(folder):
-    """However much its folder says it has; one that gives more than its size is refused, too."""
+def test_a_file_larger_than_the_limit_is_not_read(folder):
+    """Neither is a file with more contents than its size."""
     with (folder / "large").open("wb") as file:
         file.truncate(2**40)
 
@@ -70,8 +70,8 @@ def test_a_file_beyond_the_limit_is_not_read(folder):
             read_untrusted("/proc/self/status")
 
 
-def test_a_companion_is_a_file_of_the_folder(folder):
-    """Below it, too, and through a link that stays in it."""
+def test_a_companion_in_the_folder_is_opened(folder):
+    """Also in a subfolder, and through a link inside the folder."""
     (folder / "sub").mkdir()
     (folder / "sub" / "more").write_bytes(b"more")
     (folder / "link").symlink_to("sub/more")
@@ -84,13 +84,13 @@ def test_a_companion_is_a_file_of_the_folder(folder):
 @pytest.mark.parametrize(
     "name", ["../out/secret", "/etc/passwd", "", ".", "..", "sub/../../out/secret", "..\\out\\secret", "~", "a\0b"]
 )
-def test_a_companion_elsewhere_is_refused(folder, name):
-    """An absolute path, a way up, and a name that is none."""
+def test_a_companion_outside_of_the_folder_is_refused(folder, name):
+    """An absolute path, a path with `..`, and an invalid name."""
     assert _backend_references(open_companion, folder / "program.onnx", name)
 
 
-def test_a_companion_that_leads_elsewhere_is_refused(folder):
-    """By a link, by a folder that is a link, or by a hard link."""
+def test_a_companion_that_links_out_of_the_folder_is_refused(folder):
+    """By a link, a folder that is a link, or a hard link."""
     (folder / "link").symlink_to("../out/secret")
     (folder / "sub").symlink_to("../out")
     os.link(folder.parent / "out" / "secret", folder / "hard")
@@ -103,8 +103,8 @@ def test_a_companion_that_leads_elsewhere_is_refused(folder):
     )
 
 
-def test_json_is_read():
-    """From text or from UTF-8."""
+def test_json_is_parsed():
+    """From str and from UTF-8 bytes."""
     assert (
         parse_json('{"a": [1, 2.5, null, "é"]}')
         == parse_json('{"a": [1, 2.5, null, "é"]}'.encode())
@@ -125,7 +125,7 @@ def test_json_is_read():
     ],
     ids=["lists", "objects", "digits", "constant", "cut", "bytes", "large"],
 )
-def test_json_that_is_none_or_too_much_is_a_value_error(text, message):
-    """With the reason, and before any memory is spent."""
+def test_invalid_and_too_large_json_raises_a_value_error(text, message):
+    """With the reason, and before memory is allocated."""
     with pytest.raises(ValueError, match=message):
         parse_json(text, memory=100 * 2**20)

@@ -25,8 +25,8 @@ def ids():
     return torch.randint(0, 64, (2, 5), generator=torch.Generator().manual_seed(0))
 
 
-def test_a_cache_is_stored_as_it_went_in_and_as_it_came_out(llama, ids, tmp_path, differ):
-    """The model writes into the very object that it was given, and the inputs still hold what it was before."""
+def test_a_cache_is_recorded_before_and_after_the_call(llama, ids, tmp_path, differ):
+    """The model modifies the cache object in place, and the recorded inputs have its earlier contents."""
     cache = llama(ids, use_cache=True).past_key_values
     before = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
 
@@ -43,7 +43,7 @@ def test_a_cache_is_stored_as_it_went_in_and_as_it_came_out(llama, ids, tmp_path
 
 
 def test_paths_of_a_cache_lead_to_its_tensors(llama, ids):
-    """As one would write them."""
+    """The paths are valid Python expressions."""
     cache = llama(ids, use_cache=True).past_key_values
 
     assert list(tensors(cache)) == [f".layers[{index}].{name}" for index in range(2) for name in ("keys", "values")]
@@ -51,7 +51,7 @@ def test_paths_of_a_cache_lead_to_its_tensors(llama, ids):
 
 @pytest.mark.parametrize("filled", [False, True])
 def test_a_restored_cache_can_be_used_as_an_input_again(llama, ids, tmp_path, filled):
-    """The model gives the same logits to the bit, with an empty cache too, whose layers are yet to be made."""
+    """The model returns bitwise equal logits, also for an empty cache, whose layers are created later."""
     cache = DynamicCache()
     if filled:
         llama(ids, past_key_values=cache)
@@ -65,8 +65,8 @@ def test_a_restored_cache_can_be_used_as_an_input_again(llama, ids, tmp_path, fi
     assert again.past_key_values.get_seq_length() == output.past_key_values.get_seq_length() == (10 if filled else 5)
 
 
-def test_a_cache_that_is_written_in_place_is_stored_as_it_was(llama, ids, tmp_path):
-    """A StaticCache keeps its tensors and changes their numbers."""
+def test_a_static_cache_is_recorded_as_it_was(llama, ids, tmp_path):
+    """A StaticCache modifies its tensors in place."""
     cache = StaticCache(config=llama.config, max_cache_len=8)
     llama(ids[:, :2], past_key_values=cache)
     pointer = cache.layers[0].keys.data_ptr()
@@ -82,8 +82,8 @@ def test_a_cache_that_is_written_in_place_is_stored_as_it_was(llama, ids, tmp_pa
     assert type(after) is StaticCache
 
 
-def test_a_pair_of_caches_is_stored(restored, differ):
-    """Encoder-decoder models hold two caches in one, and which layers were updated."""
+def test_an_encoder_decoder_cache_is_restored(restored, differ):
+    """It contains two caches and which layers were updated."""
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     cache.self_attention_cache.update(torch.ones(1, 1, 2, 4), torch.zeros(1, 1, 2, 4), 0)
 
@@ -119,8 +119,8 @@ def _updated(cache, step, layer):
     "name",
     ["dynamic", "dynamic of a configuration", "sliding", "static", "static and sliding", "pair", "pair of static ones"],
 )
-def test_a_cache_of_any_kind_goes_on_where_it_was(restored, remembered, differ, name, filled):
-    """Empty or filled: what it gives after one more step is the same to the bit."""
+def test_a_restored_cache_of_any_class_can_be_updated(restored, remembered, differ, name, filled):
+    """The results of one more step are bitwise equal, for empty and filled caches."""
     cache = _made(name)
     step = torch.arange(48.0).reshape(1, 2, 3, 8)
     if filled:
@@ -136,7 +136,7 @@ def test_a_cache_of_any_kind_goes_on_where_it_was(restored, remembered, differ, 
 
 
 def test_generating_eight_tokens_is_captured_step_by_step(llama, ids, tmp_path, differ):
-    """Every module at every step, in memory as on disk; the tokens are those that come out without."""
+    """All modules at all steps, in memory and on disk, and the tokens are the same as without a capture."""
     options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
     expected = llama.generate(ids, **options)
 

@@ -76,7 +76,7 @@ def _loop():
     ],
 )
 def test_a_value_is_described_in_one_line(value, text):
-    """Tensors by dtype and shape, the rest as Python writes it."""
+    """Tensors by dtype and shape, everything else as Python writes it."""
     assert describe(value) == text
 
 
@@ -90,13 +90,13 @@ def test_dtypes_are_written_short():
     assert describe(torch.empty(0, dtype=torch.bits8)) == "bits8[0]"
 
 
-def test_shapes_can_be_left_out():
-    """The rank takes their place, in any nesting."""
+def test_shapes_can_be_omitted():
+    """The rank replaces the shape, in any nesting."""
     assert describe([torch.zeros(2, 3), {"a": torch.zeros(())}], with_shape=False) == "[f32[r2], {a: f32[r0]}]"
 
 
-def test_a_value_of_very_many_parts_is_cut():
-    """A list that holds another twice, which holds another twice … would never end."""
+def test_the_description_of_a_very_large_value_is_cut():
+    """A list that contains another twice, which contains another twice, and so on, would never end."""
     value = [1]
     for _ in range(60):
         value = [value, value]
@@ -110,8 +110,8 @@ class Silent:
         raise NotImplementedError
 
 
-def test_a_value_that_can_not_be_written_is_described_by_its_class():
-    """Its own fault does not reach the run that prints it; what stands beside it is described."""
+def test_a_value_whose_repr_raises_is_described_by_its_class():
+    """The exception is not raised into the run, and other values are described."""
     assert describe([Silent(), 10**5000, torch.zeros(1)]) == "[<Silent>, <int>, f32[1]]"
 
 
@@ -127,13 +127,13 @@ def test_a_value_that_can_not_be_written_is_described_by_its_class():
         ([2**40], "i64[1] 1.1e+12 … 1.1e+12, mean 1.1e+12"),
     ],
 )
-def test_statistics_are_of_the_finite_numbers(value, text):
-    """What is not finite is counted; complex numbers are measured by their size."""
+def test_statistics_use_only_finite_numbers(value, text):
+    """NaNs and infinities are counted; complex numbers count by their absolute value."""
     assert describe(torch.tensor(value), statistics=True) == text
 
 
-def test_statistics_of_an_expanded_tensor_are_taken_once():
-    """What is not finite counts as often as it is seen."""
+def test_statistics_of_an_expanded_tensor_are_computed_once():
+    """Counts of NaNs and infinities refer to the expanded shape."""
     value = torch.tensor([[1.0], [NAN], [INF]]).expand(3, 10)
 
     assert describe(value, statistics=True) == "f32[3, 10] 1 … 1, mean 1, 10 NaN, 10 inf"
@@ -141,8 +141,8 @@ def test_statistics_of_an_expanded_tensor_are_taken_once():
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
-def test_statistics_of_every_dtype(dtype):
-    """Those of two numbers in a byte are left out: torch computes nothing with them."""
+def test_statistics_of_every_dtype_are_described(dtype):
+    """Except for two numbers per byte, which torch can't compute with."""
     tensor = torch.zeros(16, dtype=torch.uint8).view(dtype)
     zero = "5.877e-39" if dtype == torch.float8_e8m0fnu else "0"  # E8M0 is powers of two alone
 
@@ -153,8 +153,8 @@ def test_statistics_of_every_dtype(dtype):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-def test_tensors_without_numbers_have_no_statistics():
-    """And a nested one has no shape to give."""
+def test_tensors_without_data_have_no_statistics():
+    """And a nested tensor has no shape to describe."""
     nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
 
     line = describe([torch.zeros(2, device="meta"), torch.eye(2).to_sparse(), nested], statistics=True)

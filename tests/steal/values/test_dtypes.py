@@ -34,8 +34,8 @@ def _any_bits(dtype, *shape):
     return raw.view(dtype)
 
 
-def test_every_dtype_of_torch_has_a_carrier_or_is_known_to_have_none():
-    """A dtype that a new torch brings is news."""
+def test_every_dtype_of_torch_can_be_stored_or_is_a_known_exception():
+    """Fails when a new torch release adds a dtype."""
     missing = {
         str(dtype).removeprefix("torch.") for dtype in DTYPES if dtype not in CARRIERS and dtype not in OPAQUE_DTYPES
     }
@@ -44,8 +44,8 @@ def test_every_dtype_of_torch_has_a_carrier_or_is_known_to_have_none():
 
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
-def test_a_dtype_comes_back_bit_for_bit(remembered, restored, differ, dtype):
-    """From memory and from a dump, NaNs and all."""
+def test_every_dtype_is_restored_bit_for_bit(remembered, restored, differ, dtype):
+    """From memory and from a dump, including NaNs."""
     tensor = _any_bits(dtype, 3, 64)
 
     assert differ(restored(tensor), tensor) is None
@@ -53,8 +53,8 @@ def test_a_dtype_comes_back_bit_for_bit(remembered, restored, differ, dtype):
 
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
-def test_a_dtype_comes_back_in_any_shape(restored, differ, dtype):
-    """A single number, none at all, and none in several dimensions."""
+def test_every_dtype_is_restored_in_any_shape(restored, differ, dtype):
+    """Scalars, and empty tensors of one or several dimensions."""
     tensors = [_any_bits(dtype, 1).reshape(()), _any_bits(dtype, 0), _any_bits(dtype, 0).reshape(2, 0, 3)]
 
     assert differ(restored(tensors), tensors) is None
@@ -72,8 +72,8 @@ def _held(value):
 
 
 @pytest.mark.parametrize("dtype", OPAQUE_DTYPES, ids=str)
-def test_a_dtype_that_torch_can_not_copy_is_stored_as_its_bytes(restored, remembered, dtype):
-    """And comes back as it was, transposed too."""
+def test_a_dtype_that_torch_cannot_copy_is_stored_as_bytes(restored, remembered, dtype):
+    """It is restored with its dtype, also transposed."""
     tensor = torch.arange(12 * dtype.itemsize, dtype=torch.uint8).reshape(3, -1).view(dtype).t()
 
     for send in (restored, remembered):
@@ -123,8 +123,8 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_view_comes_back_as_its_numbers(remembered, restored, differ, name):
-    """However it lies in memory; its class is its own where it is one of torch's."""
+def test_views_are_restored_with_their_values(remembered, restored, differ, name):
+    """Whatever their strides are; classes of torch are kept."""
     tensor = VIEWS[name]
     plain = torch.Tensor.as_subclass(tensor, torch.Tensor).detach()
 
@@ -147,27 +147,27 @@ def test_a_view_comes_back_as_its_numbers(remembered, restored, differ, name):
         "transposed parameter",
     ],
 )
-def test_a_view_lies_in_memory_as_it_did(restored, name):
-    """In the same order, and no larger."""
+def test_views_are_restored_in_their_memory_order(restored, name):
+    """And with no more memory."""
     assert restored(VIEWS[name]).stride() == VIEWS[name].stride()
 
 
-def test_gaps_are_closed(restored):
-    """What lies between the numbers is not the tensor's."""
+def test_gaps_between_elements_are_removed(restored):
+    """Memory between the elements doesn't belong to the tensor."""
     assert restored(BASE[:, ::2, 1::2]).is_contiguous()
     assert restored(BASE[:, :, :2].mT).stride() == (6, 1, 2)
 
 
-def test_what_is_expanded_is_stored_once():
-    """A mask for all heads and layers is a mask."""
+def test_expanded_tensors_are_stored_without_repetition():
+    """Such as a mask for all heads and layers."""
     spec, stored = _held(torch.ones(2, 1, 3, 1).expand(2, 1000, 3, 4))
 
     assert spec == {"tensor": 0, "expand": [2, 1000, 3, 4]}
     assert [tensor.shape for tensor in stored] == [(2, 1, 3, 1)]
 
 
-def test_how_a_tensor_lies_is_no_part_of_its_structure():
-    """Neither are its gradient and its class; what is asked for by path is whole."""
+def test_memory_order_is_not_part_of_the_structure():
+    """Neither are gradient flag and class, and tensors by path have their full shape."""
     values = [BASE, VIEWS["transposed"], VIEWS["expanded"], VIEWS["parameter"]]
 
     assert [structure(value) for value in values] == [{"tensor": None}] * 4
@@ -186,29 +186,29 @@ def _changed(spec, **changes):
         {"expand": [1, 2, 3, 4]}, {"expand": 5}, {"dtype": "bits8"}, {"dtype": "float64"}, {"dtype": []},
     ],
 )  # fmt: skip
-def test_a_form_that_does_not_fit_the_numbers_is_refused(changes):
-    """Before anything is allocated."""
+def test_an_invalid_layout_is_refused(changes):
+    """Before memory is allocated."""
     with pytest.raises(DumpError, match="the description of a value is damaged: "):
         decode(_changed({"tensor": 0}, **changes), lambda _: BASE)
 
 
 @pytest.mark.parametrize("shape", [[2**61, 2**61, 1], [2**62, 1, 1], [10**30, 1, 1]])
-def test_an_expansion_beyond_all_bounds_is_refused(shape):
-    """Its size would be no number; what is merely large takes no memory."""
+def test_an_expansion_to_too_many_elements_is_refused(shape):
+    """The number of elements would overflow; merely large expansions take no memory."""
     with pytest.raises(DumpError):
         decode({"tensor": 0, "expand": shape}, lambda _: torch.ones(1, 1, 1))
     large = decode({"tensor": 0, "expand": [2**40, 2, 1]}, lambda _: torch.ones(1, 1, 1))
     assert describe(large, statistics=True) == "f32[1099511627776, 2, 1] 1 … 1, mean 1"
 
 
-def test_a_gradient_of_integers_is_refused():
-    """They have none."""
+def test_requires_grad_of_integers_is_refused():
+    """Integer tensors can't require a gradient."""
     with pytest.raises(DumpError, match=r"torch.int64 can't require a gradient"):
         decode({"tensor": 0, "requires_grad": True}, lambda _: torch.ones(2, dtype=torch.int64))
 
 
-def test_what_the_holder_has_is_not_changed():
-    """Its tensor does not require a gradient because one that was restored does."""
+def test_the_stored_tensor_is_not_changed_by_decoding():
+    """It doesn't require a gradient because a restored tensor does."""
     held = torch.ones(2)
 
     found = decode({"tensor": 0, "requires_grad": True, "class": "torch.nn.parameter:Parameter"}, lambda _: held)
@@ -216,8 +216,8 @@ def test_what_the_holder_has_is_not_changed():
     assert isinstance(found, nn.Parameter) and found.requires_grad and not held.requires_grad
 
 
-def test_inference_tensors_come_back_as_plain_ones(remembered, restored, differ):
-    """They allow less than others; what was stolen of them can be trained with."""
+def test_inference_tensors_are_restored_as_normal_tensors(remembered, restored, differ):
+    """So they can be used for training."""
     weight = torch.ones(3, requires_grad=True)
     with torch.inference_mode():
         tensor = torch.arange(3.0) * 2
@@ -229,8 +229,8 @@ def test_inference_tensors_come_back_as_plain_ones(remembered, restored, differ)
         (weight * found).sum().backward()
 
 
-def test_a_default_device_does_not_reach_what_is_restored(tmp_path):
-    """Restored tensors are on the CPU, empty ones too."""
+def test_a_default_device_does_not_affect_restored_tensors(tmp_path):
+    """They are on the CPU, also if empty."""
     module = nn.Identity()
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
         module((torch.ones(2), torch.ones(0)))
@@ -281,8 +281,8 @@ def _numbers(tensor):
 
 
 @pytest.mark.parametrize("name", APART)
-def test_a_tensor_that_is_not_dense_comes_back_by_its_parts(remembered, restored, name):
-    """Of the same kind, with the same numbers, and its parts have paths of their own."""
+def test_sparse_nested_and_quantized_tensors_are_restored(remembered, restored, name):
+    """With the same class and values, and their parts have paths."""
     tensor = APART[name]()
     with torch.no_grad():
         wanted = _numbers(tensor)
@@ -298,15 +298,15 @@ def test_a_tensor_that_is_not_dense_comes_back_by_its_parts(remembered, restored
 
 
 def test_the_parts_of_a_tensor_have_paths():
-    """As torch calls them, or nearly."""
+    """Named nearly as in torch."""
     assert list(tensors({"a": MATRIX.to_sparse()})) == ["['a'].indices", "['a'].values"]
     assert list(tensors(MATRIX.to_sparse_csc())) == [".outer", ".inner", ".values"]
     assert list(tensors(torch.nested.nested_tensor(ROWS))) == ["[0]", "[1]"]
 
 
 @pytest.mark.parametrize("name", ["quantized", "quantized, signed", "quantized by channel"])
-def test_the_numbers_of_a_quantized_tensor_can_be_looked_at(name):
-    """In the memory where they are."""
+def test_the_integers_of_a_quantized_tensor_share_its_memory(name):
+    """They are a view."""
     tensor = APART[name]()
 
     _, form = split_parts(tensor, exact=False)
@@ -315,7 +315,7 @@ def test_the_numbers_of_a_quantized_tensor_can_be_looked_at(name):
     assert form["values"].data_ptr() == tensor.data_ptr()
 
 
-def test_a_tensor_with_a_part_that_is_not_stored_is_not_stored():
+def test_a_tensor_is_skipped_if_one_of_its_parts_is():
     """With the reason of the part."""
     spec = encode(MATRIX.to_sparse(), lambda tensor, path: {"skipped": path, "reason": "it is large"})
 
@@ -336,8 +336,8 @@ def test_a_tensor_with_a_part_that_is_not_stored_is_not_stored():
         ("masked", {"mask": {"tensor": 0}}),
     ],
 )  # fmt: skip
-def test_parts_that_do_not_fit_together_are_refused(name, changes):
-    """Indices that point outside would be followed there."""
+def test_inconsistent_parts_are_refused(name, changes):
+    """Indices outside of the shape would access other memory."""
     spec, stored = _held(APART[name]())
     ((tag, form),) = spec.items()
 
@@ -359,8 +359,8 @@ def test_parts_that_do_not_fit_together_are_refused(name, changes):
         {"numpy": {"same": 0}},
     ],
 )
-def test_a_part_is_a_tensor_as_it_is_stored(spec):
-    """What a small file makes long would be copied."""
+def test_the_part_of_a_tensor_cannot_be_expanded(spec):
+    """Parts are copied, and an expansion from a small file could be of any size."""
     long = {"tensor": 0, "expand": [2**40, 2], "shared": 0}
 
     with pytest.raises(DumpError, match=r"\('same'\)"):
@@ -378,8 +378,8 @@ def test_a_part_is_a_tensor_as_it_is_stored(spec):
         ([0, "float32", [1] * 300], None), ([0.0, "float32", [1]], None), ([True, "float32", [1]], None),
     ],
 )  # fmt: skip
-def test_a_part_of_a_tensor_is_read_or_refused(part, wanted):
-    """Its first byte, its dtype and its shape; it has to lie in the tensor."""
+def test_a_view_of_a_stored_tensor_is_read_or_refused(part, wanted):
+    """Its first byte, dtype and shape must lie inside the tensor."""
     spec = {"tensor": 0, "part": part}
     if wanted is None and part != [0, "int64", [3]]:
         with pytest.raises(DumpError):
@@ -388,8 +388,8 @@ def test_a_part_of_a_tensor_is_read_or_refused(part, wanted):
         assert wanted is None or decode(spec, lambda _: torch.arange(6.0)).tolist() == wanted
 
 
-def test_a_part_may_begin_between_two_numbers():
-    """It is copied then, as it can't be read there."""
+def test_an_unaligned_view_of_a_stored_tensor_is_copied():
+    """It can't be read in place."""
     raw = torch.arange(40, dtype=torch.uint8)
 
     found = decode({"tensor": 0, "part": [1, "int32", [2]]}, lambda _: raw)
@@ -397,8 +397,8 @@ def test_a_part_may_begin_between_two_numbers():
     assert found.view(torch.uint8).tolist() == list(range(1, 9))
 
 
-def test_what_is_asked_for_again_is_a_view():
-    """Another tensor, in the same memory, as it was when it was taken."""
+def test_repeated_tensors_are_views_of_the_first():
+    """They share its memory."""
     specs = [{"tensor": 0, "order": [2, 0, 1]}, {"tensor": 0, "part": [4, "float32", [2]]}, {"tensor": 0}]
 
     for spec in specs:
@@ -408,8 +408,8 @@ def test_what_is_asked_for_again_is_a_view():
 
 
 @pytest.mark.parametrize("name", APART)
-def test_a_tensor_that_is_not_dense_comes_twice(name):
-    """The second is a view of the first, of the same kind."""
+def test_a_repeated_sparse_or_quantized_tensor_is_a_view(name):
+    """Of the same class as the first."""
     spec, stored = _held(APART[name]())
 
     one, other = decode({"list": [[0, spec], [1, spec]]}, stored.__getitem__)
@@ -420,8 +420,8 @@ def test_a_tensor_that_is_not_dense_comes_twice(name):
         assert all(map(torch.equal, _numbers(one), _numbers(other)))
 
 
-def test_no_value_has_too_many_copies(remembered, restored, differ):
-    """Some megabytes in many orders, and one that came twice in each."""
+def test_values_of_any_memory_order_are_within_the_copy_limit(remembered, restored, differ):
+    """Several megabytes in many memory orders, each twice."""
     whole = torch.arange(2.0**19).reshape(8, 16, 32, 128)
     orders = [whole.permute(order) for order in ((0, 1, 3, 2), (1, 0, 2, 3), (3, 2, 1, 0), (0, 2, 1, 3))]
     value = [whole, *orders, *(view.view_as(view) for view in orders), [view.numpy() for view in orders]]
@@ -437,8 +437,8 @@ MODES = [
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["dense", *APART])
-def test_modes_that_the_model_runs_in_change_nothing(name, mode):
-    """What a hook reads is what is there; what is read is the caller's, and usable outside of the mode."""
+def test_modes_do_not_affect_capturing_and_decoding_tensors(name, mode):
+    """Values are as they were, and usable outside of the mode."""
     tensor = torch.ones(2, 3).t() if name == "dense" else APART[name]()
 
     with mode():
@@ -451,8 +451,8 @@ def test_modes_that_the_model_runs_in_change_nothing(name, mode):
     assert found.device.type == "cpu" and not found.is_inference()
 
 
-def test_parts_of_a_tensor_made_in_inference_mode_are_read():
-    """They allow less than others."""
+def test_parts_of_an_inference_tensor_are_read():
+    """Inference tensors support fewer operations."""
     with torch.inference_mode():
         made = [make() for make in APART.values() if "gradient" not in str(make)]
         specs = [_held(tensor)[0] for tensor in made]
@@ -509,8 +509,8 @@ WITHOUT_NUMBERS = {
 
 @pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("name", WITHOUT_NUMBERS)
-def test_a_tensor_without_plain_numbers_is_skipped_with_its_reason(tmp_path, capsys, on_disk, name):
-    """The run goes on, what is beside it is stored, and `verbose=1` can speak of it."""
+def test_a_tensor_without_readable_data_is_skipped_with_a_reason(tmp_path, capsys, on_disk, name):
+    """The run continues, other values are stored, and `verbose=1` can describe the tensor."""
     make, what, reason = WITHOUT_NUMBERS[name]
     module = nn.Identity()
 
@@ -523,8 +523,8 @@ def test_a_tensor_without_plain_numbers_is_skipped_with_its_reason(tmp_path, cap
     assert f"-- skips a {describe(make())} of key=('m', 0, 'O'): {reason}" in capsys.readouterr().out
 
 
-def test_a_tensor_inside_a_transformation_is_skipped():
-    """It stands for many, or for a derivative."""
+def test_a_tensor_inside_a_torch_func_transformation_is_skipped():
+    """It represents a batch or a derivative."""
     reasons = []
 
     def look(tensor):
@@ -547,7 +547,7 @@ def test_a_tensor_inside_a_transformation_is_skipped():
     ],
     ids=lambda dtype: np.dtype(dtype).str + np.dtype(dtype).name,
 )
-def test_arrays_of_types_that_torch_lacks_come_back(dtype, tmp_path):
+def test_arrays_of_dtypes_that_torch_lacks_are_restored(dtype, tmp_path):
     """Bit for bit, as arrays and as scalars."""
     array = np.array([[0, 1], [1, 0]]).astype(dtype)
     with steal_forward(torch.nn.Identity(), dump_file=tmp_path / "dump.onnx"):

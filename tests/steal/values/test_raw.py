@@ -30,7 +30,7 @@ def _random(size):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("offset", [0, 1, 5])
-def test_a_copy_is_all_bytes_and_none_besides(size, offset):
+def test_copy_copies_exactly_the_given_bytes(size, offset):
     """From and to any address."""
     source, target = _random(size + 8), torch.zeros(size + 16, dtype=torch.uint8)
 
@@ -43,8 +43,8 @@ def test_a_copy_is_all_bytes_and_none_besides(size, offset):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("offset", [0, 1, 5])
-def test_a_checksum_is_that_of_the_bytes_wherever_they_lie(size, offset):
-    """It can't tell addresses apart."""
+def test_a_checksum_does_not_depend_on_the_address(size, offset):
+    """Only on the bytes."""
     memory = _random(size + 8)
     moved = memory[offset : offset + size].clone()
 
@@ -54,8 +54,8 @@ def test_a_checksum_is_that_of_the_bytes_wherever_they_lie(size, offset):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("place", [0, 0.5, 1])
 @pytest.mark.parametrize("bit", [1, 128])
-def test_a_checksum_sees_each_bit(size, place, bit):
-    """The highest one of a word is where a sum of products is blindest."""
+def test_a_checksum_depends_on_each_bit(size, place, bit):
+    """The highest bit of a word is the hardest case for a sum of products."""
     memory = _random(size)
     before = _of(memory)
 
@@ -76,16 +76,16 @@ def test_a_checksum_sees_each_bit(size, place, bit):
     ],
     ids=["a word on", "a piece on", "two pieces", "backwards", "two signs"],
 )
-def test_a_checksum_sees_the_order_of_pieces(size, change):
-    """Of more than 1 MiB, it is sums of 4 KiB and their order, and the order of some words."""
+def test_a_checksum_depends_on_the_order_of_blocks(size, change):
+    """Above 1 MiB it covers sums of 4 KiB blocks, their order, and the order of sampled words."""
     memory = _random(size)
 
     assert _of(change(memory)) != _of(memory)
 
 
 @pytest.mark.parametrize("write", [lambda x: x.data.view(-1)[-1:].add_(1), lambda x: x.numpy().put(-1, 7.0)])
-def test_a_large_tensor_that_was_written_past_torch_is_taken_again(write):
-    """One number of a million, which torch's version counter doesn't see."""
+def test_a_large_tensor_changed_without_a_new_version_is_stored_again(write):
+    """One of a million elements changes."""
 
     class Writes(nn.Module):
         def forward(self, x):
@@ -133,8 +133,8 @@ class _Dispatches(TorchDispatchMode):
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_modes_of_the_users_see_the_model_alone(mode, options, tmp_path, monkeypatch):
-    """Also where torch's threads copy and sum: what is taken has 4 MiB, as the weights have."""
+def test_modes_see_only_operations_of_the_model(mode, options, tmp_path, monkeypatch):
+    """Also with tensors of 4 MiB, which are copied and summed by torch's threads."""
     monkeypatch.chdir(tmp_path)
     model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU())
     x = torch.randn(1024, 1024, requires_grad=True)
@@ -154,8 +154,8 @@ def test_modes_of_the_users_see_the_model_alone(mode, options, tmp_path, monkeyp
     assert seen(steals=True) == seen(steals=False)
 
 
-def test_large_tensors_of_inference_mode_are_taken():
-    """They have no version: each is kept whenever it comes by."""
+def test_large_inference_tensors_are_recorded():
+    """They have no version counter, so each occurrence is stored."""
     model = nn.Sequential(nn.ReLU(), nn.Identity())
     with torch.inference_mode(), steal_forward(model, include="*") as capture:
         given = model(torch.arange(MIB, dtype=torch.float32) - 9)
@@ -164,8 +164,8 @@ def test_large_tensors_of_inference_mode_are_taken():
     assert capture.totals.shared == 0
 
 
-def test_a_model_that_protobuf_can_not_hold_is_left_to_be_recovered(tmp_path, monkeypatch):
-    """A million names of a thousand letters, say: the tensors are on the disk, and nothing is lost."""
+def test_a_model_over_the_protobuf_limit_can_be_recovered(tmp_path, monkeypatch):
+    """Such as a million names of a thousand letters: the tensors are on disk, and nothing is lost."""
     path, module = tmp_path / "dump.onnx", nn.ReLU()
     with monkeypatch.context() as patch:
         patch.setattr(_format, "MAX_MODEL_SIZE", 500)
@@ -195,8 +195,8 @@ class _Grows(nn.Module):
     ids=["functionalize", "grad", "vjp"],
 )
 @pytest.mark.parametrize("file", [None, "dump.onnx"])
-def test_large_tensors_beside_a_transformation_are_taken_as_they_are(transformed, file, tmp_path):
-    """Torch would make of our copies what it makes of the model's operations."""
+def test_large_tensors_inside_torch_func_are_copied_unchanged(transformed, file, tmp_path):
+    """Torch would apply the transformation to our copies."""
     model = _Grows()
     model.inner = nn.Identity()
     with steal_forward(("inner", model.inner), dump_file=file and tmp_path / file, strict=True) as capture:
@@ -221,15 +221,15 @@ print(os.wait()[1])
 """
 
 
-def test_a_forked_process_does_not_wait_for_threads_that_we_started():
-    """Those of a pool are in the parent alone."""
+def test_a_forked_process_does_not_wait_for_torch_threads():
+    """The threads exist only in the parent."""
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120, check=False)
 
     assert done.stdout.strip() == "0"
 
 
 def test_a_storage_that_shrank_is_not_read_beyond_its_end(monkeypatch):
-    """Its version is the same; what was kept of it was longer."""
+    """Its version is unchanged, but the stored tensor was longer."""
     base, module = torch.ones(2**22, dtype=torch.uint8), nn.Identity()
     rest = base[: 2**20]
 
@@ -247,8 +247,8 @@ def test_a_storage_that_shrank_is_not_read_beyond_its_end(monkeypatch):
 
 
 @pytest.mark.parametrize("size", [2**13, 2**16, 2**18])
-def test_a_conjugate_that_torch_does_not_count_is_taken_again(size):
-    """All signs of all imaginary parts: as many as a sum of products can't see."""
+def test_a_conjugate_without_a_new_version_is_stored_again(size):
+    """All signs of the imaginary parts change, the hardest case for a sum of products."""
 
     class Conjugates(nn.Module):
         def forward(self, x):
@@ -263,8 +263,8 @@ def test_a_conjugate_that_torch_does_not_count_is_taken_again(size):
     assert torch.equal(capture["m", 0, "O"], wanted)
 
 
-def test_a_name_that_onnx_can_not_have_is_refused_at_the_end(tmp_path):
-    """Of a dump with a data file beside it: the model says what that one is called."""
+def test_a_dump_path_that_is_not_unicode_is_refused_at_the_end(tmp_path):
+    """The model contains the name of its data file."""
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.onnx")
     module = nn.Identity()
     with steal_forward(("m", module), dump_file=path) as capture:

@@ -36,8 +36,8 @@ def stolen(request, tmp_path):
     return run
 
 
-def test_what_a_module_hands_on_is_kept_once(stolen):
-    """As its output and as the next one's input."""
+def test_an_output_that_is_the_next_input_is_stored_once(stolen):
+    """Both records refer to the same tensor."""
     found, totals = stolen(torch.ones(1000), lambda x: x + 1, lambda x: x * 2)
 
     assert totals.nbytes == 3 * 4000
@@ -56,8 +56,8 @@ def test_what_a_module_hands_on_is_kept_once(stolen):
     ],
     ids=["slice", "flat", "unsqueezed", "other dtype", "several", "expanded"],
 )
-def test_a_view_of_what_is_kept_takes_no_room(stolen, view, differ):
-    """It comes back with its own shape and dtype."""
+def test_a_view_of_a_stored_tensor_takes_no_space(stolen, view, differ):
+    """It is restored with its own shape and dtype."""
     x = torch.randn(1000)
 
     found, totals = stolen(x, view)
@@ -66,8 +66,8 @@ def test_a_view_of_what_is_kept_takes_no_room(stolen, view, differ):
     assert differ(found["0", 0, "O"], view(x)) is None
 
 
-def test_a_weight_that_is_given_as_it_is_is_kept_once(stolen):
-    """Over several calls, as long as nobody changes it."""
+def test_an_unchanged_weight_is_stored_once(stolen):
+    """Over several calls."""
     weight = nn.Parameter(torch.ones(1000))
 
     found, totals = stolen(torch.zeros(1), lambda _: weight, lambda _: weight)
@@ -91,8 +91,8 @@ CHANGES = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [1000, 100_000])
 @pytest.mark.parametrize("how", CHANGES)
-def test_what_was_changed_is_another_tensor(stolen, how, size, dtype):
-    """By what torch counts, and by what goes past its counter."""
+def test_a_changed_tensor_is_stored_again(stolen, how, size, dtype):
+    """Whether torch's version counter shows the change or not."""
     x = torch.arange(1, size + 1, dtype=dtype)
     before = x.clone()
 
@@ -110,8 +110,8 @@ def test_what_was_changed_is_another_tensor(stolen, how, size, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 @pytest.mark.parametrize("size", [128, 4000])
-def test_a_conjugate_view_is_another_tensor(stolen, dtype, size):
-    """It has the place and the version of what it is a view of."""
+def test_a_conjugate_view_is_stored_separately(stolen, dtype, size):
+    """It has the same memory and version as its base."""
     found, _ = stolen(torch.randn(size, dtype=dtype), lambda z: z.conj(), lambda z: z.imag)
 
     first = found["0", 0, "I"][0][0]
@@ -119,8 +119,8 @@ def test_a_conjugate_view_is_another_tensor(stolen, dtype, size):
     assert torch.equal(found["1", 0, "O"], -first.imag)
 
 
-def test_memory_that_is_used_again_is_no_sign_of_the_same_tensor(stolen):
-    """A tensor that is freed leaves its address to the next one."""
+def test_a_tensor_in_reused_memory_is_stored(stolen):
+    """The memory of a freed tensor may be reused at the same address."""
     functions = [lambda x, index=index: torch.full((1000,), float(index)) for index in range(50)]
 
     found, _ = stolen(torch.zeros(1), *functions)
@@ -128,8 +128,8 @@ def test_memory_that_is_used_again_is_no_sign_of_the_same_tensor(stolen):
     assert [found[str(index), 0, "O"][0].item() for index in range(50)] == list(range(50))
 
 
-def test_inference_tensors_are_kept_each_time(stolen):
-    """They have no version that would tell whether they were changed."""
+def test_inference_tensors_are_stored_each_time(stolen):
+    """They have no version counter that would show changes."""
     with torch.inference_mode():
         found, _ = stolen(torch.ones(100), lambda x: x.mul_(2), lambda x: x.mul_(2))
 
@@ -137,8 +137,8 @@ def test_inference_tensors_are_kept_each_time(stolen):
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
-def test_what_only_grows_is_kept_by_what_is_new(tmp_path, dim, differ):
-    """A cache to which each call adds a token; each call's own comes back whole, before and after the block."""
+def test_only_the_new_part_of_a_growing_tensor_is_stored(tmp_path, dim, differ):
+    """Such as a cache that grows in each call; each call's tensor is restored, inside the block and after it."""
     shape = [2, 3, 4, 8]
     steps = [torch.randn([1 if index == dim else size for index, size in enumerate(shape)]) for _ in range(40)]
     caches = [torch.cat(steps[: index + 20], dim) for index in range(20)]
@@ -158,8 +158,8 @@ def test_what_only_grows_is_kept_by_what_is_new(tmp_path, dim, differ):
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.complex64])
-def test_what_grows_with_other_signs_is_kept_whole(kind, differ):
-    """The signs of float64 are where a checksum is blindest."""
+def test_a_growing_tensor_with_changed_signs_is_stored_whole(kind, differ):
+    """Signs of float64 are the hardest case for a checksum."""
     cache, caches = torch.randn(1, 4, 8, 32, dtype=kind), []
     for _ in range(6):
         caches.append(cache)
@@ -174,8 +174,8 @@ def test_what_grows_with_other_signs_is_kept_whole(kind, differ):
 
 
 @pytest.mark.parametrize("fault", ["first", "last", "order", "shorter", "dtype"])
-def test_what_grows_and_changes_is_kept_whole(fault, differ):
-    """One number of what was there before, its order, or its dtype: that would be another tensor's beginning."""
+def test_a_growing_tensor_with_changes_is_stored_whole(fault, differ):
+    """Changed is one element, the order, or the dtype of the previous part."""
     tokens = torch.randn(1, 2, 30, 16)
     caches = [tokens[:, :, : 10 + index].contiguous() for index in range(6)]
     caches[4] = {
@@ -195,8 +195,8 @@ def test_what_grows_and_changes_is_kept_whole(fault, differ):
         assert differ(capture["m", index, "O"], cache) is None
 
 
-def test_a_slow_disk_makes_the_model_wait_instead_of_taking_memory(tmp_path, monkeypatch):
-    """No more than the buffer waits for the disk; the time that was waited is told."""
+def test_the_model_waits_for_a_slow_disk(tmp_path, monkeypatch):
+    """Memory is limited to the buffer, and the time is in `totals.waited`."""
     write = os.pwrite
 
     def slowly(file, view, place):
@@ -215,7 +215,7 @@ def test_a_slow_disk_makes_the_model_wait_instead_of_taking_memory(tmp_path, mon
 
 
 def test_a_capture_on_disk_can_be_read_while_it_is_written(tmp_path):
-    """What was taken a moment ago, too."""
+    """Including the latest record."""
     module = nn.Identity()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
@@ -227,8 +227,8 @@ def test_a_capture_on_disk_can_be_read_while_it_is_written(tmp_path):
     assert not any(thread.name == "filch-writer" for thread in threading.enumerate())
 
 
-def test_what_grows_is_charged_by_what_is_new():
-    """A budget for all tensors lasts for many tokens; what comes after it is left out."""
+def test_the_total_limit_counts_only_the_new_part_of_a_growing_tensor():
+    """Tensors beyond the limit are skipped."""
     tokens = torch.randn(1, 2, 60, 16)
     module = nn.Identity()
 

@@ -43,13 +43,13 @@ BATCH, LENGTH = torch.export.Dim("batch"), torch.export.Dim("length")
         (object(), {}, "object"),
     ],
 )
-def test_a_value_is_written_in_the_codes_of_the_seed(value, options, text):
-    """Whatever it is."""
+def test_values_are_described_in_codes_of_onnx_diagnostic(value, options, text):
+    """For each kind of value and option."""
     assert string_type(value, **options) == text
 
 
-def test_a_cache_names_its_keys_and_values():
-    """As lists, a tensor for each layer."""
+def test_a_cache_is_described_by_its_keys_and_values():
+    """As lists with one tensor per layer."""
     cache = DynamicCache()
     cache.update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4), 0)
 
@@ -57,16 +57,16 @@ def test_a_cache_names_its_keys_and_values():
     assert string_type(cache, with_shape=True) == expected
 
 
-def test_a_fake_tensor_has_a_letter_of_its_own():
-    """It has no numbers to describe."""
+def test_a_fake_tensor_has_its_own_letter():
+    """And no statistics, as it has no data."""
     with FakeTensorMode():
         fake = torch.empty(2, 3)
 
     assert string_type(fake, with_shape=True, with_min_max=True) == "F1s2x3"
 
 
-def test_a_list_that_holds_itself_ends():
-    """At a depth that no value has."""
+def test_the_description_of_a_recursive_list_ends():
+    """At a maximum depth."""
     value: list[object] = []
     value.append(value)
 

@@ -173,24 +173,24 @@ VALUES = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_value_comes_back_as_it_was(remembered, restored, differ, name):
-    """From memory and from a dump: same types, same order, same bits."""
+def test_values_are_restored(remembered, restored, differ, name):
+    """From memory and from a dump, with the same types, order and bits."""
     value = VALUES[name]
 
     assert differ(restored(value), value) is None
     assert differ(remembered(value), value) is None
 
 
-def test_nothing_runs_when_a_value_is_rebuilt(restored):
-    """Neither a constructor nor `__post_init__`: the fields are what they were."""
+def test_no_constructor_runs_when_a_value_is_rebuilt(restored):
+    """Neither `__init__` nor `__post_init__`; the fields are as they were."""
     value = Checking(torch.zeros(1))
 
     assert restored(value).value.item() == 1
     assert restored(value).made == 7
 
 
-def test_a_model_output_is_usable_again(restored):
-    """By attribute, key and index, its None fields left out of the last two."""
+def test_a_restored_model_output_is_usable(restored):
+    """By attribute, key and index; None fields are omitted from the last two."""
     found = restored(BaseModelOutputWithPast(last_hidden_state=ONE))
 
     assert torch.equal(found.last_hidden_state, ONE)
@@ -200,8 +200,8 @@ def test_a_model_output_is_usable_again(restored):
     assert torch.equal(found["last_hidden_state"], ONE)
 
 
-def test_lists_and_others_of_own_classes_come_back_with_what_they_have_besides(restored, remembered):
-    """Their class, their items, what is in their `__dict__` and in those of their slots that are set."""
+def test_container_subclasses_are_restored_with_their_attributes(restored, remembered):
+    """Their class, items, `__dict__` and the slots that are set."""
     stack, named = Stack([ONE]), Named.__new__(Named)
     stack.note, named.first, named.name = torch.zeros(3), 1, "n"
     named["a"] = 2
@@ -215,8 +215,8 @@ def test_lists_and_others_of_own_classes_come_back_with_what_they_have_besides(r
     assert list(tensors(stack)) == ["[0]", ".note"]
 
 
-def test_dictionaries_with_a_default_have_it_again(restored):
-    """Where it is a type of Python's; another factory would be code of the file's choosing."""
+def test_defaultdicts_are_restored_with_a_builtin_factory(restored):
+    """Any other factory would be code that the file chooses."""
     value = [collections.defaultdict(list, a=[1]), collections.defaultdict(lambda: 1, b=2)]
 
     known, unknown = restored(value)
@@ -225,8 +225,8 @@ def test_dictionaries_with_a_default_have_it_again(restored):
     assert (type(unknown), unknown, unknown.default_factory) == (collections.defaultdict, {"b": 2}, None)
 
 
-def test_mappings_that_are_no_dictionaries_are_read_like_one(restored):
-    """They may need more than their items, so they are not rebuilt; keys and paths are theirs."""
+def test_other_mappings_are_restored_as_foreign(restored):
+    """They may need more than their items to be rebuilt; keys and paths are kept."""
     value = Settings({"a": ONE, 3: 4})
 
     found = restored(value)
@@ -237,8 +237,8 @@ def test_mappings_that_are_no_dictionaries_are_read_like_one(restored):
     assert describe(found) == "Settings({a: f32[2], 3: 4})"
 
 
-def test_what_torch_was_told_to_take_apart_can_be_read(restored):
-    """By the names that it was told; it is not rebuilt, as what it was told to rebuild it with is a constructor."""
+def test_classes_registered_with_pytree_are_restored_as_foreign(restored):
+    """With the registered names; the unflatten function is not called, as it is a constructor."""
     value = Group(ONE, [Group(1, None)])
 
     found = restored(value)
@@ -250,8 +250,8 @@ def test_what_torch_was_told_to_take_apart_can_be_read(restored):
 
 
 @pytest.mark.parametrize("bits", ["7ff8000000000000", "fff8000000000000", "7ff8000000000123", "fff0000000000001"])
-def test_numbers_that_are_none_keep_their_bits(restored, bits):
-    """The sign and the payload of a NaN."""
+def test_nans_keep_their_bits(restored, bits):
+    """Sign and payload."""
     number = struct.unpack(">d", bytes.fromhex(bits))[0]
 
     found = restored([number, complex(number, 1)])
@@ -259,23 +259,23 @@ def test_numbers_that_are_none_keep_their_bits(restored, bits):
     assert [struct.pack(">d", part).hex() for part in (found[0], found[1].real)] == [bits] * 2
 
 
-def test_arrays_lie_as_they_did(restored):
-    """In the order of Fortran, and not to be written to."""
+def test_arrays_keep_their_order_and_writability(restored):
+    """Fortran order and read-only."""
     columns, constant = restored([np.asfortranarray(np.ones((2, 3))), np.broadcast_to(np.ones(1), (2, 3))])
 
     assert columns.flags.f_contiguous and not columns.flags.c_contiguous and columns.flags.writeable
     assert not constant.flags.writeable
 
 
-def test_masked_arrays_are_read_by_their_parts(restored, differ):
-    """Numbers and mask."""
+def test_masked_arrays_are_restored_as_data_and_mask(restored, differ):
+    """As `Foreign`."""
     found = restored(np.ma.masked_array([1, 2], [False, True]))
 
     assert differ([found.data, found.mask], [np.array([1, 2]), np.array([False, True])]) is None
 
 
-def test_numbers_and_strings_of_own_classes_come_back_as_the_plain_ones(restored, differ):
-    """A subclass adds nothing that a model computes with."""
+def test_subclasses_of_numbers_and_strings_are_restored_as_builtins(restored, differ):
+    """A model computes with the built-in value."""
 
     class Count(int):
         pass
@@ -302,8 +302,8 @@ SKIPPED = {
 
 
 @pytest.mark.parametrize("name", SKIPPED)
-def test_what_can_not_be_stored_is_recorded_with_its_type_and_the_reason(remembered, restored, name):
-    """And what stands beside it is stored."""
+def test_values_that_cannot_be_stored_are_skipped_with_type_and_reason(remembered, restored, name):
+    """Other values are stored."""
     value, what, reason = SKIPPED[name]
 
     assert remembered(value) == Skipped(what, reason)
@@ -345,8 +345,8 @@ class Hidden(metaclass=Nameless):
 @pytest.mark.parametrize(
     ("value", "error"), [(Unreadable(), "OSError"), (Lazy(), "RuntimeError"), (Hidden(), "LookupError")]
 )
-def test_a_value_that_can_not_be_read_does_not_end_the_run(remembered, value, error):
-    """The error of the user's class is the reason why it was skipped."""
+def test_an_exception_while_reading_a_value_does_not_end_the_run(remembered, value, error):
+    """It is the reason why the value was skipped."""
     assert remembered([value])[0].reason == f"reading it raised {error}"
     assert describe([value]).startswith("[<")
 
@@ -379,8 +379,8 @@ class RefusingText(Refusing, str):
     __slots__ = ()
 
 
-def test_what_a_value_answers_is_not_asked(remembered):
-    """Whether it is equal, how long it is, what class it claims; lists and numbers are read as they are stored."""
+def test_overridden_methods_of_values_are_not_called(remembered):
+    """Such as `__eq__`, `__len__` and `__class__`; lists and numbers are read through the built-in class."""
     found = remembered([Refusing(), RefusingList([1]), RefusingNumber(2), RefusingText("a"), {Refusing(): 3}])
 
     assert found[0] == Skipped(f"{__name__}:Refusing", UNKNOWN)
@@ -410,8 +410,8 @@ class Growing:
         return "growing"
 
 
-def test_a_value_that_grows_while_it_is_read_is_read_once(remembered):
-    """It is taken as it was when its turn came."""
+def test_a_list_that_grows_while_it_is_read_is_read_once(remembered):
+    """With the items that it had when reading began."""
     value = Growing()
 
     known, listed = remembered([value.known, value.listed])
@@ -421,8 +421,8 @@ def test_a_value_that_grows_while_it_is_read_is_read_once(remembered):
 
 
 @pytest.mark.parametrize("value", [iter([1, 2]), (item for item in (1, 2)), map(int, "12"), zip("a", "b", strict=True)])
-def test_iterators_are_left_to_whom_they_belong(remembered, value):
-    """The model finds all of it."""
+def test_iterators_are_not_consumed(remembered, value):
+    """The model gets all items."""
     assert isinstance(remembered(value), Skipped)
     assert len(list(value)) in (1, 2)
 
@@ -435,16 +435,16 @@ class Endless(Unreadable):
         return itertools.count()
 
 
-def test_a_mapping_that_never_ends_is_not_followed(remembered, monkeypatch):
-    """Up to a number of parts that no other value has."""
+def test_an_endless_mapping_is_skipped(remembered, monkeypatch):
+    """After a number of items that no finite value has."""
     monkeypatch.setattr("filch.steal.values._encode.MAX_PARTS", 1000)
 
     assert remembered([Endless(), 1]) == [Skipped(f"{__name__}:Endless", "it has more than 1000 parts"), 1]
     assert len(describe(Endless())) < 1_000_000
 
 
-def test_keys_that_can_not_be_stored_do_not_fall_together(restored):
-    """As many entries come back as there were, and the other keys with them."""
+def test_keys_that_cannot_be_stored_stay_distinct(restored):
+    """The number of entries is kept, and so are the other keys."""
     value = {object(): torch.zeros(1), object(): torch.ones(1), ONE.to("meta"): 2, "a": 3, np.int64(7): 4}
 
     found = restored(value)
@@ -459,15 +459,15 @@ def test_keys_that_can_not_be_stored_do_not_fall_together(restored):
     ]
 
 
-def test_tensors_can_be_keys_and_elements(restored, differ):
-    """They are told apart by who they are."""
+def test_tensors_can_be_keys_and_set_elements(restored, differ):
+    """They are compared by identity."""
     (key, value), element = *restored({ONE: 1}).items(), restored({(ONE, 2)}).pop()
 
     assert differ([key, value, element], [ONE, 1, (ONE, 2)]) is None
 
 
-def test_a_value_that_contains_itself_is_cut_where_it_closes(remembered, differ):
-    """A tree whose children know their parents is stored once, not a hundred levels deep and more often each level."""
+def test_recursive_values_are_skipped_where_they_recur(remembered, differ):
+    """A tree whose children refer to their parents is stored once, not once per level."""
     root = {"value": ONE, "children": []}
     root["children"] += [{"value": 1, "parent": root}, {"value": 2, "parent": root}]
     cut = Skipped("builtins:dict", "it contains itself")
@@ -484,8 +484,8 @@ SHARED = {
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_what_was_one_object_is_one_again(restored, remembered, name):
-    """Wherever it stands; its equals stay apart."""
+def test_shared_objects_are_restored_as_one_object(restored, remembered, name):
+    """Wherever they occur; equal objects stay distinct."""
     shared = SHARED[name]
 
     for send in (restored, remembered):
@@ -494,8 +494,8 @@ def test_what_was_one_object_is_one_again(restored, remembered, name):
         assert found[0] is not found[2][0]
 
 
-def test_values_without_shared_objects_are_written_as_ever():
-    """What is shared, and nothing else, has a number."""
+def test_only_shared_objects_have_numbers():
+    """Values without shared objects have the same form as before."""
     put = lambda _tensor, path: {"tensor": path}  # noqa: E731
 
     assert encode([ONE, {"a": ()}, ()], put) == {
@@ -508,8 +508,8 @@ def test_values_without_shared_objects_are_written_as_ever():
     assert list(tensors((ONE, ONE))) == ["[0]", "[1]"]
 
 
-def test_what_doubles_at_each_level_is_written_once(restored, monkeypatch):
-    """Lists that hold another twice, which holds another twice …: written out they would fill any disk."""
+def test_lists_that_double_at_each_level_are_stored_once(restored, monkeypatch):
+    """Their full expansion would fill any disk."""
     monkeypatch.setattr("filch.steal.values._encode.MAX_PARTS", 1000)
     value = functools.reduce(lambda inner, _: [inner, inner], range(60), ONE)
 
@@ -520,8 +520,8 @@ def test_what_doubles_at_each_level_is_written_once(restored, monkeypatch):
     assert len(json.dumps(structure(found))) < 1_000_000
 
 
-def test_very_deep_nesting_ends_in_a_reason(restored):
-    """A hundred levels come back, those of the arguments among them; what lies deeper is skipped."""
+def test_very_deep_nesting_is_skipped(restored):
+    """A hundred levels are restored; deeper values are skipped with a reason."""
     value = functools.reduce(lambda inner, _: [inner], range(150), ONE)
 
     found, levels = restored(value), 0
@@ -532,8 +532,8 @@ def test_very_deep_nesting_ends_in_a_reason(restored):
     assert found == Skipped("builtins:list", "it is nested too deeply")
 
 
-def test_paths_of_tensors_read_as_python():
-    """Each tensor by the expression that leads to it."""
+def test_paths_of_tensors_are_python_expressions():
+    """Each leads to its tensor."""
     value = {"a": [ONE, Point(ONE, Plain([ONE]))], 3: BaseModelOutputWithPast(last_hidden_state=ONE), "n": np.zeros(2)}
 
     assert list(tensors(value)) == [
@@ -544,7 +544,7 @@ def test_paths_of_tensors_read_as_python():
 
 
 def test_values_built_alike_have_equal_structures():
-    """Numbers of tensors do not count; everything else does."""
+    """The data of tensors doesn't count; everything else does."""
     assert structure([ONE, {"a": 1}]) == structure([torch.zeros(5), {"a": 1}])
     assert structure([ONE, {"a": 1}]) != structure([ONE, {"a": 2}])
     assert structure([ONE]) != structure((ONE,))
@@ -588,8 +588,8 @@ except AttributeError as error:
 """
 
 
-def test_classes_that_are_not_imported_can_be_read_all_the_same(tmp_path, echo, monkeypatch):
-    """In another process, without the model's code, each object has its class's name, its fields and the same paths."""
+def test_classes_that_are_not_imported_are_restored_as_foreign(tmp_path, echo, monkeypatch):
+    """In another process without the model's code, with class name, fields and the same paths."""
     (tmp_path / "strange_classes.py").write_text(CLASSES)
     monkeypatch.syspath_prepend(tmp_path)
     import strange_classes as strange
@@ -618,8 +618,8 @@ def test_classes_that_are_not_imported_can_be_read_all_the_same(tmp_path, echo, 
     assert list(tensors(found)) == list(tensors(value))
 
 
-def test_a_class_that_has_changed_since_is_read_like_one_that_is_not_there(monkeypatch):
-    """Fields that the class of today does not have would otherwise be lost or run its code."""
+def test_a_class_with_other_fields_is_restored_as_foreign(monkeypatch):
+    """Fields that the imported class doesn't have would be lost or run its code."""
 
     @dataclasses.dataclass
     class Renamed:
@@ -639,8 +639,8 @@ def test_a_class_that_has_changed_since_is_read_like_one_that_is_not_there(monke
     assert colour == Foreign(f"{__name__}:Colour", {"name": "RED"})
 
 
-def test_what_is_foreign_can_be_stolen_again(remembered, restored):
-    """A value restored without its class goes through another capture unchanged."""
+def test_foreign_values_can_be_captured_again(remembered, restored):
+    """And are restored unchanged."""
     value = Foreign("gone:State", {"hidden": 1, "inner": Foreign("gone:Pair", {"left": [2]})})
 
     assert restored(value) == value
@@ -677,7 +677,7 @@ Guarded.value = property(lambda self: 1, lambda self, item: Closing.ran.append(i
     ],
 )
 def test_a_class_whose_code_would_run_is_not_rebuilt(spec, kind):
-    """When it is filled or when it is gone; nor is one that these items do not make."""
+    """When it is filled or deleted; neither is a class that doesn't match the items."""
     Closing.ran.clear()
 
     found = decode(spec, None)
@@ -699,22 +699,22 @@ def test_a_class_whose_code_would_run_is_not_rebuilt(spec, kind):
         {"numpy": {"tensor": 0}, "dtype": ">f8"}, {"numpy": {"tensor": 0}, "dtype": "<f4,<f4"},
     ],
 )  # fmt: skip
-def test_a_description_that_makes_no_sense_is_refused(spec):
-    """With our own error."""
+def test_an_invalid_description_is_refused(spec):
+    """With a DumpError."""
     with pytest.raises(DumpError, match="the description of a value is damaged: "):
         decode(spec, lambda _: ONE)
 
 
-def test_flags_that_are_not_there_any_more_can_be_read():
-    """By their number."""
+def test_unknown_flags_are_restored_as_foreign():
+    """With their number."""
     name = f"{__name__}:Access"
 
     assert decode({"enum": 64, "class": name}, None) == Foreign(name, {"value": 64})
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.device("meta")])
-def test_modes_that_the_model_runs_in_do_not_reach_a_value(restored, differ, mode):
-    """Neither when it is taken nor when it is given back."""
+def test_modes_do_not_affect_values(restored, differ, mode):
+    """Neither when they are recorded nor when they are restored."""
     value = [ONE, torch.ones(2, 3).t(), np.ones(2), ONE.clone().requires_grad_(), torch.ones(1, 2).expand(3, 2)]
 
     with mode():
@@ -736,8 +736,8 @@ def _twice(value, levels=60):
         _twice(Foreign("gone:Class", {"f" * 10**6: 1})), _twice({(0,) * 50_000: 1}),
     ],
 )  # fmt: skip
-def test_a_walk_through_what_is_met_again_and_again_ends(value):
-    """Soon, and in little memory; what was met before and what has a long path counts more."""
+def test_traversing_exponentially_large_values_ends(value):
+    """Soon and in little memory; repeated parts and long paths count more."""
     start = time.perf_counter()
     tracemalloc.start()
 
@@ -748,13 +748,13 @@ def test_a_walk_through_what_is_met_again_and_again_ends(value):
     assert time.perf_counter() - start < 20
 
 
-def test_a_long_list_is_walked_to_its_end():
-    """A hundred thousand token ids, and what comes after."""
+def test_a_long_list_is_traversed_to_its_end():
+    """A hundred thousand token ids, and the values after them."""
     assert list(tensors([list(range(100_000)), {"attention_mask": ONE}])) == ["[1]['attention_mask']"]
 
 
-def test_what_is_left_out_of_a_shared_value_is_told_once():
-    """There are two to the power of 64 ways to it, and it is told by the first; what refers to itself ends."""
+def test_left_out_lists_a_shared_value_once():
+    """By the first of 2**64 paths; a recursive value ends."""
     gone = Skipped("f32[2]", "it was not asked for")
     value = [gone]
     for _ in range(64):
