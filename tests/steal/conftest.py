@@ -1,4 +1,4 @@
-"""What the tests of this room share: a module that takes and gives anything, and a comparison that forgives nothing."""
+"""Shared by the tests of capturing: modules, fixtures, and an exact comparison of values."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from filch.steal import restore, steal_forward
 
 
 class Echo(nn.Module):
-    """Takes anything, and gives what it was made with."""
+    """Takes anything, and returns its answer."""
 
     def __init__(self, answer=None):
         super().__init__()
@@ -25,13 +25,13 @@ class Echo(nn.Module):
 
 @pytest.fixture
 def echo():
-    """The class `Echo`."""
+    """Return the class `Echo`."""
     return Echo
 
 
 @pytest.fixture
-def remembered():
-    """Sends a value through a module, and gives what a capture in memory holds of it."""
+def captured():
+    """Return a function that passes a value through a module and returns what a capture in memory has of it."""
 
     def send(value):
         module = Echo()
@@ -44,7 +44,7 @@ def remembered():
 
 @pytest.fixture
 def restored(tmp_path):
-    """Sends a value through a module, and gives what a dump holds of it."""
+    """Return a function that passes a value through a module and returns what a dump has of it."""
 
     def send(value):
         module = Echo()
@@ -56,24 +56,24 @@ def restored(tmp_path):
 
 
 def bits(tensor):
-    """The bytes of a tensor's numbers, in the order of its indices."""
+    """Return the bytes of a tensor's elements in the order of its indices."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     real = torch.view_as_real(plain) if plain.dtype.is_complex else plain
     return real.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def difference(actual, expected):
-    """What tells two values apart, to the bit and to the class; None if nothing does."""
+    """Return how two values differ in bits or class; None if they don't."""
     if isinstance(expected, torch.Tensor):
         wanted, found = (
             (expected.dtype, expected.shape),
             (getattr(actual, "dtype", None), getattr(actual, "shape", None)),
         )
         if type(actual) is not torch.Tensor or wanted != found or actual.device.type != "cpu":
-            return f"{actual!r} is no plain tensor of {wanted}"
-        return None if bits(actual) == bits(expected) else f"{actual} has not the bits of {expected}"
+            return f"{actual!r} is not a plain CPU tensor of {wanted}"
+        return None if bits(actual) == bits(expected) else f"{actual} does not have the bits of {expected}"
     if type(actual) is not type(expected):
-        return f"{actual!r} is not of the type of {expected!r}"
+        return f"{actual!r} does not have the type of {expected!r}"
     if isinstance(expected, np.ndarray | np.generic):
         same = (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
         return None if same and actual.tobytes() == expected.tobytes() else f"{actual!r} is not {expected!r}"
@@ -86,7 +86,7 @@ def difference(actual, expected):
         return None if actual == expected else f"{actual!r} is not {expected!r}"
     found = _parts(actual)
     if [name for name, _ in found] != [name for name, _ in parts]:
-        return f"{actual!r} has not the parts of {expected!r}"
+        return f"{actual!r} does not have the parts of {expected!r}"
     pairs = zip(found, parts, strict=True)
     return next((text for (name, one), (_, other) in pairs if (text := _at(name, difference(one, other)))), None)
 
@@ -112,13 +112,13 @@ def _parts(value):
 
 @pytest.fixture
 def differ():
-    """The function `difference`."""
+    """Return the function `difference`."""
     return difference
 
 
 @pytest.fixture(params=["memory", "dump"])
 def steal(request, tmp_path):
-    """Steals from modules while a function runs, and gives the records: of the capture, or of its dump, restored."""
+    """Return a function that captures modules while a function runs, and returns the capture or the restored dump."""
     path = tmp_path / "dump.onnx" if request.param == "dump" else None
 
     def run(modules, function, **options):
@@ -130,8 +130,8 @@ def steal(request, tmp_path):
 
 
 @pytest.fixture
-def plain():
-    """What `differ` can hold against another: the parts of a tensor that has its numbers in its own way."""
+def comparable():
+    """Return a function that converts values to a form which `differ` can compare."""
 
     def of(value):
         if not isinstance(value, torch.Tensor):

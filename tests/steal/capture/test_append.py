@@ -1,4 +1,4 @@
-"""Values of one's own, beside those that the modules take and give."""
+"""Values that the user adds to a capture with `steal_append`."""
 
 import threading
 
@@ -10,7 +10,7 @@ from filch.steal import FilchError, Key, Origin, is_stealing, restore, steal_app
 
 
 class Appending(nn.Module):
-    """Adds a value from inside its forward."""
+    """Appends a value inside its forward."""
 
     def forward(self, x):
         y = x + 1

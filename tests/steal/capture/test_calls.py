@@ -239,7 +239,7 @@ def test_captures_in_two_threads_are_independent(tmp_path):
                 barrier.wait(timeout=20)
                 module(torch.full((1,), float(index)))
                 barrier.wait(timeout=20)
-        except Exception as error:  # noqa: BLE001  looked at below
+        except Exception as error:  # noqa: BLE001  asserted below
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(2)]

@@ -84,7 +84,7 @@ class Marker:
 class Step(torch.autograd.Function):
     """Doubles its input, and adds a marker to the autograd graph."""
 
-    alive = weakref.WeakSet()  # noqa: RUF012  of all of them
+    alive = weakref.WeakSet()  # noqa: RUF012  shared by all instances
 
     @staticmethod
     def forward(ctx, x):
@@ -151,7 +151,7 @@ def test_nothing_is_printed_by_default(steal, capfd):
 
 @torch.no_grad()
 def test_a_capture_takes_at_most_five_times_as_long_as_hooks_that_clone(steal):
-    """At most five times as long as the plainest hooks on a model of small layers.
+    """Compared with the simplest hooks, on a model of small layers.
 
     The benchmarks measure it; this is to notice what is slower by an order of magnitude. The best of many runs counts,
     and the best of five trials.
@@ -225,7 +225,7 @@ def test_generate_gives_the_same_tokens_and_each_step_is_recorded(steal, make):
     """With the caches of a decoder, an encoder-decoder and a state space model."""
     torch.manual_seed(0)
     model, ids = make().eval(), torch.randint(3, 64, (1, 6))
-    model.generation_config.eos_token_id = None  # it does not stop before the fourth token
+    model.generation_config.eos_token_id = None  # generate all four tokens
     options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
     expected = model.generate(ids, **options)
     found = []

@@ -1,4 +1,4 @@
-"""A capture changes nothing: not what the model computes, not what it raises, not what it is afterwards."""
+"""A capture changes neither what the model computes, nor what it raises, nor the model itself."""
 
 import contextlib
 import copy
@@ -22,7 +22,7 @@ from filch.steal import DumpError, FilchError, Key, Origin, Skipped, is_stealing
 
 
 class Block(nn.Module):
-    """A convolution, a norm, dropout and an attention: what draws random numbers and what takes fast paths."""
+    """Convolution, norm, dropout and attention: modules that draw random numbers or have fast paths."""
 
     def __init__(self):
         super().__init__()
@@ -35,7 +35,7 @@ class Block(nn.Module):
 
 
 def _hooks_on(model):
-    """All that a capture could leave on the modules of a model."""
+    """Return everything that a capture could leave on the modules of a model."""
     left = [name for name, module in model.named_modules() if "forward" in vars(module)]
     for module in model.modules():
         tables = (value for name, value in vars(module).items() if "_hooks" in name and isinstance(value, dict))
@@ -44,7 +44,7 @@ def _hooks_on(model):
 
 
 class Failing(nn.Module):
-    """Runs a linear module, then raises what it is told to, if anything."""
+    """Runs a linear module, then raises the given exception, if any."""
 
     def __init__(self):
         super().__init__()
@@ -58,7 +58,7 @@ class Failing(nn.Module):
 
 
 class Catching(nn.Module):
-    """Runs a failing module and goes on without it."""
+    """Catches the exception of a failing module and continues."""
 
     def __init__(self):
         super().__init__()
@@ -239,7 +239,7 @@ def test_concurrent_calls_are_recorded_separately(tmp_path):
 
     class Meeting(nn.Module):
         def forward(self, x):
-            barrier.wait(timeout=20)  # all are inside at once
+            barrier.wait(timeout=20)  # all threads are inside at once
             return x
 
     model.append(Meeting())
@@ -270,7 +270,7 @@ def test_a_block_may_end_while_another_thread_runs_the_model(tmp_path):
         try:
             while not done.is_set():
                 model(torch.ones(4))
-        except Exception as error:  # noqa: BLE001  looked at below
+        except Exception as error:  # noqa: BLE001  asserted below
             errors.append(error)
 
     thread = threading.Thread(target=run_on)
@@ -387,7 +387,7 @@ FULL = r"can't write a dump to '.*dump\.onnx': File too large"
 
 @pytest.fixture
 def full_disk():
-    """A limit of 64 KiB on every file that this process writes."""
+    """Limit each file that this process writes to 64 KiB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
     yield
@@ -395,7 +395,7 @@ def full_disk():
 
 
 class Named(nn.Module):
-    """Takes something that goes into the model of a dump, not beside it."""
+    """Takes an argument whose value is stored in the model of a dump, not in its data file."""
 
     def forward(self, x, name):
         return x
@@ -498,7 +498,7 @@ def test_a_removed_folder_does_not_stop_the_run(tmp_path, caplog):
 @pytest.mark.parametrize("how", ["wrapped", "in place", "a part"])
 def test_uncaptured_modules_inside_a_compiled_one_are_warned_about_once(caplog, how):
     """By the name of the first; a compiled module that is captured as a whole is not mentioned."""
-    torch._dynamo.reset()  # noqa: SLF001  what earlier tests compiled
+    torch._dynamo.reset()  # noqa: SLF001  remove what earlier tests compiled
     model, x = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU())), torch.ones(1, 2)
     called = model
     if how == "wrapped":
@@ -532,7 +532,7 @@ def test_a_block_without_any_call_logs_a_warning(caplog, call):
     assert caplog.messages == ["'m' was never called; neither `.forward()` nor torch.compile calls hooks"]
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])  # noqa: S301  ours
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])  # noqa: S301  trusted
 def test_a_copy_made_in_the_block_is_not_captured(copied):
     """Copying works, and the copy has no active hooks and no reference to the capture."""
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())

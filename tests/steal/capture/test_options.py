@@ -1,4 +1,4 @@
-"""What of a run is kept, and how much."""
+"""Options that select what is recorded, and how much of it is stored."""
 
 import io
 import math

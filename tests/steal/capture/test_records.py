@@ -1,4 +1,4 @@
-"""Captures and dumps as mappings, what they know of their modules, and arguments by the names of parameters."""
+"""Captures and dumps as mappings, their modules, and arguments by parameter name."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ class Signature(nn.Module):
 
 @pytest.fixture(params=["memory", "dump"])
 def records(request, tmp_path):
-    """Two calls of a named module, in memory or restored."""
+    """Return the records of two calls of a named module, in memory or restored."""
     module, path = nn.Identity(), tmp_path / "dump.onnx"
     with steal_forward(("m", module), dump_file=path if request.param == "dump" else None) as capture:
         module(torch.zeros(2))
@@ -87,7 +87,7 @@ def test_a_forward_without_a_signature_has_no_parameters():
     """As with functions written in C; the class is known."""
 
     class Opaque:
-        __signature__ = 5  # which `inspect` refuses, as it does some functions of C
+        __signature__ = 5  # `inspect` raises, as for some C functions
 
         def __call__(self, x):
             return x

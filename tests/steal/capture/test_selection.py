@@ -1,4 +1,4 @@
-"""Which modules are stolen, under which names, and what is said when that makes no sense."""
+"""The selection of modules, their names, and the errors about invalid selections."""
 
 import pytest
 import torch
@@ -33,8 +33,8 @@ LAYER = ["{}.norm", "{}.mlp.0", "{}.mlp.1", "{}.mlp", "{}"]
 ALL = ["norm", *(name.format(f"layers.{index}") for index in range(2) for name in LAYER), ""]
 
 
-def _stolen(run, modules, **options):
-    """The names of the modules whose outputs are taken when `run` runs, as they come."""
+def _captured_names(run, modules, **options):
+    """Return the names of the modules whose outputs are recorded when `run` runs, in order."""
     with steal_forward(modules, **options) as capture:
         run(torch.ones(1))
     return [key.name for key in capture if key.kind == "O"]
@@ -42,34 +42,34 @@ def _stolen(run, modules, **options):
 
 @pytest.fixture
 def model():
-    """Two layers of a norm and two modules in a row, after a norm."""
+    """Return a norm, followed by two layers of a norm and two modules in sequence."""
     return Model()
 
 
 def test_a_single_unnamed_module_has_the_empty_name(model):
     """Alone or in a list; a given name is used."""
-    assert _stolen(model, model) == [""]
-    assert _stolen(model, [model]) == [""]
-    assert _stolen(model, ("model", model)) == ["model"]
-    assert _stolen(model, [("model", model)]) == ["model"]
+    assert _captured_names(model, model) == [""]
+    assert _captured_names(model, [model]) == [""]
+    assert _captured_names(model, ("model", model)) == ["model"]
+    assert _captured_names(model, [("model", model)]) == ["model"]
 
 
 def test_several_unnamed_modules_are_named_by_index(model):
     """Given names are kept."""
-    assert _stolen(model, [model.norm, model.layers[0], ("last", model.layers[1])]) == ["0", "1", "last"]
+    assert _captured_names(model, [model.norm, model.layers[0], ("last", model.layers[1])]) == ["0", "1", "last"]
 
 
 def test_submodules_are_named_by_their_paths(model):
     """Below the given name, or without a prefix if there is none."""
-    assert _stolen(model, model, submodules=True) == ALL
-    assert _stolen(model, ("m", model), submodules=True) == [f"m.{name}" if name else "m" for name in ALL]
+    assert _captured_names(model, model, submodules=True) == ALL
+    assert _captured_names(model, ("m", model), submodules=True) == [f"m.{name}" if name else "m" for name in ALL]
 
 
 def test_a_given_module_is_not_selected_again_as_a_submodule(model):
     """It has one record per call; modules below two given ones are named by the first."""
     given = [("model", model), ("model.norm", model.norm), ("second", model.layers[1])]
 
-    names = _stolen(model, given, submodules=True, exclude="model.layers.**")
+    names = _captured_names(model, given, submodules=True, exclude="model.layers.**")
 
     assert names == ["model.norm", *(name.format("second") for name in LAYER), "model"]
 
@@ -78,7 +78,7 @@ def test_given_modules_may_have_the_names_of_submodules(model):
     """A list as `named_modules` returns it, together with `submodules=True`."""
     given = [("model", model), ("model.layers.0", model.layers[0])]
 
-    assert _stolen(model, given, submodules=True) == [f"model.{name}" if name else "model" for name in ALL]
+    assert _captured_names(model, given, submodules=True) == [f"model.{name}" if name else "model" for name in ALL]
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_given_modules_may_have_the_names_of_submodules(model):
 )
 def test_include_selects_matching_submodules(model, include, names):
     """`*`, `?` and `[…]` match within one step of the path, `**` any number of steps; the given module is included."""
-    assert _stolen(model, model, include=include) == [*names, ""]
-    assert _stolen(model, model, include=include, submodules=True) == [*names, ""]
+    assert _captured_names(model, model, include=include) == [*names, ""]
+    assert _captured_names(model, model, include=include, submodules=True) == [*names, ""]
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_include_selects_matching_submodules(model, include, names):
 )
 def test_exclude_removes_matching_submodules(model, exclude, names):
     """The others keep their order."""
-    assert _stolen(model, model, submodules=True, exclude=exclude) == names
+    assert _captured_names(model, model, submodules=True, exclude=exclude) == names
 
 
 def test_exclude_wins_over_include(model):
     """A submodule that matches both is not selected; `include` doesn't need `submodules`."""
-    assert _stolen(model, model, include="layers.*", exclude="layers.0") == ["layers.1", ""]
+    assert _captured_names(model, model, include="layers.*", exclude="layers.0") == ["layers.1", ""]
 
 
 def test_a_dot_in_a_pattern_matches_only_a_dot():
@@ -130,7 +130,7 @@ def test_a_dot_in_a_pattern_matches_only_a_dot():
     model = nn.ModuleDict({"axb": nn.Identity(), "a+b": nn.Identity()})
     model.forward = lambda x: model["a+b"](model["axb"](x))
 
-    assert _stolen(model, model, include="a+b") == ["a+b", ""]
+    assert _captured_names(model, model, include="a+b") == ["a+b", ""]
 
 
 @pytest.mark.parametrize(
@@ -195,4 +195,4 @@ def test_a_shared_submodule_is_named_by_its_first_path():
     shared = nn.Identity()
     model = nn.Sequential(shared, shared)
 
-    assert _stolen(model, model, submodules=True) == ["0", "0", ""]
+    assert _captured_names(model, model, submodules=True) == ["0", "0", ""]

@@ -1,4 +1,4 @@
-"""A capture that keeps nothing: each record is handed on as soon as it is complete."""
+"""`sink` gets each record as soon as it is complete, and nothing is stored."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""What a `steal_forward` block takes: each call of each module, in the run's order, as the values were then."""
+"""`steal_forward` records each call of each module in the order of the run, with the values at that time."""
 
 import os
 from pathlib import Path
@@ -41,7 +41,7 @@ class DecoderLayer(nn.Module):
 
 
 class LLM(nn.Module):
-    """The model of the script that this project grew from: 22 modules, an embedding and one decoder layer."""
+    """The model of the onnx-diagnostic script: 22 modules, an embedding and one decoder layer."""
 
     def __init__(self):
         super().__init__()
@@ -104,7 +104,7 @@ NARRATED = """\
 
 @pytest.fixture
 def llm():
-    """The model, six of its modules under the names of the script, and its inputs."""
+    """Return the model, six of its modules with the names of the script, and its inputs."""
     torch.manual_seed(0)
     model = LLM()
     return model, [(f"model{path}", model.get_submodule(path[1:])) for path in STOLEN], torch.randint(0, 100, (2, 30))
@@ -200,7 +200,7 @@ def test_each_call_of_a_model_is_an_iteration():
 
 
 class Twice(nn.Module):
-    """Runs one module twice in a forward, through a name of its own."""
+    """Runs one module twice in a forward, under its own name."""
 
     def __init__(self):
         super().__init__()
@@ -246,11 +246,11 @@ def test_paths_do_not_depend_on_the_given_names():
 
 
 class Borrowing(nn.Module):
-    """Runs a module that it does not hold."""
+    """Runs a module that is not its submodule."""
 
     def __init__(self, other):
         super().__init__()
-        self.others = [other]  # in a list, nn.Module does not see it
+        self.others = [other]  # not a submodule, as it is in a list
 
     def forward(self, x):
         return self.others[0](self.others[0](x))
@@ -363,7 +363,7 @@ def test_an_output_of_none_is_recorded_inside_an_exception_handler(echo):
 
 
 class InPlace(nn.Module):
-    """Writes into its input and into its submodule's output."""
+    """Changes its input and its submodule's output in place."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Several processes at one path: each finds a whole dump there, or none."""
+"""Several processes that use one path find a complete dump there, or none."""
 
 import multiprocessing
 import os
@@ -25,7 +25,7 @@ for turn in range(int(sys.argv[4])):
 
 
 def _whole(path):
-    """The number that all tensors of the dump hold, each of its own length."""
+    """Return the value of all tensors in the dump, each of which has its own length."""
     dump = restore(path)
     found = [dump["m", index, "O"] for index in range(8)]
     assert [len(tensor) for tensor in found] == [1000 + index for index in range(8)]

@@ -1,4 +1,4 @@
-"""Dumps are input that nobody vouches for: whatever is wrong with one is a single DumpError, and nothing of it runs."""
+"""Dumps are untrusted: reading a damaged one raises a DumpError, and runs no code that it names."""
 
 import contextlib
 import copy
@@ -27,10 +27,10 @@ from filch.steal import DumpError, Foreign, describe, restore, steal_forward
 
 @dataclasses.dataclass
 class Watched:
-    """Says when code of its class runs."""
+    """Records when code of its class runs."""
 
     value: object = None
-    ran = []  # noqa: RUF012  the class's own
+    ran = []  # noqa: RUF012  shared by all instances
 
     def __post_init__(self):
         self.ran.append("constructor")
@@ -58,7 +58,7 @@ VALUE = {
 
 
 class Give(nn.Module):
-    """Takes nothing and gives a value."""
+    """Takes nothing and returns a value."""
 
     def __init__(self, value):
         super().__init__()
@@ -77,19 +77,19 @@ def _write(path, value=VALUE):
 
 @pytest.fixture
 def dump(tmp_path):
-    """A dump with something of everything in it."""
+    """Return the path of a dump that contains all kinds of values."""
     return _write(tmp_path / "dump.onnx")
 
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    """A dump whose bytes lie beside it."""
+    """Return the path of a dump with a data file."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     return _write(tmp_path / "dump.onnx", [torch.arange(64.0), torch.ones(64)])
 
 
 def _read_all(path):
-    """Everything that can be asked of a dump."""
+    """Read everything in a dump."""
     found = restore(path)
     sizes = [(key, found.nbytes(key), key in found) for key in found]
     return found.describe(), found.calls(), found.modules, found.environment, sizes
@@ -103,7 +103,7 @@ def _edit(path, change):
 
 
 def _set(path, key, value):
-    """Put `value`, as JSON, in the place of a metadata entry."""
+    """Replace a metadata entry by the JSON of `value`."""
 
     def change(model):
         for entry in model.metadata_props:
@@ -114,7 +114,7 @@ def _set(path, key, value):
 
 
 def _error(path):
-    """The message of the one error that reading this dump ends in."""
+    """Return the message of the DumpError that reading this dump raises."""
     with pytest.raises(DumpError) as caught:
         _read_all(path)
     text = str(caught.value)
@@ -210,7 +210,7 @@ HOSTILE = [
 
 
 def _places_in(value, path=()):
-    """The paths of all values inside a JSON value."""
+    """Return the paths of all values inside a JSON value."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
@@ -269,7 +269,7 @@ def test_an_index_with_a_missing_entry_is_refused(dump, key):
 
 
 def _nested(tag, depth):
-    """A description of this many levels, as JSON text: `json` itself would not write it."""
+    """Return the JSON text of a description with this many levels, which `json` itself can't write."""
     before, after = {"numpy": ('{"numpy":', "}"), "list": ('{"list":[[0,', "]]}"), "slice": ('{"slice":[', "]}")}[tag]
     return before * depth + "null" + after * depth
 
@@ -359,7 +359,7 @@ def test_a_truncated_data_file_is_refused(data, length):
 
 
 def _point(path, *, nodes=1, **place):
-    """Change where the first tensors say that their bytes are."""
+    """Change the positions of the first tensors' bytes."""
 
     def change(model):
         for node in model.graph.node[:nodes]:
@@ -606,7 +606,7 @@ def test_nan_and_infinity_in_json_are_refused(dump, text):
 
 
 def _field(number, contents):
-    """A field of a protobuf message."""
+    """Return an encoded field of a protobuf message."""
     length, head = len(contents), [number << 3 & 127 | 2 | 128 * (number > 15)] + [number >> 4] * (number > 15)
     while length > 127:
         head.append(length & 127 | 128)
@@ -644,7 +644,7 @@ def test_a_protobuf_bomb_is_refused_in_little_memory(dump, graph):
 
 
 def _resident():
-    """Bytes of memory that this process has at the moment; what protobuf took stays until its model goes."""
+    """Return the resident memory in bytes; protobuf's memory is freed only with its model."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -689,7 +689,7 @@ def test_copies_requested_by_a_small_file_are_limited(tmp_path, spec, refused):
     try:
         value = dump["m", 0, "O"]
     except DumpError as error:
-        assert refused and "more copies of its tensors than it has bytes" in str(error)  # noqa: PT017  one of two ends
+        assert refused and "more copies of its tensors than it has bytes" in str(error)  # noqa: PT017  one of two valid outcomes
     else:
         assert not refused
         assert len(value) == 10_000
@@ -724,10 +724,10 @@ def test_invalid_numbers_of_shared_objects_are_refused(dump, number):
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """Says when it is hashed."""
+    """Records when it is hashed."""
 
     value: int = 0
-    ran = []  # noqa: RUF012  the class's own
+    ran = []  # noqa: RUF012  shared by all instances
 
     def __hash__(self):
         self.ran.append("hash")
@@ -736,7 +736,7 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True)
 class Looking:
-    """Says when something is looked up that it lacks."""
+    """Records when a missing attribute is looked up."""
 
     value: int
 
@@ -746,7 +746,7 @@ class Looking:
 
 
 class Member(enum.Enum):
-    """Says when one of its members is hashed."""
+    """Records when one of its members is hashed."""
 
     ONE = 1
 
@@ -783,8 +783,8 @@ def test_no_code_of_a_class_runs_when_a_key_is_an_instance(dump, name):
     assert Chosen.ran == []
 
 
-def _laughs(inner):
-    """Lists that hold another ten times, twelve levels of them."""
+def _billion_laughs(inner):
+    """Return twelve levels of lists that contain the next level ten times."""
     for level in range(12):
         again = [[index, {"same": level}] for index in range(1, 10)]
         inner = {"list": [[0, inner], *again], "shared": level + 1}
@@ -801,7 +801,7 @@ def _laughs(inner):
 )  # fmt: skip
 def test_the_description_of_an_exponentially_large_value_is_short(dump, leaf):
     """Long strings and names count as several parts."""
-    _set(dump, "filch.records", [["m", 0, "O", _laughs(leaf), "", 0, 0]])
+    _set(dump, "filch.records", [["m", 0, "O", _billion_laughs(leaf), "", 0, 0]])
 
     assert len(restore(dump).describe()) < 3_000_000
 
@@ -836,7 +836,7 @@ def test_invalid_statistics_are_refused(dump, changes):
 
 @pytest.fixture
 def packed(tmp_path):
-    """A dump whose bytes are compressed."""
+    """Return the path of a dump with compressed tensors."""
     module = Give(torch.arange(100.0))
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx", compress=True):
         module()

@@ -1,4 +1,4 @@
-"""A dump is an ONNX model that anybody can read, one file or two, and replaces the one before it whole."""
+"""A dump is a valid ONNX model of one file or two, and replaces a previous one atomically."""
 
 import json
 import os
@@ -23,14 +23,14 @@ LARGE = 2**23 + 1  # float32s just over the 32 MiB that go into one file
 
 @pytest.fixture(params=[False, True], ids=["inline", "external"])
 def external(request, monkeypatch):
-    """Whether the bytes go beside the model: once as they come, once whatever their size."""
+    """Return whether the data is beside the model; in that case, whatever its size."""
     if request.param:
         monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     return request.param
 
 
 def _dump(path, *values):
-    """A dump of these values as the outputs of a module called `m`."""
+    """Write a dump of these values as outputs of a module named `m`."""
     module = nn.Identity()
     with steal_forward(("m", module), dump_file=path) as capture:
         for value in values:
@@ -43,7 +43,7 @@ def _names(folder):
 
 
 def _places(path):
-    """Offset and length of each tensor that lies beside the model."""
+    """Return offset and length of each tensor in the data file."""
     protos = [node.attribute[0].t for node in onnx.load(path, load_external_data=False).graph.node]
     entries = [{entry.key: entry.value for entry in proto.external_data} for proto in protos]
     return [(int(entry["offset"]), int(entry["length"])) for entry in entries if entry]
@@ -60,7 +60,7 @@ def test_a_dump_can_be_run_as_an_onnx_model(tmp_path, external):
     model = onnx.load(tmp_path / "dump.onnx")
     onnx.checker.check_model(tmp_path / "dump.onnx", full_check=True)
     session = onnxruntime.InferenceSession(tmp_path / "dump.onnx", providers=["CPUExecutionProvider"])
-    names = ["model#0.I.args[0]", "model.0#0.O"]  # what a module hands on is one tensor, under its first name
+    names = ["model#0.I.args[0]", "model.0#0.O"]  # an output that is the next input is one tensor with its first name
     values = [x, capture["model", 0, "O"].detach()]
 
     assert [value.name for value in session.get_outputs()] == names
@@ -334,7 +334,7 @@ def test_a_dump_can_be_moved_with_its_data_file(tmp_path, external):
 
 @pytest.fixture(scope="module")
 def llama_dump(tmp_path_factory):
-    """All that the modules of a small Llama took and gave, in bfloat16 too, with the bytes beside the model."""
+    """Return a dump with data file of all modules of a small Llama, in float32 and bfloat16."""
     path = tmp_path_factory.mktemp("llama") / "dump.onnx"
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 100}
     torch.manual_seed(0)

@@ -33,7 +33,7 @@ from filch.steal import DumpError, restore, steal_append, steal_forward, structu
 CASES = int(os.environ.get("FILCH_FUZZ_CASES", "300"))
 SECONDS = 2
 MEMORY = 64 * 2**20
-SIZE = 900_000  # of the largest files: the limits are for those under 1 MB
+SIZE = 900_000  # maximum size of a file: the limits apply to files under 1 MB
 
 NORESERVE = 0x4000  # Python has no name for it before 3.13
 
@@ -47,20 +47,20 @@ pytestmark = [
 ]
 
 
-# ---- the judge
+# ---- checking a step
 
 
 class FaultError(AssertionError):
-    """What no dump may do to whoever reads it."""
+    """Reading a dump misbehaved."""
 
 
-class _Hang(BaseException):  # no `except Exception` takes it
+class _Hang(BaseException):  # `except Exception` does not catch it
     pass
 
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """The key of a dictionary."""
+    """A dictionary key."""
 
     row: int
     column: tuple
@@ -68,10 +68,10 @@ class Key:
 
 @dataclasses.dataclass
 class Watched:
-    """Says when code of its class runs."""
+    """Records when code of its class runs."""
 
     value: object = None
-    ran = []  # noqa: RUF012  the class's own
+    ran = []  # noqa: RUF012  shared by all instances
 
     def __post_init__(self):
         self.ran.append("constructor")
@@ -85,7 +85,7 @@ class Watched:
         return super().__reduce__()
 
 
-def judge(steps, seconds=SECONDS, memory=MEMORY):
+def check_steps(steps, seconds=SECONDS, memory=MEMORY):
     """Take steps that may raise DumpError.
 
     Returns:
@@ -126,7 +126,7 @@ def _limits(seconds, memory):
         raise _Hang
 
     former = signal.signal(signal.SIGALRM, hang)
-    # Once more later: what is being imported or decoded just then may swallow the first.
+    # Again later: an import or decoding in progress may swallow the first exception.
     signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     start, before = time.perf_counter(), _memory(reset=True)
     try:
@@ -137,7 +137,7 @@ def _limits(seconds, memory):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
-    if taken > seconds:  # in one long call of C, say
+    if taken > seconds:  # for instance in one long C call
         raise FaultError(f"it takes {taken:.1f} s")
     for name, now in _memory().items():
         if now - before[name] > memory:
@@ -145,7 +145,7 @@ def _limits(seconds, memory):
 
 
 def _memory(*, reset=False):
-    """The most memory so far: what was touched since the last reset, and what was ever asked for (bytes)."""
+    """Return the peak memory in bytes: resident since the last reset, and ever allocated."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     found = dict(re.findall(r"(VmHWM|VmPeak):\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii")))
@@ -153,7 +153,7 @@ def _memory(*, reset=False):
 
 
 def _read_all(path):
-    """All that can be asked of the dump at `path`, a step each."""
+    """Return steps that each read something of the dump at `path`."""
     found = []
     yield lambda: found.append(restore(path))
     if not found:
@@ -170,7 +170,7 @@ def _read_all(path):
 
 
 def _touch(value, seen):
-    """Read the bytes of all tensors in a value, as far as it is plain."""
+    """Read the bytes of all tensors in a value."""
     if id(value) in seen:
         return
     seen.add(id(value))
@@ -188,7 +188,7 @@ def _touch(value, seen):
 
 
 class Pair(nn.Module):
-    """Two layers, of which the second takes what it wants from the first."""
+    """Two layers, of which the second one's inputs come from the first."""
 
     def __init__(self):
         super().__init__()
@@ -261,12 +261,12 @@ MAKERS = {
 
 class _Dumps(dict):
     def __repr__(self):
-        return "dumps"  # hypothesis prints what a strategy was made with
+        return "dumps"  # hypothesis prints the arguments of a strategy
 
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory):
-    """The bytes of some real dumps: of the model, and of its data or None."""
+    """Return the bytes of some real dumps: of the model, and of its data file or None."""
     found = _Dumps()
     for name, make in MAKERS.items():
         folder = tmp_path_factory.mktemp("dump")
@@ -289,7 +289,7 @@ WORDS = """
     float32 complex64 bool uint8 float4_e2m1fn_x2 cpu cuda:0 meta load os:system 0x10 ff enum:Enum
     torch.nn.parameter:Parameter torch:Tensor collections:OrderedDict collections:deque builtins:mappingproxy
     torch.return_types:max dump.onnx dump.onnx.data ../x /dev/zero
-""".split()  # noqa: SIM905  a list of these would be a page
+""".split()  # noqa: SIM905  shorter than a list
 WORDS += [f"{__name__}:Watched", "\ud800"]
 NUMBERS = [
     -1,
@@ -323,7 +323,7 @@ _byte_damage = st.sampled_from(["flip", "flip", "insert", "delete", "copy", "cut
 
 
 def _damaged_bytes(draw, whole):
-    """Bytes with some of them changed, put in, taken out, copied elsewhere, cut off or repeated."""
+    """Draw bytes with some of them changed, inserted, removed, copied, truncated or repeated."""
     way = draw(_byte_damage)
     start = draw(st.integers(0, len(whole)))
     stop = draw(st.integers(start, min(len(whole), start + 64)))
@@ -341,14 +341,14 @@ def _damaged_bytes(draw, whole):
 
 
 def _times(draw, whole, part):
-    """How often a part is repeated: seldom until the file is as large as may be."""
+    """Draw how often a part is repeated: rarely up to the maximum size of the file."""
     few = draw(st.integers(0, 20))
     return few if few < 20 else max(0, SIZE - whole) // max(part, 1)
 
 
 def _damaged_json(draw, text):
-    """JSON with a value in it replaced by another, taken out, doubled or repeated."""
-    if isinstance(text, bytes):  # no UTF-8 any more
+    """Draw JSON with one value replaced, removed, doubled or repeated."""
+    if isinstance(text, bytes):  # it is not UTF-8 any more
         return text
     try:
         right = json.loads(text)
@@ -391,7 +391,7 @@ def _at(value, path):
 
 
 def _damaged_node(draw, model):
-    """Something is done to a node or to its tensor."""
+    """Damage a node or its tensor."""
     nodes = model.graph.node
     if not nodes:
         return
@@ -430,7 +430,7 @@ def _damaged_node(draw, model):
 
 
 def _repeat(draw, whole, size):
-    """One of a protobuf list is taken out, or put there many times."""
+    """Remove an item of a repeated protobuf field, or repeat it many times."""
     if not whole:
         return
     index = draw(st.integers(0, len(whole) - 1))
@@ -442,7 +442,7 @@ def _repeat(draw, whole, size):
 
 
 def _damaged_model(draw, contents):
-    """A model with damage to its index, its nodes or the rest of it; bytes, if it is no model any more."""
+    """Draw a model with damage to its index, its nodes or the rest; bytes if it is not a model any more."""
     model = onnx.ModelProto()
     try:
         model.ParseFromString(contents)
@@ -450,7 +450,7 @@ def _damaged_model(draw, contents):
         return _damaged_bytes(draw, contents)
     way = draw(st.sampled_from(["json", "json", "json", "node", "node", "part"]))
     props = model.metadata_props
-    with contextlib.suppress(ValueError):  # protobuf takes no lone surrogates, and gives what is not UTF-8
+    with contextlib.suppress(ValueError):  # protobuf refuses lone surrogates, and returns bytes that are not UTF-8
         if way == "node":
             _damaged_node(draw, model)
         elif props:
@@ -466,7 +466,7 @@ def _damaged_model(draw, contents):
 
 @st.composite
 def damage(draw, dumps):
-    """A model and its data, one of them or both not as they were, of less than 1 MB."""
+    """Draw a model and its data of less than 1 MB, of which at least one is damaged."""
     contents, data = dumps[draw(st.sampled_from(sorted(dumps)))]
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
         where = draw(st.sampled_from(["model", "model", "model", "bytes", "data"]))
@@ -488,7 +488,7 @@ def _two_lines():
 
 
 def _reserve():
-    """Ask for more memory than there ever was, and touch none of it."""
+    """Allocate more memory than ever before, without touching it."""
     more = _memory()["VmPeak"] + 2**28
     mmap.mmap(-1, more, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
 
@@ -519,7 +519,7 @@ def test_the_fuzzer_detects_every_planted_fault(monkeypatch, step, message):
     del sys.modules["planted"]
 
     with pytest.raises(FaultError, match=message):
-        judge([step], seconds=1)
+        check_steps([step], seconds=1)
 
 
 def test_the_fuzzer_detects_memory_below_the_peak_of_the_process():
@@ -527,7 +527,7 @@ def test_the_fuzzer_detects_memory_below_the_peak_of_the_process():
     torch.empty(2**29, device="cpu")
 
     with pytest.raises(FaultError, match=r"it takes 12\d MB \(VmHWM\)"):
-        judge([lambda: torch.ones(2**25)], seconds=1)
+        check_steps([lambda: torch.ones(2**25)], seconds=1)
 
 
 def test_the_fuzzer_accepts_refusals():
@@ -536,16 +536,16 @@ def test_the_fuzzer_accepts_refusals():
     def refuse():
         raise DumpError("it is damaged")
 
-    assert judge([refuse]) == "refused"
-    assert judge([dict, refuse]) == "read in part"
-    assert judge([dict, dict]) == "read"
+    assert check_steps([refuse]) == "refused"
+    assert check_steps([dict, refuse]) == "read in part"
+    assert check_steps([dict, dict]) == "read"
 
 
 def test_a_dump_with_random_damage_is_read_or_refused(dumps, tmp_path):
     """No crash, no hang, no large allocation, no foreign code, and no exception other than DumpError."""
     path, data = tmp_path / "dump.onnx", tmp_path / "dump.onnx.data"
     outcomes, start = Counter(), time.perf_counter()
-    torch.ones(2**20).clone()  # what is imported or made once, threads among it, is no dump's fault
+    torch.ones(2**20).clone()  # one-time imports and threads must not count as memory of a dump
     for contents, more in dumps.values():
         path.write_bytes(contents)
         data.write_bytes(more or b"")
@@ -566,7 +566,7 @@ def test_a_dump_with_random_damage_is_read_or_refused(dumps, tmp_path):
         data.unlink(missing_ok=True)
         if case[1] is not None:
             data.write_bytes(case[1])
-        outcomes[judge(_read_all(path))] += 1
+        outcomes[check_steps(_read_all(path))] += 1
         if outcomes.total() % 1000 == 0:
             log.info("%s cases in %.0f s: %s", outcomes.total(), time.perf_counter() - start, dict(outcomes))
 

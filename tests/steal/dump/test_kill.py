@@ -1,4 +1,4 @@
-"""A capture that is killed, at whatever moment, loses nothing that was complete."""
+"""A capture that is killed at any moment loses no complete record."""
 
 import json
 import subprocess
@@ -24,14 +24,14 @@ def kills(tmp_path_factory):
 
 
 def _left_of(folder):
-    """The dump that is there, or what can be recovered; and which of these it is."""
+    """Return the dump or the recovered dump, and which of the two it is."""
     path = folder / "dump.onnx"
     if path.exists():
         return restore(path), "finished"
     try:
         return recover(path), "recovered"
     except DumpError as error:
-        assert "nothing to recover" in str(error)  # noqa: PT017  one of two outcomes
+        assert "nothing to recover" in str(error)  # noqa: PT017  one of two valid outcomes
         return {}, "nothing"
 
 

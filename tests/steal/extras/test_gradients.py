@@ -1,4 +1,4 @@
-"""Gradients are taken as they flow, and flow as they would without us."""
+"""Gradients are recorded as they are computed, and are the same as without a capture."""
 
 import copy
 import gc
@@ -22,21 +22,21 @@ class Scale(nn.Module):
 
 
 class InPlace(nn.Module):
-    """Multiplies what it takes by three, where it is."""
+    """Multiplies its input by three in place."""
 
     def forward(self, x):
         return x.mul_(3)
 
 
 class Several(nn.Module):
-    """Takes nested values, and gives some."""
+    """Takes and returns nested values."""
 
     def forward(self, pair, *, more):
         return {"sum": pair[0] + pair[1], "rest": [more["x"] * 2, None, 5]}
 
 
 def _both(run):
-    """What `run` gives without a capture, and with one that takes gradients."""
+    """Return the results of `run` without a capture and with one that records gradients, and the capture."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(4, 1))
     torch.manual_seed(0)
     without = run(copy.deepcopy(model))
@@ -109,8 +109,8 @@ def test_accumulating_calls_have_separate_gradients():
 
     gradients = [[capture["m", index, kind] for index in range(3)] for kind in ("GO", "GI")]
     assert [gradient.item() for gradient in gradients[0]] == [2, 5, 7]
-    assert [gradient[0][0].item() for gradient in gradients[1]] == [6, 36, 36]  # of the leaf, from both calls
-    assert leaf._backward_hooks in (None, {})  # noqa: SLF001  nothing public tells
+    assert [gradient[0][0].item() for gradient in gradients[1]] == [6, 36, 36]  # sums over both calls
+    assert leaf._backward_hooks in (None, {})  # noqa: SLF001  there is no public API
 
 
 @pytest.mark.parametrize("leaf", [True, False])
@@ -249,7 +249,7 @@ def test_after_the_block_no_gradient_is_recorded_and_no_hook_is_left():
 
     assert x.grad.item() == 3
     assert {key.kind for key in capture} == {"I", "O"}
-    assert not x._backward_hooks and not output._backward_hooks  # noqa: SLF001  nothing public tells
+    assert not x._backward_hooks and not output._backward_hooks  # noqa: SLF001  there is no public API
 
 
 @pytest.mark.parametrize("backward", [True, False])
@@ -269,7 +269,7 @@ def test_no_graph_is_kept_alive(backward):
                 output.sum().backward()
             del hidden, output
             assert [ref() for ref in alive] == [None, None]
-            assert not x._backward_hooks  # noqa: SLF001  nothing public tells
+            assert not x._backward_hooks  # noqa: SLF001  there is no public API
     finally:
         gc.enable()
 

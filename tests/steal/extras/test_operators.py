@@ -1,4 +1,4 @@
-"""ATen calls are recorded where the model makes them, and nothing that a capture does is among them."""
+"""ATen calls of the model are recorded, and none of the capture itself."""
 
 import threading
 from collections import Counter
@@ -28,7 +28,7 @@ class Mixed(nn.Module):
 
 
 class Listing(TorchDispatchMode):
-    """Lists all calls that come to it."""
+    """A dispatch mode that lists all calls."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +40,7 @@ class Listing(TorchDispatchMode):
 
 
 class Logits(nn.Module):
-    """One call for each kind of thing that a capture might take for its own."""
+    """Makes one call of each kind that a capture makes itself."""
 
     def forward(self, x):
         view = x.t()[1:]
@@ -134,8 +134,10 @@ def test_a_pattern_that_matches_no_call_logs_a_warning(caplog):
     assert "no ATen call matches 'aten.mm'; some calls are aten.addmm.default" in caplog.text
 
 
-@pytest.mark.parametrize("wishes", [{}, {"statistics_only": True}, {"verbose": 1}, {"gradients": True, "watch": "nan"}])
-def test_only_calls_of_the_model_are_recorded(wishes):
+@pytest.mark.parametrize(
+    "options", [{}, {"statistics_only": True}, {"verbose": 1}, {"gradients": True, "watch": "nan"}]
+)
+def test_only_calls_of_the_model_are_recorded(options):
     """The same calls as without a capture; an outer dispatch mode sees no others."""
     model, x = nn.Sequential(Logits(), Logits()), torch.randn(2, 3, requires_grad=True)
 
@@ -147,7 +149,7 @@ def test_only_calls_of_the_model_are_recorded(wishes):
 
     with Listing() as without:
         expected = run()
-    stealing = steal_forward(("m", model), submodules=True, operators=True, parameters=True, strict=True, **wishes)
+    stealing = steal_forward(("m", model), submodules=True, operators=True, parameters=True, strict=True, **options)
     with Listing() as outside, stealing as capture, Listing() as inside:
         output = run()
 
@@ -295,7 +297,7 @@ def test_an_exception_leaves_no_mode_behind():
     with pytest.raises(RuntimeError, match="cannot be multiplied"), stealing as capture:
         module(torch.ones(2, 3))
 
-    assert not torch._C._len_torch_dispatch_stack()  # noqa: SLF001  nothing public tells
+    assert not torch._C._len_torch_dispatch_stack()  # noqa: SLF001  there is no public API
     assert _calls(capture) == []
     assert [name for name, _ in _calls(capture, "I")] == ["m/0.aten.mm.default"]
 
@@ -333,4 +335,4 @@ def test_an_invalid_operators_option_leaves_no_state():
     with pytest.raises(FilchError, match="operators must be True"), steal_forward(nn.Identity(), operators=[5]):
         pytest.fail("the block was entered")
 
-    assert not torch._C._len_torch_dispatch_stack()  # noqa: SLF001  nothing public tells
+    assert not torch._C._len_torch_dispatch_stack()  # noqa: SLF001  there is no public API

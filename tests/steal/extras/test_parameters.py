@@ -1,4 +1,4 @@
-"""Parameters are taken whenever they have changed, so that two training runs can be held against each other."""
+"""Parameters are recorded whenever they have changed, so that training runs can be compared."""
 
 import copy
 
@@ -11,7 +11,7 @@ from filch.steal import restore, steal_forward
 
 
 class Tied(nn.Module):
-    """Two layers that share their weight, and one that nothing reaches."""
+    """Two layers that share their weight, and one that is not used."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ def test_parameter_gradients_are_recorded_after_each_accumulation():
             model(torch.ones(1, 1)).sum().backward()
 
     assert [capture["m.weight", index, "GP"].item() for index in range(2)] == [1, 2]
-    assert not model.weight._post_accumulate_grad_hooks  # noqa: SLF001  nothing public tells
+    assert not model.weight._post_accumulate_grad_hooks  # noqa: SLF001  there is no public API
 
 
 def test_gradients_are_recorded_before_an_optimizer_step_in_a_hook():

@@ -1,4 +1,4 @@
-"""The first NaN or infinity is found where it comes out, and masks are no findings."""
+"""`watch` finds the first NaN or infinity in an output, and ignores masks."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from filch.steal import FilchError, Key, NonFinite, NonFiniteError, restore, ste
 
 
 class Fault(nn.Module):
-    """Computes what it was made with."""
+    """Applies the given function."""
 
     def __init__(self, compute):
         super().__init__()
@@ -70,12 +70,12 @@ def test_each_nonfinite_output_can_be_reported_instead():
     assert "were not all finite" in str(found[1])
 
 
-@pytest.mark.parametrize("wishes", [{}, {"statistics_only": True}, {"storage_limit": 0}, {"kinds": "O"}])
-def test_inputs_are_described_whatever_is_recorded_of_them(wishes):
+@pytest.mark.parametrize("options", [{}, {"statistics_only": True}, {"storage_limit": 0}, {"kinds": "O"}])
+def test_inputs_are_described_whatever_is_recorded_of_them(options):
     """As recorded if possible, else as they are at the end of the call."""
     module, found = Fault(lambda x: x * 2), []
 
-    with steal_forward(("m", module), watch="nan", on_nonfinite=found.append, strict=True, **wishes):
+    with steal_forward(("m", module), watch="nan", on_nonfinite=found.append, strict=True, **options):
         module(torch.tensor([torch.nan]))
 
     assert [item.finite_inputs for item in found] == [False]
@@ -173,7 +173,7 @@ def test_single_nonfinite_elements_of_any_dtype_are_found(dtype, wrong):
 
 
 @pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("options", "message"),
     [
         ({"watch": "inf"}, "watch must be 'nonfinite' or 'nan', not 'inf'"),
         ({"watch": "nan", "on_nonfinite": 5}, "on_nonfinite must be a function that takes a NonFinite, not 5"),
@@ -182,9 +182,9 @@ def test_single_nonfinite_elements_of_any_dtype_are_found(dtype, wrong):
         ({"operators": []}, "operators must be True or patterns like"),
     ],
 )
-def test_invalid_watch_options_are_refused(wishes, message):
+def test_invalid_watch_options_are_refused(options, message):
     """Before anything runs."""
-    with pytest.raises(FilchError, match=message), steal_forward(nn.Identity(), **wishes):
+    with pytest.raises(FilchError, match=message), steal_forward(nn.Identity(), **options):
         pytest.fail("the block was entered")
 
 

@@ -1,4 +1,4 @@
-"""Folders of a process's own: removed at the end, or by the next process after a kill."""
+"""Scratch folders are removed at the end, or by the next process after a kill."""
 
 import os
 import stat
@@ -14,14 +14,14 @@ from filch.steal.files import _scratch
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """Where temporary folders are made, with nothing in it."""
+    """Return an empty folder in which temporary folders are created."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     _scratch.remove_leftovers.cache_clear()
     return tmp_path
 
 
 def _leave_one(place):
-    """Make a folder in a process that is killed; returns it."""
+    """Return the folder of a process that was killed."""
     code = "import os, runpy, sys; print(runpy.run_path(sys.argv[1])['Scratch']().path.parent, flush=True); os.abort()"
     environment = {**os.environ, "TMPDIR": str(place)}
     done = subprocess.run(
@@ -46,7 +46,7 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next(place):
     (place / "filch-other").mkdir()
     used = Scratch()
     left = _leave_one(place)
-    assert os.path.exists(left)  # noqa: PTH110  it is text
+    assert os.path.exists(left)  # noqa: PTH110  a str
 
     _scratch.remove_leftovers.cache_clear()
     with Scratch():

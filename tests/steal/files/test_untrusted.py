@@ -1,4 +1,4 @@
-"""Files of unknown origin: what is no file, leads out of its folder or is too large is refused at once."""
+"""Everything but regular files inside the folder and within limits is refused."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ from filch.steal import open_companion, open_untrusted, parse_json, read_untrust
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a file, beside a folder with a secret."""
+    """Return a folder with a file, beside a folder with a secret."""
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "in" / "weights").write_bytes(b"weights")

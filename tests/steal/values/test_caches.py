@@ -1,4 +1,4 @@
-"""Models of transformers: caches in and out, and the steps of `generate`."""
+"""Caches of transformers as inputs and outputs, and the steps of `generate`."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from filch.steal import describe, restore, steal_forward, tensors
 
 @pytest.fixture(scope="module")
 def llama():
-    """Two layers, eight features a head, random weights."""
+    """Return a Llama of two layers and eight features per head, with random weights."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
@@ -21,7 +21,7 @@ def llama():
 
 @pytest.fixture
 def ids():
-    """Two prompts of five tokens."""
+    """Return two prompts of five tokens."""
     return torch.randint(0, 64, (2, 5), generator=torch.Generator().manual_seed(0))
 
 
@@ -94,7 +94,7 @@ def test_an_encoder_decoder_cache_is_restored(restored, differ):
 
 
 def _made(name):
-    """An empty cache of this kind."""
+    """Return an empty cache of this class."""
     sliding = MistralConfig(num_hidden_layers=2, sliding_window=4, hidden_size=16, num_attention_heads=2)
     plain = LlamaConfig(num_hidden_layers=2, hidden_size=16, num_attention_heads=2)
     return {
@@ -119,7 +119,7 @@ def _updated(cache, step, layer):
     "name",
     ["dynamic", "dynamic of a configuration", "sliding", "static", "static and sliding", "pair", "pair of static ones"],
 )
-def test_a_restored_cache_of_any_class_can_be_updated(restored, remembered, differ, name, filled):
+def test_a_restored_cache_of_any_class_can_be_updated(restored, captured, differ, name, filled):
     """The results of one more step are bitwise equal, for empty and filled caches."""
     cache = _made(name)
     step = torch.arange(48.0).reshape(1, 2, 3, 8)
@@ -127,7 +127,7 @@ def test_a_restored_cache_of_any_class_can_be_updated(restored, remembered, diff
         _updated(cache, step, 0)
         _updated(cache, step, 1)
 
-    found = [restored(cache), remembered(cache)]
+    found = [restored(cache), captured(cache)]
 
     assert [differ(one, cache) for one in found] == [None, None]
     assert "skipped" not in describe(found)

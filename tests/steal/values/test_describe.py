@@ -1,4 +1,4 @@
-"""One line for any value."""
+"""`describe` describes any value in one line."""
 
 import collections
 import enum
@@ -144,7 +144,7 @@ def test_statistics_of_an_expanded_tensor_are_computed_once():
 def test_statistics_of_every_dtype_are_described(dtype):
     """Except for two numbers per byte, which torch can't compute with."""
     tensor = torch.zeros(16, dtype=torch.uint8).view(dtype)
-    zero = "5.877e-39" if dtype == torch.float8_e8m0fnu else "0"  # E8M0 is powers of two alone
+    zero = "5.877e-39" if dtype == torch.float8_e8m0fnu else "0"  # E8M0 has only powers of two
 
     line = describe(tensor, statistics=True)
 

@@ -1,4 +1,4 @@
-"""Every tensor that has numbers comes back with its bits; one that has none is recorded with the reason."""
+"""Tensors with data are restored bit for bit; others are skipped with a reason."""
 
 import ml_dtypes
 import numpy as np
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def _any_bits(dtype, *shape):
-    """A tensor of `dtype` with all kinds of bits in it: infinities, NaNs with payloads, subnormals, minus zero."""
+    """Return a tensor with infinities, NaNs with payloads, subnormals and -0.0."""
     generator = torch.Generator().manual_seed(0)
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=generator).bool()
@@ -44,12 +44,12 @@ def test_every_dtype_of_torch_can_be_stored_or_is_a_known_exception():
 
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
-def test_every_dtype_is_restored_bit_for_bit(remembered, restored, differ, dtype):
+def test_every_dtype_is_restored_bit_for_bit(captured, restored, differ, dtype):
     """From memory and from a dump, including NaNs."""
     tensor = _any_bits(dtype, 3, 64)
 
     assert differ(restored(tensor), tensor) is None
-    assert differ(remembered(tensor), tensor) is None
+    assert differ(captured(tensor), tensor) is None
 
 
 @pytest.mark.parametrize("dtype", CARRIERS, ids=str)
@@ -60,8 +60,8 @@ def test_every_dtype_is_restored_in_any_shape(restored, differ, dtype):
     assert differ(restored(tensors), tensors) is None
 
 
-def _held(value):
-    """The JSON form of a value, and the tensors that were stored for it."""
+def _encoded(value):
+    """Return the JSON form of a value, and the tensors stored for it."""
     stored = []
 
     def put(tensor, _path):
@@ -72,11 +72,11 @@ def _held(value):
 
 
 @pytest.mark.parametrize("dtype", OPAQUE_DTYPES, ids=str)
-def test_a_dtype_that_torch_cannot_copy_is_stored_as_bytes(restored, remembered, dtype):
+def test_a_dtype_that_torch_cannot_copy_is_stored_as_bytes(restored, captured, dtype):
     """It is restored with its dtype, also transposed."""
     tensor = torch.arange(12 * dtype.itemsize, dtype=torch.uint8).reshape(3, -1).view(dtype).t()
 
-    for send in (restored, remembered):
+    for send in (restored, captured):
         found = send(tensor)
         assert (found.dtype, found.stride()) == (dtype, (1, 4))
         assert torch.equal(found.view(OPAQUE_DTYPES[dtype]), tensor.view(OPAQUE_DTYPES[dtype]))
@@ -84,7 +84,7 @@ def test_a_dtype_that_torch_cannot_copy_is_stored_as_bytes(restored, remembered,
 
 
 class Tagged(torch.Tensor):
-    """A class that changes nothing, and wants to be asked about everything."""
+    """A subclass with `__torch_function__` that changes nothing."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -118,17 +118,17 @@ VIEWS = {
     "of another class": BASE.as_subclass(Tagged),
     "half complex": torch.view_as_complex(BASE[..., :2].half().contiguous()),
     "quarter": BASE.to(torch.float8_e4m3fn).transpose(0, 1),
-    "lazily copied": torch._lazy_clone(BASE),  # noqa: SLF001  nothing public does
+    "lazily copied": torch._lazy_clone(BASE),  # noqa: SLF001  there is no public API
 }
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_views_are_restored_with_their_values(remembered, restored, differ, name):
+def test_views_are_restored_with_their_values(captured, restored, differ, name):
     """Whatever their strides are; classes of torch are kept."""
     tensor = VIEWS[name]
     plain = torch.Tensor.as_subclass(tensor, torch.Tensor).detach()
 
-    for send in (restored, remembered):
+    for send in (restored, captured):
         found = send(tensor)
         assert differ(found.detach(), plain) is None
         assert type(found) is (nn.Parameter if "parameter" in name else torch.Tensor)
@@ -160,7 +160,7 @@ def test_gaps_between_elements_are_removed(restored):
 
 def test_expanded_tensors_are_stored_without_repetition():
     """Such as a mask for all heads and layers."""
-    spec, stored = _held(torch.ones(2, 1, 3, 1).expand(2, 1000, 3, 4))
+    spec, stored = _encoded(torch.ones(2, 1, 3, 1).expand(2, 1000, 3, 4))
 
     assert spec == {"tensor": 0, "expand": [2, 1000, 3, 4]}
     assert [tensor.shape for tensor in stored] == [(2, 1, 3, 1)]
@@ -216,12 +216,12 @@ def test_the_stored_tensor_is_not_changed_by_decoding():
     assert isinstance(found, nn.Parameter) and found.requires_grad and not held.requires_grad
 
 
-def test_inference_tensors_are_restored_as_normal_tensors(remembered, restored, differ):
+def test_inference_tensors_are_restored_as_normal_tensors(captured, restored, differ):
     """So they can be used for training."""
     weight = torch.ones(3, requires_grad=True)
     with torch.inference_mode():
         tensor = torch.arange(3.0) * 2
-        capture = remembered(tensor)
+        capture = captured(tensor)
     dump = restored(tensor)
 
     for found in (capture, dump):
@@ -269,7 +269,7 @@ APART = {
 
 
 def _numbers(tensor):
-    """The numbers of a tensor that is not dense, in a dense one or several."""
+    """Return the values of a sparse, nested or quantized tensor as one or several dense tensors."""
     if isinstance(tensor, MaskedTensor):
         return [tensor.get_data(), tensor.get_mask()]
     if tensor.is_nested:
@@ -277,17 +277,17 @@ def _numbers(tensor):
     if tensor.is_quantized:
         return [tensor.int_repr(), tensor.dequantize()]
     parts = [tensor.to_dense()]
-    return parts if tensor.layout != torch.sparse_coo else [*parts, tensor._indices(), tensor._values()]  # noqa: SLF001  the public ones coalesce
+    return parts if tensor.layout != torch.sparse_coo else [*parts, tensor._indices(), tensor._values()]  # noqa: SLF001  the public ones need a coalesced tensor
 
 
 @pytest.mark.parametrize("name", APART)
-def test_sparse_nested_and_quantized_tensors_are_restored(remembered, restored, name):
+def test_sparse_nested_and_quantized_tensors_are_restored(captured, restored, name):
     """With the same class and values, and their parts have paths."""
     tensor = APART[name]()
     with torch.no_grad():
         wanted = _numbers(tensor)
 
-    for send in (restored, remembered):
+    for send in (restored, captured):
         found = send(tensor)
         assert (type(found), found.layout, found.dtype) == (type(tensor), tensor.layout, tensor.dtype)
         assert found.requires_grad == tensor.requires_grad
@@ -338,13 +338,13 @@ def test_a_tensor_is_skipped_if_one_of_its_parts_is():
 )  # fmt: skip
 def test_inconsistent_parts_are_refused(name, changes):
     """Indices outside of the shape would access other memory."""
-    spec, stored = _held(APART[name]())
+    spec, stored = _encoded(APART[name]())
     ((tag, form),) = spec.items()
 
     try:
         found = decode({tag: _changed(form, **changes)}, stored.__getitem__)
     except DumpError as error:
-        assert "the description of a value is damaged: " in str(error)  # noqa: PT017  one of two good ends
+        assert "the description of a value is damaged: " in str(error)  # noqa: PT017  one of two valid outcomes
     else:
         assert changes == {"rows": []} or not isinstance(found, torch.Tensor)
 
@@ -410,7 +410,7 @@ def test_repeated_tensors_are_views_of_the_first():
 @pytest.mark.parametrize("name", APART)
 def test_a_repeated_sparse_or_quantized_tensor_is_a_view(name):
     """Of the same class as the first."""
-    spec, stored = _held(APART[name]())
+    spec, stored = _encoded(APART[name]())
 
     one, other = decode({"list": [[0, spec], [1, spec]]}, stored.__getitem__)
 
@@ -420,13 +420,13 @@ def test_a_repeated_sparse_or_quantized_tensor_is_a_view(name):
         assert all(map(torch.equal, _numbers(one), _numbers(other)))
 
 
-def test_values_of_any_memory_order_are_within_the_copy_limit(remembered, restored, differ):
+def test_values_of_any_memory_order_are_within_the_copy_limit(captured, restored, differ):
     """Several megabytes in many memory orders, each twice."""
     whole = torch.arange(2.0**19).reshape(8, 16, 32, 128)
     orders = [whole.permute(order) for order in ((0, 1, 3, 2), (1, 0, 2, 3), (3, 2, 1, 0), (0, 2, 1, 3))]
     value = [whole, *orders, *(view.view_as(view) for view in orders), [view.numpy() for view in orders]]
 
-    assert differ(remembered(value), value) is None
+    assert differ(captured(value), value) is None
     assert differ(restored(value), value) is None
 
 
@@ -442,7 +442,7 @@ def test_modes_do_not_affect_capturing_and_decoding_tensors(name, mode):
     tensor = torch.ones(2, 3).t() if name == "dense" else APART[name]()
 
     with mode():
-        spec, stored = _held(tensor)
+        spec, stored = _encoded(tensor)
     copies = [part.detach().clone() for part in stored]
     with mode():
         found = decode(spec, copies.__getitem__)
@@ -455,7 +455,7 @@ def test_parts_of_an_inference_tensor_are_read():
     """Inference tensors support fewer operations."""
     with torch.inference_mode():
         made = [make() for make in APART.values() if "gradient" not in str(make)]
-        specs = [_held(tensor)[0] for tensor in made]
+        specs = [_encoded(tensor)[0] for tensor in made]
 
     assert not any("skipped" in spec for spec in specs)
 
@@ -472,11 +472,11 @@ def _freed():
 
 
 class Wrapping(torch.Tensor):
-    """Keeps its numbers to itself."""
+    """A subclass that stores its data in its own way."""
 
     @staticmethod
     def __new__(cls):
-        return torch.Tensor._make_wrapper_subclass(cls, (2, 3))  # noqa: SLF001  as all such classes do
+        return torch.Tensor._make_wrapper_subclass(cls, (2, 3))  # noqa: SLF001  as all wrapper subclasses do
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):

@@ -1,4 +1,4 @@
-"""Bytes in memory: copies, and what tells that they were changed past torch's version counter."""
+"""Copies and checksums of memory, which detect changes without a new version."""
 
 import os
 import subprocess
@@ -179,7 +179,7 @@ def test_a_model_over_the_protobuf_limit_can_be_recovered(tmp_path, monkeypatch)
 
 
 class _Grows(nn.Module):
-    """Gives what it takes, and has a large constant of its own, which is no part of any transformation."""
+    """Returns its input, and has a large constant outside of any transformation."""
 
     def __init__(self):
         super().__init__()

@@ -183,29 +183,29 @@ STORED = {
 }
 
 
-TOLD = {"function": len, "object": Opaque(), "class": Opaque, "lambda": lambda: None}
+NOT_STORED = {"function": len, "object": Opaque(), "class": Opaque, "lambda": lambda: None}
 
 
-class Meeting(nn.Module):
+class Storing(nn.Module):
     """Returns its second argument, and stores it."""
 
     def forward(self, x, value=None):
-        self.met = value
+        self.value = value
         return value
 
 
-@pytest.mark.parametrize("name", [*STORED, *TOLD])
+@pytest.mark.parametrize("name", [*STORED, *NOT_STORED])
 def test_a_captured_module_gets_and_returns_the_same_object(steal, differ, name):
     """The object is stored, or the record has a reason why not."""
-    module, value = Meeting(), (STORED | TOLD)[name]
+    module, value = Storing(), (STORED | NOT_STORED)[name]
     outputs = []
 
     records = steal(("m", module), lambda: outputs.append(module(torch.ones(1), value)))
 
-    assert module.met is value
+    assert module.value is value
     assert outputs[0] is value
     for found in (records["m", 0, "I"][0][1], records["m", 0, "O"]):
-        if name in TOLD and isinstance(found, Skipped):
+        if name in NOT_STORED and isinstance(found, Skipped):
             assert found.reason
         else:
             assert differ(found, value) is None
@@ -230,24 +230,24 @@ TENSORS = {
 }  # fmt: skip
 
 
-MAY_BE_TOLD = {"int4", "uint4", "int2", "uint1", "qint8", "quint8", "nested"}
+MAY_BE_SKIPPED = {"int4", "uint4", "int2", "uint1", "qint8", "quint8", "nested"}
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_a_captured_module_gets_and_returns_tensors_of_any_dtype(steal, differ, plain, name):
+def test_a_captured_module_gets_and_returns_tensors_of_any_dtype(steal, differ, comparable, name):
     """They are stored bit for bit; only those without plain data may be skipped, with a reason."""
-    module, value = Meeting(), TENSORS[name]()
+    module, value = Storing(), TENSORS[name]()
     outputs = []
 
     records = steal(("m", module), lambda: outputs.append(module(torch.ones(1), value)))
 
-    assert module.met is value
+    assert module.value is value
     assert outputs[0] is value
     for found in (records["m", 0, "I"][0][1], records["m", 0, "O"]):
-        if name in MAY_BE_TOLD and isinstance(found, Skipped):
+        if name in MAY_BE_SKIPPED and isinstance(found, Skipped):
             assert found.reason
         else:
-            assert differ(plain(found), plain(value)) is None
+            assert differ(comparable(found), comparable(value)) is None
 
 
 def _filled():

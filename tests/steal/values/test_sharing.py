@@ -1,4 +1,4 @@
-"""One tensor is kept once, whatever it is called, and never in the place of another."""
+"""Each tensor is stored once, whatever its name, and never replaced by another."""
 
 import os
 import threading
@@ -11,8 +11,8 @@ from torch import nn
 from filch.steal import restore, steal_forward
 
 
-class Gives(nn.Module):
-    """Gives what a function makes of what it gets."""
+class Apply(nn.Module):
+    """Returns the result of a function of its input."""
 
     def __init__(self, function):
         super().__init__()
@@ -23,11 +23,11 @@ class Gives(nn.Module):
 
 
 @pytest.fixture(params=["memory", "dump"])
-def stolen(request, tmp_path):
-    """Runs modules one after the other; what was taken, and what they gave."""
+def run_captured(request, tmp_path):
+    """Run modules in sequence; return the capture and the outputs."""
 
     def run(x, *functions):
-        model = nn.Sequential(*map(Gives, functions))
+        model = nn.Sequential(*map(Apply, functions))
         file = tmp_path / "dump.onnx" if request.param == "dump" else None
         with steal_forward(model, include="*", dump_file=file) as capture:
             model(x)
@@ -36,9 +36,9 @@ def stolen(request, tmp_path):
     return run
 
 
-def test_an_output_that_is_the_next_input_is_stored_once(stolen):
+def test_an_output_that_is_the_next_input_is_stored_once(run_captured):
     """Both records refer to the same tensor."""
-    found, totals = stolen(torch.ones(1000), lambda x: x + 1, lambda x: x * 2)
+    found, totals = run_captured(torch.ones(1000), lambda x: x + 1, lambda x: x * 2)
 
     assert totals.nbytes == 3 * 4000
     assert found["0", 0, "O"].tolist() == found["1", 0, "I"][0][0].tolist() == [2] * 1000
@@ -56,21 +56,21 @@ def test_an_output_that_is_the_next_input_is_stored_once(stolen):
     ],
     ids=["slice", "flat", "unsqueezed", "other dtype", "several", "expanded"],
 )
-def test_a_view_of_a_stored_tensor_takes_no_space(stolen, view, differ):
+def test_a_view_of_a_stored_tensor_takes_no_space(run_captured, view, differ):
     """It is restored with its own shape and dtype."""
     x = torch.randn(1000)
 
-    found, totals = stolen(x, view)
+    found, totals = run_captured(x, view)
 
     assert totals.nbytes == 4000
     assert differ(found["0", 0, "O"], view(x)) is None
 
 
-def test_an_unchanged_weight_is_stored_once(stolen):
+def test_an_unchanged_weight_is_stored_once(run_captured):
     """Over several calls."""
     weight = nn.Parameter(torch.ones(1000))
 
-    found, totals = stolen(torch.zeros(1), lambda _: weight, lambda _: weight)
+    found, totals = run_captured(torch.zeros(1), lambda _: weight, lambda _: weight)
 
     assert totals.nbytes == 4 + 4000
     assert isinstance(found["1", 0, "O"], nn.Parameter)
@@ -91,7 +91,7 @@ CHANGES = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [1000, 100_000])
 @pytest.mark.parametrize("how", CHANGES)
-def test_a_changed_tensor_is_stored_again(stolen, how, size, dtype):
+def test_a_changed_tensor_is_stored_again(run_captured, how, size, dtype):
     """Whether torch's version counter shows the change or not."""
     x = torch.arange(1, size + 1, dtype=dtype)
     before = x.clone()
@@ -100,7 +100,7 @@ def test_a_changed_tensor_is_stored_again(stolen, how, size, dtype):
         CHANGES[how](y)
         return y
 
-    found, _ = stolen(x, lambda y: y, changed)
+    found, _ = run_captured(x, lambda y: y, changed)
 
     assert torch.equal(found["0", 0, "O"], before)
     assert torch.equal(found["1", 0, "I"][0][0], before)
@@ -110,28 +110,28 @@ def test_a_changed_tensor_is_stored_again(stolen, how, size, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 @pytest.mark.parametrize("size", [128, 4000])
-def test_a_conjugate_view_is_stored_separately(stolen, dtype, size):
+def test_a_conjugate_view_is_stored_separately(run_captured, dtype, size):
     """It has the same memory and version as its base."""
-    found, _ = stolen(torch.randn(size, dtype=dtype), lambda z: z.conj(), lambda z: z.imag)
+    found, _ = run_captured(torch.randn(size, dtype=dtype), lambda z: z.conj(), lambda z: z.imag)
 
     first = found["0", 0, "I"][0][0]
     assert torch.equal(found["0", 0, "O"], first.conj())
     assert torch.equal(found["1", 0, "O"], -first.imag)
 
 
-def test_a_tensor_in_reused_memory_is_stored(stolen):
+def test_a_tensor_in_reused_memory_is_stored(run_captured):
     """The memory of a freed tensor may be reused at the same address."""
     functions = [lambda x, index=index: torch.full((1000,), float(index)) for index in range(50)]
 
-    found, _ = stolen(torch.zeros(1), *functions)
+    found, _ = run_captured(torch.zeros(1), *functions)
 
     assert [found[str(index), 0, "O"][0].item() for index in range(50)] == list(range(50))
 
 
-def test_inference_tensors_are_stored_each_time(stolen):
+def test_inference_tensors_are_stored_each_time(run_captured):
     """They have no version counter that would show changes."""
     with torch.inference_mode():
-        found, _ = stolen(torch.ones(100), lambda x: x.mul_(2), lambda x: x.mul_(2))
+        found, _ = run_captured(torch.ones(100), lambda x: x.mul_(2), lambda x: x.mul_(2))
 
     assert [found[name, 0, "O"][0].item() for name in "01"] == [2, 4]
 
@@ -152,7 +152,7 @@ def test_only_the_new_part_of_a_growing_tensor_is_stored(tmp_path, dim, differ):
     for index, cache in enumerate(caches):
         assert differ(dump["m", index, "O"], cache) is None
         assert differ(capture["m", index, "I"][0][0], cache) is None
-    # The first two are kept whole: only then it is known that it grows.
+    # The first two are stored whole: only then it is known that the tensor grows.
     assert capture.totals.nbytes == caches[1].nbytes + caches[0].nbytes + sum(step.nbytes for step in steps[21:39])
     assert dump.nbytes(("m", 19, "O")) == caches[19].nbytes
 
@@ -200,7 +200,7 @@ def test_the_model_waits_for_a_slow_disk(tmp_path, monkeypatch):
     write = os.pwrite
 
     def slowly(file, view, place):
-        time.sleep(0.03)  # 0.6 s in all, which a busy machine does not need for the model
+        time.sleep(0.03)  # 0.6 s in total, more than the model takes on a busy machine
         return write(file, view, place)
 
     monkeypatch.setattr(os, "pwrite", slowly)
@@ -237,5 +237,5 @@ def test_the_total_limit_counts_only_the_new_part_of_a_growing_tensor():
             module(tokens[:, :, :length].contiguous())
 
     kept = [isinstance(capture["m", index, "O"], torch.Tensor) for index in range(40)]
-    assert kept.index(False) == 2 + 75 - (20 + 21)  # the first two whole, then a token each
+    assert kept.index(False) == 2 + 75 - (20 + 21)  # the first two whole, then one token each
     assert not any(kept[kept.index(False) :])

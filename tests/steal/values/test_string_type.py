@@ -1,4 +1,4 @@
-"""`string_type`: values in onnx-diagnostic's codes."""
+"""`string_type` describes values in the codes of onnx-diagnostic."""
 
 import ml_dtypes
 import numpy as np

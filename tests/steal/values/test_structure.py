@@ -1,4 +1,4 @@
-"""Any nesting of values comes back as it was; what can't be stored says why, and what can't be rebuilt can be read."""
+"""Nested values are restored, skipped with a reason, or readable as `Foreign`."""
 
 import collections
 import dataclasses
@@ -99,11 +99,11 @@ class Named(dict):
 
 
 class Settings(collections.UserDict):
-    """A mapping that is no dictionary."""
+    """A mapping that is not a dict."""
 
 
 class Group:
-    """What torch was told to take apart."""
+    """A class that is registered with torch's pytree."""
 
     def __init__(self, left, right):
         self.left, self.right = left, right
@@ -173,12 +173,12 @@ VALUES = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_are_restored(remembered, restored, differ, name):
+def test_values_are_restored(captured, restored, differ, name):
     """From memory and from a dump, with the same types, order and bits."""
     value = VALUES[name]
 
     assert differ(restored(value), value) is None
-    assert differ(remembered(value), value) is None
+    assert differ(captured(value), value) is None
 
 
 def test_no_constructor_runs_when_a_value_is_rebuilt(restored):
@@ -200,13 +200,13 @@ def test_a_restored_model_output_is_usable(restored):
     assert torch.equal(found["last_hidden_state"], ONE)
 
 
-def test_container_subclasses_are_restored_with_their_attributes(restored, remembered):
+def test_container_subclasses_are_restored_with_their_attributes(restored, captured):
     """Their class, items, `__dict__` and the slots that are set."""
     stack, named = Stack([ONE]), Named.__new__(Named)
     stack.note, named.first, named.name = torch.zeros(3), 1, "n"
     named["a"] = 2
 
-    for send in (restored, remembered):
+    for send in (restored, captured):
         found = send([stack, Pair((1, 2)), named])
         assert [type(item) for item in found] == [Stack, Pair, Named]
         assert found[1:] == [(1, 2), {"a": 2}]
@@ -302,16 +302,16 @@ SKIPPED = {
 
 
 @pytest.mark.parametrize("name", SKIPPED)
-def test_values_that_cannot_be_stored_are_skipped_with_type_and_reason(remembered, restored, name):
+def test_values_that_cannot_be_stored_are_skipped_with_type_and_reason(captured, restored, name):
     """Other values are stored."""
     value, what, reason = SKIPPED[name]
 
-    assert remembered(value) == Skipped(what, reason)
+    assert captured(value) == Skipped(what, reason)
     assert restored([1, value, 2]) == [1, Skipped(what, reason), 2]
 
 
 class Unreadable(collections.abc.Mapping):
-    """A mapping of a user's that can't be read."""
+    """A mapping whose items raise."""
 
     def __getitem__(self, key):
         raise NotImplementedError
@@ -345,14 +345,14 @@ class Hidden(metaclass=Nameless):
 @pytest.mark.parametrize(
     ("value", "error"), [(Unreadable(), "OSError"), (Lazy(), "RuntimeError"), (Hidden(), "LookupError")]
 )
-def test_an_exception_while_reading_a_value_does_not_end_the_run(remembered, value, error):
+def test_an_exception_while_reading_a_value_does_not_end_the_run(captured, value, error):
     """It is the reason why the value was skipped."""
-    assert remembered([value])[0].reason == f"reading it raised {error}"
+    assert captured([value])[0].reason == f"reading it raised {error}"
     assert describe([value]).startswith("[<")
 
 
 class Refusing:
-    """Answers nothing."""
+    """Raises in all overridden methods."""
 
     @property
     def __class__(self):
@@ -379,9 +379,9 @@ class RefusingText(Refusing, str):
     __slots__ = ()
 
 
-def test_overridden_methods_of_values_are_not_called(remembered):
+def test_overridden_methods_of_values_are_not_called(captured):
     """Such as `__eq__`, `__len__` and `__class__`; lists and numbers are read through the built-in class."""
-    found = remembered([Refusing(), RefusingList([1]), RefusingNumber(2), RefusingText("a"), {Refusing(): 3}])
+    found = captured([Refusing(), RefusingList([1]), RefusingNumber(2), RefusingText("a"), {Refusing(): 3}])
 
     assert found[0] == Skipped(f"{__name__}:Refusing", UNKNOWN)
     assert list.__getitem__(found[1], 0) == 1
@@ -391,7 +391,7 @@ def test_overridden_methods_of_values_are_not_called(remembered):
 
 
 class Growing:
-    """Writes itself into a dictionary and a list whenever it is looked at."""
+    """Adds itself to a dictionary and a list whenever it is read."""
 
     def __init__(self):
         self.known, self.listed = {self: 1}, [types.MappingProxyType(self)]
@@ -410,20 +410,20 @@ class Growing:
         return "growing"
 
 
-def test_a_list_that_grows_while_it_is_read_is_read_once(remembered):
+def test_a_list_that_grows_while_it_is_read_is_read_once(captured):
     """With the items that it had when reading began."""
     value = Growing()
 
-    known, listed = remembered([value.known, value.listed])
+    known, listed = captured([value.known, value.listed])
 
     assert list(known.values()) == [1]
     assert len(listed) == 1 < len(value.listed)
 
 
 @pytest.mark.parametrize("value", [iter([1, 2]), (item for item in (1, 2)), map(int, "12"), zip("a", "b", strict=True)])
-def test_iterators_are_not_consumed(remembered, value):
+def test_iterators_are_not_consumed(captured, value):
     """The model gets all items."""
-    assert isinstance(remembered(value), Skipped)
+    assert isinstance(captured(value), Skipped)
     assert len(list(value)) in (1, 2)
 
 
@@ -435,11 +435,11 @@ class Endless(Unreadable):
         return itertools.count()
 
 
-def test_an_endless_mapping_is_skipped(remembered, monkeypatch):
+def test_an_endless_mapping_is_skipped(captured, monkeypatch):
     """After a number of items that no finite value has."""
     monkeypatch.setattr("filch.steal.values._encode.MAX_PARTS", 1000)
 
-    assert remembered([Endless(), 1]) == [Skipped(f"{__name__}:Endless", "it has more than 1000 parts"), 1]
+    assert captured([Endless(), 1]) == [Skipped(f"{__name__}:Endless", "it has more than 1000 parts"), 1]
     assert len(describe(Endless())) < 1_000_000
 
 
@@ -466,13 +466,13 @@ def test_tensors_can_be_keys_and_set_elements(restored, differ):
     assert differ([key, value, element], [ONE, 1, (ONE, 2)]) is None
 
 
-def test_recursive_values_are_skipped_where_they_recur(remembered, differ):
+def test_recursive_values_are_skipped_where_they_recur(captured, differ):
     """A tree whose children refer to their parents is stored once, not once per level."""
     root = {"value": ONE, "children": []}
     root["children"] += [{"value": 1, "parent": root}, {"value": 2, "parent": root}]
     cut = Skipped("builtins:dict", "it contains itself")
 
-    found = remembered(root)
+    found = captured(root)
 
     assert differ(found, {"value": ONE, "children": [{"value": 1, "parent": cut}, {"value": 2, "parent": cut}]}) is None
 
@@ -484,11 +484,11 @@ SHARED = {
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_shared_objects_are_restored_as_one_object(restored, remembered, name):
+def test_shared_objects_are_restored_as_one_object(restored, captured, name):
     """Wherever they occur; equal objects stay distinct."""
     shared = SHARED[name]
 
-    for send in (restored, remembered):
+    for send in (restored, captured):
         found = send([shared, {"a": (shared,)}, [ONE.clone()]])
         assert found[0] is found[1]["a"][0]
         assert found[0] is not found[2][0]
@@ -639,18 +639,18 @@ def test_a_class_with_other_fields_is_restored_as_foreign(monkeypatch):
     assert colour == Foreign(f"{__name__}:Colour", {"name": "RED"})
 
 
-def test_foreign_values_can_be_captured_again(remembered, restored):
+def test_foreign_values_can_be_captured_again(captured, restored):
     """And are restored unchanged."""
     value = Foreign("gone:State", {"hidden": 1, "inner": Foreign("gone:Pair", {"left": [2]})})
 
     assert restored(value) == value
-    assert remembered(value) == value
+    assert captured(value) == value
 
 
 class Closing(list):
-    """Code of its class runs when it is gone."""
+    """Runs code of its class when it is deleted."""
 
-    ran = []  # noqa: RUF012  the class's own
+    ran = []  # noqa: RUF012  shared by all instances
 
     def __del__(self):
         self.ran.append(1)
