@@ -59,8 +59,8 @@ class Line:
 
     def cells(self) -> tuple[str, ...]:
         """The line as the table shows it; the error by its order of magnitude, since it depends on the processor."""
-        before = [self.plain[how] for how in ("exact", "alias", "dead")]
-        after = [self.optimized[how] for how in ("exact", "alias", "constant", "fused", "dead")]
+        before = [self.plain[kind] for kind in ("exact", "alias", "dead")]
+        after = [self.optimized[kind] for kind in ("exact", "alias", "constant", "fused", "dead")]
         return (self.name, str(self.calls), *map(str, before), f"{self.worst:.0e}", *map(str, after))
 
 
@@ -80,7 +80,7 @@ def _calls(capture: Capture) -> int:
 
 
 def _outputs(report: Report) -> Counter[str]:
-    return Counter(row.how for row in report.modules if row.side == "output")
+    return Counter(row.resolution for row in report.modules if row.side == "output")
 
 
 def markdown(lines: list[Line]) -> str:

@@ -61,8 +61,8 @@ class Line:
 
     def cells(self) -> tuple[str, ...]:
         """The line as the table shows it; the error by its order of magnitude, since it depends on the processor."""
-        outcomes = Counter(outcome.how for outcome in self.report.outcomes)
-        kinds = [outcomes[how] for how in ("survives", "fused", "folded", "removed")]
+        outcomes = Counter(outcome.kind for outcome in self.report.outcomes)
+        kinds = [outcomes[kind] for kind in ("survives", "fused", "folded", "removed")]
         nodes, rows = self.nodes, [row for row in self.report.rows if row.stage == "compiled"]
         shares = (len(nodes), sum(map(_has_origins, nodes)), sum(map(_has_error, nodes)))
         wrong, worst = sum(row.diverged for row in rows), max(row.error for row in rows if row.error is not None)

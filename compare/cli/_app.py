@@ -5,6 +5,7 @@ import os
 import sys
 import textwrap
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -201,8 +202,9 @@ def export_command(
         program = optimize(program) if optimized else program
         program.save(output)
     ports = [port for call in program.module_calls.values() for port in call.outputs]
-    counts = {how: sum(port.how == how for port in ports) for how in ("exact", "alias", "constant", "fused", "dead")}
-    told = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
+    counts = Counter[str](port.resolution for port in ports)
+    kinds = ("exact", "alias", "constant", "fused", "dead")
+    told = ", ".join(f"{counts[kind]} {kind}" for kind in kinds if counts[kind])
     files = ", ".join(map(str, (output, *sorted(output.parent.glob(f"{output.name}.*")))))
     _say(quiet, f"written: {files}; {len(program.module_calls)} module calls, their outputs {told}")
 

@@ -78,7 +78,7 @@ class Modules:
         """What the inferred rows say the values of a foreign graph should be."""
         found: dict[str, Reference] = {}
         for row, tensor in zip(self.rows, self._tensors, strict=True):
-            if row.how == "inferred" and row.value is not None:
+            if row.resolution == "inferred" and row.value is not None:
                 found.setdefault(row.value, Reference(tensor, "inferred"))
         return found
 
@@ -91,8 +91,8 @@ def _entries(
         for side, held in zip(("input", "output"), captured_tensors(reference, record), strict=True):
             ports = {port.path: port for port in (known.inputs if side == "input" else known.outputs)} if known else {}
             for place, tensor in held.items():
-                how, value, note = _resolve(ports.get(place), inference, path, iteration, tensor=tensor, side=side)
-                yield ModuleRow(call.index, path, iteration, side, place, how, value, note), tensor
+                found = _resolve(ports.get(place), inference, path, iteration, tensor=tensor, side=side)
+                yield ModuleRow(call.index, path, iteration, side, place, *found), tensor
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -104,7 +104,7 @@ def _resolve(
     port: Port | None, inference: Inference | None, path: str, iteration: int, *, tensor: torch.Tensor, side: str
 ) -> tuple[str, str | None, str]:
     if port is not None:
-        return port.how, port.value, port.note
+        return port.resolution, port.value, port.note
     if inference is None:
         return "not mapped", None, "the exported model did not make this call"
     found = inference.find(path, iteration, tensor) if side == "output" else None

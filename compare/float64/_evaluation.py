@@ -66,7 +66,7 @@ class Float64Run:
         self._uses.update({*wanted})
         self._inside = {name: node for node in nodes for name in node.outputs if name}
         self._held: dict[str, torch.Tensor] = {}
-        self._eager: Iterator[tuple[str, torch.Tensor]] = original.raised.walk(
+        self._eager: Iterator[tuple[str, torch.Tensor]] = original.float64.walk(
             inputs, wanted=self._uses.keys() & self._eager_names, read=reading(units)
         )
 
@@ -149,7 +149,7 @@ class Float64NodeRun:
 
     def _value(self, name: str) -> torch.Tensor | None:
         if name in self._eager_names:
-            made = self._original.raised.node(name, self._inputs, self._given, reading(self._units))
+            made = self._original.float64.node(name, self._inputs, self._given, reading(self._units))
             return complex_as_real(made) if isinstance(made, torch.Tensor) else None
         node = self._original.graph.producer.get(name)
         if node is None:

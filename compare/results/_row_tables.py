@@ -122,7 +122,7 @@ def module_table(rows: Sequence[ModuleRow], *, wide: bool) -> Table:
 def outcome_table(outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Block]:
     """What became of each exported node."""
     yield tally(outcomes)
-    shown = outcomes if wide else [outcome for outcome in outcomes if outcome.how != "folded"]
+    shown = outcomes if wide else [outcome for outcome in outcomes if outcome.kind != "folded"]
     yield table_of(_FATE_COLUMNS, shown)
     if hidden := len(outcomes) - len(shown):
         yield f"and {hidden} that are folded into constants"
@@ -130,7 +130,7 @@ def outcome_table(outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Bl
 
 def tally(outcomes: Sequence[NodeOutcome]) -> str:
     """`of 81 exported nodes 40 survive, 35 are fused, 4 are folded, 2 are removed`."""
-    count = Counter(outcome.how for outcome in outcomes)
+    count = Counter(outcome.kind for outcome in outcomes)
     words: dict[OutcomeKind, str] = {
         "survives": "survive",
         "fused": "are fused",
@@ -138,7 +138,7 @@ def tally(outcomes: Sequence[NodeOutcome]) -> str:
         "removed": "are removed",
     }
     return f"of {len(outcomes)} exported nodes " + ", ".join(
-        f"{count[how]} {word}" for how, word in words.items() if count[how]
+        f"{count[kind]} {word}" for kind, word in words.items() if count[kind]
     )
 
 
@@ -146,7 +146,7 @@ def node_tables(rows: Sequence[Row], outcomes: Sequence[NodeOutcome], *, wide: b
     """The values of each graph of each call."""
     for title, chosen in _by_graph(rows):
         yield title
-        if chosen[0].stage == "compiled" and any(outcome.how != "survives" for outcome in outcomes):
+        if chosen[0].stage == "compiled" and any(outcome.kind != "survives" for outcome in outcomes):
             yield tally(outcomes)
         yield from node_table(chosen, wide=wide)
 
@@ -302,7 +302,7 @@ _MODULE_COLUMNS: dict[str, Callable[..., object]] = {
     "iteration": lambda row: row.iteration,
     "side": lambda row: row.side,
     "port": lambda row: row.port,
-    "is": lambda row: row.how,
+    "is": lambda row: row.resolution,
     "value": lambda row: row.value or row.note,
     "error": lambda row: None if row.difference is None or row.difference.problem else row.difference.error_max,
     "attention": lambda row: ARROW if row.difference is not None and not row.difference.close else "",
@@ -311,7 +311,7 @@ _MODULE_COLUMNS: dict[str, Callable[..., object]] = {
 _FATE_COLUMNS: dict[str, Callable[..., object]] = {
     "exported node": lambda outcome: outcome.node,
     "operator": lambda outcome: outcome.op,
-    "becomes": lambda outcome: outcome.how,
+    "becomes": lambda outcome: outcome.kind,
     "into": lambda outcome: ", ".join(outcome.into) or outcome.note,
     "module": lambda outcome: outcome.module,
 }

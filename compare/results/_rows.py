@@ -147,7 +147,8 @@ class ModuleRow:
         iteration: how many times it ran before in that call.
         side: `input` or `output`.
         port: where the tensor stands: a parameter's name, or a place in the output (`""`, `[0]`).
-        how: `exact`, `alias`, `constant`, `fused`, `dead` (see `Port`), `inferred` (a foreign file) or `not mapped`.
+        resolution: `exact`, `alias`, `constant`, `fused`, `dead` (see `Port`), `inferred` (a foreign file) or
+            `not mapped`.
         value: the name of the graph's value, or None.
         note: for all but the first two, which node or why.
         difference: how far the exported graph's value is from the stolen one; None where it has none.
@@ -158,7 +159,7 @@ class ModuleRow:
     iteration: int
     side: str
     port: str
-    how: str
+    resolution: str
     value: str | None
     note: str
     difference: Difference | None = None
@@ -175,9 +176,9 @@ class NodeOutcome:
     Attributes:
         node: its name.
         op: its operator.
-        how: `survives` (a compiled node computes it and nothing else), `fused` (one computes it with others), `folded`
-            (its values do not depend on the inputs, and were computed beforehand) or `removed` (its numbers are had
-            without it, or nobody needs them).
+        kind: `survives` (a compiled node computes it and nothing else), `fused` (one computes it with others), `folded`
+            (its values do not depend on the inputs, and were computed beforehand) or `removed` (the compiled graph
+            has its values without it, or does not need them).
         into: the names of the compiled nodes that are it, compute it or take what it was folded to.
         note: why it was removed.
         module: the path of its module; None if not known.
@@ -185,7 +186,7 @@ class NodeOutcome:
 
     node: str
     op: str
-    how: OutcomeKind
+    kind: OutcomeKind
     into: tuple[str, ...] = ()
     note: str = ""
     module: str | None = None

@@ -17,7 +17,7 @@ from ._eager import Interpreter, Read, bound, walk_eager
 _DOING = "eager PyTorch", "to run an operation of the exported program in float64"
 
 
-class Raised:
+class Float64Program:
     """A program that computes in float64; integers stay as they are, and its nodes keep their names.
 
     Explicit casts, and the types that constants are made in, are float64; weights and inputs are raised as they are

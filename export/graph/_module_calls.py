@@ -20,14 +20,14 @@ class Port:
     Attributes:
         path: where it stands in the inputs (by parameter: `hidden_states`) or in the output (`""`, `[0]`).
         value: the name of the graph's value that holds its numbers, or None.
-        how: `exact` (this value is it), `alias` (this value has the same numbers), `constant` (folded: it does not
+        resolution: `exact` (this value is the tensor), `alias` (this value equals it), `constant` (folded: it does not
             depend on the inputs), `fused` (it is computed inside another node), `dead` (nothing uses it).
         note: for `constant`, `fused` and `dead`, which node or why.
     """
 
     path: str
     value: str | None
-    how: Resolution
+    resolution: Resolution
     note: str = ""
 
 
@@ -75,16 +75,16 @@ def follow(port: Port, before: Graph | None, now: Graph) -> Port:
         return port
     if before is None:
         return replace(
-            port, value=None, how="fused", note="it is gone from the graph, and what that was before is not kept"
+            port, value=None, resolution="fused", note="it is gone from the graph, and what that was before is not kept"
         )
     if (source := _preserved(port.value, before, now)) is not None:
-        return replace(port, value=source, how="alias")
+        return replace(port, value=source, resolution="alias")
     into = ", ".join(node.name for node in absorbed(port.value, before, now))
     if port.value in before.constant_values and into:
-        return replace(port, value=None, how="constant", note=f"folded, for {into}")
+        return replace(port, value=None, resolution="constant", note=f"folded, for {into}")
     if into:
-        return replace(port, value=None, how="fused", note=f"into {into}")
-    return replace(port, value=None, how="dead", note="nothing uses it any more")
+        return replace(port, value=None, resolution="fused", note=f"into {into}")
+    return replace(port, value=None, resolution="dead", note="nothing uses it any more")
 
 
 def _preserved(name: str, before: Graph, now: Graph) -> str | None:

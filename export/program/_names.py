@@ -74,14 +74,14 @@ class Names:
             path: where it stands in a module call.
             name: of its node.
         """
-        how: Resolution = "exact"
+        resolution: Resolution = "exact"
         node = self._nodes.get(name)
         while node is not None and node not in self._stale:
             value = self._value(node)
             if value is not None:
-                return Port(path, value, how)
+                return Port(path, value, resolution)
             node = self._source(node)
-            how = "alias"
+            resolution = "alias"
         return None if name in self._live else Port(path, None, "dead", "nothing uses it")
 
     def _value(self, node: fx.Node) -> str | None:

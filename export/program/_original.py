@@ -26,7 +26,7 @@ from ..common._arrays import array_to_torch
 from ..common._quiet import quiet
 from ..common._time_limit import limited_steps
 from ..evaluation._eager import held_names, walk_eager
-from ..evaluation._float64 import Raised
+from ..evaluation._float64 import Float64Program
 from ..evaluation._onnx_node import evaluate
 from ..evaluation._unpredictable import Unpredictable, of_program
 from ..graph._from_onnx import graph_from_onnx
@@ -106,13 +106,13 @@ class Original:
         return limited_steps(walk, "eager PyTorch", "to run an operation of the exported program", error=ExportError)
 
     @cached_property
-    def raised(self) -> Raised:
+    def float64(self) -> Float64Program:
         """The program in float64.
 
         Raises:
             ExportError: the file that it is kept in can't be loaded here.
         """
-        return Raised(self.program)
+        return Float64Program(self.program)
 
     def evaluate(self, node: str, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What a node of `graph` makes in float64, by name, by the ONNX specification's own evaluator.

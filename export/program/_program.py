@@ -257,7 +257,7 @@ def _find_original(path: Path, noted: str) -> tuple[Original | None, str]:
 
 
 def _pack(port: Port) -> list[Any]:
-    return [port.path, port.value, port.how, port.note]
+    return [port.path, port.value, port.resolution, port.note]
 
 
 def _unpack(entry: list[Any]) -> ModuleCall:

@@ -375,7 +375,7 @@ def test_files_of_torchs_own_exporter_are_mapped_by_its_metadata(tmp_path: Path,
     clean = compare(capture, tmp_path / "foreign.onnx")
 
     assert clean.close
-    inferred = [row for row in clean.modules if row.how == "inferred"]
+    inferred = [row for row in clean.modules if row.resolution == "inferred"]
     assert len(inferred) >= 0.9 * sum(row.side == "output" for row in clean.modules)
 
     file = ir.load(tmp_path / "foreign.onnx")
@@ -405,10 +405,10 @@ def test_files_without_any_metadata_are_mapped_by_their_numbers(tmp_path: Path) 
 
     clean, wrong = compare(capture, tmp_path / "bare.onnx"), compare(capture, tmp_path / "wrong.onnx")
 
-    assert clean.close and {row.note for row in clean.modules if row.how == "inferred"} == {"by its numbers"}
+    assert clean.close and {row.note for row in clean.modules if row.resolution == "inferred"} == {"by its numbers"}
     assert not wrong.close
     lost = next(row for row in wrong.modules if row.path == "decoder.norm_2" and row.side == "output")
-    assert (lost.how, lost.note) == (
+    assert (lost.resolution, lost.note) == (
         "not mapped",
         "nothing in this file says which value it is, and none has its numbers",
     )

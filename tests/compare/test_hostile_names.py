@@ -95,7 +95,7 @@ def hostile_report() -> Report:
             names = {"node": text, "op": text, "value": f"{text}", "module": text, "source": text, "dtype": text}
             told = {"reason": text, "evidence": text, "origins": (text,), "operators": (text, text), "code": text}
             wrong = RoundingVerdict("wrong", 99.0, 1.0, note=text)
-            common = {"status": "different", "difference": difference, "truth": wrong, "local": wrong}
+            common = {"status": "different", "difference": difference, "float64": wrong, "isolated": wrong}
             rows.append(Row(0, stage, index, kind, **names, **told, behind=(text,), **common))
         rows.append(Row(0, stage, 99, "output", "", "", NAMES["script"], reason=NAMES["lines"]))
     texts = tuple(NAMES.values())

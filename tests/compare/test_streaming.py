@@ -72,7 +72,7 @@ def test_a_foreign_file_gives_the_same_report(tmp_path: Path) -> None:
     tiny, huge = (compare(capture, tmp_path / "foreign.onnx", buffer=buffer) for buffer in (TINY, HUGE))
 
     assert_equal_reports(tiny, huge)
-    assert tiny.close and any(row.how == "inferred" for row in tiny.modules)
+    assert tiny.close and any(row.resolution == "inferred" for row in tiny.modules)
 
 
 class Branch(nn.Module):

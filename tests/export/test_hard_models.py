@@ -136,7 +136,7 @@ def test_hard_models_are_followed_and_close(make: type[nn.Module]) -> None:
         if row.difference and not row.difference.close
     ]
     assert not wrong
-    assert {row.how for row in plain.modules} <= {"exact", "alias", "dead"}
+    assert {row.resolution for row in plain.modules} <= {"exact", "alias", "dead"}
 
 
 def test_exporting_leaves_buffers_alone_and_the_program_has_its_own() -> None:

@@ -88,7 +88,7 @@ def counted(path, module):
     def check():
         report = compare(capture, path)
         assert not report.diverged
-        assert all(row.how == "inferred" for row in report.modules if row.side == "output")
+        assert all(row.resolution == "inferred" for row in report.modules if row.side == "output")
         assert len(report.rows) > 2 * len(model)
         report.to_markdown()
     return calls(check)
@@ -200,5 +200,5 @@ def test_what_folded_nodes_went_into_is_counted_once():
     exported = Graph("g", ("x",), ("y",), ("v0",), (*joined, end), {})
     compiled = Graph("g", ("x",), ("y",), (f"v{depth}",), (end,), {})
     outcomes = {outcome.node: outcome for outcome in node_outcomes(NodeProvenance(exported, Compiled(compiled, None)))}
-    assert outcomes["m0"].how == "folded"
+    assert outcomes["m0"].kind == "folded"
     assert outcomes["m0"].into == ("end",)

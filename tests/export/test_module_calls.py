@@ -22,11 +22,11 @@ def test_every_module_call_of_an_architecture_is_resolved_and_none_is_wrong(name
     line = measure(name)
 
     rows = [row for row in line.report.modules if row.side == "output"]
-    assert {row.how for row in line.report.modules} <= {"exact", "alias", "dead"}
-    assert sum(row.how in ("exact", "alias") for row in rows) + sum(
+    assert {row.resolution for row in line.report.modules} <= {"exact", "alias", "dead"}
+    assert sum(row.resolution in ("exact", "alias") for row in rows) + sum(
         row.note == "nothing uses it" for row in rows
     ) == len(rows)
-    assert all(row.difference is not None for row in rows if row.how != "dead")
+    assert all(row.difference is not None for row in rows if row.resolution != "dead")
     wrong = [f"{row}: {row.difference}" for row in line.report.modules if row.difference and not row.difference.close]
     assert not wrong
     assert line.worst <= 1e-5
@@ -34,8 +34,8 @@ def test_every_module_call_of_an_architecture_is_resolved_and_none_is_wrong(name
     assert line.optimized_report.close and line.optimized_report.undisturbed
     assert all(row.judged for row in line.report.rows if row.kind == "output")
 
-    gone = [row for row in line.optimized_report.modules if row.how in ("constant", "fused")]
-    assert {row.how for row in line.optimized_report.modules} <= {"exact", "alias", "constant", "fused", "dead"}
+    gone = [row for row in line.optimized_report.modules if row.resolution in ("constant", "fused")]
+    assert {row.resolution for row in line.optimized_report.modules} <= {"exact", "alias", "constant", "fused", "dead"}
     nodes = {row.node for row in line.optimized_report.rows if row.stage == "exported"}
     assert all(set(re.split(", ", row.note.rpartition("for ")[2].removeprefix("into "))) <= nodes for row in gone)
 
@@ -140,7 +140,7 @@ def test_an_output_that_nothing_uses_is_dead_with_its_reason() -> None:
     program = export(model, (torch.randn(3),))
 
     (port,) = program.module_calls["0.linear", 0].outputs
-    assert (port.value, port.how, port.note) == (None, "dead", "nothing uses it")
+    assert (port.value, port.resolution, port.note) == (None, "dead", "nothing uses it")
 
 
 class Pick(nn.Module):
@@ -158,7 +158,7 @@ def test_folding_a_batch_norm_into_its_convolution_names_the_convolution() -> No
     (port,) = program.module_calls["0", 0].outputs
 
     (conv,) = [node for node in program.graph.nodes if node.op == "Conv"]
-    assert (port.value, port.how, port.note) == (None, "fused", f"into {conv.name}")
+    assert (port.value, port.resolution, port.note) == (None, "fused", f"into {conv.name}")
 
 
 def test_exporting_leaves_the_model_as_it_was() -> None:

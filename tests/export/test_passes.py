@@ -162,8 +162,8 @@ def test_module_calls_are_followed_through_every_pass(program):
         for _, what, shown in told.notes
         if what.startswith("after") and shown.module_calls
     }
-    assert ports["after InlinePass"].how == "exact"
-    assert ports["after NameFixPass"].how == "fused"
+    assert ports["after InlinePass"].resolution == "exact"
+    assert ports["after NameFixPass"].resolution == "fused"
     assert ports["after NameFixPass"].note.startswith("into node_Conv")
 
 

@@ -41,7 +41,7 @@ def test_every_floating_point_value_is_float64_and_no_integer_changes() -> None:
     assert original is not None
     inputs = dict(zip(program.graph.inputs, (x, mask), strict=True))
 
-    found = dict(original.raised.walk(inputs, wanted=original.names))
+    found = dict(original.float64.walk(inputs, wanted=original.names))
 
     assert {value.dtype for value in found.values()} <= {DOUBLE, torch.int64, torch.bool}
     linear = x.to(DOUBLE) @ model.linear.weight.to(DOUBLE).T + model.linear.bias.to(DOUBLE)
@@ -55,7 +55,7 @@ def test_a_node_is_computed_of_what_is_given() -> None:
     """Alone, or with those between it and what is given; what it reads can be changed on the way."""
     program = export(nn.Sequential(nn.ReLU(), nn.Tanh(), nn.Sigmoid()), (torch.ones(2),))
     assert program.original is not None
-    raised, (relu, tanh, sigmoid) = program.original.raised, program.original.names
+    raised, (relu, tanh, sigmoid) = program.original.float64, program.original.names
     inputs, two = {program.graph.inputs[0]: torch.ones(2)}, torch.tensor([2.0, 2.0])
 
     alone = raised.node(tanh, inputs, {relu: two}.get)
