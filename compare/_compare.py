@@ -1,7 +1,8 @@
 """Compares what a program computes with what the model did."""
 
+import itertools
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import onnx
@@ -13,8 +14,10 @@ from filch.steal import Records, restore
 
 from .common._errors import CompareError
 from .common._progress import step
-from .engine._comparison import CompareOptions, Comparison
+from .engine._compare_call import CallResult, compare_call
 from .engine._interface import UNKNOWN, interface_problems
+from .engine._options import CompareOptions
+from .engine._prepare import Prepared, prepare
 from .engine._value_comparator import largest_effect
 from .metrics._tolerance import Tolerance, as_pair
 from .references._inputs import captured_calls
@@ -85,22 +88,14 @@ def compare(
     given = as_program(program)
     engine = make_engine(backend, options)
     stolen = captured_calls(held, given)
-    how = CompareOptions(
-        _stages(engine, stages),
-        tolerance,
-        lower_precision,
-        profile,
-        statistics,
-        _bytes(buffer),
-        truth=_is_asked(truth, tolerance, repeats),
-        repeats=repeats,
-    )
+    wanted = _in_order(engine, engine.stages if stages is None else stages)
+    how = CompareOptions(wanted, tolerance, lower_precision, profile, statistics, buffer, truth=truth, repeats=repeats)
     found = []
     with time_limit(given, limit):
-        comparison = Comparison(held, given, engine, how)
+        prepared = prepare(held, given, engine, how)
         for number, call in enumerate(stolen.calls):
             step(f"call {call.index}", number, len(stolen.calls))
-            found.append(comparison.of(call))
+            found.append(compare_call(prepared, call))
     return Report(
         backend=engine.name,
         reference=held.source if held.source != "memory" else "the capture",
@@ -108,13 +103,13 @@ def compare(
         rows=tuple(row for one in found for row in one.rows),
         modules=tuple(row for one in found for row in one.modules),
         observer_effect=largest_effect(one.observer_effect for one in found),
-        notes=(*comparison.notes, *([UNKNOWN] if given.is_foreign else []), *stolen.notes, *stolen.left_out),
+        notes=(*_notes(prepared, found), *([UNKNOWN] if given.is_foreign else []), *stolen.notes, *stolen.left_out),
         calls=(len(stolen.calls), len(stolen.calls) + len(stolen.left_out)),
-        failed=tuple(dict.fromkeys(comparison.failed)),
-        interface=(*interface_problems(given, comparison.made), *comparison.exchanged),
+        failed=_unique(prepared.failed, *(one.failed for one in found)),
+        interface=(*interface_problems(given, prepared.compiled), *_unique(*(one.exchanged for one in found))),
         operators=tuple(one.operators for one in found),
-        outcomes=comparison.outcomes,
-        graphs=comparison.graphs,
+        outcomes=prepared.outcomes,
+        graphs=prepared.graphs,
         options=options or {},
         tolerance=None if tolerance is None else as_pair(tolerance),
         lower_precision=lower_precision,
@@ -135,28 +130,17 @@ def time_limit(program: Program, limit: float | None) -> TimeLimit:
     return TimeLimit(default_limit(program.model) if limit is None else limit)
 
 
-def _stages(engine: Backend, wanted: Collection[Stage] | None) -> tuple[Stage, ...]:
-    missing = [stage for stage in wanted or () if stage not in engine.stages]
-    if missing or (wanted is not None and not wanted):
-        has = " and ".join(engine.stages)
-        raise CompareError(f"backend {engine.name!r} has no {', '.join(missing) or 'such'} graph, it has {has}")
-    return tuple(stage for stage in engine.stages if wanted is None or stage in wanted)
+def _in_order(engine: Backend, stages: Collection[Stage]) -> tuple[Stage, ...]:
+    """The stages in the order in which they run, and after them those that the backend does not have."""
+    return (*(one for one in engine.stages if one in stages), *(one for one in stages if one not in engine.stages))
 
 
-def _is_asked(truth: str | None, tolerance: float | Tolerance | None, repeats: int) -> bool:
-    """Whether values are judged by float64."""
-    if truth not in (None, "float64"):
-        raise CompareError(f"truth is 'float64' or None, not {truth!r}")
-    if truth is not None and tolerance is not None:
-        raise CompareError("either truth judges or a tolerance: give one of them")
-    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
-        raise CompareError(f"repeats is a number of runs from 1 on, not {repeats!r}")
-    if repeats > 1 and truth is None:
-        raise CompareError("repeats tells what is unstable from what is wrong by float64: add truth='float64'")
-    return truth is not None
+def _notes(prepared: Prepared, found: Sequence[CallResult]) -> tuple[str, ...]:
+    allowed = ["values of a lower precision were allowed"] if prepared.options.lower_precision else []
+    compiled = (note for made in prepared.compiled.values() for note in made.notes)
+    return (*allowed, *_unique(*(one.notes for one in found)), *prepared.references.notes, *compiled)
 
 
-def _bytes(buffer: int) -> int:
-    if isinstance(buffer, int) and not isinstance(buffer, bool) and buffer > 0:
-        return buffer
-    raise CompareError(f"buffer is a number of bytes from 1 on, not {buffer!r}")
+def _unique(*texts: Iterable[str]) -> tuple[str, ...]:
+    """Each text once, in the order of their first occurrences."""
+    return tuple(dict.fromkeys(itertools.chain(*texts)))

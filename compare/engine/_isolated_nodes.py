@@ -12,12 +12,12 @@ from filch.export import Graph, Node
 from ..common._complex import complex_as_real
 from ..float64 import RoundingVerdict, Verdict, largest_distance, same
 from ..float64._ties import with_ties
-from ..metrics._metrics import Difference
+from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import ANY_ERROR, is_coarser, largest_of
 from ..results._rows import Row
 from ._allowances import Allowances
 from ._float64_checker import Float64Checker
-from ._run import Run
+from ._run import ObservedValue, Run
 from ._value_comparator import ReferenceProvider
 
 
@@ -92,85 +92,78 @@ def _is_cut(row: Row) -> bool:
     return (row.judged or row.random) and row.status != "shape or dtype differs" and row.shape is not None
 
 
-class IsolatedNodes:
-    """Judges what each node makes of what it should be given.
+def compare_isolated_nodes(  # noqa: PLR0917  called in one place
+    run: Run,
+    rows: Sequence[Row],
+    values: Iterable[ObservedValue],
+    inputs: IsolatedInputs,
+    checker: Float64Checker,
+    allowances: Allowances,
+    computes: Callable[[Node], Iterable[Node]],
+    unjudged: Collection[str] = (),
+) -> list[Row]:
+    """Return the rows of a run with the verdict on each node by itself: what it computes from its reference inputs.
 
     Args:
         run: the run that was judged.
         rows: its rows.
-        fed: what the nodes are given.
-        rounding: what knows whether a value is off by more than rounding.
+        values: what the nodes computed in isolation, each value after those that it was computed from.
+        inputs: the reference inputs that the nodes were given.
+        checker: says whether a value is off by more than rounding.
         allowances: what rounding explains where float64 does not know a value.
-        measure: how far it is from its reference there: (row, expected, actual, magnitude that was rounded).
         computes: gives the exported nodes that a node computes.
-        unjudged: the names of values that no reference can judge: random numbers, say.
+        unjudged: the names of values that no reference can judge, such as random numbers.
     """
+    by_value = {row.value: row for row in rows if row.kind != "output"}
+    found = dict(_misshapen(by_value, run.graph))
+    passed: set[str] = set()
+    for name, tensor, spread in values:
+        node = run.graph.producer.get(name)
+        if node is None or name not in by_value:
+            continue
+        plain = complex_as_real(tensor)
+        inputs.read_by(node, computes(node))
+        checker.record_output_dtype(node, name, plain.dtype)
+        reference = inputs.given(name)
+        if name not in unjudged:
+            verdict = _verdict(run, by_value[name], reference, plain, spread, inputs, checker, allowances)
+            found |= {} if verdict is None else {name: verdict}
+        if node.name not in passed:
+            passed.add(node.name)
+            inputs.release({*node.reads})
+        inputs.release([name])
+        checker.release(run.exported_name(name))
+    return [
+        replace(row, isolated=found[row.value]) if row.kind != "output" and row.value in found else row for row in rows
+    ]
 
-    def __init__(  # noqa: PLR0917  made in one place
-        self,
-        run: Run,
-        rows: Sequence[Row],
-        fed: IsolatedInputs,
-        rounding: Float64Checker,
-        allowances: Allowances,
-        measure: Callable[[Row, torch.Tensor, torch.Tensor, float], Difference],
-        computes: Callable[[Node], Iterable[Node]],
-        unjudged: Collection[str] = (),
-    ) -> None:
-        self._run, self._rows, self._fed, self._rounding = run, rows, fed, rounding
-        self._allowances, self._measure, self._computes = allowances, measure, computes
-        self._unjudged = unjudged
 
-    def rows(self, isolated: Iterable[tuple[str, torch.Tensor]]) -> list[Row]:
-        """The rows, with what was found.
-
-        Args:
-            isolated: what the nodes made, each value after those that it was made of.
-        """
-        by_value = {row.value: row for row in self._rows if row.kind != "output"}
-        found = dict(_misshapen(by_value, self._run.graph))
-        passed: set[str] = set()
-        for name, tensor in isolated:
-            node = self._run.graph.producer.get(name)
-            if node is None or name not in by_value:
-                continue
-            plain = complex_as_real(tensor)
-            self._fed.read_by(node, self._computes(node))
-            self._rounding.record_output_dtype(node, name, plain.dtype)
-            given = self._fed.given(name)
-            judgement = None if name in self._unjudged else self._judged(by_value[name], given, plain)
-            if judgement is not None:
-                found[name] = judgement
-            if node.name not in passed:
-                passed.add(node.name)
-                self._fed.release({*node.reads})
-            self._fed.release([name])
-            self._rounding.release(self._run.exported_name(name))
-        return [
-            replace(row, isolated=found[row.value]) if row.kind != "output" and row.value in found else row
-            for row in self._rows
-        ]
-
-    def _judged(self, row: Row, reference: torch.Tensor | None, tensor: torch.Tensor) -> RoundingVerdict | None:
-        """What there is to say of a value; where no reference does, the specification says what its node makes."""
-        node = self._run.graph.producer[row.value]
-        spread = self._run.spreads.get(row.value)
-        if (
-            row.difference is None or row.difference.tolerance.harmonic != ANY_ERROR
-        ):  # integers are coarser than float64
-            known = self._run.exported_name(row.value)
-            judgement = self._rounding.judged(row.value, known, node, reference, tensor, spread)
-            if judgement is not None:
-                numbers = self._fed.given(node.inputs[0]) if node.inputs else None
-                return with_ties(judgement, node, numbers, tensor, reference)
-        return None if reference is None else by_limits(self._measured(row, node, reference, tensor), spread)
-
-    def _measured(self, row: Row, node: Node, reference: torch.Tensor, tensor: torch.Tensor) -> Difference:
-        difference = self._measure(row, reference, tensor, 0.0)
-        if difference.close or difference.problem:
-            return difference
-        magnitude = self._allowances.magnitude(row.value, node, self._fed.read(node), reference, tensor)
-        return self._measure(row, reference, tensor, magnitude)
+def _verdict(  # noqa: PLR0917  called in one place
+    run: Run,
+    row: Row,
+    reference: torch.Tensor | None,
+    tensor: torch.Tensor,
+    spread: torch.Tensor | None,
+    inputs: IsolatedInputs,
+    checker: Float64Checker,
+    allowances: Allowances,
+) -> RoundingVerdict | None:
+    """The verdict on a value; without a reference, the specification says what its node computes."""
+    node = run.graph.producer[row.value]
+    tolerance = None if row.difference is None else row.difference.tolerance
+    quantized = tolerance is not None and tolerance.harmonic == ANY_ERROR  # integers are coarser than float64
+    if not quantized:
+        verdict = checker.judged(row.value, run.exported_name(row.value), node, reference, tensor, spread)
+        if verdict is not None:
+            numbers = inputs.given(node.inputs[0]) if node.inputs else None
+            return with_ties(verdict, node, numbers, tensor, reference)
+    if reference is None:
+        return None
+    difference = compare_tensors(reference, tensor, tolerance=tolerance)
+    if not difference.close and not difference.problem:
+        magnitude = allowances.magnitude(row.value, node, inputs.read(node), reference, tensor)
+        difference = compare_tensors(reference, tensor, tolerance=tolerance, magnitude=magnitude)
+    return by_limits(difference, spread)
 
 
 def _misshapen(rows: Mapping[str, Row], graph: Graph) -> Iterator[tuple[str, RoundingVerdict]]:

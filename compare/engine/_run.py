@@ -10,6 +10,9 @@ from filch.export.backends import Compiled, Stage
 
 from ._lower_precision import Lowered
 
+# A value's name and tensor, and how far its elements are from themselves in further runs; None if there are none.
+ObservedValue = tuple[str, torch.Tensor, torch.Tensor | None]
+
 
 @dataclass(frozen=True)
 class Run:
@@ -24,7 +27,6 @@ class Run:
         seconds: how long each node takes, by its name, where that was asked for.
         lowered: what has the model's values in another precision, where that is allowed.
         statistics: whether to say what each value and its reference are like.
-        spreads: by name, how far the elements of a value were from themselves in further runs, while it is judged.
     """
 
     call: int
@@ -35,7 +37,6 @@ class Run:
     seconds: Mapping[str, float] = field(default_factory=dict)
     lowered: Lowered | None = None
     statistics: bool = False
-    spreads: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:

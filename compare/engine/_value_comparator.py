@@ -22,7 +22,7 @@ from ..results._rows import Row, Status
 from ._allowances import Allowances
 from ._float64_checker import Float64Checker, with_verdict
 from ._random import Draws, judged
-from ._run import Run
+from ._run import ObservedValue, Run
 
 
 class Listener(Protocol):
@@ -99,15 +99,15 @@ class ValueComparator:
         """Whether the undisturbed run need not have the value that the observed run has."""
         return self._draws is not None and self._draws.varies(name)
 
-    def rows(self, observed: Iterable[tuple[str, torch.Tensor]]) -> list[Row]:
+    def rows(self, observed: Iterable[ObservedValue]) -> list[Row]:
         """A row for each value that a node made, in order, then one for each output of the undisturbed run.
 
         Args:
             observed: the values of the observed run, each after those that it was made of.
         """
-        for name, tensor in observed:
+        for name, tensor, spread in observed:
             if name in self._places:
-                self._take(name, complex_as_real(tensor))
+                self._take(name, complex_as_real(tensor), spread)
         self._rows |= {name: self._judge(name, None) for name in self._places if name not in self._rows}
         rows = [self._of_parts(name) for name in self._places]
         return rows + [self._output(name) for name in self._run.graph.outputs]
@@ -123,24 +123,24 @@ class ValueComparator:
         worst = max(parts, key=lambda part: part.error or 0.0)
         return replace(row, status="same", reason=_TAKEN, difference=worst.difference, evidence=worst.evidence)
 
-    def _take(self, name: str, tensor: torch.Tensor) -> None:
+    def _take(self, name: str, tensor: torch.Tensor, spread: torch.Tensor | None) -> None:
         if name in self._run.outputs:
             self._effects[name] = _effect(self._run.outputs[name], tensor)
         self._live[name] = tensor
-        self._rows[name] = self._judge(name, tensor)
+        self._rows[name] = self._judge(name, tensor, spread)
         reads = set(self._places[name][1].reads)
         self._uses.subtract(reads)
         for gone in (*reads, name):
             if self._uses[gone] <= 0:
                 self._live.pop(gone, None)
 
-    def _judge(self, name: str, tensor: torch.Tensor | None) -> Row:
+    def _judge(self, name: str, tensor: torch.Tensor | None, spread: torch.Tensor | None = None) -> Row:
         known, (_, node) = self._run.exported_name(name), self._places[name]
         held = self._sources.get(known)
         reference = self._fitted(name, held, tensor)
         if self._rounding is not None and tensor is not None:
             self._rounding.record_output_dtype(node, name, tensor.dtype)
-        row = self._with_numbers(self._row(name), reference, tensor, node)
+        row = self._with_numbers(self._row(name), reference, tensor, node, spread)
         if row.judged:
             self._judged.add(name)
         if row.diverged:
@@ -158,7 +158,14 @@ class ValueComparator:
         lowered = self._run.lowered
         return held if lowered is None else lowered.reference(name, held, tensor)
 
-    def _with_numbers(self, row: Row, reference: Reference | None, tensor: torch.Tensor | None, node: Node) -> Row:
+    def _with_numbers(
+        self,
+        row: Row,
+        reference: Reference | None,
+        tensor: torch.Tensor | None,
+        node: Node,
+        spread: torch.Tensor | None = None,
+    ) -> Row:
         kind = "" if self._draws is None else self._draws.kind(row.value, node)
         if kind and self._draws is not None:
             row = judged(row, kind, None if reference is None else reference.tensor, tensor)
@@ -177,7 +184,6 @@ class ValueComparator:
         if reference is None or tensor is None:
             return row
         if self._rounding is not None and not _is_quantized(limit):
-            spread = self._run.spreads.get(row.value)
             known = self._run.exported_name(row.value)
             judgement = self._rounding.judged(row.value, known, node, reference.tensor, tensor, spread)
             numbers = self._live.get(node.inputs[0]) if node.inputs else None
@@ -255,7 +261,7 @@ def judge(
 ) -> tuple[list[Row], Difference | None]:
     """The rows of a run whose values are all there already, and how far its outputs are from the undisturbed ones."""
     one = ValueComparator(run, StaticReferences(references), origins, limits)
-    return one.rows(in_order(run.graph, values)), one.observer_effect
+    return one.rows((name, tensor, None) for name, tensor in in_order(run.graph, values)), one.observer_effect
 
 
 def with_covered(rows: Sequence[Row], graph: Graph, origins: NodeProvenance) -> list[Row]:

@@ -363,7 +363,7 @@ def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Cap
     ("how", "problem"),
     [
         ({"truth": "float32"}, "truth is 'float64' or None"),
-        ({"truth": "float64", "tolerance": 1e-3}, "either truth judges or a tolerance"),
+        ({"truth": "float64", "tolerance": 1e-3}, "`truth` and `tolerance` are mutually exclusive"),
         ({"repeats": 2}, "add truth='float64'"),
         ({"truth": "float64", "repeats": 0}, "repeats is a number of runs"),
     ],

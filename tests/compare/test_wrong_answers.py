@@ -50,7 +50,9 @@ def compared(expected: torch.Tensor | None, actual: torch.Tensor | None, *, trut
     )
     references = {name: Reference(tensor, "module") for name, tensor in known.items()}
     judge = ValueComparator(run, StaticReferences(references), None, Limits(GRAPH, None), None, rounding)
-    return Report("backend", "model", "program", tuple(judge.rows(made.items())))
+    return Report(
+        "backend", "model", "program", tuple(judge.rows((name, tensor, None) for name, tensor in made.items()))
+    )
 
 
 def _truth(expected: torch.Tensor) -> Float64Values:

@@ -1,0 +1,248 @@
+"""Run a prepared program on the inputs of one call of the model, and compare every value."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from filch.export import BackendError, Graph, value_sizes
+from filch.export.backends import Compiled, Observes, Profiles, Refers, Should, Stage, isolate
+
+from ..common._complex import complex_as_real
+from ..float64 import Float64Values
+from ..metrics._metrics import Difference
+from ..references._inputs import CapturedCall, cast_inputs, cast_notes
+from ..references._references import Reference, ReferenceResolver, captured_tensors, without_random
+from ..results._rows import ModuleRow, Operator, Row
+from ._allowances import Allowances
+from ._float64_checker import Float64Checker
+from ._interface import exchanged_output
+from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes
+from ._modules import Modules, result_references
+from ._operators import operators_of
+from ._prepare import Prepared, attempt
+from ._random import Draws
+from ._run import ObservedValue, Run
+from ._value_comparator import ValueComparator, allowances_of, in_order, with_covered
+
+_UNEXPLAINED = (
+    "without instrumentation the {} graph's outputs differ by up to {}; the rows describe the instrumented run"
+)
+_COPIES = 4  # float64 takes twice the memory, and each value is computed with noise, too
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What one call of the model comes to.
+
+    Attributes:
+        rows: of the values.
+        modules: of the tensors that modules took and gave.
+        operators: the model's own operations.
+        observer_effect: how far the instrumented run's outputs are from the plain run's; None if they are equal.
+        notes: what else a reader has to know.
+        failed: what is missing.
+        exchanged: how the outputs of a foreign program are in another order than the model's.
+    """
+
+    rows: list[Row]
+    modules: list[ModuleRow]
+    operators: tuple[Operator, ...]
+    observer_effect: Difference | None
+    notes: tuple[str, ...]
+    failed: tuple[str, ...]
+    exchanged: tuple[str, ...]
+
+
+def compare_call(prepared: Prepared, call: CapturedCall) -> CallResult:
+    """Run a program on what one call of the model was given, and compare every value with its reference.
+
+    Raises:
+        BackendError: the backend can run no stage.
+    """
+    return _CallComparison(prepared, call).result()
+
+
+class _CallComparison:
+    """Collects notes and failures while one call is compared, stage by stage."""
+
+    def __init__(self, prepared: Prepared, call: CapturedCall) -> None:
+        self._prepared, self._call = prepared, call
+        self._program, self._options, self._backend = prepared.program, prepared.options, prepared.backend
+        _, outputs = captured_tensors(prepared.records, call.keys["", 0])
+        self._results = [complex_as_real(tensor) for tensor in outputs.values()]
+        self._notes: dict[str, None] = {}
+        self._failed: list[str] = []
+        self._exchanged: dict[str, None] = {}
+
+    def result(self) -> CallResult:
+        self._count_results()
+        prepared, call = self._prepared, self._call
+        modules = Modules(prepared.records, self._program, call, prepared.limits)
+        rows: list[Row] = []
+        effect: Difference | None = None
+        references = self._references(*prepared.compiled)
+        float64 = self._float64(*prepared.compiled)
+        last = [*prepared.compiled][-1]
+        for stage in prepared.compiled:
+            references = references if references.fully_cached else self._references(stage)
+            float64 = float64 if float64 is None or float64.fully_cached else self._float64(stage)
+            compare_stage = partial(self._compare_stage, stage, references, modules, float64)
+            compared = attempt(compare_stage, self._failed, required=not rows)
+            if compared is None:
+                continue
+            rows += compared[0]
+            effect = compared[1]  # of the graph that really runs, which comes last
+            if effect is not None and stage != last:
+                self._notes[_UNEXPLAINED.format(stage, effect.problem or f"{effect.error_max:.1e}")] = None
+        operators = operators_of(self._program, call, rows)
+        found = tuple(self._notes), tuple(self._failed), tuple(self._exchanged)
+        return CallResult(rows, modules.rows, operators, effect, *found)
+
+    def _compare_stage(
+        self, stage: Stage, references: ReferenceResolver, modules: Modules, float64: Float64Values | None
+    ) -> tuple[list[Row], Difference | None]:
+        prepared = self._prepared
+        run = self._run(stage)
+        self._check_order(run)
+        draws = Draws(run, self._program.unpredictable, prepared.computes(stage))
+        observed = self._repeated(partial(self._observe, run, draws, references))
+        if not modules.is_resolved:  # which values are modules' has to be known before any is judged
+            observed = [*observed]
+            modules.infer({**self._call.inputs, **{name: tensor for name, tensor, _ in observed}})
+        references.set_preferred(without_random(modules.references(), self._program.unpredictable))
+        provenance, allowances = prepared.provenance_of(stage), self._allowances(run)
+        checker = None if float64 is None else self._checker(run, float64)
+        comparator = ValueComparator(run, references, provenance, prepared.limits, modules, checker, allowances, draws)
+        rows = comparator.rows(observed)
+        self._note_problem(checker)
+        if prepared.float64 is not None:
+            inputs = IsolatedInputs(run, rows, references if references.fully_cached else self._references(stage))
+            checker = self._checker(run, prepared.float64.alone(run.inputs, inputs.known), inputs.cut)
+            values = self._repeated(partial(self._isolate, run, inputs.given))
+            try:
+                rows = compare_isolated_nodes(
+                    run, rows, values, inputs, checker, allowances, prepared.computes(stage), draws.unjudged
+                )
+            except BackendError as error:
+                self._notes[f"{stage} nodes were not run by themselves: {error}"] = None
+            self._note_problem(checker)
+        covered = rows if provenance is None else with_covered(rows, run.graph, provenance)
+        return covered, comparator.observer_effect
+
+    def _run(self, stage: Stage) -> Run:
+        """The run without instrumentation."""
+        compiled, options = self._prepared.compiled[stage], self._options
+        inputs = self._cast_inputs(compiled)
+        outputs = {name: complex_as_real(tensor) for name, tensor in self._backend.run(compiled, inputs).items()}
+        timed = options.profile and isinstance(self._backend, Profiles)
+        seconds = self._backend.profile(compiled, inputs) if timed else {}  # type: ignore[attr-defined]
+        lowered = self._prepared.lowered[stage]
+        return Run(self._call.index, stage, compiled, inputs, outputs, seconds, lowered, options.statistics)
+
+    def _cast_inputs(self, compiled: Compiled) -> Mapping[str, torch.Tensor]:
+        if not self._options.lower_precision:
+            return self._call.inputs
+        self._notes |= dict.fromkeys(cast_notes(compiled.graph, self._call.inputs))
+        return cast_inputs(compiled.graph, self._call.inputs)
+
+    def _observe(self, run: Run, draws: Draws, references: ReferenceResolver) -> Iterable[tuple[str, torch.Tensor]]:
+        def reference(name: str) -> torch.Tensor | None:
+            found = references.get(name)
+            return None if found is None else found.tensor
+
+        if draws.any_drawn and self._program.original is not None:
+            try:
+                return self._isolate(run, lambda name: draws.given(name, reference))
+            except BackendError as error:
+                self._notes[f"the {run.stage} graph can't be given the reference's random numbers: {error}"] = None
+        if isinstance(self._backend, Observes):
+            return self._backend.observe(run.made, run.inputs, buffer=self._options.buffer)
+        return in_order(run.graph, self._backend.run(run.made, run.inputs, run.graph.producer))
+
+    def _isolate(self, run: Run, given: Should) -> Iterable[tuple[str, torch.Tensor]]:
+        optimize, buffer = run.stage == "compiled", self._options.buffer
+        return isolate(self._backend, self._program, run.made, run.inputs, given, optimize=optimize, buffer=buffer)
+
+    def _repeated(self, observe: Callable[[], Iterable[tuple[str, torch.Tensor]]]) -> Iterable[ObservedValue]:
+        """The values of a run, each with how far its elements are from themselves in further runs, if there are any."""
+        first, *others = (observe() for _ in range(self._options.repeats))
+        for (name, tensor), *again in zip(first, *others, strict=True):
+            yield name, tensor, _spread(tensor, [other for _, other in again]) if again else None
+
+    def _references(self, *stages: Stage) -> ReferenceResolver:
+        prepared, call = self._prepared, self._call
+        references = prepared.references.of(call, self._wanted(stages))
+        known = {
+            **self._backend_references(),
+            **result_references(prepared.records, self._program.graph, call),
+        }
+        references.set_fallback(without_random(known, self._program.unpredictable))
+        return references
+
+    def _wanted(self, stages: Iterable[Stage]) -> frozenset[str]:
+        return frozenset[str]().union(*(self._prepared.wanted[stage] for stage in stages))
+
+    def _backend_references(self) -> dict[str, Reference]:
+        """What a backend itself computes for the values that only its compiled graph has."""
+        compiled = self._prepared.compiled.get("compiled")
+        if compiled is None or not isinstance(self._backend, Refers):
+            return {}
+        values = self._backend.reference(compiled, self._cast_inputs(compiled))
+        random = self._computed_from_random(compiled)  # it was computed from other random numbers than these would be
+        return {
+            name: Reference(complex_as_real(tensor), "derived") for name, tensor in values.items() if name not in random
+        }
+
+    def _computed_from_random(self, compiled: Compiled) -> frozenset[str]:
+        graph, random = compiled.graph, self._program.unpredictable.random
+        return graph.computed_from(name for name in graph.known if compiled.same.get(name, name) in random)
+
+    def _float64(self, *stages: Stage) -> Float64Values | None:
+        if self._prepared.float64 is None:
+            return None
+        inputs = self._call.inputs
+        size = _COPIES * sum(value_sizes(self._program.graph, inputs).values())
+        keep = len(stages) > 1 and size <= self._options.buffer
+        return self._prepared.float64.of(inputs, self._wanted(stages), keep=keep)
+
+    def _checker(self, run: Run, float64: Float64Values, cut: Collection[str] = frozenset()) -> Float64Checker:
+        # What runs may be another program than the one that was given.
+        graph: Graph = run.graph if self._prepared.provenance_of(run.stage) is None else self._program.graph
+        computes, lower = self._prepared.computes(run.stage), self._options.lower_precision
+        return Float64Checker(float64, run, computes, graph, lower_precision=lower, cut=cut)
+
+    def _allowances(self, run: Run) -> Allowances:
+        return allowances_of(run, self._prepared.provenance_of(run.stage), self._prepared.constant)
+
+    def _note_problem(self, checker: Float64Checker | None) -> None:
+        if checker is not None and checker.problem:
+            self._notes[f"the tolerance judges where float64 does not: {checker.problem}"] = None
+
+    def _check_order(self, run: Run) -> None:
+        outputs = run.graph.outputs
+        comparable = self._program.is_foreign and not self._options.lower_precision
+        if comparable and len(self._results) == len(outputs):
+            problem = exchanged_output(outputs, self._results, run.outputs)
+            self._exchanged |= {problem: None} if problem else {}
+
+    def _count_results(self) -> None:
+        outputs, noted = self._program.graph.outputs, self._program.outputs
+        if noted and len(noted) != len(outputs):
+            return  # which of them are missing or added is said of the interface
+        if len(self._results) != len(outputs):
+            self._failed.append(f"the model gives {len(self._results)} tensors, the graph has {len(outputs)} outputs")
+
+
+def _spread(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:
+    """How far each element is from itself in other runs, at the most, in float64; inf if it is finite in some alone."""
+    first = complex_as_real(tensor).double()
+    found = torch.zeros_like(first)
+    for other in others:
+        again = complex_as_real(other).double()
+        alike = (again == first) | (again.isnan() & first.isnan())
+        distance = (again - first).abs().nan_to_num(nan=math.inf)
+        found = torch.maximum(found, torch.where(alike, 0.0, distance))
+    return found

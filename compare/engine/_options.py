@@ -1,0 +1,52 @@
+"""The options of a comparison, checked in one place."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from filch.export.backends import Backend, Profiles, Stage
+
+from ..common._errors import CompareError
+from ..metrics._tolerance import Tolerance
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """How a comparison is made; see `compare` for the attributes.
+
+    Raises:
+        CompareError: an option has no meaning, alone or with the others.
+    """
+
+    stages: tuple[Stage, ...]
+    tolerance: float | Tolerance | None
+    lower_precision: bool
+    profile: bool
+    statistics: bool
+    buffer: int
+    truth: Literal["float64"] | None = None
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        if self.truth not in (None, "float64"):
+            raise CompareError(f"truth is 'float64' or None, not {self.truth!r}")
+        if self.truth is not None and self.tolerance is not None:
+            raise CompareError("`truth` and `tolerance` are mutually exclusive: give one of them")
+        if not isinstance(self.repeats, int) or isinstance(self.repeats, bool) or self.repeats < 1:
+            raise CompareError(f"repeats is a number of runs from 1 on, not {self.repeats!r}")
+        if self.repeats > 1 and self.truth is None:
+            raise CompareError("repeats tells what is unstable from what is wrong by float64: add truth='float64'")
+        if not isinstance(self.buffer, int) or isinstance(self.buffer, bool) or self.buffer < 1:
+            raise CompareError(f"buffer is a number of bytes from 1 on, not {self.buffer!r}")
+
+    def check_backend(self, backend: Backend) -> None:
+        """Refuse what a backend can't do.
+
+        Raises:
+            CompareError: the backend lacks a stage, or can't measure times.
+        """
+        missing = [stage for stage in self.stages if stage not in backend.stages]
+        if missing or not self.stages:
+            stages = " and ".join(backend.stages)
+            raise CompareError(f"backend {backend.name!r} has no {', '.join(missing) or 'such'} graph, it has {stages}")
+        if self.profile and not isinstance(backend, Profiles):
+            raise CompareError(f"backend {backend.name!r} can't say how long a node takes")
