@@ -1,6 +1,6 @@
 // The colour of a box, as a CSS class that `page.css` gives its look, and the legend.
 
-import { shortNumber } from "./numbers.js";
+import { largest, shortNumber, smallest } from "./numbers.js";
 
 /** @import { Finding, Group, Item, PageData } from "./model.js" */
 /** @typedef {"operator" | "module" | "error" | "status" | "time"} ColourMode */
@@ -72,10 +72,9 @@ export class Scale {
     this.prefix = prefix;
     this.steps = steps;
     this.empty = errors.length === 0;
-    this.high = errors.reduce((a, b) => Math.max(a, b), 0);
-    const smallest = errors.reduce((a, b) => Math.min(a, b), Infinity);
+    this.high = largest(errors, 0);
     // Errors below a hundred-millionth of the largest share the first step.
-    this.low = Math.max(smallest, this.high * 1e-8);
+    this.low = Math.max(smallest(errors), this.high * 1e-8);
   }
 
   /** @param {number} error */

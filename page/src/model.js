@@ -1,5 +1,7 @@
 // The graphs as the page uses them, made of the JSON that `_page.py` writes.
 
+import { largest } from "./numbers.js";
+
 /** @typedef {GraphNode | Group | Value} Item what can be selected */
 /** @typedef {number | bigint} Numeric an integer over 2**53 is a bigint */
 /** @typedef {[low: number | string, high: number | string, expected: number[], actual: number[]]} RawHistogram */
@@ -229,9 +231,14 @@ export class GraphNode {
     this.findings = this.written.flatMap((value) => value.findings);
     this.worst = this.findings.reduce(worseOf, null);
     const times = this.findings.map((finding) => finding.seconds).filter((seconds) => seconds !== null);
-    this.seconds = times.length ? Math.max(...times) : null;
+    this.seconds = times.length ? largest(times) : null;
     const sources = this.reads.map((value) => value.producer).filter((node) => node !== null);
-    this.depth = 1 + Math.max(0, ...sources.map((source) => source.depth));
+    this.depth =
+      1 +
+      largest(
+        sources.map((source) => source.depth),
+        0,
+      );
     this.constant =
       this.reads.every((value) => (value.producer ? value.producer.constant : value.role === "parameter")) &&
       (this.reads.length > 0 || this.op === "Constant") &&

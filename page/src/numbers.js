@@ -1,4 +1,20 @@
-// Numbers as text.
+// Numbers as text, and the least and the largest of many.
+
+/**
+ * The largest of some numbers and `least`. `Math.max(...numbers)` fails for very many numbers.
+ * @param {number[]} numbers
+ */
+export function largest(numbers, least = -Infinity) {
+  return numbers.reduce((a, b) => Math.max(a, b), least);
+}
+
+/**
+ * The smallest of some numbers and `most`.
+ * @param {number[]} numbers
+ */
+export function smallest(numbers, most = Infinity) {
+  return numbers.reduce((a, b) => Math.min(a, b), most);
+}
 
 /**
  * A count with its noun: `1 node`, `2 nodes`.

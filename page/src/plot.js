@@ -2,7 +2,7 @@
 
 import { statusClass } from "./colour.js";
 import { html, oncePerFrame, svg } from "./dom.js";
-import { count } from "./numbers.js";
+import { count, largest, smallest } from "./numbers.js";
 
 /** @import { App } from "./app.js" */
 /** @import { Finding } from "./model.js" */
@@ -21,8 +21,8 @@ export class ErrorScale {
   constructor(findings, height) {
     const decades = findings.map(({ error }) => Math.log10(error ?? NaN)).filter(Number.isFinite);
     /** The exponents at the bottom and at the top. */
-    this.low = Math.floor(decades.reduce((a, b) => Math.min(a, b), 0));
-    this.high = Math.max(this.low + 1, Math.ceil(decades.reduce((a, b) => Math.max(a, b), -Infinity)));
+    this.low = Math.floor(smallest(decades, 0));
+    this.high = Math.max(this.low + 1, Math.ceil(largest(decades)));
     this.hasNonFinite = findings.some(({ error }) => error !== null && !Number.isFinite(error));
     const base = height - MARGIN.bottom - 6;
     this.lines = { none: base, zero: base - LANE, nonFinite: MARGIN.top + 4 };
@@ -88,7 +88,10 @@ export class Plot {
     if (!width) return;
     const { findings } = this.app.data;
     const scale = new ErrorScale(findings, height);
-    const last = findings.reduce((most, finding) => Math.max(most, this.position(finding)), 1);
+    const last = largest(
+      findings.map((finding) => this.position(finding)),
+      1,
+    );
     const right = width - MARGIN.right;
     this.dots = findings.map((finding) => ({
       finding,

@@ -4,6 +4,7 @@
 
 import { measureBox } from "./boxes.js";
 import { layoutContainer } from "./layout/index.js";
+import { largest, smallest } from "./numbers.js";
 
 /** @import { Line, Shown } from "./boxes.js" */
 /** @import { LayoutItem, Link, Ports, Run } from "./layout/index.js" */
@@ -66,6 +67,7 @@ import { layoutContainer } from "./layout/index.js";
 export const HEADING_HEIGHT = 32; // of an opened group
 const PADDING = 18;
 const WIDEST_LABEL = 130;
+const LABEL_HEIGHT = 12;
 
 /**
  * The key of a value's box as an output of the graph: it may have another one, as an input.
@@ -367,7 +369,7 @@ function edgeOf({ link, runs, ends }, container, left, top, border, labelled) {
     value: link.value,
     runs: placed,
     heads,
-    bounds: { left: Math.min(...xs), top: Math.min(...ys), right: Math.max(...xs), bottom: Math.max(...ys) },
+    bounds: { left: smallest(xs), top: smallest(ys), right: largest(xs), bottom: largest(ys) },
     label: labelled && !source.pin && !source.inside ? [placed[0][0], placed[0][1] + below] : null,
     labelWidth: WIDEST_LABEL,
   };
@@ -380,13 +382,20 @@ function edgeOf({ link, runs, ends }, container, left, top, border, labelled) {
 export function limitLabelWidths(edges) {
   /** @type {{ edge: Edge, x: number, y: number }[]} */
   const labels = edges.flatMap((edge) => (edge.label ? [{ edge, x: edge.label[0], y: edge.label[1] }] : []));
-  labels.sort((a, b) => a.y - b.y || a.x - b.x);
-  labels.forEach((label, index) => {
-    for (let next = index + 1; next < labels.length && labels[next].y - label.y < 12; next++) {
-      const [left, right] = [label, labels[next]].sort((a, b) => a.x - b.x);
-      left.edge.labelWidth = Math.min(left.edge.labelWidth, right.x - left.x - 4);
+  labels.sort((a, b) => a.x - b.x);
+  /** By height, the labels that none to the right limits so far. @type {Map<number, typeof labels>} */
+  const unlimited = new Map();
+  for (const label of labels) {
+    const row = Math.floor(label.y / LABEL_HEIGHT);
+    for (const near of [row - 1, row, row + 1]) {
+      const left = (unlimited.get(near) ?? []).filter(({ edge, x, y }) => {
+        if (Math.abs(y - label.y) >= LABEL_HEIGHT) return label.x - x < WIDEST_LABEL + 4;
+        edge.labelWidth = Math.min(WIDEST_LABEL, label.x - x - 4);
+        return false;
+      });
+      unlimited.set(near, near === row ? [...left, label] : left);
     }
-  });
+  }
 }
 
 /** @param {Value} value */

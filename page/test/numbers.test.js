@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { count, exactNumber, milliseconds, shortNumber } from "../src/numbers.js";
+import { count, exactNumber, largest, milliseconds, shortNumber, smallest } from "../src/numbers.js";
 
 test("a noun is in the singular for one thing only", () => {
   const counts = [0, 1, 2, 1234].map((number) => count(number, "row"));
@@ -36,4 +36,10 @@ test("a short number has at most four significant digits, unless it is an intege
 
 test("times are in milliseconds", () => {
   assert.equal(milliseconds(0.0123), "12.3 ms");
+});
+
+test("the least and the largest of very many numbers are found", () => {
+  const numbers = Array.from({ length: 300_000 }, (_, index) => index);
+  assert.deepEqual([smallest(numbers), largest(numbers)], [0, 299_999]);
+  assert.deepEqual([smallest([], 5), largest([], 5), largest([7], 5)], [5, 5, 7]);
 });

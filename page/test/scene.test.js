@@ -235,3 +235,11 @@ test("labels side by side end before the next one begins", () => {
     [76, 46, 130, 130, 130],
   );
 });
+
+test("20,000 labels side by side are limited within two seconds", () => {
+  const edges = Array.from({ length: 20_000 }, (_, index) => ({ label: [index * 100, index % 7], labelWidth: 130 }));
+  const begin = performance.now();
+  limitLabelWidths(edges);
+  assert.ok(performance.now() - begin < 2000);
+  assert.deepEqual(new Set(edges.slice(0, -1).map(({ labelWidth }) => labelWidth)), new Set([96]));
+});

@@ -3,6 +3,12 @@
 "use strict";
 (() => {
   // src/numbers.js
+  function largest(numbers, least = -Infinity) {
+    return numbers.reduce((a, b) => Math.max(a, b), least);
+  }
+  function smallest(numbers, most = Infinity) {
+    return numbers.reduce((a, b) => Math.min(a, b), most);
+  }
   function count(number, noun) {
     return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
   }
@@ -69,9 +75,8 @@
       this.prefix = prefix;
       this.steps = steps;
       this.empty = errors.length === 0;
-      this.high = errors.reduce((a, b) => Math.max(a, b), 0);
-      const smallest = errors.reduce((a, b) => Math.min(a, b), Infinity);
-      this.low = Math.max(smallest, this.high * 1e-8);
+      this.high = largest(errors, 0);
+      this.low = Math.max(smallest(errors), this.high * 1e-8);
     }
     /** @param {number} error */
     classOf(error) {
@@ -487,9 +492,12 @@
       this.findings = this.written.flatMap((value) => value.findings);
       this.worst = this.findings.reduce(worseOf, null);
       const times = this.findings.map((finding) => finding.seconds).filter((seconds) => seconds !== null);
-      this.seconds = times.length ? Math.max(...times) : null;
+      this.seconds = times.length ? largest(times) : null;
       const sources = this.reads.map((value) => value.producer).filter((node) => node !== null);
-      this.depth = 1 + Math.max(0, ...sources.map((source) => source.depth));
+      this.depth = 1 + largest(
+        sources.map((source) => source.depth),
+        0
+      );
       this.constant = this.reads.every((value) => value.producer ? value.producer.constant : value.role === "parameter") && (this.reads.length > 0 || this.op === "Constant") && this.written.every((value) => value.role !== "output");
       for (const group of this.groupPath) {
         group.size += 1;
@@ -1017,7 +1025,10 @@
     let y = 0;
     let height = 0;
     for (const layer of layers) {
-      const tallest = layer.reduce((most, node) => Math.max(most, node.h), 0);
+      const tallest = largest(
+        layer.map((node) => node.h),
+        0
+      );
       height = y + tallest;
       let sideways = 0;
       for (const node of layer) {
@@ -1088,7 +1099,7 @@
     const segments = layer.flatMap((node) => node.down);
     if (segments.length < 2) return 0;
     segments.sort((a, b) => farEnd(a, true) - farEnd(b, true) || farEnd(a, false) - farEnd(b, false));
-    const size = segments.reduce((most, segment) => Math.max(most, segment.below.index), 0) + 2;
+    const size = largest(segments.map((segment) => segment.below.index)) + 2;
     const tree = new Int32Array(size + 1);
     let crossings = 0;
     segments.forEach((segment, before) => {
@@ -1156,9 +1167,12 @@
     }
     for (const index of ready.reverse()) {
       if (nodes[index].item?.pin || !readers[index].size || sources[index].size >= outgoing[index]) continue;
-      nodes[index].rank = Math.min(...[...readers[index]].map((to) => nodes[to].rank)) - 1;
+      nodes[index].rank = smallest([...readers[index]].map((to) => nodes[to].rank)) - 1;
     }
-    const last = nodes.reduce((most, node) => node.item?.pin === "bottom" ? most : Math.max(most, node.rank), 0);
+    const last = largest(
+      nodes.filter((node) => node.item?.pin !== "bottom").map((node) => node.rank),
+      0
+    );
     for (const node of nodes) if (node.item?.pin === "bottom") node.rank = last + 1;
   }
   function addVirtualNodes(nodes, links, virtualNode) {
@@ -1186,7 +1200,7 @@
   function countVirtual(nodes, links, limit) {
     return links.reduce((sum, link) => {
       const lengths = link.to.map((to) => nodes[to].rank - nodes[link.from].rank).filter((length) => length <= limit);
-      return sum + Math.max(0, Math.max(0, ...lengths) - 1);
+      return sum + Math.max(0, largest(lengths, 0) - 1);
     }, 0);
   }
   function connect(link, above, below) {
@@ -1225,6 +1239,7 @@
   var HEADING_HEIGHT = 32;
   var PADDING = 18;
   var WIDEST_LABEL = 130;
+  var LABEL_HEIGHT = 12;
   function outputKey(value) {
     return `output ${value.id}`;
   }
@@ -1478,20 +1493,26 @@
       value: link.value,
       runs: placed,
       heads,
-      bounds: { left: Math.min(...xs), top: Math.min(...ys), right: Math.max(...xs), bottom: Math.max(...ys) },
+      bounds: { left: smallest(xs), top: smallest(ys), right: largest(xs), bottom: largest(ys) },
       label: labelled && !source.pin && !source.inside ? [placed[0][0], placed[0][1] + below] : null,
       labelWidth: WIDEST_LABEL
     };
   }
   function limitLabelWidths(edges) {
     const labels = edges.flatMap((edge) => edge.label ? [{ edge, x: edge.label[0], y: edge.label[1] }] : []);
-    labels.sort((a, b) => a.y - b.y || a.x - b.x);
-    labels.forEach((label, index) => {
-      for (let next = index + 1; next < labels.length && labels[next].y - label.y < 12; next++) {
-        const [left, right] = [label, labels[next]].sort((a, b) => a.x - b.x);
-        left.edge.labelWidth = Math.min(left.edge.labelWidth, right.x - left.x - 4);
+    labels.sort((a, b) => a.x - b.x);
+    const unlimited = /* @__PURE__ */ new Map();
+    for (const label of labels) {
+      const row = Math.floor(label.y / LABEL_HEIGHT);
+      for (const near of [row - 1, row, row + 1]) {
+        const left = (unlimited.get(near) ?? []).filter(({ edge, x, y }) => {
+          if (Math.abs(y - label.y) >= LABEL_HEIGHT) return label.x - x < WIDEST_LABEL + 4;
+          edge.labelWidth = Math.min(WIDEST_LABEL, label.x - x - 4);
+          return false;
+        });
+        unlimited.set(near, near === row ? [...left, label] : left);
       }
-    });
+    }
   }
   function isWeight(value) {
     return value.role === "parameter" && !value.producer && value.readers.length > 0;
@@ -2171,8 +2192,8 @@
      */
     constructor(findings, height) {
       const decades = findings.map(({ error }) => Math.log10(error ?? NaN)).filter(Number.isFinite);
-      this.low = Math.floor(decades.reduce((a, b) => Math.min(a, b), 0));
-      this.high = Math.max(this.low + 1, Math.ceil(decades.reduce((a, b) => Math.max(a, b), -Infinity)));
+      this.low = Math.floor(smallest(decades, 0));
+      this.high = Math.max(this.low + 1, Math.ceil(largest(decades)));
       this.hasNonFinite = findings.some(({ error }) => error !== null && !Number.isFinite(error));
       const base = height - MARGIN2.bottom - 6;
       this.lines = { none: base, zero: base - LANE, nonFinite: MARGIN2.top + 4 };
@@ -2230,7 +2251,10 @@
       if (!width) return;
       const { findings } = this.app.data;
       const scale = new ErrorScale(findings, height);
-      const last = findings.reduce((most, finding) => Math.max(most, this.position(finding)), 1);
+      const last = largest(
+        findings.map((finding) => this.position(finding)),
+        1
+      );
       const right = width - MARGIN2.right;
       this.dots = findings.map((finding) => ({
         finding,

@@ -1,5 +1,7 @@
 // The coordinates of ordered layers, and the routes of the links between them.
 
+import { largest } from "../numbers.js";
+
 /** @import { End, LayoutNode, Run, Segment } from "./index.js" */
 /** @typedef {[x: number, weight: number]} Wish where a node wants to be, and how much */
 
@@ -122,7 +124,10 @@ export function assignY(layers) {
   let y = 0;
   let height = 0;
   for (const layer of layers) {
-    const tallest = layer.reduce((most, node) => Math.max(most, node.h), 0);
+    const tallest = largest(
+      layer.map((node) => node.h),
+      0,
+    );
     height = y + tallest;
     let sideways = 0;
     for (const node of layer) {

@@ -1,5 +1,7 @@
 // The order of the nodes in each layer, so that few segments cross.
 
+import { largest } from "../numbers.js";
+
 /** @import { LayoutNode, Segment } from "./index.js" */
 
 const LARGE = 4000; // nodes
@@ -74,7 +76,7 @@ export function crossingsBelow(layer) {
   const segments = layer.flatMap((node) => node.down);
   if (segments.length < 2) return 0;
   segments.sort((a, b) => farEnd(a, true) - farEnd(b, true) || farEnd(a, false) - farEnd(b, false));
-  const size = segments.reduce((most, segment) => Math.max(most, segment.below.index), 0) + 2;
+  const size = largest(segments.map((segment) => segment.below.index)) + 2;
   const tree = new Int32Array(size + 1); // a Fenwick tree: how many segments end at or before each place
   let crossings = 0;
   segments.forEach((segment, before) => {

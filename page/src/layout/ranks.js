@@ -1,5 +1,7 @@
 // The layer of each node, and virtual nodes for the links that pass layers.
 
+import { largest, smallest } from "../numbers.js";
+
 /** @import { LayoutNode, Link, Segment } from "./index.js" */
 
 const MOST_VIRTUAL = 40_000; // with more, the longest links are left out: nobody could follow them
@@ -33,9 +35,12 @@ export function assignRanks(nodes, links) {
   // A node with fewer sources than outgoing links moves down to its readers: fewer links then pass layers.
   for (const index of ready.reverse()) {
     if (nodes[index].item?.pin || !readers[index].size || sources[index].size >= outgoing[index]) continue;
-    nodes[index].rank = Math.min(...[...readers[index]].map((to) => nodes[to].rank)) - 1;
+    nodes[index].rank = smallest([...readers[index]].map((to) => nodes[to].rank)) - 1;
   }
-  const last = nodes.reduce((most, node) => (node.item?.pin === "bottom" ? most : Math.max(most, node.rank)), 0);
+  const last = largest(
+    nodes.filter((node) => node.item?.pin !== "bottom").map((node) => node.rank),
+    0,
+  );
   for (const node of nodes) if (node.item?.pin === "bottom") node.rank = last + 1;
 }
 
@@ -82,7 +87,7 @@ export function addVirtualNodes(nodes, links, virtualNode) {
 function countVirtual(nodes, links, limit) {
   return links.reduce((sum, link) => {
     const lengths = link.to.map((to) => nodes[to].rank - nodes[link.from].rank).filter((length) => length <= limit);
-    return sum + Math.max(0, Math.max(0, ...lengths) - 1);
+    return sum + Math.max(0, largest(lengths, 0) - 1);
   }, 0);
 }
 
