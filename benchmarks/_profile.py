@@ -24,7 +24,7 @@ CLOCKS: dict[str, list[tuple[Any, str]]] = {
     "hooks": [(_recorder._Before, "__call__"), (_recorder._After, "__call__")],  # noqa: SLF001
     "checksums": [(_recorder, "checksum")],
     "copies": [(_stream, "copy"), (_store, "copy")],
-    "waiting for the disk": [(_stream.Stream, "_fresh")],
+    "waiting for the disk": [(_stream.Stream, "_free_block")],
 }
 
 

@@ -67,7 +67,7 @@ class Calls:
 
     def __init__(self, chosen: Iterable[tuple[str, nn.Module]]) -> None:
         names = Counter(id(module) for _, module in chosen)
-        self._several = {module for module, count in names.items() if count > 1}
+        self._multiply_named = {module for module, count in names.items() if count > 1}
         self._running = _Running()
         self._count: dict[str, int] = {}
         self._roots = 0
@@ -77,9 +77,9 @@ class Calls:
         running = self._running
         stack = running.frames
         root = running.root
-        origin = self._other_name(name, module, stack) if self._several else None
+        origin = self._shared_origin(name, module, stack) if self._multiply_named else None
         if stack and origin is None and root is not None and root.paths.get(id(module), "") == "":
-            _drop_dead(stack)  # a new call of the outermost module or of a foreign one: its caller may have ended
+            _remove_ended(stack)  # a new call of the outermost module or of a foreign one: its caller may have ended
         if root is None or not stack:
             root = running.root = _Root(module, self._roots)
             self._roots += 1
@@ -100,7 +100,7 @@ class Calls:
         if index is None:
             return None
         frame = stack.pop(index)
-        # Frames above are other names of its module, or calls that ended with a BaseException, of which torch tells no
+        # Frames above are other names of its module, or calls that ended with a BaseException, for which torch calls no
         # hook.
         stack[index:] = [other for other in stack[index:] if other.origin is frame.origin]
         return frame
@@ -119,15 +119,15 @@ class Calls:
         """Return the names that were called."""
         return set(self._count)
 
-    def _other_name(self, name: str, module: nn.Module, stack: list[Frame]) -> Origin | None:
+    def _shared_origin(self, name: str, module: nn.Module, stack: list[Frame]) -> Origin | None:
         """Return the origin of the running call if `name` is another name of the same module, else None."""
-        if id(module) not in self._several or not stack or stack[-1].module != id(module):
+        if id(module) not in self._multiply_named or not stack or stack[-1].module != id(module):
             return None
         origin = stack[-1].origin
         return None if any(frame.name == name for frame in stack if frame.origin is origin) else origin
 
 
-def _drop_dead(stack: list[Frame]) -> None:
+def _remove_ended(stack: list[Frame]) -> None:
     """Remove the frames of calls that have ended: torch calls no hook when a KeyboardInterrupt ends one."""
     alive: list[int] = []
     frame = sys._getframe()  # noqa: SLF001  the documented way to the frames below

@@ -66,7 +66,7 @@ class Recorder:
         self._limited = options.storage_limit is not None
         self._to_sink = options.to_sink
         self._narrator = narrator
-        self._sharing = StoredTensors()
+        self._stored_tensors = StoredTensors()
         self._growth = GrowthTracker()
         self.lock = threading.RLock()
         self._calls = Calls(chosen)
@@ -282,20 +282,21 @@ class Recorder:
             else:
                 raw = contiguous_cpu(tensor)
             content = checksum(raw.data_ptr(), raw.nbytes)
-        lookup = self._sharing.lookup_key(tensor, flags)
-        location = None if lookup is None else self._sharing.find(lookup, content, one_piece)
+        lookup = self._stored_tensors.lookup_key(tensor, flags)
+        location = None if lookup is None else self._stored_tensors.find(lookup, content, one_piece)
         if location is not None:
             self.totals.shared += tensor.nbytes
             stored, start = location
-            part = {} if start is None else {"part": [start, dtype_name(tensor.dtype), list(tensor.shape)]}
-            return {"tensor": stored} | part
+            if start is None:
+                return {"tensor": stored}
+            return {"tensor": stored, "part": [start, dtype_name(tensor.dtype), list(tensor.shape)]}
         may_grow = content is not None and raw.dim() >= RANK
         reference = self._store_growth(raw, key, path) if may_grow else self._store_whole(raw, key, path)
         if reference is None:
             limit = self._options.total_limit
             return skipped(tensor, f"its {tensor.nbytes} bytes would exceed the total limit of {limit}")
         if lookup is not None:
-            self._sharing.remember(lookup, content, one_piece, reference)
+            self._stored_tensors.remember(lookup, content, one_piece, reference)
         return {"tensor": reference}
 
     def _store_whole(self, raw: torch.Tensor, key: Key, path: str) -> int | None:

@@ -36,27 +36,27 @@ def select(
     wanted, unwanted = patterns(include), patterns(exclude)
     matched: set[str] = set()
     chosen: dict[str, nn.Module] = {}
-    silent: list[str] = []
+    unhookable: list[str] = []
     for name, module in named:
         _add(chosen, name, module)
         if not submodules and not wanted:
             continue
         # A module with several paths is selected if any path matches, and named by the first that does.
         paths = {f"{name}.{path}" if name else path: below for path, below in _below(module)}
-        drops = {full: matching(unwanted, full) for full in paths}
-        taken = {id(known) for _, known in named} | {id(below) for full, below in paths.items() if drops[full]}
-        matched |= set().union(*drops.values())
+        excluded = {full: matching(unwanted, full) for full in paths}
+        taken = {id(known) for _, known in named} | {id(below) for full, below in paths.items() if excluded[full]}
+        matched |= set().union(*excluded.values())
         for full, below in paths.items():
             hits = matching(wanted, full)
             matched |= hits
             if (hits or not wanted) and id(below) not in taken:
                 taken.add(id(below))
                 if is_scripted(below):
-                    silent.append(full)
+                    unhookable.append(full)
                 else:
                     _add(chosen, full, below)
-    if silent:
-        _log.warning("%s", scripted_warning(silent))
+    if unhookable:
+        _log.warning("%s", scripted_warning(unhookable))
     if missed := sorted((wanted.keys() | unwanted.keys()) - matched):
         raise FilchError(f"no module name matches {missed[0]!r}; names look like {_example(named)!r}")
     return list(chosen.items())

@@ -7,7 +7,7 @@ from torch import nn
 
 
 def unseen_warning(chosen: Iterable[tuple[str, nn.Module]], called: Collection[str]) -> str | None:
-    """Return a warning about modules that probably called without their hooks being called; None if there are none.
+    """Return a warning about modules that probably ran without their hooks being called; None if there are none.
 
     Args:
         chosen: the names and modules that have hooks.

@@ -162,7 +162,7 @@ class Draft:
             return False
 
     def publish(self, model: bytes, data: Path | None) -> None:
-        """Move the model to the path of the dump, and remove the data file of the previous dump there.
+        """Write the model to the path of the dump at once, and remove the data file of the previous dump there.
 
         Raises:
             OSError: the model can't be written; the previous dump still exists then.

@@ -45,10 +45,10 @@ def _line(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
         if len(row) == _FAILED:
             failed.append(row)
             continue
-        *key, spec, tensors, grown, path, call, count, source = row
+        *key, spec, tensor_count, grown_count, path, call, count, source = row
         values = [*key, marshal.loads(spec), path, call, count]  # noqa: S302  written by this process
         records.append(values if source is None else [*values, source])
-        tensor_counts.append((tensors, grown))
+        tensor_counts.append((tensor_count, grown_count))
     first, last = index.total_counts, tensor_counts[-1] if tensor_counts else index.total_counts
     entries = [(*entry[:4], dtype_name(entry[4]), *entry[5:]) for entry in index.tensors[first[0] : last[0]]]
     text = _encode(records)

@@ -81,7 +81,7 @@ class Reader:
     def get(self, reference: Spec) -> torch.Tensor:
         """Return the tensor with this index; see `TensorSource.get`.
 
-        Tensors mapped from a file share memory with each other.
+        Repeated look-ups of a tensor that is mapped from a file share its memory.
         """
         if type(reference) is int and reference < 0:
             return self._concatenate(reference)
@@ -90,11 +90,11 @@ class Reader:
         if dtype is None:
             raise self._damage(f"tensor {name!r:.200} has an unknown dtype: {dtype_name!r:.200}")
         carrier, dims = CARRIERS[dtype], [*shape, 2] if dtype.is_complex else [*shape]
-        node, tensor, inside = self._node(reference)
+        node, tensor, inline_span = self._node(reference)
         if place := self._places[reference]:
             raw = memoryview(self._mapped)[slice(*place)]
         else:
-            raw = memoryview(self._model)[slice(*inside)] if inside else memoryview(tensor.raw_data)
+            raw = memoryview(self._model)[slice(*inline_span)] if inline_span else memoryview(tensor.raw_data)
         wanted = math.prod(dims) * carrier.view.itemsize
         onnx_type, stored_dims = (_UINT8, [len(raw)]) if packing else (carrier.onnx_type, dims)
         is_tensor = node.op_type == "Constant" and node.output == [name]
@@ -194,8 +194,8 @@ class Reader:
     def _check_places(self) -> None:
         """Check that all bytes lie in the data file and that no tensors overlap."""
         spans = np.array([place for place in self._places if place], dtype=np.int64).reshape(-1, 2)
-        spans = spans[np.lexsort((-spans[:, 1], spans[:, 0]))]
-        reach = np.maximum.accumulate(spans[:, 1])
+        spans = spans[np.lexsort((-spans[:, 1], spans[:, 0]))]  # by start, the longest first
+        reach = np.maximum.accumulate(spans[:, 1])  # the end of all bytes up to each span
         if len(reach) and reach[-1] > len(self._mapped):
             raise DumpError(
                 f"{self._location!r:.200} beside {str(self._path)!r} is truncated: "

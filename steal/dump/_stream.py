@@ -130,15 +130,15 @@ class Stream:
         self._block_writer = _BlockWriter(data, direct)
         self._size = max(4096, min(BLOCK, buffer // 2) // 4096 * 4096)
         self._blocks = max(2, buffer // self._size)
-        self._made = 0
+        self._allocated = 0
         self._free: list[_Block] = []
         self._full: deque[_Block] = deque()
         self._current: _Block | None = None
-        self._waiting: deque[tuple[Any, ...]] = deque()
+        self._pending_rows: deque[tuple[Any, ...]] = deque()
         self._changed = threading.Condition()
         self._begun = self._finished = 0
-        self._hurry = self._closing = False
-        self._side: dict[torch.device, torch.cuda.Stream] = {}
+        self._flush_requested = self._closing = False
+        self._side_streams: dict[torch.device, torch.cuda.Stream] = {}
         self._thread = threading.Thread(target=self._run, name="filch-writer", daemon=True)
         self._thread.start()
 
@@ -155,7 +155,7 @@ class Stream:
             return self.end - nbytes
         offset = self._align(alignment)
         while nbytes:
-            block, room = self._room()
+            block, room = self._block_with_room()
             size = min(room, nbytes)
             copy(block.address + block.filled, address, size)
             address += size
@@ -177,9 +177,9 @@ class Stream:
         """
         offset, start = self._align(alignment), 0
         device = flat.device
-        side = self._side.setdefault(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        side = self._side_streams.setdefault(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
         while start < flat.numel():
-            block, room = self._room()
+            block, room = self._block_with_room()
             size = min(room, flat.numel() - start)
             with no_modes_or_grad():
                 piece = flat[start : start + size]
@@ -197,13 +197,13 @@ class Stream:
 
     def put_row(self, row: tuple[Any, ...]) -> None:
         """Write a row to the journal once all bytes put so far are in the file."""
-        self._waiting.append(row)
+        self._pending_rows.append(row)
 
     def flush(self) -> int:
         """Wait until everything put so far is written to the operating system; return `records`."""
         with self._changed:
             goal = self._begun + 1
-            self._hurry = True
+            self._flush_requested = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._finished >= goal or not self._thread.is_alive())
         return self.records
@@ -220,7 +220,7 @@ class Stream:
     def _align(self, alignment: int) -> int:
         gap = -self.end % alignment
         while gap:
-            block, room = self._room()
+            block, room = self._block_with_room()
             size = min(room, gap)
             ctypes.memset(block.address + block.filled, 0, size)
             gap -= size
@@ -236,33 +236,33 @@ class Stream:
                 self._current = None
                 self._changed.notify_all()
 
-    def _room(self) -> tuple[_Block, int]:
+    def _block_with_room(self) -> tuple[_Block, int]:
         if self._current is None:
-            block = self._fresh()
+            block = self._free_block()
             block.filled = block.written = 0
             block.start = self.end
             self._current = block
         return self._current, self._size - self._current.filled
 
-    def _fresh(self) -> _Block:
+    def _free_block(self) -> _Block:
         if not self._free:
-            if self._made < self._blocks:
-                self._made += 1
-                large = self._made > 1 and not self._size % _HUGE  # one block may be all that is needed
+            if self._allocated < self._blocks:
+                self._allocated += 1
+                large = self._allocated > 1 and not self._size % _HUGE  # one block may be all that is needed
                 return _Block(self._size, pinned=torch.cuda.is_initialized(), large=large)  # type: ignore[no-untyped-call]
             begin = time.perf_counter()
             with self._changed:
-                self._changed.wait_for(lambda: self._free or self._made < self._blocks)
+                self._changed.wait_for(lambda: self._free or self._allocated < self._blocks)
             self.waited += time.perf_counter() - begin
-            return self._fresh()
+            return self._free_block()
         return self._free.pop()  # the block written last is still in the processor's cache
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._full or self._hurry or self._closing, timeout=_PAUSE)
+                self._changed.wait_for(lambda: self._full or self._flush_requested or self._closing, timeout=_PAUSE)
                 closing = self._closing
-                self._hurry = False
+                self._flush_requested = False
                 self._begun += 1
             self._write_pending()
             with self._changed:
@@ -277,11 +277,11 @@ class Stream:
         except Exception as error:  # noqa: BLE001  from CUDA or out of memory: the model must run on
             self.error = self.error or OSError(None, f"{type(error).__name__}: {error}")
             with self._changed:  # `put` needs a block even if its bytes are discarded
-                self._made = 0
+                self._allocated = 0
                 self._changed.notify_all()
 
     def _write_blocks_and_rows(self) -> None:
-        rows = len(self._waiting)  # read first: the bytes of these rows were put before the rows
+        rows = len(self._pending_rows)  # read first: the bytes of these rows were put before the rows
         with self._changed:
             current, end = self._current, self._current.filled if self._current else 0
             full = list(self._full)
@@ -295,7 +295,7 @@ class Stream:
             self._write(current, end)
         if not rows:
             return
-        text, records = self._render([self._waiting.popleft() for _ in range(rows)])
+        text, records = self._render([self._pending_rows.popleft() for _ in range(rows)])
         if self.error is None:
             self._write_journal(text.encode())
         if self.error is None:

@@ -97,11 +97,6 @@ class DumpWriter:
             self._draft.remove()
 
     @property
-    def written(self) -> int:
-        """The number of records written to the operating system, which survive a kill."""
-        return self._stream.records
-
-    @property
     def waited(self) -> float:
         """Seconds for which the model waited for the disk."""
         return self._stream.waited
@@ -171,8 +166,8 @@ class DumpWriter:
         """Write the model and publish the dump; `get` still works afterwards.
 
         Raises:
-            DumpError: the dump can't be written. An error while the model ran is only in `error` if the dump of the
-                records before it was written.
+            DumpError: the dump can't be written. If only records were lost, because the disk refused them during the
+                run, a dump of the earlier records is written, and `error` has the reason.
         """
         if os.getpid() != self._process:
             return
@@ -182,11 +177,7 @@ class DumpWriter:
             self.index.cut_to(self._stream.durable)
         try:
             error = self._publish() or error
-        except (
-            OSError,
-            EncodeError,
-            UnicodeError,
-        ) as failure:  # also an index over 2 GiB, or a name that isn't Unicode
+        except (OSError, EncodeError, UnicodeError) as failure:  # UnicodeError: the path isn't Unicode
             self._keep_drafts = True
             if not self._draft.data.exists():  # the folder was removed
                 raise self._dump_error(failure) from failure

@@ -118,7 +118,7 @@ class _View:
         self._version = view._version  # noqa: SLF001  there is no public API
 
     def base_gradient(self, gradient: torch.Tensor | None) -> None:
-        """Handle the gradient of the base."""
+        """Pass on the view's part of the base's gradient, if the view was changed in place."""
         if gradient is not None and self._counter._version != self._version:  # noqa: SLF001  as above
             if not_storable(gradient) is None:
                 with no_modes_or_grad():
@@ -167,7 +167,7 @@ class _CallGradients:
         """Handle a gradient; torch calls this in any of its threads."""
         with self._recording.guarded(record.key.name):
             task = backward_task()
-            is_closed = not record.handles  # another hook of this tensor has is_closed it
+            is_closed = not record.handles  # by another hook of this tensor
             is_late = task != self._task and (self._output.is_stored or self._inputs.is_stored)
             if is_closed or is_late or not self._recording.accepts(record.key.kind):
                 return

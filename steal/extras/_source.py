@@ -39,4 +39,4 @@ def runs_in(module: int) -> bool:
         if code.co_name == "compile_wrapper" and code.co_filename.endswith("eval_frame.py"):  # of torch.compile
             return False
         frame = frame.f_back
-    return False  # the call has ended with a BaseException, of which torch tells no hook
+    return False  # the call has ended with a BaseException, for which torch calls no hook

@@ -9,12 +9,12 @@ from torch.utils import _pytree as pytree
 from ..values._dtypes import not_storable, short
 from ..values._foreign import Skipped
 
-_RESERVE = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+_ALLOCATORS = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 
 
-def reserves(operator: Any) -> bool:
+def allocates_uninitialized(operator: Any) -> bool:
     """Return whether an operator allocates memory without initializing it."""
-    return getattr(operator, "_opname", "") in _RESERVE
+    return getattr(operator, "_opname", "") in _ALLOCATORS
 
 
 class UninitializedMemory:
@@ -29,7 +29,7 @@ class UninitializedMemory:
 
     def track(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Update the tracked storages after a call."""
-        if reserves(operator):
+        if allocates_uninitialized(operator):
             for tensor in filter(_has_storage, pytree.tree_leaves(output)):
                 storage = tensor.untyped_storage()
                 self._storages[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # noqa: SLF001  the identity of a storage

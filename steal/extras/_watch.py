@@ -18,7 +18,7 @@ from ..values._dtypes import not_storable
 from ..values._raw import no_modes_or_grad
 from ..values._structure import tensors
 from ._source import source_line
-from ._uninitialized import reserves
+from ._uninitialized import allocates_uninitialized
 
 _NONE: frozenset[str] = frozenset()
 
@@ -96,7 +96,7 @@ class Watch:
         are created and added that way. A NaN of an input is reported again.
         """
         if isinstance(operator, OpOverload):
-            if operator.is_view or reserves(operator):
+            if operator.is_view or allocates_uninitialized(operator):
                 return None
             if operator._schema.is_mutable:  # noqa: SLF001  the inputs must be read before the call changes them
                 known = _passed_on((args, kwargs))
@@ -119,6 +119,7 @@ class Watch:
             self._report(key, path, (frame.name, operator), inputs, output)
 
     def _find_nonfinite(self, output: Any, passed_on: Callable[[], frozenset[str]]) -> str | None:
+        """Return the path of the first tensor with a non-finite value that wasn't merely passed on, or None."""
         for path, tensor in tensors(output).items():
             kinds = nonfinite_kinds(tensor) & self._wanted
             if kinds and kinds - passed_on():
@@ -126,9 +127,8 @@ class Watch:
         return None
 
     def _report(self, key: Key, path: str, place: tuple[str, str | None], inputs: Any, output: Any) -> None:
-        recorded = self._recording.recorded_value(
-            key._replace(kind="I"), None
-        )  # the module may have changed them in place
+        # The module may have changed its inputs in place.
+        recorded = self._recording.recorded_value(key._replace(kind="I"), None)
         if len(tensors(recorded)) == len(tensors(inputs)):  # no tensor is skipped or only summarized
             inputs = recorded
         with no_modes_or_grad():

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from ._dtypes import dtype_name, dtype_of
-from ._foreign import Spec
+from ._foreign import UNKNOWN, Spec
 
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.uint16, np.uint16)}
-_RAW = "SUMm"  # dtype kinds of strings and times, which are stored as bytes
+NOT_NUMERIC = "SUMm"  # dtype kinds of strings and times, which are stored as bytes
 _LONG = frozenset("gG")  # longdouble and clongdouble, which torch lacks; also stored as bytes
 # ml_dtypes types that torch lacks or can't compute with, and the narrowest NumPy type that represents them exactly.
 _WIDER: dict[str, np.dtype[Any]] = {
@@ -36,7 +36,7 @@ def array_form(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | str:
     array = np.array(value, order="C") if exact else _contiguous(value)
     extra: Spec = {"scalar": True} if issubclass(type(value), np.generic) else {}
     if dtype.hasobject:
-        return "Filch does not know how to store it"
+        return UNKNOWN
     if exact and array.ndim > 1 and value.flags.f_contiguous and not value.flags.c_contiguous:
         extra["order"] = "F"
     if exact and not (extra.get("scalar") or value.flags.writeable):
@@ -61,7 +61,7 @@ def array_form(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | str:
 
 def _is_raw(dtype: "np.dtype[Any]") -> bool:
     """Return whether arrays of this dtype are stored as bytes."""
-    return dtype.kind in _RAW or dtype.char in _LONG
+    return dtype.kind in NOT_NUMERIC or dtype.char in _LONG
 
 
 def _contiguous(value: Any) -> Any:

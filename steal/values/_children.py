@@ -35,10 +35,10 @@ def children(value: Any) -> tuple[str, Iterator[Child]] | None:
         return "fields", _named(zip(fields, tuple.__iter__(value), strict=True))
     for base, tag in _SEQUENCES:
         if issubclass(cls, base):
-            return tag, _besides(value, base, _indexed(base.__iter__(value)))
+            return tag, _with_attributes(value, base, _indexed(base.__iter__(value)))
     for base in (set, frozenset):
         if issubclass(cls, base):
-            return "set", _besides(value, base, _indexed(sorted(base.__iter__(value), key=_place)))
+            return "set", _with_attributes(value, base, _indexed(sorted(base.__iter__(value), key=_sort_key)))
     if issubclass(cls, Mapping):
         return _mapping(cls, value)
     return _object(cls, value)
@@ -49,7 +49,7 @@ def _mapping(cls: type, value: Any) -> tuple[str, Iterator[Child]]:
         return "fields", _named(value.items())
     if issubclass(cls, dict):
         base = OrderedDict if issubclass(cls, OrderedDict) else dict
-        return "dict", _besides(value, base, _keyed(list(base.items(value))))
+        return "dict", _with_attributes(value, base, _keyed(list(base.items(value))))
     return "dict", _keyed(value.items())
 
 
@@ -61,14 +61,14 @@ def _object(cls: type, value: Any) -> tuple[str, Iterator[Child]] | None:
         return "fields", _named(pair for pair in values if pair[1] is not _UNSET)
     if issubclass(cls, SimpleNamespace):
         return "fields", _named(list(vars(value).items()))
-    if is_state_holder(cls):
+    if is_cache_class(cls):
         return "state", _named(list(vars(value).items()))
     if (node := pytree.SUPPORTED_NODES.get(cls)) is not None:
         return "fields", _named(_flattened(node, value))
     return None
 
 
-def is_state_holder(cls: type) -> bool:
+def is_cache_class(cls: type) -> bool:
     """Return whether a class is a cache of transformers, whose instances are fully described by their attributes."""
     return any(
         base.__module__ == "transformers.cache_utils"
@@ -99,7 +99,7 @@ def _flattened(node: Any, value: Any) -> Iterator[tuple[str, Any]]:
         yield "context", context
 
 
-def _besides(value: Any, base: type, items: Iterator[Child]) -> Iterator[Child]:
+def _with_attributes(value: Any, base: type, items: Iterator[Child]) -> Iterator[Child]:
     yield from items
     if type(value) is not base:
         yield from _named(attributes(value))
@@ -128,7 +128,7 @@ def _is_set(slot: MemberDescriptorType, value: Any) -> bool:
     return True
 
 
-def _place(item: Any) -> tuple[str, str]:
+def _sort_key(item: Any) -> tuple[str, str]:
     """Return a sort key for elements of a set, whose iteration order differs between processes."""
     return type(item).__qualname__, repr(item) if type(item) in (str, bytes, int, float, bool) else ""
 

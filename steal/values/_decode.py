@@ -21,11 +21,11 @@ import torch
 
 from .._errors import DAMAGE, DumpError, in_short
 from ._arrays import array_of
-from ._children import is_state_holder, slots_of
+from ._children import is_cache_class, slots_of
 from ._dtypes import dtype_of
 from ._foreign import FACTORIES, MAX_DEPTH, MAX_EXACT_INT, Foreign, Get, Skipped, Spec
 from ._raw import count_dispatch_modes, is_function_mode_active, no_modes
-from ._statistics import Statistics, from_json
+from ._statistics import DIGEST_SIZE, Statistics, from_json
 from ._tensors import PART_TAGS, apply_class_and_shape, apply_layout, check_integers, distinct_bytes, join_parts
 
 _SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "list": list}
@@ -34,7 +34,7 @@ _CONTAINERS = (*_SEQUENCES, "dict", "set", *_NAMED)
 _SCALARS = (str, int, float, bool)
 _FREE_COPY_BYTES = 2**23  # bytes that may always be copied, however small the dump
 _MAX_COLLISIONS = 2**18
-_DIGEST_SIZE = 16  # bytes of `Statistics.content`
+
 _INFINITE = ("inf", "-inf", "nan")  # JSON has no such numbers
 
 
@@ -238,8 +238,8 @@ def _is_hashed_safely(result: Any, items: list[tuple[Any, Any]]) -> bool:
         return False
     if dataclasses.is_dataclass(cls) and len(items) != len(dataclasses.fields(cls)):
         return False  # reading a field that is not set may run a property
-    asked = [inspect.getattr_static(cls, name) for name in ("__hash__", "__eq__", "__getattribute__")]
-    return all(isinstance(item, WrapperDescriptorType) or _is_trusted_method(item) for item in asked)
+    methods = [inspect.getattr_static(cls, name) for name in ("__hash__", "__eq__", "__getattribute__")]
+    return all(isinstance(item, WrapperDescriptorType) or _is_trusted_method(item) for item in methods)
 
 
 def _is_trusted_method(function: Any) -> bool:
@@ -313,7 +313,7 @@ def _instantiate_with_fields(cls: type, fields: dict[str, Any]) -> Any:
     if issubclass(cls, tuple):
         fits = tuple(fields) == getattr(cls, "_fields", None)
         return tuple.__new__(cls, fields.values()) if fits else None
-    if issubclass(cls, SimpleNamespace) or is_state_holder(cls):
+    if issubclass(cls, SimpleNamespace) or is_cache_class(cls):
         result = SimpleNamespace.__new__(cls) if issubclass(cls, SimpleNamespace) else object.__new__(cls)
         return result if _set_attributes(result, fields) else None
     known = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
@@ -364,7 +364,7 @@ def _statistics(spec: Spec) -> Statistics:
     values = spec["statistics"]
     texts = (values["what"], values["dtype"], values["content"])
     numbers = (values["minimum"], values["maximum"], values["mean"], values["std"])
-    if any(type(text) is not str for text in texts) or len(bytes.fromhex(values["content"])) != _DIGEST_SIZE:
+    if any(type(text) is not str for text in texts) or len(bytes.fromhex(values["content"])) != DIGEST_SIZE:
         raise ValueError(f"{reprlib.repr(texts)} are not description, dtype and hash of statistics")
     # A capture in memory still has the shape as a tuple, which JSON doesn't have.
     counts = [*values["shape"], values["nan"], values["inf"]]
@@ -403,7 +403,7 @@ def _has_builtin_lookup(cls: type[enum.Flag]) -> bool:
 
 def _type(spec: Spec) -> Any:
     cls = _imported_class(spec["type"])
-    known = cls is not None and is_state_holder(cls)
+    known = cls is not None and is_cache_class(cls)
     return cls if known else Skipped("builtins:type", f"{spec['type']} is not imported")
 
 

@@ -36,15 +36,15 @@ class _Describer:
     Attributes:
         with_shape: see `describe`.
         statistics: see `describe`.
-        left: how many more parts to describe. A small value can have exponentially many: lists that contain another
-            list twice, which contains another twice, and so on.
-        known: descriptions of statistics by memory, shape and dtype, as one tensor may occur many times.
+        remaining: how many more parts to describe. A small value can have exponentially many: lists that contain
+            another list twice, which contains another twice, and so on.
+        statistics_texts: descriptions of statistics by memory, shape and dtype, as one tensor may occur many times.
     """
 
     def __init__(self, *, with_shape: bool, statistics: bool) -> None:
         self.with_shape, self.statistics = with_shape, statistics
-        self.left = _MAX_PARTS
-        self.known: dict[Any, str] = {}
+        self.remaining = _MAX_PARTS
+        self.statistics_texts: dict[Any, str] = {}
 
     def describe(self, value: Any, ancestors: tuple[int, ...]) -> str:
         """Describe a value; `ancestors` has the `id`s of the containers around it."""
@@ -54,14 +54,14 @@ class _Describer:
             return f"<{class_name(type(value))}>"
 
     def _describe(self, value: Any, ancestors: tuple[int, ...]) -> str:
-        if not issubclass(type(value), torch.Tensor) and (id(value) in ancestors or self.left <= 0):
+        if not issubclass(type(value), torch.Tensor) and (id(value) in ancestors or self.remaining <= 0):
             return "…"
         if _is_leaf(value) or (parts := children(value)) is None:
             return self._counted(self._leaf(value))
         return self._container(value, *parts, (*ancestors, id(value)))
 
     def _counted(self, text: str) -> str:
-        self.left -= len(text) // _PART
+        self.remaining -= len(text) // _PART
         return text
 
     def _leaf(self, value: Any) -> str:
@@ -80,10 +80,10 @@ class _Describer:
     def _container(self, value: Any, tag: str, steps: Iterator[Any], ancestors: tuple[int, ...]) -> str:
         items = []
         for step, key, child in steps:
-            if self.left <= 0:
+            if self.remaining <= 0:
                 items.append(("…", "…"))
                 break
-            self.left -= 1
+            self.remaining -= 1
             if step.startswith("[") or tag in ("fields", "state"):
                 label = self._counted(key) if type(key) is str else self.describe(key, ancestors)
                 items.append((label, self.describe(child, ancestors)))
@@ -106,9 +106,9 @@ class _Describer:
 
     def _numbers(self, tensor: torch.Tensor) -> str:
         place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        if place not in self.known:
-            self.known[place] = _statistics(tensor)
-        return self.known[place]
+        if place not in self.statistics_texts:
+            self.statistics_texts[place] = _statistics(tensor)
+        return self.statistics_texts[place]
 
 
 def _is_leaf(value: Any) -> bool:

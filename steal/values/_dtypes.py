@@ -47,7 +47,7 @@ def _table() -> dict[torch.dtype, Carrier]:
 
 
 CARRIERS = _table()
-# Dtypes that torch can't even copy: stored as bytes, viewed as another dtype.
+# Dtypes that torch can't even copy, and the dtypes as which their bytes are stored.
 OPAQUE_DTYPES = {
     getattr(torch, name): torch.uint16 if name == "bits16" else torch.uint8
     for name in (

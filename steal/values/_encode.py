@@ -12,16 +12,15 @@ import numpy as np
 import torch
 
 from ._arrays import array_form
-from ._children import Child, children, is_state_holder, step_to
+from ._children import Child, children, is_cache_class, step_to
 from ._dtypes import OPAQUE_DTYPES, not_storable
-from ._foreign import FACTORIES, MAX_DEPTH, MAX_EXACT_INT, MAX_PARTS, Foreign, Put, Spec, skipped, type_name
+from ._foreign import FACTORIES, MAX_DEPTH, MAX_EXACT_INT, MAX_PARTS, UNKNOWN, Foreign, Put, Spec, skipped, type_name
 from ._raw import count_dispatch_modes, is_function_mode_active, no_modes
 from ._tensors import is_simple, split_parts, stored_form
 
 _PART_SIZE = 64  # characters of a path or bytes of a value that count as one part when a value is traversed
 _REVISIT_COST = 16  # cost factor of parts that were traversed before
 _NAN = struct.pack(">d", math.nan)
-UNKNOWN = "Filch does not know how to store it"
 
 
 def encode(value: Any, put: Put, path: str = "", *, exact: bool = True) -> Spec:
@@ -111,7 +110,7 @@ class _State:
         return {"same": spec["shared"]}
 
     def remember(self, value: Any, spec: Spec) -> Spec:
-        """Remember the spec of an object that may be met again."""
+        """Remember the spec of an object that may occur again."""
         if self.exact:
             self.seen[id(value)] = value, spec
         else:
@@ -334,7 +333,7 @@ def _encode_leaf(run: _State, value: Any) -> Spec:
             return encoder(run, plain(value), "", 0)
     if value is Ellipsis or value is NotImplemented:
         return {"constant": str(value)}
-    if issubclass(cls, type) and is_state_holder(value):  # an empty cache stores the class of its future layers
+    if issubclass(cls, type) and is_cache_class(value):  # an empty cache stores the class of its future layers
         return {"type": type_name(value)}
     if cls in (slice, range):
         ends = [value.start, value.stop, value.step]

@@ -15,6 +15,7 @@ Get = Callable[[Spec], Any]  # the inverse: the content of {"tensor": …} -> th
 MAX_DEPTH = 100  # levels of nesting; no model nests deeper
 MAX_PARTS = 2**20  # parts of one value; only endless ones have more
 MAX_EXACT_INT = 2**53  # larger integers lose digits in other JSON readers
+UNKNOWN = "Filch does not know how to store it"  # the reason for skipping objects of unknown classes
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,8 @@ def copy(target: int, source: int, nbytes: int) -> None:
         memmove(target, source, nbytes)
         return
     with _torch_threads():
-        to, what = (torch.from_numpy(np.asarray(_Memory(place, nbytes, "|u1"))) for place in (target, source))
-        to.copy_(what)
+        to, from_ = (torch.from_numpy(np.asarray(_Memory(place, nbytes, "|u1"))) for place in (target, source))
+        to.copy_(from_)
 
 
 def checksum(address: int, nbytes: int) -> int:

@@ -19,6 +19,7 @@ _Storage = tuple[int, int, tuple[_StoredView, ...]]  # weak reference, version, 
 LookupKey = tuple[torch.UntypedStorage, int, int, _Place]  # storage, its identity, version, place
 Location = tuple[int, int | None]  # reference, and the first byte inside that tensor; None if it is the whole tensor
 
+_NO_STORAGE: _Storage = (0, -1, ())  # no storage has this version
 _MAX_VIEWS = 8  # views remembered per storage
 _SWEEP_COUNT = 2  # storages checked for each new one: more than one, so that the number of freed ones decreases
 
@@ -62,45 +63,46 @@ class StoredTensors:
             nbytes: the number of bytes if it is contiguous, else 0.
         """
         storage, identity, version, place = lookup
-        known = self._storages.get(identity)
-        if known is None or known[1] != version or _expired(known[0]):
+        weak, stored_version, views = self._storages.get(identity, _NO_STORAGE)
+        if stored_version != version or _expired(weak):
             return None
-        for view in known[2]:
-            if view[0] == place:
-                return (view[2], None) if view[1] == content else None
+        for stored_place, stored_checksum, reference, _ in views:
+            if stored_place == place:
+                return (reference, None) if stored_checksum == content else None
         if content is None or not nbytes:
             return None
         start = place[0] * place[3].itemsize
-        return _find_containing(known[2], storage, start, nbytes)
+        return _find_containing(views, storage, start, nbytes)
 
     def remember(self, lookup: LookupKey, content: int | None, nbytes: int, reference: int) -> None:
         """Remember that a tensor is stored as `reference` (see `find`)."""
         storage, identity, version, place = lookup
         view = (place, content, reference, 0 if content is None else nbytes)
-        known = self._storages.get(identity)
-        if known is None:
+        if identity not in self._storages:
             self._sweep()
             self._storages[identity] = (_weak(storage), version, (view,))
-        elif _expired(known[0]):
-            _free(known[0])
+            return
+        weak, stored_version, views = self._storages[identity]
+        if _expired(weak):
+            _free(weak)
             self._storages[identity] = (_weak(storage), version, (view,))
         else:
-            others = known[2] if known[1] == version else ()
+            others = views if stored_version == version else ()
             others = tuple(other for other in others if other[0] != place)[-_MAX_VIEWS:]
-            self._storages[identity] = (known[0], version, (*others, view))
+            self._storages[identity] = (weak, version, (*others, view))
 
     def _sweep(self) -> None:
-        """Release the weak references to the oldest storages if these are freed.
+        """Check the oldest storages, and release the weak references to those that are freed.
 
-        Soon: what torch keeps of a freed storage is small, but it fragments the memory between the model's tensors.
+        This must not be put off: a freed storage keeps little memory, but fragments that of the model's tensors.
         """
         for _ in range(min(_SWEEP_COUNT, len(self._storages))):
             identity = next(iter(self._storages))
-            known = self._storages.pop(identity)
-            if _expired(known[0]):
-                _free(known[0])
+            stored = self._storages.pop(identity)
+            if _expired(stored[0]):
+                _free(stored[0])
             else:
-                self._storages[identity] = known
+                self._storages[identity] = stored  # at the end, as the last one to be checked again
 
 
 def _find_containing(

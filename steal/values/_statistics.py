@@ -10,6 +10,7 @@ import torch
 from ._dtypes import dtype_name, short
 from ._raw import bytes_of, contiguous_cpu, no_modes_or_grad
 
+DIGEST_SIZE = 16  # bytes of `Statistics.content`
 _CHUNK = 2**17  # elements at a time, so that the float64 copy fits in the processor's cache
 
 
@@ -53,7 +54,9 @@ def statistics(tensor: torch.Tensor, *, content: bool = True) -> Statistics:
         content: also hash the bytes, which takes longer than all the rest; else `Statistics.content` is `""`.
     """
     raw = contiguous_cpu(tensor)
-    digest = hashlib.blake2b(bytes_of(raw) if raw.nbytes else b"", digest_size=16).hexdigest() if content else ""
+    digest = (
+        hashlib.blake2b(bytes_of(raw) if raw.nbytes else b"", digest_size=DIGEST_SIZE).hexdigest() if content else ""
+    )
     with no_modes_or_grad():
         numbers = _numbers(raw.detach())
     low, high, mean, std, nan, inf = numbers

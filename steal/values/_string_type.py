@@ -7,16 +7,15 @@ import numpy as np
 import torch
 from onnx import helper
 
-from ._arrays import array_form
+from ._arrays import NOT_NUMERIC, array_form
 from ._children import children
 from ._dtypes import CARRIERS, dtype_name
+from ._foreign import MAX_DEPTH
 from ._structure import class_name
 
 _MAX_ITEMS = 25  # items; a longer sequence is represented by its first item
 _FLOAT4 = 23  # TensorProto.FLOAT4E2M1, of which torch packs two in a byte
 _COMPLEX = {torch.complex64: 14, torch.complex128: 15}  # TensorProto numbers; dumps store pairs of reals instead
-_NOT_NUMERIC = "SUMm"  # NumPy dtype kinds of strings and times
-_MAX_DEPTH = 100
 
 
 def string_type(value: Any, *, with_shape: bool = False, with_device: bool = False, with_min_max: bool = False) -> str:
@@ -47,7 +46,7 @@ class _Coder:
 
     def of(self, value: Any, depth: int) -> str:
         cls = type(value)
-        if depth > _MAX_DEPTH:
+        if depth > MAX_DEPTH:
             return "…"
         if issubclass(cls, torch.Tensor):
             return self._tensor(value, "F" if cls.__name__ == "FakeTensor" else "T")
@@ -57,7 +56,7 @@ class _Coder:
             return f"{cls.__name__}={value}" if self._with_min_max else cls.__name__
         if cls in (str, slice, type(None), torch.SymInt, torch.SymFloat, torch.dtype):
             return "None" if value is None else cls.__name__
-        if cls.__module__ == torch.export.dynamic_shapes.__name__:
+        if _is_dimension(value):
             return _dimension(value)
         return self._container(value, depth + 1)
 
@@ -107,7 +106,7 @@ class _Coder:
     def _array(self, value: np.ndarray) -> str:
         text = f"A{_array_code(value.dtype)}{self._dims(value.shape)}"
         form = array_form(value, exact=False)
-        if not self._with_min_max or isinstance(form, str) or value.dtype.kind in _NOT_NUMERIC:
+        if not self._with_min_max or isinstance(form, str) or value.dtype.kind in NOT_NUMERIC:
             return text
         return text + self._numbers(form[0])
 

@@ -106,7 +106,7 @@ def split_parts(tensor: torch.Tensor, *, exact: bool = True) -> tuple[str, Spec]
     if tensor.is_meta or is_functorch_wrapped(tensor):
         return None
     if tensor.is_nested:
-        # nested_tensor() infers the ragged dimension from the rows; it is always the first one after the batch.
+        # nested_tensor() rebuilds a jagged tensor only if its ragged dimension is the first one after the batch.
         if tensor.layout is torch.jagged and getattr(tensor, "_ragged_idx", None) != 1:
             return None
         with torch.inference_mode(mode=False), torch.no_grad():  # unbind fails on it in inference mode
