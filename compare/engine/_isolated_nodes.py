@@ -10,6 +10,7 @@ import torch
 from filch.export import Graph, Node
 
 from ..common._complex import complex_as_real
+from ..common._value_cache import ValueCache
 from ..float64 import RoundingVerdict, Verdict, largest_distance, same
 from ..float64._ties import with_ties
 from ..metrics._metrics import Difference, compare_tensors
@@ -33,9 +34,8 @@ class IsolatedInputs:
     def __init__(self, run: Run, rows: Iterable[Row], sources: ReferenceProvider) -> None:
         self._run, self._sources = run, sources
         self._rows = {row.value: row for row in rows if row.kind != "output" and _is_cut(row)}
-        self._uses = Counter(name for node in run.graph.nodes for name in {*node.reads} if name in self._rows)
-        self._uses.update(self._rows.keys())  # the last to ask is who judges it
-        self._held: dict[str, torch.Tensor] = {}
+        uses = Counter(name for node in run.graph.nodes for name in {*node.reads} if name in self._rows)
+        self._cache = ValueCache[torch.Tensor](uses, self._rows)
         self._names = frozenset(map(run.exported_name, self._rows))
         self._inside: frozenset[str] = frozenset()
 
@@ -47,8 +47,8 @@ class IsolatedInputs:
     def given(self, name: str) -> torch.Tensor | None:
         """What a value of the graph should be, of the type that it has there; None lets it be."""
         row = self._rows.get(name)
-        if row is None or name in self._held:
-            return self._held.get(name)
+        if row is None or name in self._cache.values:
+            return self._cache.values.get(name)
         reference = self._sources.get(self._run.exported_name(name))
         if reference is None or tuple(reference.tensor.shape) != row.shape:
             return None
@@ -56,8 +56,8 @@ class IsolatedInputs:
         tensor = reference.tensor
         if is_coarser(dtype, tensor.dtype):  # a mask is the lowest number of the type, which is no infinity
             tensor = torch.where(tensor.isfinite(), tensor.clamp(-largest_of(dtype), largest_of(dtype)), tensor)
-        self._held[name] = tensor.to(dtype)
-        return self._held[name]
+        self._cache.put(name, tensor.to(dtype))
+        return self._cache.values[name]
 
     def read_by(self, node: Node, computes: Iterable[Node]) -> None:
         """Say which node is judged next: what it computes again by itself, it is not given.
@@ -79,12 +79,15 @@ class IsolatedInputs:
         found = {name: self.given(name) for name in node.reads}
         return {**self._run.inputs, **{name: tensor for name, tensor in found.items() if tensor is not None}}
 
-    def release(self, names: Iterable[str]) -> None:
-        """Say that nobody will ask for these once more than they have."""
-        for name in names:
-            self._uses[name] -= 1
-            if self._uses[name] <= 0 and self._held.pop(name, None) is not None:
-                self._sources.release(self._run.exported_name(name))
+    def consume(self, node: Node) -> None:
+        """Release one use of each value that a node reads."""
+        for name in self._cache.consume({*node.reads}):
+            self._sources.release(self._run.exported_name(name))
+
+    def release(self, name: str) -> None:
+        """Take note that a value was judged."""
+        for gone in self._cache.release(name):
+            self._sources.release(self._run.exported_name(gone))
 
 
 def _is_cut(row: Row) -> bool:
@@ -130,8 +133,8 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
             found |= {} if verdict is None else {name: verdict}
         if node.name not in passed:
             passed.add(node.name)
-            inputs.release({*node.reads})
-        inputs.release([name])
+            inputs.consume(node)
+        inputs.release(name)
         checker.release(run.exported_name(name))
     return [
         replace(row, isolated=found[row.value]) if row.kind != "output" and row.value in found else row for row in rows

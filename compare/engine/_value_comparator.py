@@ -11,6 +11,7 @@ import torch
 from filch.export import Graph, Node
 
 from ..common._complex import complex_as_real
+from ..common._value_cache import ValueCache
 from ..float64._ties import with_ties
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, bytes_of, compare_tensors
@@ -76,11 +77,13 @@ class ValueComparator:
         self._allowances = allowances_of(run, origins) if allowances is None else allowances
         self._draws = draws
         graph = run.graph
-        self._live = dict(run.inputs)
         self._places = {name: (index, node) for index, node in enumerate(graph.nodes) for name in node.outputs if name}
         # Outputs are judged once more in the end, and what they are made of has to be there then.
         ends = [name for name in graph.outputs if name in self._places]
-        self._uses = Counter(read for name in [*self._places, *ends] for read in set(self._places[name][1].reads))
+        uses = Counter(read for name in [*self._places, *ends] for read in set(self._places[name][1].reads))
+        self._live = ValueCache[torch.Tensor](uses)
+        for name, tensor in run.inputs.items():
+            self._live.put(name, tensor)
         self._asked = Counter(map(run.exported_name, [*self._places, *graph.outputs]))
         self._judged = {*graph.inputs, *graph.constants}
         self._effects: dict[str, Difference | None] = {}
@@ -126,13 +129,10 @@ class ValueComparator:
     def _take(self, name: str, tensor: torch.Tensor, spread: torch.Tensor | None) -> None:
         if name in self._run.outputs:
             self._effects[name] = _effect(self._run.outputs[name], tensor)
-        self._live[name] = tensor
+        if self._live.needs(name):
+            self._live.put(name, tensor)
         self._rows[name] = self._judge(name, tensor, spread)
-        reads = set(self._places[name][1].reads)
-        self._uses.subtract(reads)
-        for gone in (*reads, name):
-            if self._uses[gone] <= 0:
-                self._live.pop(gone, None)
+        self._live.consume(set(self._places[name][1].reads))
 
     def _judge(self, name: str, tensor: torch.Tensor | None, spread: torch.Tensor | None = None) -> Row:
         known, (_, node) = self._run.exported_name(name), self._places[name]
@@ -178,15 +178,15 @@ class ValueComparator:
             inside = self._origins.inside(row.value)
         limit = self._limit(row.value, tensor)
         measure = partial(compare_tensors, tolerance=limit, lower_precision=lowered is not None)
-        magnitude = partial(self._allowances.magnitude, row.value, node, self._live)
+        magnitude = partial(self._allowances.magnitude, row.value, node, self._live.values)
         row = _judged(row, reference, tensor, measure=measure, magnitude=magnitude, inside=inside)
-        row = row if lowered is None else lowered.with_clipped(row, node, self._live, reference)
+        row = row if lowered is None else lowered.with_clipped(row, node, self._live.values, reference)
         if reference is None or tensor is None:
             return row
         if self._rounding is not None and not _is_quantized(limit):
             known = self._run.exported_name(row.value)
             judgement = self._rounding.judged(row.value, known, node, reference.tensor, tensor, spread)
-            numbers = self._live.get(node.inputs[0]) if node.inputs else None
+            numbers = self._live.values.get(node.inputs[0]) if node.inputs else None
             row = with_verdict(row, with_ties(judgement, node, numbers, tensor, reference.tensor))
         return replace(row, spread=spread_of(reference.tensor, tensor)) if self._run.statistics else row
 

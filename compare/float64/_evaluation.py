@@ -1,5 +1,6 @@
 """What an exported program computes in float64, value by value."""
 
+import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -10,6 +11,7 @@ import torch
 from filch.export import ExportError, Node, Original
 
 from ..common._complex import complex_as_real
+from ..common._value_cache import ValueCache
 
 _FLOAT32 = 2.0**-24
 _PATTERN = 65521  # numbers are drawn, a prime: no dimension of a tensor repeats with them
@@ -59,31 +61,28 @@ class Float64Run:
         keep: bool,
     ) -> None:
         self.problem = ""
-        self._original, self._inputs, self._units, self._keep = original, inputs, units, keep
+        self._original, self._inputs, self._units = original, inputs, units
         self._eager_names = frozenset(original.names)
         nodes = self._inner({*wanted})
-        self._uses = Counter(name for node in nodes for name in {*node.reads})
-        self._uses.update({*wanted})
+        uses = Counter(name for node in nodes for name in {*node.reads})
+        self._cache = ValueCache[torch.Tensor](uses, wanted, buffer=math.inf if keep else 0)
         self._inside = {name: node for node in nodes for name in node.outputs if name}
-        self._held: dict[str, torch.Tensor] = {}
         self._eager: Iterator[tuple[str, torch.Tensor]] = original.float64.walk(
-            inputs, wanted=self._uses.keys() & self._eager_names, read=reading(units)
+            inputs, wanted=(uses.keys() | {*wanted}) & self._eager_names, read=reading(units)
         )
 
     def get(self, name: str) -> torch.Tensor | None:
         """See `Float64.get`."""
-        if name not in self._held and self._uses[name] > 0:
+        if name not in self._cache.values and self._cache.needs(name):
             if name in self._eager_names:
                 self._advance(name)
             elif name in self._inside:
                 self._compute(self._inside[name])
-        return self._held.get(name)
+        return self._cache.values.get(name)
 
     def release(self, name: str) -> None:
         """See `Float64.release`."""
-        self._uses[name] -= not self._keep
-        if self._uses[name] <= 0:
-            self._held.pop(name, None)
+        self._cache.release(name)
 
     def _inner(self, wanted: set[str]) -> list[Node]:
         """The nodes inside of translations that make what is wanted, in order."""
@@ -97,7 +96,7 @@ class Float64Run:
         return found[::-1]
 
     def _advance(self, name: str) -> None:
-        while name not in self._held:
+        while name not in self._cache.values:
             try:
                 found = next(self._eager, None)
             except ExportError as error:
@@ -106,15 +105,16 @@ class Float64Run:
             if found is None:
                 self._eager = iter(())
                 return
-            if self._uses[found[0]] > 0:
-                self._held[found[0]] = complex_as_real(found[1])
+            if self._cache.needs(found[0]):
+                self._cache.put(found[0], complex_as_real(found[1]))
 
     def _compute(self, node: Node) -> None:
         known = inputs_of(node, self._original, self._inputs, self.get, self._units)
         made = {} if known is None else self._original.evaluate(node.name, known)
-        self._held |= {name: raised(value) for name, value in made.items() if self._uses[name] > 0}
-        for name in {*node.reads}:
-            self.release(name)
+        for name, value in made.items():
+            if self._cache.needs(name):
+                self._cache.put(name, raised(value))
+        self._cache.consume({*node.reads})
         for name in node.outputs:  # once, whatever came of it
             self._inside.pop(name, None)
 

@@ -1,13 +1,14 @@
 """What the exported program computes for one call, value by value."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 
 from filch.export import Original
 
 from ..common._complex import complex_as_real
+from ..common._value_cache import ValueCache
 from ._decomposition_replay import DecompositionReplay, Group
 
 SourcedTensor = tuple[torch.Tensor, str]
@@ -40,20 +41,16 @@ class EagerReplay:
         self._places = {name: place for place, name in enumerate(original.names)}
         self._derivation = derivation
         self._pending = {group for name in wanted if (group := derivation.group_of(name)) is not None}
-        self._uses = Counter(need for group in self._pending for need in group.needs)
-        self._eager = original.walk(inputs, known=stolen, wanted={*wanted, *self._uses})
+        uses = Counter(need for group in self._pending for need in group.needs)
+        self._eager = original.walk(inputs, known=stolen, wanted={*wanted, *uses})
         self._passed = -1
         self._inputs = inputs
-        self._wanted = frozenset(wanted)
-        self._held: dict[str, SourcedTensor] = {}
-        self._released = self._uses.keys() - self._wanted  # what translations alone start from, nobody asks for
-        self._size = 0
-        self._buffer = buffer
+        self._cache = ValueCache[SourcedTensor](uses, wanted, buffer=buffer)
 
     @property
     def fully_cached(self) -> bool:
         """Whether all that was computed is held still."""
-        return self._size <= self._buffer
+        return self._cache.fully_cached
 
     def get(self, name: str) -> SourcedTensor | None:
         """The value of this name, and how it is known: `eager` or `derived`; None if it is not."""
@@ -61,19 +58,11 @@ class EagerReplay:
             self._advance(self._places[name])
         elif (group := self._derivation.group_of(name)) in self._pending:
             self._derive(group)
-        return self._held.get(name)
+        return self._cache.values.get(name)
 
     def release(self, name: str) -> None:
         """Say that a value will not be asked for again: it may be let go."""
-        self._released.add(name)
-        self._let_go((name,))
-
-    def _let_go(self, names: Iterable[str]) -> None:
-        """Forget those among some values that nobody needs any more, if not all can be held."""
-        if not self.fully_cached:
-            for gone in names:
-                if gone in self._released and self._uses[gone] <= 0:
-                    self._held.pop(gone, None)
+        self._cache.release(name)
 
     def _advance(self, place: int) -> None:
         while self._passed < place:
@@ -87,16 +76,12 @@ class EagerReplay:
     def _derive(self, group: Group) -> None:
         self._pending.discard(group)
         self._advance(max((self._places[need] for need in group.needs if need in self._places), default=-1))
-        known = {need: self._held[need][0] for need in group.needs if need in self._held}
+        held = self._cache.values
+        known = {need: held[need][0] for need in group.needs if need in held}
         for name, tensor in self._derivation.run(group, {**self._inputs, **known}).items():
-            if name in self._wanted and name not in self._released:
+            if self._cache.needs(name):
                 self._hold(name, tensor, "derived")
-        self._uses.subtract(group.needs)
-        self._let_go(group.needs)
+        self._cache.consume(group.needs)
 
     def _hold(self, name: str, tensor: torch.Tensor, evidence: str) -> None:
-        was_whole = self.fully_cached
-        self._held[name] = tensor, evidence
-        self._size += tensor.nbytes
-        if was_whole and not self.fully_cached:  # all that was kept for a second graph
-            self._let_go([*self._held])
+        self._cache.put(name, (tensor, evidence), tensor.nbytes)

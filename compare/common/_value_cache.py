@@ -1,0 +1,67 @@
+"""One place that decides how long values live."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ValueCache(Generic[T]):
+    """Values by name, each kept until its last use, or as long as all values together fit in a buffer.
+
+    Args:
+        uses: how often each value is read by others; each read is reported to `consume`.
+        wanted: the names of the values that are also handed out, until `release`.
+        buffer: bytes up to which nothing is dropped; inf keeps everything, for a second pass in which any value may
+            be asked for again.
+    """
+
+    def __init__(self, uses: Mapping[str, int], wanted: Iterable[str] = (), *, buffer: float = 0) -> None:
+        self._uses = Counter(uses)
+        self._wanted = {*wanted}
+        self._buffer = buffer
+        self._size = 0
+        self._values: dict[str, T] = {}
+
+    @property
+    def values(self) -> Mapping[str, T]:
+        """The values that are held."""
+        return self._values
+
+    @property
+    def fully_cached(self) -> bool:
+        """Whether nothing was dropped, so that every value that was put can be asked for again."""
+        return self._size <= self._buffer
+
+    def needs(self, name: str) -> bool:
+        """Whether a value will be read or asked for."""
+        return self._uses[name] > 0 or name in self._wanted
+
+    def put(self, name: str, value: T, size: int = 1) -> None:
+        """Hold a value of a size in bytes."""
+        was_fully_cached = self.fully_cached
+        self._values[name] = value
+        self._size += size
+        if was_fully_cached and not self.fully_cached:
+            self._drop([*self._values])
+
+    def consume(self, names: Iterable[str]) -> list[str]:
+        """Count one read of each value, and return the names of those that were dropped."""
+        read = [*names]
+        self._uses.subtract(read)
+        return self._drop(read)
+
+    def release(self, name: str) -> list[str]:
+        """Take note that a value is not handed out any more, and return its name if it was dropped."""
+        if self._buffer < float("inf"):
+            self._wanted.discard(name)
+        return self._drop([name])
+
+    def _drop(self, names: Iterable[str]) -> list[str]:
+        if self.fully_cached:
+            return []
+        gone = [name for name in names if name in self._values and not self.needs(name)]
+        for name in gone:
+            del self._values[name]
+        return gone
