@@ -1,4 +1,4 @@
-"""What an operator is told besides its tensors."""
+"""The arguments of an operator call: tensors, and settings such as numbers, dtypes and strings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,20 +7,20 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-_WORDS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.SymInt, torch.SymFloat, torch.SymBool)
-_LONG = 32  # items; a list of more is some table, and no setting
+_AS_TEXT = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.SymInt, torch.SymFloat, torch.SymBool)
+_LONG = 32  # items; a longer list is data, not a setting
 
 
-def told(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call that are no tensors and not None, by the names of the operator's schema.
+def settings_of(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call that are neither tensors nor None, by their names in the operator's schema.
 
     Args:
-        target: the operator; the positional arguments of one without a schema are called `arg0`, `arg1`, ….
-        args: the positional arguments: tensors may be tensors, or the nodes of a torch graph.
+        target: the operator. Without a schema, its positional arguments are named `arg0`, `arg1`, ….
+        args: the positional arguments; a tensor may be a `torch.Tensor` or a node of a torch graph.
         kwargs: the keyword arguments.
 
     Returns:
-        plain Python values: numbers, text, and lists of them; types, devices and layouts as text.
+        plain Python values: numbers, strings and lists of them; dtypes, devices and layouts as strings.
     """
     schema = getattr(target, "_schema", None)
     names = [argument.name for argument in schema.arguments] if schema is not None else []
@@ -40,11 +40,11 @@ def _plain(item: Any) -> Any:
         return item
     if isinstance(item, list | tuple):
         return [_plain(part) for part in item]
-    if isinstance(item, _WORDS):
+    if isinstance(item, _AS_TEXT):
         return str(item).removeprefix("torch.")
-    return f"<{type(item).__name__}>"  # a function, a storage, a generator: its text may be of any length
+    return f"<{type(item).__name__}>"  # a function, a storage, a generator: its repr may have any length
 
 
 def tensors_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors among the arguments of a call, in their order."""
+    """Return the tensors among the arguments of a call, in order."""
     return (item for item in pytree.tree_leaves((list(args), dict(kwargs))) if isinstance(item, torch.Tensor))

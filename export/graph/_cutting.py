@@ -1,4 +1,4 @@
-"""Cuts an ONNX graph at its values, so that what is read is fed and not what was made before it."""
+"""Extract parts of an ONNX model; the values that a part reads from other nodes become its inputs."""
 
 from collections.abc import Collection, Sequence
 
@@ -7,54 +7,54 @@ import onnx_ir as ir
 from ._graph import Graph
 from ._nodes import Node
 
-AGAIN = "//again"  # behind the name of what is made, where a value of the name itself is fed
+AGAIN = "//again"  # suffix of an output that is computed although a value of the same name is an input
 
 
 class Cutter:
-    """Cuts parts out of a model that is left as it is.
+    """Extracts parts of a model, which it does not change.
 
     Args:
-        model: the whole.
-        graph: the same as `Graph`.
+        model: the model.
+        graph: the model as a `Graph`.
     """
 
     def __init__(self, model: ir.Model, graph: Graph) -> None:
         self._model = model
-        whole = model.graph
-        self._nodes = dict(zip((node.name for node in graph.nodes), whole, strict=True))
+        source = model.graph
+        self._nodes = dict(zip((node.name for node in graph.nodes), source, strict=True))
         self._values = {
-            value.name: value for value in (*whole.inputs, *(out for node in whole for out in node.outputs))
+            value.name: value for value in (*source.inputs, *(out for node in source for out in node.outputs))
         }
 
     def cut(self, nodes: Sequence[Node], inside: Collection[str], *, wanted: Collection[str] | None = None) -> ir.Model:
-        """Some nodes alone: what they make is an output, what they read an input, but for values inside.
+        """Return a model of some nodes alone. Its inputs are the values that they read, its outputs their results.
 
         Args:
-            nodes: which, in order.
-            inside: the names of values that one of the nodes makes and others read of it. A value that is made and read
-                and is none of these is both an input, and, with `AGAIN` behind its name, an output.
-            wanted: the names of the values that are to be outputs; None is all.
+            nodes: the nodes, in order.
+            inside: names of values that one of the nodes computes and others read directly. Any other value that is
+                both computed and read becomes an input, and an output whose name ends with `AGAIN`.
+            wanted: the names of the values to output; None for all.
         """
-        whole = self._model.graph
+        source = self._model.graph
         made = {name for node in nodes for name in node.outputs}
         read = sorted({name for node in nodes for name in node.reads if name not in inside})
         view = ir.GraphView(
-            [self._values[name] for name in read if name not in whole.initializers and name not in made],
+            [self._values[name] for name in read if name not in source.initializers and name not in made],
             [],
             nodes=[self._nodes[node.name] for node in nodes],
-            initializers=[whole.initializers[name] for name in read if name in whole.initializers],
-            opset_imports=dict(whole.opset_imports),
-            name=whole.name,
+            initializers=[source.initializers[name] for name in read if name in source.initializers],
+            opset_imports=dict(source.opset_imports),
+            name=source.name,
         )
         part = view.clone()
         outputs = [value for node in part for value in node.outputs if value.name]
-        asked = [value for value in outputs if wanted is None or value.name in wanted]
+        returned = [value for value in outputs if wanted is None or value.name in wanted]
         for value in outputs:
             if value.name in read:
                 fed = ir.Value(name=value.name, type=value.type, shape=value.shape)
                 value.replace_all_uses_with(fed)
                 value.name += AGAIN
                 part.inputs.append(fed)
-        part.outputs.extend(asked)
+        part.outputs.extend(returned)
         functions = [function.clone() for function in self._model.functions.values()]
         return ir.Model(part, ir_version=self._model.ir_version, functions=functions)

@@ -1,4 +1,4 @@
-"""What views say of a node or a value: the same names and words in all of them."""
+"""Descriptions of nodes and values, shared by all views."""
 
 import itertools
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from ._nodes import GraphFields, Node
 
 
 class Facts:
-    """What is known of a graph's nodes and values, each by its name, as text; a number as Python writes it."""
+    """Describes the nodes and values of a graph as pairs of a label and a text; numbers as `repr` writes them."""
 
     def __init__(self, graph: GraphFields) -> None:
         self._graph = graph
@@ -19,7 +19,7 @@ class Facts:
         )
 
     def of_node(self, node: Node) -> dict[str, str]:
-        """What a comparison found first, then where the node is from."""
+        """Return the comparison's findings of a node's values, then where the node comes from."""
         classes = [frame.type.rpartition(".")[2] for frame in node.stack if frame.type]
         known = {
             "module": node.module,
@@ -31,35 +31,35 @@ class Facts:
             "fusion": self.fusion(node),
             "gradient of": node.gradient_of,
         }
-        return self._found(node.outputs) | {key: text for key, text in known.items() if text}
+        return self._findings(node.outputs) | {key: text for key, text in known.items() if text}
 
     def of_value(self, name: str) -> dict[str, str]:
-        """What a comparison found."""
-        return self._found((name,))
+        """Return the comparison's findings of a value."""
+        return self._findings((name,))
 
     def worst(self, node: Node) -> Finding | None:
-        """The worst finding of all values that a node makes."""
+        """Return the worst finding of a node's outputs; None if there is none."""
         findings = self._graph.findings
         return (
             worst(itertools.chain.from_iterable(findings.get(name, ()) for name in node.outputs)) if findings else None
         )
 
     def fusion(self, node: Node) -> str:
-        """The operators that a node computes, where these are several: `Reshape Transpose MatMul`."""
+        """Return the operators that a node computes if there is more than one: `Reshape Transpose MatMul`."""
         operators = [self._before[name].op for name in node.origins if name in self._before]
         return " ".join(operators) if len(operators) > 1 else ""
 
-    def _found(self, names: Iterable[str]) -> dict[str, str]:
-        """The worst finding in full, and each of them in brief where there are several."""
-        found = [(name, finding) for name in names for finding in self._graph.findings.get(name, ())]
-        facts = _in_full(worst(finding for _, finding in found))
-        if len(found) > 1:
-            facts |= {f"call {finding.call} of {name}": _in_brief(finding) for name, finding in found}
+    def _findings(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the worst finding in full; if there are several, also each of them in brief."""
+        findings = [(name, finding) for name in names for finding in self._graph.findings.get(name, ())]
+        facts = _in_full(worst(finding for _, finding in findings))
+        if len(findings) > 1:
+            facts |= {f"call {finding.call} of {name}": _in_brief(finding) for name, finding in findings}
         return facts
 
 
 def worst(findings: Iterable[Finding]) -> Finding | None:
-    """The one that matters most."""
+    """Return the finding with the largest `weight`; None if there is none."""
     return max(findings, key=lambda finding: finding.weight, default=None)
 
 
@@ -84,20 +84,20 @@ def _in_brief(finding: Finding) -> str:
     return finding.status if finding.error is None else f"{finding.status}, error {finding.error!r}"
 
 
-def _statistics(held: Statistics | None) -> str:
-    if held is None:
+def _statistics(tensor: Statistics | None) -> str:
+    if tensor is None:
         return ""
-    numbers = {"min": held.minimum, "max": held.maximum, "mean": held.mean, "std": held.std}
-    told = [f"{name} {number!r}" for name, number in numbers.items() if number is not None]
-    return ", ".join([held.what, *told, f"{held.nan} NaN", f"{held.inf} inf"])
+    numbers = {"min": tensor.minimum, "max": tensor.maximum, "mean": tensor.mean, "std": tensor.std}
+    measured = [f"{name} {number!r}" for name, number in numbers.items() if number is not None]
+    return ", ".join([tensor.what, *measured, f"{tensor.nan} NaN", f"{tensor.inf} inf"])
 
 
 def unicode(text: str) -> str:
-    """Text as any file can hold it: names of files may have halves of characters in them."""
+    """Replace what UTF-8 cannot encode: file names may contain lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def cut(text: str, length: int) -> str:
-    """Text of at most this length, with an ellipsis in the middle of what was longer."""
+    """Shorten a text to at most `length` characters, with an ellipsis in the middle."""
     half = (length - 1) // 2
     return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half :]}"

@@ -1,4 +1,4 @@
-"""`Finding`: what a comparison says of one value, as far as a picture shows it."""
+"""`Finding`: the result of comparing one value, for views to display."""
 
 import math
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from filch.steal import Statistics
 
 @dataclass(frozen=True)
 class Histogram:
-    """How the finite numbers of a tensor and of its reference are spread, over the same bins.
+    """The distributions of the finite elements of a tensor and of its reference, over the same bins.
 
     Attributes:
-        low: the least of all.
-        high: the largest.
-        expected: how many elements of the reference are in each of the bins, which are equally wide.
-        actual: likewise, of the tensor.
+        low: the smallest element of both.
+        high: the largest element of both.
+        expected: the number of the reference's elements in each bin; bins are equally wide.
+        actual: the number of the tensor's elements in each bin.
     """
 
     low: float
@@ -26,21 +26,21 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a comparison says of one value.
+    """The result of comparing one value with its reference.
 
     Attributes:
         status: `same`, `different`, `shape or dtype differs`, `no value` or `not mapped`.
         call: which call of the model.
-        kind: what the value is to its graph: `node`, `fused`, `inserted`, `constant` or `output`.
+        kind: the role of the value in its graph: `node`, `fused`, `inserted`, `constant` or `output`.
         error: the largest harmonic error; None if there is none.
-        first: whether it is the first that is not what it should be.
-        text: how far it is from its reference, or why that is not known, in words.
-        evidence: where the reference is from; `""` if there is none.
-        measures: all that was measured, by name.
-        seconds: how long the node takes; None if that was not asked for.
-        expected: what the reference is like; None if that was not asked for.
-        actual: what the value is like; likewise.
-        histogram: how both are spread; likewise.
+        first: whether this is the first value that diverged.
+        text: the difference from the reference in words, or why there is none.
+        evidence: where the reference comes from; `""` if there is none.
+        measures: all measured differences, by name.
+        seconds: the run time of the node; None if it was not measured.
+        expected: statistics of the reference; None if they were not computed.
+        actual: statistics of the value; None if they were not computed.
+        histogram: the distributions of both; None if they were not computed.
     """
 
     status: str
@@ -58,16 +58,16 @@ class Finding:
 
     @property
     def judged(self) -> bool:
-        """Whether there was something to hold it against."""
+        """Whether the value was compared with a reference."""
         return self.status in ("same", "different", "shape or dtype differs")
 
     @property
     def diverged(self) -> bool:
-        """Whether it is not what it should be."""
+        """Whether the value differs from its reference."""
         return self.status in ("different", "shape or dtype differs")
 
     @property
     def weight(self) -> tuple[bool, bool, float]:
-        """The sort key for the worst of several findings. Divergence counts first, then doubt, then error."""
+        """The sort key of the worst finding: diverged first, then not compared, then the largest error."""
         error = 0.0 if self.error is None else math.inf if math.isnan(self.error) else self.error
         return self.diverged, not self.judged, error

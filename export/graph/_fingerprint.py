@@ -1,4 +1,4 @@
-"""What an ONNX model computes and of which numbers, in short: equal for two models that compute the same alike."""
+"""A hash of an ONNX model's nodes, names and weights."""
 
 import hashlib
 from collections.abc import Iterator
@@ -11,12 +11,13 @@ _TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
 
 
 def fingerprint(model: ir.Model) -> str:
-    """Nodes, names and numbers, as a number that is the same in each process; not noted types, shapes and places.
+    """Hash the nodes, names and weights of a model. The hash is the same in every process.
 
-    The weights' numbers count, not who holds them: a pass may change a weight where it stands.
+    Recorded types, shapes and source locations do not count. Weights count by their contents, because a pass may change
+    a weight in place.
     """
-    told = tuple(_graph(model.graph)), *(tuple(_function(made)) for made in model.functions.values())
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+    contents = tuple(_graph(model.graph)), *(tuple(_function(item)) for item in model.functions.values())
+    return hashlib.sha256(repr(contents).encode()).hexdigest()[:16]
 
 
 def _function(function: ir.Function) -> Iterator[object]:
@@ -34,8 +35,8 @@ def _graph(graph: ir.Graph) -> Iterator[object]:
 
 def _node(node: ir.Node) -> tuple[object, ...]:
     names = tuple(None if value is None else value.name for value in (*node.inputs, *node.outputs))
-    said = tuple((attr.name, str(attr.type), _attribute(attr)) for _, attr in sorted(node.attributes.items()))
-    return node.op_identifier(), node.name, len(node.inputs), names, said
+    attributes = tuple((attr.name, str(attr.type), _attribute(attr)) for _, attr in sorted(node.attributes.items()))
+    return node.op_identifier(), node.name, len(node.inputs), names, attributes
 
 
 def _attribute(attr: ir.Attr) -> object:
@@ -51,6 +52,6 @@ def _attribute(attr: ir.Attr) -> object:
 
 
 def _tensor(tensor: ir.TensorProtocol) -> tuple[object, ...]:
-    held = tuple(tensor.numpy().flat) if tensor.dtype == ir.DataType.STRING else tensor.tobytes()
-    content = repr(held).encode() if isinstance(held, tuple) else held
-    return str(tensor.dtype), str(tensor.shape), hashlib.sha256(content).hexdigest()
+    is_string = tensor.dtype == ir.DataType.STRING
+    contents = repr(tuple(tensor.numpy().flat)).encode() if is_string else tensor.tobytes()
+    return str(tensor.dtype), str(tensor.shape), hashlib.sha256(contents).hexdigest()

@@ -1,4 +1,4 @@
-"""Reads a torch graph as a `Graph`."""
+"""Read a torch.fx graph as a `Graph`."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,30 +8,30 @@ from typing import Any
 import torch
 from torch import fx
 
-from ._arguments import told
+from ._arguments import settings_of
 from ._graph import Graph
 from ._nodes import Frame, Node, Value
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_ROOT = re.compile(r"^[LG]\[[^\]]*\]\.?")  # what Dynamo calls the module that is compiled
-_TORCH = "torch.nn.modules."  # Dynamo leaves the lines of these out of its stacks
+_ROOT = re.compile(r"^[LG]\[[^\]]*\]\.?")  # Dynamo's name for the module that is compiled
+_TORCH = "torch.nn.modules."  # Dynamo's stack traces omit the lines of these
 _NONE: Mapping[str, Frame] = {}
-GRADIENT = Frame("grad", "Grad")  # what the operations of a backward pass run in
+GRADIENT = Frame("grad", "Grad")  # the frame around all operations of a backward pass
 
 
 def graph_from_fx(graph: fx.Graph, name: str = "") -> Graph:
-    """The graph of tensors that a torch graph computes; each node's target is itself.
+    """Convert a torch.fx graph; `Node.target` is the node's own name.
 
-    A node of a joint graph that is part of a derivative says of which node (`Node.gradient_of`), and its `stack` is
-    `grad`, then that node's.
+    For the backward nodes of a joint graph, `Node.gradient_of` names the forward node, and `Node.stack` is `grad`
+    followed by the forward node's stack.
     """
     nodes = [node for node in graph.nodes if node.op.startswith("call_")]
-    given = [node.name for node in graph.find_nodes(op="placeholder")]
+    inputs = [node.name for node in graph.find_nodes(op="placeholder")]
     values = {node.name: fx_value(node) for node in graph.nodes if node.op != "output"}
     forward = _numbered(nodes)
     return Graph(
         name=name,
-        inputs=tuple(given),
+        inputs=tuple(inputs),
         outputs=tuple(node.name for node in results(graph)),
         constants=tuple(node.name for node in graph.find_nodes(op="get_attr")),
         nodes=tuple(_node(node, forward) for node in nodes),
@@ -40,26 +40,26 @@ def graph_from_fx(graph: fx.Graph, name: str = "") -> Graph:
 
 
 def results(graph: fx.Graph) -> Iterator[fx.Node]:
-    """The nodes that a graph returns, in order; what is no node is left out."""
-    found: list[fx.Node] = []
-    fx.map_arg(graph.output_node().args[0], found.append)
-    yield from found
+    """Yield the nodes that a graph returns, in order; constants are left out."""
+    nodes: list[fx.Node] = []
+    fx.map_arg(graph.output_node().args[0], nodes.append)
+    yield from nodes
 
 
 def module_path(node: fx.Node) -> str | None:
-    """The path of the innermost module that a node runs in, with `@1` for its second call; None if not known."""
+    """Return the path of the innermost module that a node runs in, with `@1` for its second call; None if unknown."""
     return next(reversed(_calls(node)), (None, ""))[0]
 
 
 def module_stack(node: fx.Node, seen: Mapping[str, Frame] = _NONE) -> tuple[Frame, ...]:
-    """The module calls that a node runs in, outermost first.
+    """Return the module calls that a node runs in, outermost first.
 
-    Dynamo notes the lines of Python that lead to a node, but not which of them call modules: a line is taken for a call
-    site if it stands in the `forward` of the caller, and each module's `forward` is there.
+    Dynamo records the Python stack of a node, but not which of its lines call modules. A line counts as a call site if
+    it is in the caller's `forward`, and the stack contains the `forward` of every module.
 
     Args:
-        node: of any torch graph.
-        seen: calls whose sites are known, by the module's path, with `@1` for its second call.
+        node: a node of any torch graph.
+        seen: calls with known call sites, by the module's path, with `@1` for its second call.
     """
     calls = _calls(node)
     sites = _sites([kind for _, kind in calls], python_lines(node))
@@ -70,85 +70,90 @@ def module_stack(node: fx.Node, seen: Mapping[str, Frame] = _NONE) -> tuple[Fram
 
 
 def python_lines(node: fx.Node) -> list[tuple[str, str, str]]:
-    """File, number and function of the lines of Python that lead to a node, outermost first, as torch notes them."""
+    """Return file, line number and function of each frame of a node's recorded stack trace, outermost first."""
     return _FRAME.findall(node.meta.get("stack_trace") or "")
 
 
 def is_gradient(node: fx.Node) -> bool:
-    """Whether a node of a joint graph, or of a part of one, is part of a derivative: what is recomputed is not."""
+    """Whether a node of a joint graph, or of a part of one, belongs to the backward pass and is not recomputed."""
     return node.meta.get("partitioner_tag") == "is_backward"
 
 
 def adds_gradients(node: fx.Node) -> bool:
-    """Whether a node of a joint graph adds up the gradients of a value that is read more than once."""
+    """Whether a node of a joint graph sums the gradients of a value with several users."""
     return bool(node.meta.get("is_gradient_acc"))
 
 
 def operator_name(target: Any) -> str:
-    """What a node calls its operator: its name without its overload's."""
+    """Return an operator's name without its overload."""
     return str(getattr(target, "__name__", target)).partition(".")[0]
 
 
 def _calls(node: fx.Node) -> list[tuple[str, str]]:
-    """Path, with `@1` for the second call, and class of each module call that a node runs in."""
+    """Return the path, with `@1` for the second call, and the class of each module call that a node runs in."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-    found = []
+    calls = []
     for key, (path, kind) in stack.items():
         _, at, count = str(key).rpartition("@")
         plain = _ROOT.sub("", str(path))
-        named = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-        found.append((f"{plain}@{count}" if at and count.isdigit() else plain, named))
-    return found
+        class_name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+        calls.append((f"{plain}@{count}" if at and count.isdigit() else plain, class_name))
+    return calls
 
 
 def _sites(kinds: Sequence[str], lines: Sequence[tuple[str, str, str]]) -> list[str | None]:
-    """The call site of each module call, of the module's class and the lines of Python that lead to the node."""
+    """Return the call site of each module call.
+
+    Args:
+        kinds: the classes of the modules, outermost first.
+        lines: the frames of the node's stack trace, outermost first.
+    """
     begins = [index for index, (_, _, function) in enumerate(lines) if function == "forward"]
     own = [index for index, kind in enumerate(kinds) if not kind.startswith(_TORCH)]
     if len(own) != len(begins):
         return [None] * len(kinds)
     starts = dict(zip(own, begins, strict=True))
-    found: list[str | None] = []
+    sites: list[str | None] = []
     for index in range(len(kinds)):
         begin = next((starts[later] for later in own if later >= index), len(lines))
         by_torch = index > 0 and index - 1 not in starts
-        told_by = lines[begin - 1] if begin and not by_torch else ("", "", "")
-        found.append(f"{told_by[0]}:{told_by[1]}" if told_by[2] == "forward" else None)
-    return found
+        file, line, function = lines[begin - 1] if begin and not by_torch else ("", "", "")
+        sites.append(f"{file}:{line}" if function == "forward" else None)
+    return sites
 
 
 def _numbered(nodes: Sequence[fx.Node]) -> dict[int, fx.Node]:
-    """By the number that autograd gave to an operation, the first node that it became."""
-    found: dict[int, fx.Node] = {}
+    """Return the first forward node of each autograd sequence number."""
+    numbered: dict[int, fx.Node] = {}
     for node in nodes:
         number = node.meta.get("seq_nr")
         if number is not None and not is_gradient(node):
-            found.setdefault(number, node)
-    return found
+            numbered.setdefault(number, node)
+    return numbered
 
 
 def _node(node: fx.Node, forward: Mapping[int, fx.Node]) -> Node:
     frames = python_lines(node)
-    made = Node(
+    converted = Node(
         name=node.name,
         op=operator_name(node.target),
         inputs=tuple(item.name for item in node.all_input_nodes),
         outputs=(node.name,),
-        attributes=told(node.target, node.args, node.kwargs),
+        attributes=settings_of(node.target, node.args, node.kwargs),
         module=module_path(node),
         source=f"{frames[-1][0]}:{frames[-1][1]}" if frames else None,
         target=node.name,
         stack=module_stack(node),
     )
     if not is_gradient(node):
-        return made
+        return converted
     source = None if adds_gradients(node) else forward.get(node.meta.get("seq_nr", -1))
-    stack = made.stack if source is None else module_stack(source)
-    return replace(made, stack=(GRADIENT, *stack), gradient_of=source.name if source is not None else None)
+    stack = converted.stack if source is None else module_stack(source)
+    return replace(converted, stack=(GRADIENT, *stack), gradient_of=source.name if source is not None else None)
 
 
 def fx_value(node: fx.Node) -> Value:
-    """What is known of the value of a node."""
+    """Return the dtype and shape of a node's value, as far as torch recorded them."""
     value = node.meta.get("val", node.meta.get("example_value"))
     if not isinstance(value, torch.Tensor):
         return Value(node.name)

@@ -1,4 +1,4 @@
-"""Reads an ONNX model as a `Graph`."""
+"""Read an ONNX model as a `Graph`."""
 
 import ast
 import dataclasses
@@ -18,16 +18,16 @@ from ._nodes import Dim, Frame, Node, Value
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _STACK = "pkg.torch.onnx.stack_trace"
-_NOWHERE = "_empty_nn_module_stack_from_metadata_hook"  # what torch.export calls the place of its own shape queries
-_LONGEST_LIST = 2**14  # characters; parsed, each may take a hundred bytes
-_MOST_NUMBERS = 8  # of a constant, that are shown
+_NOWHERE = "_empty_nn_module_stack_from_metadata_hook"  # the module path that torch.export gives its own shape queries
+_LONGEST_LIST = 2**14  # characters; parsing may take a hundred bytes for each
+_MOST_NUMBERS = 8  # elements of a constant that are shown
 _LAST_FRAME = re.compile(r'.*File "([^"]+)", line (\d+)', re.DOTALL)
 
 
 @no_collection()
 def graph_from_onnx(model: ir.Model) -> Graph:
-    """The graph of an ONNX model, with the local functions that it calls; nodes without a name are given one."""
-    functions = {f"{made.domain}::{made.name}": _graph(made, {}) for made in model.functions.values()}
+    """Convert an ONNX model and its local functions. Unnamed nodes get unique names."""
+    functions = {f"{item.domain}::{item.name}": _graph(item, {}) for item in model.functions.values()}
     return dataclasses.replace(_graph(model.graph, model.graph.initializers), functions=functions, onnx=model)
 
 
@@ -47,28 +47,28 @@ def _graph(graph: ir.Graph | ir.Function, initializers: Mapping[str, ir.Value]) 
 
 
 def value_of(
-    name: str, dtype: ir.DataType | None, shape: ir.Shape | None, held: ir.TensorProtocol | None = None
+    name: str, dtype: ir.DataType | None, shape: ir.Shape | None, constant: ir.TensorProtocol | None = None
 ) -> Value:
-    """What an ONNX value says of itself, or the constant that it holds does."""
-    dtype = held.dtype if dtype is None and held is not None else dtype
-    dims = held.shape if shape is None and held is not None else shape
+    """Return a `Value` with the declared dtype and shape, or else those of its constant."""
+    dtype = constant.dtype if dtype is None and constant is not None else dtype
+    dims = constant.shape if shape is None and constant is not None else shape
     return Value(
         name,
         None if dtype is None else dtype_name(dtype),
         None if dims is None else tuple(_dim(dim) for dim in dims),
-        None if held is None else _content(held),
+        None if constant is None else _content(constant),
     )
 
 
 def _content(tensor: ir.TensorProtocol) -> Any:
-    """The numbers of a small tensor as Python has them; None for a larger one, and for texts."""
+    """Return the elements of a small tensor as Python numbers; None for larger tensors and for strings."""
     if tensor.size > _MOST_NUMBERS or tensor.dtype == ir.DataType.STRING:
         return None
     return tensor.numpy().tolist()
 
 
 def dtype_name(dtype: ir.DataType) -> str:
-    """`FLOAT` -> `"float32"`: ONNX's name as torch writes it."""
+    """Return torch's name of an ONNX dtype: `"float32"` for `FLOAT`."""
     return _DTYPES.get(dtype.name, dtype.name.lower())
 
 
@@ -90,7 +90,7 @@ def _node(node: ir.Node, name: str) -> Node:
         outputs=tuple(value.name or "" for value in node.outputs),
         attributes={attr.name: _attribute(attr) for attr in node.attributes.values()},
         captured=_captured(node) if node.attributes else (),
-        noted=node.metadata_props,
+        metadata=node.metadata_props,
     )
 
 
@@ -102,20 +102,20 @@ def node_of(
     outputs: tuple[str, ...],
     attributes: Mapping[str, Any],
     captured: Collection[str],
-    noted: Mapping[str, str],
+    metadata: Mapping[str, str],
 ) -> Node:
-    """A node of ONNX, whichever library parsed it, with the module and the line of code that its metadata tells.
+    """Convert an ONNX node, parsed by onnx or by onnx-ir; its metadata gives the module and the source line.
 
     Args:
-        node: its operator is read.
-        name: what it is called; see `Node`, as for the next four.
+        node: the node; only its operator and domain are read.
+        name: see `Node`, as for the next four.
         inputs: names of values.
         outputs: names of values.
         attributes: by name.
         captured: names of values, in any order.
-        noted: its metadata.
+        metadata: the node's metadata properties.
     """
-    *paths, target = _listed(noted.get(_SCOPES)) or (None,)
+    *paths, target = _parse_list(metadata.get(_SCOPES)) or (None,)
     return Node(
         name=name,
         op=node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}",
@@ -124,14 +124,14 @@ def node_of(
         attributes=attributes,
         captured=tuple(sorted(captured)),
         module=None if target is None else "" if not paths else None if paths[-1] == _NOWHERE else paths[-1],
-        source=_source(noted.get(_STACK)),
+        source=_source(metadata.get(_STACK)),
         target=target,
-        stack=_stack(tuple(paths), _listed(noted.get(_CLASSES))),
+        stack=_stack(tuple(paths), _parse_list(metadata.get(_CLASSES))),
     )
 
 
 def node_names(nodes: Iterable[ir.Node | NodeProto]) -> Iterator[str]:
-    """The name of each node of a graph; one that no other has for a node without a name."""
+    """Yield the name of each node of a graph; unnamed nodes get unique names."""
     taken = {node.name for node in nodes if node.name}
     for index, node in enumerate(nodes):
         yield node.name or _free(f"{node.op_type}_{index}", taken)
@@ -144,67 +144,65 @@ def _free(name: str, taken: set[str]) -> str:
     return name
 
 
-@lru_cache(maxsize=2**10)  # nodes of one module have the same
+@lru_cache(maxsize=2**10)  # nodes of one module have equal stacks
 def _stack(paths: tuple[str, ...], classes: tuple[str, ...]) -> tuple[Frame, ...]:
     return tuple(Frame(*pair) for pair in zip(paths, classes, strict=False) if pair[0] != _NOWHERE)
 
 
-def _listed(noted: str | None) -> tuple[str, ...]:
-    """A list that torch's exporter leaves on nodes: of the calls around an operation, then of the operation itself."""
-    if noted is None or len(noted) > _LONGEST_LIST:
+def _parse_list(text: str | None) -> tuple[str, ...]:
+    """Parse a list in a node's metadata: one item per enclosing module call, then one for the operation itself."""
+    if text is None or len(text) > _LONGEST_LIST:
         return ()
-    texts = noted[2:-2].split("', '")
-    quoted = noted.startswith("['") and noted.endswith("']") and noted.count("'") == 2 * len(texts)
-    if quoted and "\\" not in noted and noted.isprintable():  # most: Python's parser takes ten times as long
-        return tuple(texts)
+    items = text[2:-2].split("', '")
+    quoted = text.startswith("['") and text.endswith("']") and text.count("'") == 2 * len(items)
+    if quoted and "\\" not in text and text.isprintable():  # the usual case: Python's parser takes ten times as long
+        return tuple(items)
     try:
-        found = ast.literal_eval(noted)
+        parsed = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: too many brackets
         return ()
-    return tuple(str(item) for item in found) if isinstance(found, list) else ()
+    return tuple(str(item) for item in parsed) if isinstance(parsed, list) else ()
 
 
-def _source(noted: str | None) -> str | None:
-    """The innermost frame that the exporter recorded, which is the line of model code."""
-    frame = _LAST_FRAME.match(noted) if noted else None
+def _source(trace: str | None) -> str | None:
+    """Return the innermost frame of a recorded stack trace, which is the line of model code."""
+    frame = _LAST_FRAME.match(trace) if trace else None
     return f"{frame[1]}:{frame[2]}" if frame else None
 
 
 def _attribute(attr: ir.Attr) -> Any:
     if attr.type == ir.AttributeType.GRAPH:
-        return of_graph(len(attr.as_graph()))
+        return graph_text(len(attr.as_graph()))
     return attribute_of(attr)
 
 
-def of_graphs() -> str:
-    """What stands for an attribute that is several graphs."""
-    return "<graphs>"
+GRAPHS_TEXT = "<graphs>"  # represents an attribute of several graphs
 
 
-def of_graph(nodes: int) -> str:
-    """What stands for an attribute that is a graph."""
+def graph_text(nodes: int) -> str:
+    """Return the text that represents an attribute that is a graph."""
     return f"<graph of {nodes} nodes>"
 
 
 def attribute_of(attr: ir.Attr) -> Any:
-    """What an attribute holds, as Python has it; any but a graph."""
+    """Convert an attribute, except a graph, to a Python value."""
     if attr.type in (ir.AttributeType.TENSOR, ir.AttributeType.SPARSE_TENSOR):
         tensor = attr.as_tensor()
-        held = _content(tensor)
-        return f"<{dtype_name(tensor.dtype)}{list(tensor.shape)}>" if held is None else held
+        content = _content(tensor)
+        return f"<{dtype_name(tensor.dtype)}{list(tensor.shape)}>" if content is None else content
     if attr.type == ir.AttributeType.GRAPHS:
-        return of_graphs()
+        return GRAPHS_TEXT
     value = attr.value
     return [_number(item) for item in value] if isinstance(value, tuple | list) else _number(value)
 
 
 def _number(value: Any) -> Any:
-    """ONNX holds float32: 1e-05 comes back from a file as 9.999999747378752e-06, and is written as what it was."""
+    """Undo the rounding to float32 of ONNX files, where 1e-05 reads as 9.999999747378752e-06."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _captured(node: ir.Node) -> set[str]:
-    """Names of outer values that are read inside a node's subgraphs."""
+    """Return the names of outer values that a node's subgraphs read."""
     found: set[str] = set()
     for attr in node.attributes.values():
         for graph in _subgraphs(attr):

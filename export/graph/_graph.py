@@ -13,20 +13,20 @@ from ._text import format_graph
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in an order in which they can run, and the values between them.
+    """Nodes in topological order, and the values between them.
 
     Attributes:
-        name: for people.
-        inputs: names of the values that the graph is given.
+        name: the name to display.
+        inputs: names of the graph's inputs.
         outputs: names of the values that it returns.
-        constants: names of the values that it holds (weights).
+        constants: names of its weights.
         nodes: the operations.
-        values: what is known of each value, by name.
+        values: dtype and shape of each value, by name.
         functions: the model's local functions, by the operator that calls them.
-        source_graph: the graph that this one was made from, whose nodes its nodes' `origins` name; or None.
-        findings: what a comparison found, by the value's name: one for each time that it was judged.
-        remarks: what a comparison says of all of it, a sentence each.
-        onnx: the ONNX model that it was read from, as it was then; None if it was read from something else.
+        source_graph: the graph that this one was compiled from, whose nodes `Node.origins` names; or None.
+        findings: the results of a comparison, by value name; one for each call in which the value was compared.
+        remarks: sentences of a comparison about the whole graph.
+        onnx: the ONNX model that the graph was read from; None if it was read from something else.
     """
 
     name: str
@@ -43,17 +43,17 @@ class Graph:
 
     @cached_property
     def producer(self) -> Mapping[str, Node]:
-        """The node that makes a value, by the value's name."""
+        """The node that computes each value, by the value's name."""
         return {output: node for node in self.nodes for output in node.outputs if output}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Node, ...]]:
-        """The nodes that read a value, by the value's name."""
-        found: dict[str, list[Node]] = {}
+        """The nodes that read each value, by the value's name."""
+        consumers: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(node.reads):
-                found.setdefault(name, []).append(node)
-        return {name: tuple(nodes) for name, nodes in found.items()}
+                consumers.setdefault(name, []).append(node)
+        return {name: tuple(nodes) for name, nodes in consumers.items()}
 
     @cached_property
     def known(self) -> frozenset[str]:
@@ -63,26 +63,26 @@ class Graph:
     @cached_property
     def constant_values(self) -> frozenset[str]:
         """The values that do not depend on the graph's inputs."""
-        found = set(self.constants)
+        constant = set(self.constants)
         for node in self.nodes:
-            if all(name in found for name in node.reads) and not node.op.startswith("Random"):
-                found.update(node.outputs)
-        return frozenset(found)
+            if all(name in constant for name in node.reads) and not node.op.startswith("Random"):
+                constant.update(node.outputs)
+        return frozenset(constant)
 
     def computed_from(self, names: Iterable[str]) -> frozenset[str]:
-        """The values that depend on some of these names, and these."""
-        found = {*names}
+        """Return these values and all values that depend on any of them."""
+        dependent = {*names}
         for node in self.nodes:
-            if not found.isdisjoint(node.reads):
-                found.update(filter(None, node.outputs))
-        return frozenset(found)
+            if not dependent.isdisjoint(node.reads):
+                dependent.update(filter(None, node.outputs))
+        return frozenset(dependent)
 
     def cone(self, outputs: Iterable[str], stop: Container[str]) -> tuple[Node, ...]:
-        """The nodes that make `outputs` from the values in `stop` (and from nothing), in order.
+        """Return the nodes that compute `outputs` from the values in `stop`, the inputs and the weights, in order.
 
         Args:
             outputs: names of values.
-            stop: names of values that are not looked behind, even where they are among `outputs`' own inputs.
+            stop: names of values whose producers are left out, unless they are also in `outputs`.
         """
         wanted: dict[int, Node] = {}
         pending = list(outputs)
@@ -95,16 +95,16 @@ class Graph:
 
     @cached_property
     def places(self) -> Mapping[str, int]:
-        """Where each node stands among `nodes`, by its name."""
+        """The index of each node in `nodes`, by its name."""
         return {node.name: place for place, node in enumerate(self.nodes)}
 
     def text(self, *, modules: bool = False, sources: bool = False, title: str = "Graph") -> str:
-        """The graph as text, a line a node: `x: float32[1, 128, 768] = MatMul(a, b)`.
+        """Return the graph as text, one line per node: `x: float32[1, 128, 768] = MatMul(a, b)`.
 
         Args:
             modules: add each node's module path.
             sources: add each node's line of model code.
-            title: what to call the graph; the functions that it calls follow it, each under its own name.
+            title: the word before the graph's inputs. The graph's local functions follow, each under its own name.
         """
         return format_graph(self, modules=modules, sources=sources, title=title)
 

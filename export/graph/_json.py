@@ -1,4 +1,4 @@
-"""Graphs as JSON, and back."""
+"""Convert graphs to JSON and back."""
 
 import math
 from collections.abc import Mapping
@@ -10,10 +10,7 @@ from ._nodes import Frame, Node, Value
 
 
 def graph_to_json(graph: Graph) -> dict[str, Any]:
-    """A graph as what JSON can hold.
-
-    What a comparison found, the graph that it was made of and the ONNX model that it was read from are not in it.
-    """
+    """Convert a graph to JSON-compatible values, without `findings`, `remarks`, `source_graph` and `onnx`."""
     return {
         "name": graph.name,
         "inputs": graph.inputs,
@@ -25,58 +22,58 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
     }
 
 
-def graph_from_json(found: Mapping[str, Any]) -> Graph:
-    """The inverse of `graph_to_json`.
+def graph_from_json(data: Mapping[str, Any]) -> Graph:
+    """Convert the result of `graph_to_json` back to a graph.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        KeyError, TypeError, ValueError: `data` does not describe a graph.
     """
-    values = [_value(*item) for item in found["values"]]
+    values = [_value(*item) for item in data["values"]]
     return Graph(
-        name=_text(found["name"]),
-        inputs=_texts(found["inputs"]),
-        outputs=_texts(found["outputs"]),
-        constants=_texts(found["constants"]),
-        nodes=tuple(_node(item) for item in found["nodes"]),
+        name=_text(data["name"]),
+        inputs=_texts(data["inputs"]),
+        outputs=_texts(data["outputs"]),
+        constants=_texts(data["constants"]),
+        nodes=tuple(_node(item) for item in data["nodes"]),
         values={value.name: value for value in values},
-        functions={name: graph_from_json(function) for name, function in found["functions"].items()},
+        functions={name: graph_from_json(function) for name, function in data["functions"].items()},
     )
 
 
 def _packed_value(value: Value) -> list[Any]:
-    found = [value.name, value.dtype, value.shape]
-    return found if value.content is None else [*found, _plain(value.content)]
+    packed = [value.name, value.dtype, value.shape]
+    return packed if value.content is None else [*packed, _plain(value.content)]
 
 
 def _value(name: Any, dtype: Any, shape: Any, content: Any = None) -> Value:
-    return Value(_text(name), _told(dtype), _dims(shape), _attribute(content))
+    return Value(_text(name), _optional_text(dtype), _dims(shape), _attribute(content))
 
 
 def _packed(node: Node) -> dict[str, Any]:
-    """A node without what is not known of it, which is most of it in most graphs."""
-    told = {name: item for name, item in asdict(node).items() if item not in (None, (), {})}
+    """Convert a node; fields that are empty or None, which most are in most graphs, are left out."""
+    fields = {name: item for name, item in asdict(node).items() if item not in (None, (), {})}
     if node.attributes:
-        told["attributes"] = {name: _plain(item) for name, item in node.attributes.items()}
+        fields["attributes"] = {name: _plain(item) for name, item in node.attributes.items()}
     if node.stack:
-        told["stack"] = [[frame.path, frame.type, frame.source] for frame in node.stack]
-    return told
+        fields["stack"] = [[frame.path, frame.type, frame.source] for frame in node.stack]
+    return fields
 
 
-def _node(found: Mapping[str, Any]) -> Node:
-    told: dict[str, Any] = {name: _texts(found.get(name, ())) for name in ("inputs", "outputs", "captured", "origins")}
+def _node(data: Mapping[str, Any]) -> Node:
+    fields: dict[str, Any] = {name: _texts(data.get(name, ())) for name in ("inputs", "outputs", "captured", "origins")}
     for name in ("module", "source", "target", "code", "gradient_of"):
-        told[name] = _told(found.get(name))
-    stack = tuple(Frame(_text(path), _text(kind), _told(source)) for path, kind, source in found.get("stack", ()))
+        fields[name] = _optional_text(data.get(name))
+    frames = data.get("stack", ())
     return Node(
-        name=_text(found["name"]),
-        op=_text(found["op"]),
-        attributes={name: _attribute(item) for name, item in found.get("attributes", {}).items()},
-        stack=stack,
-        **told,
+        name=_text(data["name"]),
+        op=_text(data["op"]),
+        attributes={name: _attribute(item) for name, item in data.get("attributes", {}).items()},
+        stack=tuple(Frame(_text(path), _text(kind), _optional_text(source)) for path, kind, source in frames),
+        **fields,
     )
 
 
-_FLOAT = "float"  # JSON has no number for inf and NaN
+_FLOAT = "float"  # JSON has no inf and no NaN
 
 
 def _plain(item: Any) -> Any:
@@ -99,21 +96,21 @@ def _dims(shape: Any) -> tuple[Any, ...] | None:
 
 def _dim(size: Any) -> Any:
     if size is not None and type(size) not in (int, str):
-        raise TypeError(f"{size!r} is no dimension")
+        raise TypeError(f"{size!r} is not a dimension")
     return size
 
 
-def _texts(found: Any) -> tuple[str, ...]:
-    if isinstance(found, str):
-        raise TypeError(f"{found!r} is one text, and no list of them")
-    return tuple(map(_text, found))
+def _texts(items: Any) -> tuple[str, ...]:
+    if isinstance(items, str):
+        raise TypeError(f"{items!r} is a string, not a list of strings")
+    return tuple(map(_text, items))
 
 
-def _told(item: Any) -> str | None:
+def _optional_text(item: Any) -> str | None:
     return None if item is None else _text(item)
 
 
 def _text(item: Any) -> str:
     if not isinstance(item, str):
-        raise TypeError(f"{item!r} is no text")
+        raise TypeError(f"{item!r} is not a string")
     return item

@@ -1,4 +1,4 @@
-"""Module calls: which values of a graph each call of a module took and gave."""
+"""Module calls: the values of a graph that are the inputs and outputs of each call of a module."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,20 +9,20 @@ from ._nodes import Node
 
 Resolution = Literal["exact", "alias", "constant", "fused", "dead"]
 
-# Operators that give their first input's numbers, so that a value that is gone is still there under its input's name.
+# Operators whose output equals their first input, so that a removed output can be replaced by the input.
 _PRESERVING = frozenset({"Identity", "Dropout"})
 
 
 @dataclass(frozen=True)
 class Port:
-    """One tensor that a module call took or gave, and what became of it.
+    """One input or output tensor of a module call, and the value of the graph that corresponds to it.
 
     Attributes:
-        path: where it stands in the inputs (by parameter: `hidden_states`) or in the output (`""`, `[0]`).
-        value: the name of the graph's value that holds its numbers, or None.
+        path: the tensor's path in the inputs (by parameter: `hidden_states`) or in the output (`""`, `[0]`).
+        value: the name of the graph's value that equals it, or None.
         resolution: `exact` (this value is the tensor), `alias` (this value equals it), `constant` (folded: it does not
             depend on the inputs), `fused` (it is computed inside another node), `dead` (nothing uses it).
-        note: for `constant`, `fused` and `dead`, which node or why.
+        note: for `constant` and `fused`, the node; for `dead`, the reason.
     """
 
     path: str
@@ -37,9 +37,9 @@ class ModuleCall:
 
     Attributes:
         path: the module's path in the exported model.
-        iteration: how many times it ran before in the same run.
-        inputs: the tensors it took.
-        outputs: the tensors it gave.
+        iteration: the number of earlier calls of the module in the same run.
+        inputs: its input tensors.
+        outputs: its output tensors.
     """
 
     path: str
@@ -48,7 +48,7 @@ class ModuleCall:
     outputs: tuple[Port, ...]
 
     def resolved(self, before: Graph | None, now: Graph) -> "ModuleCall":
-        """The same call in a graph that passes have made of another one (see `follow`)."""
+        """Return the same call in the graph `now`, which passes made from `before` (see `follow`)."""
         return replace(
             self,
             inputs=tuple(follow(port, before, now) for port in self.inputs),
@@ -57,25 +57,25 @@ class ModuleCall:
 
 
 Calls = Mapping[tuple[str, int], ModuleCall]
-Sides = tuple[tuple[Port | None, ...], tuple[Port | None, ...]]  # what a call took and gave; None if a trace is lost
+Sides = tuple[tuple[Port | None, ...], tuple[Port | None, ...]]  # inputs and outputs of a call; None if not found
 
 
 def follow(port: Port, before: Graph | None, now: Graph) -> Port:
-    """What became of a port's value when `before` was transformed into `now`.
+    """Resolve a port of `before` in `now`, the graph after some passes.
 
-    Values are told by their names, which passes keep for what they keep. A value that is gone is looked for in the
-    nodes that make the nearest values that are still there.
+    Values are identified by name: passes keep the names of the values that they keep. A removed value is attributed to
+    the nodes that compute the nearest remaining values that depend on it.
 
     Args:
-        port: as it was in `before`.
-        before: the graph before; None if it is not there any more.
-        now: the graph after.
+        port: the port in `before`.
+        before: the graph before the passes; None if it is not available.
+        now: the graph after the passes.
     """
     if port.value is None or port.value in now.known:
         return port
     if before is None:
         return replace(
-            port, value=None, resolution="fused", note="it is gone from the graph, and what that was before is not kept"
+            port, value=None, resolution="fused", note="removed from the graph; the original graph is not available"
         )
     if (source := _preserved(port.value, before, now)) is not None:
         return replace(port, value=source, resolution="alias")
@@ -88,7 +88,7 @@ def follow(port: Port, before: Graph | None, now: Graph) -> Port:
 
 
 def _preserved(name: str, before: Graph, now: Graph) -> str | None:
-    """A surviving value with the same numbers: up through nodes that change nothing, or down through one."""
+    """Return a remaining value that equals `name`: an input of no-op nodes before it, or an output of one after it."""
     node = before.producer.get(name)
     while node is not None and node.op in _PRESERVING:
         if node.inputs[0] in now.known:
@@ -99,15 +99,15 @@ def _preserved(name: str, before: Graph, now: Graph) -> str | None:
 
 
 def absorbed(name: str, before: Graph, now: Graph) -> tuple[Node, ...]:
-    """The nodes of `now` that make the nearest surviving values that depend on the value `name` of `before`."""
-    found: dict[str, Node] = {}
+    """Return the nodes of `now` that compute the nearest remaining values that depend on `name` in `before`."""
+    nodes: dict[str, Node] = {}
     seen, pending = {name}, [name]
     while pending:
         for user in before.consumers.get(pending.pop(), ()):
             for output in user.outputs:
                 if output in now.producer:
-                    found[now.producer[output].name] = now.producer[output]
+                    nodes[now.producer[output].name] = now.producer[output]
                 elif output and output not in seen:
                     seen.add(output)
                     pending.append(output)
-    return tuple(found.values())
+    return tuple(nodes.values())

@@ -1,4 +1,4 @@
-"""Nodes, values and call frames: the parts of a `Graph`, and what text is made of them."""
+"""Nodes, values and call frames: the parts of a `Graph`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ Dim = int | str | None  # a number, the name of a symbolic dimension, or not kno
 
 @dataclass(frozen=True)
 class Value:
-    """What a node makes, or what the graph is given.
+    """An input, a weight or a node's result.
 
     Attributes:
         name: unique in its graph.
-        dtype: as numpy and torch write it (`"float32"`); None if not known.
+        dtype: as NumPy and torch write it (`"float32"`); None if not known.
         shape: its dimensions; None if not known.
-        content: the numbers of a constant with eight elements at most, as nested lists of Python numbers, or the number
-            of one without dimensions; None for all else.
+        content: the elements of a constant with at most eight, as nested lists of Python numbers, or a number for a
+            scalar; None for any other value.
     """
 
     name: str
@@ -34,11 +34,11 @@ class Value:
 
 @dataclass(frozen=True)
 class Frame:
-    """A call that an operation runs in: a module's, or a function's.
+    """A module call or function call that an operation runs in.
 
     Attributes:
-        path: the module's path in the model (`"decoder.norm_1"`), `""` for the model itself; what else tells the call
-            from others, where it is no module's (`"grad"`, `"train.py:12"`).
+        path: the module's path in the model (`"decoder.norm_1"`), `""` for the model itself. For a call that is not a
+            module's, a text that identifies it (`"grad"`, `"train.py:12"`).
         type: the module's class (`"torch.nn.modules.linear.Linear"`); `""` if not known.
         source: `file:line` of the call; None if not known.
     """
@@ -49,13 +49,13 @@ class Frame:
 
     @property
     def name(self) -> str:
-        """The last part of the path, or all of it for a line of a file."""
+        """The last part of the path, or all of it for a source line."""
         last = self.path.rpartition(".")[2]
         return self.path if ":" in last else last
 
 
 def shared_calls(stacks: Sequence[tuple[Frame, ...]]) -> tuple[Frame, ...]:
-    """The calls, outermost first, that are around all of some operations, of which there is one at least."""
+    """Return the calls, outermost first, that all of these stacks share; there must be at least one stack."""
     levels = takewhile(lambda level: len({frame.path for frame in level}) == 1, zip(*stacks, strict=False))
     return tuple(level[0] for level in levels)
 
@@ -66,20 +66,19 @@ class Node:
 
     Attributes:
         name: unique in its graph.
-        op: the operator (`"MatMul"`), with its domain in front where it is not ONNX's own
-            (`"com.microsoft::FusedConv"`).
-        inputs: names of the values it reads; `""` for an optional one that is left out.
-        outputs: names of the values it makes; `""` likewise.
+        op: the operator (`"MatMul"`), with its domain if that is not ONNX's own (`"com.microsoft::FusedConv"`).
+        inputs: names of the values that it reads; `""` for an omitted optional input.
+        outputs: names of the values that it computes; `""` for an omitted optional output.
         attributes: by name, as plain Python values; tensors and subgraphs as short text.
         captured: names of outer values that its subgraphs read.
         module: path of the module whose call it belongs to, with `@1` after a second call; None if not known.
         source: `file:line` of the model's code; None if not known.
-        target: the original operation that it is (part of) the translation of; None if not known.
-        code: `file:line` of the code that a compiler generated for it; None where there is none.
+        target: the torch operation that it was translated from; None if not known.
+        code: `file:line` of the code that a compiler generated for it; None if there is none.
         stack: the calls that it runs in, outermost first; empty if not known.
-        origins: the names of the nodes that it computes, in the graph that its own was made of.
-        gradient_of: the name of the node whose derivative it is part of, in its own graph or in the one it was made of;
-            None if it is no part of a backward pass, or adds gradients up.
+        origins: the names of the nodes of `Graph.source_graph` that it computes.
+        gradient_of: the name of the forward node whose gradient it computes, in its own graph or in
+            `Graph.source_graph`; None for a forward node, and for a node that sums gradients.
     """
 
     name: str
@@ -98,13 +97,13 @@ class Node:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """All values that it depends on."""
+        """The names of all values that it reads, those of its subgraphs included."""
         read = (*self.inputs, *self.captured)
         return read if all(read) else tuple(filter(None, read))
 
 
 class GraphFields(Protocol):
-    """The fields of a `Graph` that its text shows."""
+    """The fields of `Graph` that its text shows; `_text` can't import `Graph`, which imports it."""
 
     @property
     def inputs(self) -> tuple[str, ...]: ...

@@ -1,4 +1,4 @@
-"""How many bytes the values of a graph take."""
+"""The sizes in bytes of a graph's values."""
 
 import math
 from collections.abc import Mapping
@@ -9,17 +9,18 @@ from ._graph import Graph
 from ._nodes import Dim
 
 _BYTES = {"float64": 8, "int64": 8, "uint64": 8, "complex64": 8, "complex128": 16, "float16": 2, "bfloat16": 2}
-_USUAL = 4
+_DEFAULT = 4
 
 
 def value_sizes(graph: Graph, inputs: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """The bytes of each value that a node makes, by name.
+    """Return the size in bytes of each input and each node's output, by name.
 
-    Named dimensions are those of the inputs. Where a shape is not known, a node is taken to make as much as it reads.
+    Symbolic dimensions get the sizes that they have in the inputs. A value of unknown shape is assumed to be as large
+    as the largest value that its node reads.
 
     Args:
         graph: the graph.
-        inputs: what it is given, by name.
+        inputs: its inputs, by name.
     """
     dims = {
         dim: size
@@ -28,17 +29,17 @@ def value_sizes(graph: Graph, inputs: Mapping[str, torch.Tensor]) -> dict[str, i
         for dim, size in zip(graph.values[name].shape or (), tensor.shape, strict=False)
         if isinstance(dim, str)
     }
-    found = {name: tensor.nbytes for name, tensor in inputs.items()}
+    sizes = {name: tensor.nbytes for name, tensor in inputs.items()}
     for node in graph.nodes:
-        read = max((found.get(name, 0) for name in node.reads), default=0)
+        read = max((sizes.get(name, 0) for name in node.reads), default=0)
         for name in node.outputs:
             value = graph.values.get(name)
             shape = None if value is None or value.shape is None else [_size(dim, dims) for dim in value.shape]
             if shape is None or value is None or None in shape:
-                found[name] = read
+                sizes[name] = read
             else:
-                found[name] = math.prod(size or 0 for size in shape) * _width(value.dtype)
-    return found
+                sizes[name] = math.prod(size or 0 for size in shape) * _width(value.dtype)
+    return sizes
 
 
 def _size(dim: Dim, dims: Mapping[str, int]) -> int | None:
@@ -47,4 +48,4 @@ def _size(dim: Dim, dims: Mapping[str, int]) -> int | None:
 
 def _width(dtype: str | None) -> int:
     narrow = dtype is not None and (dtype == "bool" or dtype.endswith("int8") or dtype.startswith("float8"))
-    return 1 if narrow else _BYTES.get(dtype or "", _USUAL)
+    return 1 if narrow else _BYTES.get(dtype or "", _DEFAULT)

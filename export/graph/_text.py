@@ -1,4 +1,4 @@
-"""Graphs as text, a line a node, in the manner of hidet's flow graphs."""
+"""Write graphs as text, one line per node, in the format of hidet's flow graphs."""
 
 import json
 import re
@@ -12,18 +12,18 @@ from ._facts import Facts, worst
 from ._finding import Finding
 from ._nodes import Dim, GraphFields, Node, Value
 
-_PLAIN = re.compile(r"""[^\s"'(),=;#{}\\]+""")  # what a name may be made of and stand by itself
+_PLAIN = re.compile(r"""[^\s"'(),=;#{}\\]+""")  # a name that needs no quotes
 _DIM = re.compile(r"[\w +*/()-]+")  # an expression of symbols
-_SHORT = re.compile(r"<(graph of \d+ nodes|graphs|\w+\[[\d, ]*\])>")  # how `Node.attributes` has tensors and subgraphs
+_SHORT = re.compile(r"<(graph of \d+ nodes|graphs|\w+\[[\d, ]*\])>")  # tensors and subgraphs in `Node.attributes`
 _LONGEST = 20_000  # characters of a name or an attribute
-_ARROW = "<------"  # hidet's, beside what deserves attention
+_ARROW = "<------"  # hidet's mark of lines that need attention
 
 
 @no_collection()
 def format_graph(graph: GraphFields, *, modules: bool = False, sources: bool = False, title: str = "Graph") -> str:
-    """A graph as text; see `Graph.text`.
+    """Write a graph as text; see `Graph.text`.
 
-    The grammar is that of hidet's `print(graph)`; names that would break it stand in quotes, escaped as in JSON.
+    The grammar is that of hidet's `print(graph)`. Names that do not fit the grammar are quoted and escaped as in JSON.
     """
     blocks = [
         "\n".join(
@@ -53,8 +53,8 @@ class _Lines:
         constants = {*graph.constants}
         used = dict.fromkeys([*(name for node in graph.nodes for name in node.reads), *graph.outputs])
         for name in (name for name in used if name in constants):
-            found = worst(graph.findings.get(name, ()))
-            yield f"  {_name(name)} = Constant({_type(graph.values.get(name))}){_comment(_told(found))}"
+            finding = worst(graph.findings.get(name, ()))
+            yield f"  {_name(name)} = Constant({_type(graph.values.get(name))}){_comment(_result(finding))}"
         for node in graph.nodes:
             yield f"  {self._line(node)}{self._notes(node)}"
         yield f"  return {', '.join(map(_name, graph.outputs))}"
@@ -64,29 +64,29 @@ class _Lines:
         return f"{_name(name)}: {_type(self._graph.values.get(name))}"
 
     def _line(self, node: Node) -> str:
-        made = ", ".join(self._typed(name) for name in node.outputs if name)
-        told = [_name(name) if name else "_" for name in node.inputs]
-        told += [f"{_name(name)}={_literal(value)}" for name, value in node.attributes.items()]
+        outputs = ", ".join(self._typed(name) for name in node.outputs if name)
+        arguments = [_name(name) if name else "_" for name in node.inputs]
+        arguments += [f"{_name(name)}={_literal(value)}" for name, value in node.attributes.items()]
         if fusion := self._facts.fusion(node):
-            told.append(f"fusion={_quoted(fusion)}")
-        return f"{made} = {_name(node.op)}({', '.join(told)})"
+            arguments.append(f"fusion={_quoted(fusion)}")
+        return f"{outputs} = {_name(node.op)}({', '.join(arguments)})"
 
     def _notes(self, node: Node) -> str:
         module = node.module if self._modules else None
         source = node.source if self._sources else None
-        return _comment(module, source, _told(self._facts.worst(node)))
+        return _comment(module, source, _result(self._facts.worst(node)))
 
 
 def _comment(*notes: str | None) -> str:
-    told = [named(note, _LONGEST) for note in notes if note]
-    return f"  # {', '.join(told)}" if told else ""
+    shown = [named(note, _LONGEST) for note in notes if note]
+    return f"  # {', '.join(shown)}" if shown else ""
 
 
-def _told(finding: Finding | None) -> str:
+def _result(finding: Finding | None) -> str:
     if finding is None:
         return ""
-    said = f"error {finding.error:.1e}" if finding.error is not None and finding.judged else finding.status
-    return f"{said} {_ARROW}" if finding.diverged else said
+    result = f"error {finding.error:.1e}" if finding.error is not None and finding.judged else finding.status
+    return f"{result} {_ARROW}" if finding.diverged else result
 
 
 def _name(name: str) -> str:
@@ -95,7 +95,7 @@ def _name(name: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As JSON writes it, but with all that can be printed as it is."""
+    """Quote a text as JSON does, but leave printable characters unescaped."""
     return f'"{visible(json.dumps(shortened(text, _LONGEST), ensure_ascii=False)[1:-1])}"'
 
 
@@ -116,6 +116,6 @@ def _literal(value: Any) -> str:
     if isinstance(value, str):
         return value[1:-1] if _SHORT.fullmatch(value) else _quoted(value)
     if isinstance(value, list | tuple):
-        held = ", ".join(map(_literal, value))
-        return f"[{held}]" if isinstance(value, list) else f"({held})"
+        items = ", ".join(map(_literal, value))
+        return f"[{items}]" if isinstance(value, list) else f"({items})"
     return visible(str(value))

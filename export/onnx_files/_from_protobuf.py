@@ -10,7 +10,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from onnx_ir import serde
 
 from ..common._garbage_collection import no_collection
-from ..graph._from_onnx import attribute_of, node_names, node_of, of_graph, of_graphs, value_of
+from ..graph._from_onnx import GRAPHS_TEXT, attribute_of, graph_text, node_names, node_of, value_of
 from ..graph._graph import Graph
 from ..graph._nodes import Node, Value
 
@@ -100,15 +100,15 @@ def _node(node: NodeProto, name: str) -> Node:
         outputs=tuple(node.output),
         attributes={attribute.name: _attribute(attribute) for attribute in attributes},
         captured=_captured(node) if len(attributes) else (),
-        noted={entry.key: entry.value for entry in node.metadata_props},
+        metadata={entry.key: entry.value for entry in node.metadata_props},
     )
 
 
 def _attribute(attribute: AttributeProto) -> Any:
     if attribute.type == AttributeProto.GRAPH:
-        return of_graph(len(attribute.g.node))
+        return graph_text(len(attribute.g.node))
     if attribute.type == AttributeProto.GRAPHS:
-        return of_graphs()
+        return GRAPHS_TEXT
     return attribute_of(serde.deserialize_attribute(attribute))
 
 

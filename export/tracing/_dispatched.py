@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..graph._arguments import tensors_of, told
+from ..graph._arguments import settings_of, tensors_of
 from ..graph._from_fx import GRADIENT, operator_name
 from ..graph._graph import Graph
 from ..graph._nodes import Frame, Node, Value
@@ -119,7 +119,7 @@ class Dispatched:
         reads = [name for tensor in given for name in self.recording.read(tensor)]
         output = operator(*args, **kwargs)
         written = list(_written(operator, args, kwargs))
-        self._record(operator, told(operator, args, kwargs), reads, output, written)
+        self._record(operator, settings_of(operator, args, kwargs), reads, output, written)
         return output
 
     def claim(self, node: Node) -> None:

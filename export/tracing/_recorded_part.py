@@ -10,7 +10,7 @@ from torch import fx
 
 from ..backends.inductor._buffer_map import views_of
 from ..backends.inductor._compiled_fx import Part
-from ..graph._arguments import told
+from ..graph._arguments import settings_of
 from ..graph._from_fx import (
     adds_gradients,
     fx_value,
@@ -140,7 +140,7 @@ class Reader:
                 operator_name(node.target),
                 tuple(dict.fromkeys(reads)),
                 tuple(self._outputs(node, name)),
-                told(node.target, node.args, node.kwargs),
+                settings_of(node.target, node.args, node.kwargs),
                 module=module_path(node),
                 source=lines[-1] if lines else None,
                 target=node.name,

@@ -1,4 +1,4 @@
-"""Graphs folded along module calls: which group a node is in, and that no box waits for itself."""
+"""Grouping nodes by module call: the group of each node, and that boxes never form a cycle."""
 
 import networkx as nx
 import pytest
@@ -11,30 +11,30 @@ from filch.export.graph._folding import Folding, fold
 
 
 def boxes_are_in_order(graph: Graph, folding: Folding) -> bool:
-    """Whether no box depends on what depends on it, at any level."""
+    """Whether the boxes form no cycle at any level."""
     made = {name: place for place, node in enumerate(graph.nodes) for name in node.outputs if name}
     levels: dict[object, nx.DiGraph] = {}
     for place, node in enumerate(graph.nodes):
         for read in (made[name] for name in node.reads if name in made):
-            ends = _around(folding, read), _around(folding, place)
+            ends = _enclosing(folding, read), _enclosing(folding, place)
             depth = next(depth for depth, pair in enumerate(zip(*ends, strict=False)) if pair[0] != pair[1])
             level = levels.setdefault(ends[0][:depth], nx.DiGraph())
             level.add_edge(ends[0][depth], ends[1][depth])
     return all(nx.is_directed_acyclic_graph(level) for level in levels.values())
 
 
-def _around(folding: Folding, node: int) -> tuple[object, ...]:
-    found: list[object] = [("node", node)]
+def _enclosing(folding: Folding, node: int) -> tuple[object, ...]:
+    path: list[object] = [("node", node)]
     group = folding.places[node]
     while group is not None:
-        found.insert(0, group)
+        path.insert(0, group)
         group = folding.groups[group].parent
-    return tuple(found)
+    return tuple(path)
 
 
 @pytest.mark.parametrize("name", ["llama", "albert", "swin"])
-def test_no_box_waits_for_itself_whatever_is_opened(name: str) -> None:
-    """Shared layers, windows: exported, and optimised, where nodes of several modules are one."""
+def test_boxes_form_no_cycle_whichever_are_open(name: str) -> None:
+    """Checked for models with shared layers and windows, as exported and optimized."""
     model, args, kwargs = ZOO[name]()
     program = export(model, args, kwargs)
 
@@ -45,7 +45,7 @@ def test_no_box_waits_for_itself_whatever_is_opened(name: str) -> None:
 
 
 class Twice(nn.Module):
-    """Calls one layer on what it gave, with another one in between."""
+    """Calls one layer again on its own output, with another layer in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,8 +56,8 @@ class Twice(nn.Module):
         return self.layer(self.between(self.layer(x)))
 
 
-def test_a_module_called_again_on_what_it_gave_makes_two_boxes() -> None:
-    """One box would have to stand before and behind the sigmoid."""
+def test_a_module_called_again_on_its_own_output_has_two_boxes() -> None:
+    """One box would form a cycle with the sigmoid between its calls."""
     graph = export(Twice().eval(), (torch.zeros(1, 4),)).graph
 
     folding = fold(graph)
@@ -66,8 +66,8 @@ def test_a_module_called_again_on_what_it_gave_makes_two_boxes() -> None:
     assert boxes_are_in_order(graph, folding)
 
 
-def test_the_check_of_the_order_sees_a_ring() -> None:
-    """The same graph in one box for both calls."""
+def test_the_check_of_the_order_detects_a_cycle() -> None:
+    """The same graph, with one box for both calls, has a cycle."""
     graph = export(Twice().eval(), (torch.zeros(1, 4),)).graph
     right = fold(graph)
     first, last = (place for place, group in enumerate(right.groups) if group.path == "layer")
@@ -77,11 +77,11 @@ def test_the_check_of_the_order_sees_a_ring() -> None:
 
 
 def _tops(folding: Folding) -> list[object]:
-    return [_around(folding, place)[0] for place in range(len(folding.places))]
+    return [_enclosing(folding, place)[0] for place in range(len(folding.places))]
 
 
-def test_groups_are_named_as_the_group_around_them_knows_them() -> None:
-    """With the module's class; a list of modules, which is never called, is no group."""
+def test_groups_are_named_relative_to_their_parent() -> None:
+    """They have the module's class; an `nn.ModuleList`, which is never called, has no group."""
 
     class Stack(nn.Module):
         def __init__(self) -> None:
@@ -101,8 +101,8 @@ def test_groups_are_named_as_the_group_around_them_knows_them() -> None:
     assert groups[2].type == "torch.nn.modules.linear.Linear"
 
 
-def test_a_node_of_no_known_module_stands_with_those_that_read_it() -> None:
-    """A folded constant is drawn where it is used; what nobody reads, where its inputs are from."""
+def test_a_node_of_no_known_module_is_grouped_with_its_users() -> None:
+    """A node without users is grouped with the producers of its inputs."""
     nodes = (
         Node("cast", "Cast", ("x",), ("c",)),
         Node("one", "Relu", ("c",), ("a",), module="block.act"),
@@ -121,22 +121,22 @@ def test_a_node_of_no_known_module_stands_with_those_that_read_it() -> None:
     ]
 
 
-def test_a_kernel_of_several_modules_stands_in_the_one_around_them() -> None:
-    """It calls the last of them its own; one whose operations are all of one module stands there."""
+def test_a_kernel_of_several_modules_is_in_the_module_that_contains_them() -> None:
+    """Its own `module` is the last of them; a kernel whose operations belong to one module is in that module."""
     kinds = {name: Value(name) for name in "xaby"}
     before = (
         Node("mm", "MatMul", ("x",), ("a",), module="block.linear"),
         Node("gelu", "Gelu", ("a",), ("b",), module="block.act"),
         Node("norm", "Norm", ("b",), ("y",), module="norm"),
     )
-    made_of = Graph("", ("x",), ("y",), (), before, kinds)
+    source = Graph("", ("x",), ("y",), (), before, kinds)
     nodes = (
         Node("one", "fused", ("x",), ("b",), module="block.act", origins=("mm", "gelu")),
         Node("two", "fused", ("b",), ("y",), module="norm", origins=("norm",)),
         Node("all", "fused", ("x",), ("a",), module="norm", origins=("mm", "gelu", "norm")),
     )
 
-    folding = fold(Graph("", ("x",), ("y",), (), nodes, kinds, source_graph=made_of))
+    folding = fold(Graph("", ("x",), ("y",), (), nodes, kinds, source_graph=source))
 
     paths = [None if place is None else folding.groups[place].path for place in folding.places]
     assert paths == ["block", "norm", None]

@@ -1,4 +1,4 @@
-"""`Graph`, the one view on graphs: its text, its cones, what it knows of nodes."""
+"""`Graph`: its text, its cones, and the fields of its nodes."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ class Attention(nn.Module):
 
 
 def test_the_text_of_a_graph_has_a_line_for_each_constant_and_node() -> None:
-    """Typed like hidet's: inputs in the head, constants first, the results last."""
+    """The format is hidet's: the inputs in the first line, then constants, then nodes, then the results."""
     graph = export(Attention().eval(), (torch.zeros(1, 2, 8),)).graph
 
     text = graph.text()
@@ -40,7 +40,7 @@ def test_the_text_of_a_graph_has_a_line_for_each_constant_and_node() -> None:
 
 
 def test_modules_and_source_lines_are_written_on_request() -> None:
-    """They come from what the exporter recorded."""
+    """They come from the metadata that the exporter recorded."""
     graph = export(Attention().eval(), (torch.zeros(1, 2, 8),)).graph
 
     lines = graph.text(modules=True, sources=True).splitlines()
@@ -50,7 +50,7 @@ def test_modules_and_source_lines_are_written_on_request() -> None:
 
 
 def test_symbolic_dimensions_are_written_by_name() -> None:
-    """A dynamic batch is no number."""
+    """A dynamic batch dimension has its name, not a number."""
     batch = torch.export.Dim("batch", min=1, max=9)
 
     graph = export(Attention().eval(), (torch.zeros(2, 2, 8),), dynamic_shapes={"x": {0: batch}}).graph
@@ -59,7 +59,7 @@ def test_symbolic_dimensions_are_written_by_name() -> None:
 
 
 def chain() -> Graph:
-    """A → n1 → b → n2 → c, and w → n3 → d."""
+    """Return a graph of n1 (a → b), n3 (w → d) and n2 (b, d → c)."""
     nodes = (
         Node("n1", "Relu", ("a",), ("b",)),
         Node("n2", "Add", ("b", "d"), ("c",)),
@@ -70,15 +70,15 @@ def chain() -> Graph:
 
 
 def test_a_cone_ends_at_the_values_that_stop_it() -> None:
-    """What makes c from b and d is one node; from nothing, all three."""
+    """One node computes c from b and d; three compute it from the inputs."""
     graph = chain()
 
     assert [node.name for node in graph.cone(["c"], frozenset({"b", "d"}))] == ["n2"]
     assert [node.name for node in graph.cone(["c"], frozenset())] == ["n3", "n1", "n2"]
 
 
-def test_what_does_not_depend_on_the_inputs_is_fixed() -> None:
-    """Constants, and what is computed from them alone."""
+def test_constant_values_do_not_depend_on_the_inputs() -> None:
+    """They are the weights and the values computed from weights alone."""
     assert chain().constant_values == {"w", "d"}
 
 
@@ -103,7 +103,7 @@ def test_a_node_reads_what_its_subgraphs_capture() -> None:
 
 
 def test_nodes_without_names_are_given_unique_ones(tmp_path) -> None:
-    """Rows and mappings go by name."""
+    """Rows and mappings identify nodes by name."""
     model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 18]> g (float[2] x) => (float[2] z) { y = Relu(x)
         z = Relu(y) }""")
     ir.save(model, tmp_path / "m.onnx")
@@ -138,7 +138,7 @@ Twice <times: float = 1.0> (a, b, d) => (e) { f = Add(a, a) e = Mul(f, d) }
 
 
 def test_a_graph_read_without_its_program_is_the_same(tmp_path) -> None:
-    """Of what the exporter wrote, weights in a file beside it, and of a file with branches, functions and sequences."""
+    """Checked for exported files, external weights, and a file with branches, functions and sequences."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.GELU()).eval(), torch.randn(2, 4)
     program = export(model, (x,))
     program.save(tmp_path / "exported.onnx")

@@ -32,7 +32,7 @@ def dotted():
 
 
 def test_similar_names_stay_distinct_in_the_text(tmp_path, monkeypatch, dotted):
-    """Each value has its own name where it is produced and used; no external program is needed."""
+    """Each value has its own name where it is computed and where it is read; no external program is needed."""
     monkeypatch.setenv("PATH", "")
     onnx.save(dotted, tmp_path / "m.onnx")
 
@@ -66,7 +66,7 @@ def test_printing_a_graph_does_not_change_the_model(dotted):
 
 
 def test_the_body_of_a_local_function_is_shown(tmp_path):
-    """And not only its name."""
+    """The text contains the function's nodes, not only its name."""
     function = helper.make_function("loc", "MyF", ["x"], ["y"], [helper.make_node("Relu", ["x"], ["y"])], OPSETS[:1])
     nodes = [helper.make_node("MyF", ["x"], ["y"], domain="loc")]
     onnx.save(_model(nodes, ["x"], ["y"], [function]), tmp_path / "m.onnx")

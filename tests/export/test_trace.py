@@ -145,7 +145,7 @@ def names(node):
 
 def test_a_trace_has_nothing_that_is_wrong(eager, pair):
     """Whatever was traced: the validator has nothing to say."""
-    assert [check_trace(data) for data in (*pair, trace_of(eager), trace_of(eager.before or eager))] == [[]] * 4
+    assert [check_trace(data) for data in (*pair, trace_of(eager), trace_of(eager.source_graph or eager))] == [[]] * 4
 
 
 @needs_compiler
