@@ -88,7 +88,7 @@ class Tf32:
         """The program with its factors rounded."""
         made = self.inner.compile(replace(program, model=with_rounded_factors(program.model)), optimize=optimize)
         self.kept.append(made)  # its files live as long as it does
-        return replace(made, products=TF32)
+        return replace(made, matmul_input_eps=TF32)
 
     def run(self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], watch: Collection[str] = ()) -> Any:
         """As ONNX Runtime does."""

@@ -13,7 +13,7 @@ import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from filch.export import Program
-from filch.export.backends import Backend, Switch, Switched, get_backend
+from filch.export.backends import Backend, CompiledVariant, Switch, get_backend
 from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
 from filch.export.graph._from_onnx import graph_from_onnx
 
@@ -32,19 +32,19 @@ class FaultyOptimizers(OnnxRuntimeBackend):
 
     faulty: tuple[Switch, ...] = ()
 
-    def switched(self, program: Program, off: Collection[Switch]) -> Switched:
-        made = super().switched(program, off)
+    def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
+        made = super().compile_without(program, off)
         right = onnx.load(made.compiled.handle.path)
         effects: dict[str, None] = {}
         for one in self.faulty:
             if one not in off:
-                without = super().switched(program, [*off, one])
+                without = super().compile_without(program, [*off, one])
                 effects |= dict.fromkeys(brought_in(right, onnx.load(without.compiled.handle.path)))
         for name in effects:
             enlarge(right, name)
         return self._running(made, right) if effects else made
 
-    def _running(self, made: Switched, model: ModelProto) -> Switched:
+    def _running(self, made: CompiledVariant, model: ModelProto) -> CompiledVariant:
         path = Path(made.compiled.handle.path)
         onnx.save(model, path)
         session = self._session(path, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
@@ -58,14 +58,14 @@ class FaultyOptimizers(OnnxRuntimeBackend):
 def faulty(*names: str, program: Program, **options: str) -> FaultyOptimizers:
     """A backend whose optimisers of these names, which changed the program's graph, are wrong."""
     sound = get_backend("onnxruntime-cpu", **options)
-    known = {one.name: one for one in sound.switched(program, ()).switches}
+    known = {one.name: one for one in sound.compile_without(program, ()).switches}
     return FaultyOptimizers(**{**vars(sound), "faulty": tuple(known[name] for name in names)})
 
 
 def candidates(program: Program, backend: Backend) -> list[Switch]:
     """The optimisers that change the graph while all others are on."""
-    whole = backend.switched(program, ())
-    found = {one: backend.switched(program, [one]).fingerprint for one in whole.switches}
+    whole = backend.compile_without(program, ())
+    found = {one: backend.compile_without(program, [one]).fingerprint for one in whole.switches}
     return [one for one, seen in found.items() if seen != whole.fingerprint]
 
 

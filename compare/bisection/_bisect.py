@@ -149,7 +149,7 @@ def _searched(report: BisectReport, rig: VariantRunner, *, grow: bool) -> Bisect
 
 def _culprit(one: Switch, on: Step, off: Step) -> Culprit:
     """What one of them does, all others left out."""
-    if one.shows and on.fingerprint == off.fingerprint:
+    if one.changes_graph and on.fingerprint == off.fingerprint:
         raise CompareError(
             f"leaving out {one.name!r} has no effect on the graph, though the error is gone without it: "
             "the backend's results vary from run to run"

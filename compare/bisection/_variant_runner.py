@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 import torch
 
 from filch.export import Program, fingerprint
-from filch.export.backends import Backend, Compiled, Switch, Switched, Switches
+from filch.export.backends import Backend, Compiled, CompiledVariant, Switch, Switches
 from filch.steal import FilchError
 
 from ..common._progress import step as say
@@ -79,14 +79,14 @@ class VariantRunner:
         ops = dict(sorted(Counter(node.op for node in made.compiled.graph.nodes).items()))
         return Step(off, outcome, made.fingerprint, ops, (*done, *made.switches))
 
-    def _compiled(self, program: Program, off: Collection[Switch]) -> Switched:
+    def _compiled(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
         if isinstance(self._engine, Switches):
-            return self._engine.switched(program, off)
+            return self._engine.compile_without(program, off)
         made = self._engine.compile(program, optimize="compiled" in self._engine.stages)
-        return Switched(made, (), fingerprint(program.model))
+        return CompiledVariant(made, (), fingerprint(program.model))
 
     def _found(self, made: Compiled) -> Iterator[Mapping[str, torch.Tensor]]:
-        shown = {name: made.same.get(name, name) for name in made.graph.producer}
+        shown = {name: made.value_aliases.get(name, name) for name in made.graph.producer}
         watch = [name for name, exported in shown.items() if exported in self._criterion.watch]
         for inputs in self._criterion.inputs:
             found = self._engine.run(made, inputs, watch)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from filch.export import Program
-from filch.export.backends import Backend, RunsElsewhere
+from filch.export.backends import Backend, RunsOtherVersions
 from filch.steal import FilchError
 
 from ..common._errors import CompareError
@@ -21,7 +21,7 @@ def versions(interpreters: Sequence[str], program: Program, engine: Backend, cri
     """
     if not interpreters:
         return
-    if not isinstance(engine, RunsElsewhere):
+    if not isinstance(engine, RunsOtherVersions):
         raise CompareError(f"backend {engine.name!r} can't run in another interpreter")
     if criterion.watch:
         raise CompareError("other interpreters give the outputs alone: judge these, not a value inside")

@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 
 from filch.export import Graph, graph_from_fx, random_nodes
-from filch.export.backends import Backend, BackwardRun, Compiled, Refers, Stage
+from filch.export.backends import Backend, BackwardRun, Compiled, ProvidesReferences, Stage
 
 from ..common._complex import complex_as_real
 from ..engine._run import Run
@@ -108,7 +108,7 @@ class GraphCheck:
         with _same_numbers():
             values = self.engine.run(made, given, made.graph.producer)
         with _same_numbers():
-            said = self.engine.reference(made, given) if isinstance(self.engine, Refers) else {}
+            said = self.engine.reference(made, given) if isinstance(self.engine, ProvidesReferences) else {}
         held = {name: Reference(tensor, "given") for name, tensor in _of_tensors(given).items()}
         own = {name: Reference(tensor, "derived") for name, tensor in said.items()}
         run = Run(0, "compiled", made, _of_tensors(given), outputs)

@@ -34,13 +34,13 @@ class GraphIr:
         graph = graph_from_fx(module.graph)
         self._series.draw("Dynamo", graph)
         if made is not None:
-            for name, step in made.steps().items():
+            for name, step in made.intermediate_graphs().items():
                 self._series.draw(name, step)
             self._series.draw("Kernels", replace(NodeProvenance(graph, made).drawn(), source_graph=graph))
 
     def backward(self, run: BackwardRun) -> None:
         """Draw what became of the backward pass."""
-        for name, step in run.compiled.steps().items():
+        for name, step in run.compiled.intermediate_graphs().items():
             self._series.draw(f"Backward{name}", step)
         self._series.draw(
             "BackwardKernels", replace(NodeProvenance(run.graph, run.compiled).drawn(), source_graph=run.graph)

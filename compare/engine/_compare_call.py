@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from filch.export import BackendError, Graph, value_sizes
-from filch.export.backends import Compiled, Observes, Profiles, Refers, Should, Stage, isolate
+from filch.export.backends import Compiled, Observes, Profiles, ProvidesReferences, ReferenceLookup, Stage, isolate
 
 from ..common._complex import complex_as_real
 from ..float64 import Float64Values
@@ -162,7 +162,7 @@ class _CallComparison:
             return self._backend.observe(run.made, run.inputs, buffer=self._options.buffer)
         return in_order(run.graph, self._backend.run(run.made, run.inputs, run.graph.producer))
 
-    def _isolate(self, run: Run, given: Should) -> Iterable[tuple[str, torch.Tensor]]:
+    def _isolate(self, run: Run, given: ReferenceLookup) -> Iterable[tuple[str, torch.Tensor]]:
         optimize, buffer = run.stage == "compiled", self._options.buffer
         return isolate(self._backend, self._program, run.made, run.inputs, given, optimize=optimize, buffer=buffer)
 
@@ -188,7 +188,7 @@ class _CallComparison:
     def _backend_references(self) -> dict[str, Reference]:
         """What a backend itself computes for the values that only its compiled graph has."""
         compiled = self._prepared.compiled.get("compiled")
-        if compiled is None or not isinstance(self._backend, Refers):
+        if compiled is None or not isinstance(self._backend, ProvidesReferences):
             return {}
         values = self._backend.reference(compiled, self._cast_inputs(compiled))
         random = self._computed_from_random(compiled)  # it was computed from other random numbers than these would be
@@ -198,7 +198,7 @@ class _CallComparison:
 
     def _computed_from_random(self, compiled: Compiled) -> frozenset[str]:
         graph, random = compiled.graph, self._program.unpredictable.random
-        return graph.computed_from(name for name in graph.known if compiled.same.get(name, name) in random)
+        return graph.computed_from(name for name in graph.known if compiled.value_aliases.get(name, name) in random)
 
     def _float64(self, *stages: Stage) -> Float64Values | None:
         if self._prepared.float64 is None:

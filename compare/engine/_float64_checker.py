@@ -69,7 +69,7 @@ class Float64Checker:
         """Take note of what a node makes."""
         self._own[name] = self._unit(name, dtype)
         read = [self._own.get(item, 0.0) if item in self._cut else self._behind(item) for item in node.reads]
-        products = self._run.made.products
+        products = self._run.made.matmul_input_eps
         rounded = products if products and any(map(is_product, self._computes(node))) else 0.0
         self._units[name] = max(self._own[name], rounded, *read, 0.0)
 

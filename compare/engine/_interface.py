@@ -41,7 +41,7 @@ def interface_problems(program: Program, made: Mapping[Stage, Compiled]) -> tupl
         there = frozenset(inputs)
         taken = [name for name in graph.inputs if name in there]
         found += _problems(f"the {stage} graph", "input", inputs, taken, program.inputs)
-        outputs = [compiled.same.get(name, name) for name in compiled.graph.outputs]
+        outputs = [compiled.value_aliases.get(name, name) for name in compiled.graph.outputs]
         if graph.known.issuperset(outputs):  # elsewhere a backend has names of its own, which tell nothing
             found += _problems(f"the {stage} graph", "output", outputs, graph.outputs, {})
     return tuple(found)

@@ -46,4 +46,4 @@ class Run:
     def exported_name(self, name: str) -> str:
         """The name that a value has in the exported graph."""
         lowered = self.lowered.same if self.lowered is not None else {}
-        return self.made.same.get(name, lowered.get(name, name))
+        return self.made.value_aliases.get(name, lowered.get(name, name))

@@ -193,7 +193,7 @@ class ValueComparator:
     def _limit(self, name: str, tensor: torch.Tensor | None) -> float | Tolerance | None:
         """The tolerance of a value; a stand-in has its own, if it is in the exported graph."""
         dtype = None if tensor is None else tensor.dtype
-        own = self._limits.of(self._run.made.same.get(name, name), dtype)
+        own = self._limits.of(self._run.made.value_aliases.get(name, name), dtype)
         return self._limits.of(self._run.exported_name(name), dtype) if own is None else own
 
     def _row(self, name: str) -> Row:

@@ -25,7 +25,7 @@ class NodeProvenance:
         self.compiled = made.graph
         self.redundant = Redundant(exported)
         self._backend_references = made.origins
-        self._same = made.same
+        self._same = made.value_aliases
         self._by_name = {node.name: node for node in exported.nodes}
         self._cone = cache(self._cone_of)
         self._computes: dict[str, tuple[Node, ...]] = {}

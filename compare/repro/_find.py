@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from filch.export import Graph, Node, Program, graph_from_fx
-from filch.export.backends import Backend, Script, Scripted, Stage
+from filch.export.backends import Backend, ProvidesScript, Script, Stage
 from filch.steal import Records
 
 from ..common._errors import CompareError
@@ -66,7 +66,7 @@ def find(
     Raises:
         CompareError: there is no such node, or nothing around it is wrong.
     """
-    if not isinstance(engine, Scripted):
+    if not isinstance(engine, ProvidesScript):
         raise CompareError(f"no repro: backend {engine.name!r} can't be run without Filch")
     for place, names in _places(program, engine, node):
         if stage not in (None, place):

@@ -1,4 +1,4 @@
-"""What a backend has to be able to do, and what it may be able to do besides."""
+"""The interface of a backend: the required `Backend`, and the optional protocols."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,41 +12,42 @@ from ..program._program import Program
 
 Values = Mapping[str, torch.Tensor]
 Stage = Literal["exported", "compiled"]
+ReferenceLookup = Callable[[str], torch.Tensor | None]
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a backend made of a program.
+    """A program that a backend has compiled.
 
     Attributes:
-        graph: the graph that really runs.
-        handle: the backend's own, to run it.
-        origins: by the name of a node of `graph`, the names of the exported nodes that it computes, where the backend
-            says so itself; the others' are found by the values around them.
-        same: by the name of a value of `graph`, the exported value that has its numbers, where their names differ.
-        notes: what a reader of the numbers has to know: a precision that the backend chose itself.
-        products: what the factors of matrix products and convolutions are rounded to, relative, where the backend
-            rounds them further than their type does (TF32: 2**-11); 0 where it does not.
-        steps: gives the graphs that the backend made on its way from the program to `graph`, by name, where it shows
-            them; read when somebody asks.
+        graph: the graph that runs.
+        handle: the backend's own object, used to run the graph.
+        origins: maps the name of a node of `graph` to the names of the exported nodes that it computes, where the
+            backend reports them. The origins of other nodes are inferred from the values that they read and write.
+        value_aliases: maps the name of a value of `graph` to the exported value that it equals, if their names differ.
+        notes: remarks for the report, for example a precision that the backend chose itself.
+        matmul_input_eps: relative rounding error of the inputs of matrix products and convolutions, if the backend
+            rounds them to fewer bits than their dtype has (TF32: 2**-11); otherwise 0.
+        intermediate_graphs: returns the graphs between the program and `graph` by name, if the backend exposes any.
+            Called only when they are needed.
     """
 
     graph: Graph
     handle: Any
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    same: Mapping[str, str] = field(default_factory=dict)
+    value_aliases: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    products: float = 0.0
-    steps: Callable[[], Mapping[str, Graph]] = dict
+    matmul_input_eps: float = 0.0
+    intermediate_graphs: Callable[[], Mapping[str, Graph]] = dict
 
 
 class Backend(Protocol):
-    """Compiles a program, and runs what it compiled.
+    """Compiles a program and runs the result.
 
     Attributes:
-        name: what `compare(backend=…)` calls it.
-        stages: `("exported",)` if it runs the program as it stands alone, `("compiled",)` if it always makes another
-            graph of it, both if it can do both; `compile` is asked for these alone.
+        name: the name in `compare(backend=…)`.
+        stages: `("exported",)` if it only runs the program as it stands, `("compiled",)` if it always makes another
+            graph of it, both if it can do either. `compile` is called for these stages only.
     """
 
     name: str
@@ -56,8 +57,8 @@ class Backend(Protocol):
         """Make `program` ready to run.
 
         Args:
-            program: its ONNX model is what runs; backends of torch take the exported program.
-            optimize: as the backend runs it for its users; otherwise, node by node as it stands.
+            program: its ONNX model is what runs; backends that run PyTorch take the exported program.
+            optimize: True compiles as the backend does for its users; False runs the program node by node, unoptimized.
 
         Raises:
             BackendError: the backend's library, device or an operator is missing.
@@ -65,17 +66,16 @@ class Backend(Protocol):
         ...
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
-        """Run what was compiled.
+        """Run a compiled program.
 
         Args:
-            compiled: what `compile` returned.
-            inputs: the tensors that the graph takes, by name, on the CPU.
+            compiled: the result of `compile`.
+            inputs: the inputs of the graph by name, on the CPU.
             watch: names of values in `compiled.graph` to return besides the outputs. Watching must not change what
-                runs; a backend that can't promise this is found out by the comparison of the outputs.
+                runs: `compare` reports a backend whose outputs change.
 
         Returns:
-            the outputs and the watched values by name, on the CPU; a value that can't be had (it is no tensor) is left
-            out.
+            the outputs and the watched values by name, on the CPU, without those that are not tensors.
 
         Raises:
             BackendError: running fails.
@@ -85,43 +85,44 @@ class Backend(Protocol):
 
 @runtime_checkable
 class Observes(Protocol):
-    """A backend that can show values one after the other, so that not all of them are in memory at once."""
+    """A backend that can return values one by one, so that they need not all be in memory at once."""
 
     def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
-        """Run what was compiled, and give each value of its graph: name and tensor, each after those that it needs.
+        """Run a compiled program and yield the name and tensor of each value, after the values that it depends on.
 
         Args:
-            compiled: what `compile` returned.
-            inputs: as `Backend.run` takes them.
-            buffer: bytes of values that may be held at a time; one value or one node's are held however large.
+            compiled: the result of `compile`.
+            inputs: see `Backend.run`.
+            buffer: how many bytes of values may be in memory at a time. A single value, or the outputs of a single
+                node, may exceed it.
         """
         ...
 
 
-Should = Callable[[str], torch.Tensor | None]
-
-
 @runtime_checkable
 class Isolates(Protocol):
-    """A backend that can run each node on what its inputs should be, not on what the nodes before it made."""
+    """A backend that can run each node on reference inputs, instead of what the nodes before it computed."""
 
     def isolate(
-        self, compiled: Compiled, inputs: Values, given: Should, *, buffer: int
+        self, compiled: Compiled, inputs: Values, references: ReferenceLookup, *, buffer: int
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Run what was compiled, every node on given inputs; see `isolate` for the backends that can't.
+        """Run a compiled program, each node on reference inputs.
+
+        The function `isolate` does so for backends without this method.
 
         Args:
-            compiled: what `compile` returned.
-            inputs: as `Backend.run` takes them.
-            given: what a value of `compiled.graph` should be, by its name there: in the form, shape and dtype that the
-                backend shows it in. None leaves what was computed, and so does what does not fit: the nodes before it
-                and those that read it are one group then. It is asked in the order in which the values are made.
-            buffer: bytes of values, given ones too, that may be held at a time, where the backend can keep to it; one
-                node's are held however large.
+            compiled: the result of `compile`.
+            inputs: see `Backend.run`.
+            references: returns the reference of a value of `compiled.graph`, by its name there, in the layout, shape
+                and dtype in which the backend returns the value. If it returns None, or a tensor of another shape or
+                dtype, the computed value is kept: the node that computes it and those that read it then run as one.
+                It is called in the order in which the values are computed.
+            buffer: how many bytes of values, references included, may be in memory at a time, if the backend can
+                limit that. The outputs of a single node may exceed it.
 
         Returns:
-            each value's name and what its node made of the given inputs, in the form in which the backend shows it,
-            after those that the node needs.
+            the name of each value and what its node computed from the references, in the form in which the backend
+            returns it, after the values that the node depends on.
 
         Raises:
             BackendError: running fails.
@@ -131,37 +132,37 @@ class Isolates(Protocol):
 
 @runtime_checkable
 class Profiles(Protocol):
-    """A backend that knows how long each node takes."""
+    """A backend that can measure the time of each node."""
 
     def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
-        """The seconds that each node of `compiled.graph` takes, by its name, in an undisturbed run that is warm."""
+        """Return the seconds that each node of `compiled.graph` takes, by name, in a warm run that watches nothing."""
         ...
 
 
 @dataclass(frozen=True, order=True)
 class Switch:
-    """One thing that a backend does to a program, or with it, and can leave.
+    """A step of the compilation, or a setting, that can be turned off.
 
     Attributes:
-        kind: what it is: `graph transformer`, `rewrite rule`, `setting` …
-        name: what the backend calls it.
-        shows: whether it can be seen in the compiled graph if it is left; what a kernel does inside can't.
+        kind: `graph transformer`, `rewrite rule`, `setting` …
+        name: the backend's name for it.
+        changes_graph: whether turning it off can change the compiled graph; False if it only affects kernels.
     """
 
     kind: str
     name: str
-    shows: bool = field(default=True, compare=False)
+    changes_graph: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True)
-class Switched:
-    """What a backend made of a program with some things left.
+class CompiledVariant:
+    """A program compiled with some steps turned off.
 
     Attributes:
-        compiled: as `Backend.compile` returns it, to be run likewise.
-        switches: what was done and could have been left, in the order in which it is done: what changed the graph;
-            where the backend says that of several things together only, all of them.
-        fingerprint: of the graph that runs: another one if that is another graph.
+        compiled: see `Backend.compile`.
+        switches: the steps that were applied and can be turned off, in the order in which they are applied. If the
+            backend reports only that one of several steps had an effect, all of them.
+        fingerprint: identifies the graph that runs: different graphs have different fingerprints.
     """
 
     compiled: Compiled
@@ -171,35 +172,35 @@ class Switched:
 
 @runtime_checkable
 class Switches(Protocol):
-    """A backend that can leave single steps of what it does to a program."""
+    """A backend that can turn off single steps of the compilation."""
 
-    def switched(self, program: Program, off: Collection[Switch]) -> Switched:
-        """Compile `program` as the backend runs it for its users, but without some steps.
+    def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
+        """Compile `program` as the backend does for its users, but with some steps turned off.
 
         Args:
-            program: as for `Backend.compile`.
-            off: what is to be left: of the `switches` that it said before, or what a user has named.
+            program: see `Backend.compile`.
+            off: the steps to turn off: from the `switches` of an earlier result, or named by a user.
 
         Raises:
-            BackendError: it knows no such step, or can't compile the program without.
+            BackendError: there is no such step, or the program can't be compiled without it.
         """
         ...
 
 
 @runtime_checkable
-class RunsElsewhere(Protocol):
-    """A backend that can run a program in other interpreters, which have other versions of its library."""
+class RunsOtherVersions(Protocol):
+    """A backend that can run a program in other Python interpreters, which have other versions of its library."""
 
     def run_in(self, interpreter: str, program: Program, inputs: Sequence[Values]) -> tuple[str, list[Values]]:
-        """Run `program` as the backend runs it for its users.
+        """Run `program` in another interpreter, compiled as the backend does for its users.
 
         Args:
-            interpreter: a Python that has the library; nothing else is needed there.
-            program: as for `Backend.compile`.
-            inputs: for each call, as `Backend.run` takes them.
+            interpreter: path of a Python interpreter that has the library; it needs nothing else.
+            program: see `Backend.compile`.
+            inputs: one mapping per call; see `Backend.run`.
 
         Returns:
-            the library's version, and the outputs of each call by name.
+            the version of the library, and the outputs of each call by name.
 
         Raises:
             BackendError: there is no such interpreter, or it can't run the program.
@@ -208,29 +209,30 @@ class RunsElsewhere(Protocol):
 
 
 @runtime_checkable
-class Refers(Protocol):
-    """A backend that knows what values of its compiled graph should be that the exported graph does not have."""
+class ProvidesReferences(Protocol):
+    """A backend that can compute references for values that only its compiled graph has."""
 
     def reference(self, compiled: Compiled, inputs: Values) -> Values:
-        """What these values are in eager PyTorch, by their names in `compiled.graph`, on the CPU.
+        """Return what these values are in eager PyTorch, by their names in `compiled.graph`, on the CPU.
 
         Args:
-            compiled: what `compile` returned.
-            inputs: as `Backend.run` takes them.
+            compiled: the result of `compile`.
+            inputs: see `Backend.run`.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Script:
-    """How a backend is run without Filch: code that needs its library alone.
+    """Code that runs a backend without Filch.
 
     Attributes:
-        takes: what it runs: an ONNX file (`onnx`) or a Python function of tensors (`torch`).
-        imports: the lines that import what `code` needs.
-        code: the function `run`. Of the path of an ONNX file, the names of outputs and the inputs by name, which are
-            numpy arrays, it returns the outputs in a list; of a function and its arguments by name, what that returns.
-        module: the library's import name; it has a `__version__`.
+        takes: what the code runs: an ONNX file (`onnx`) or a Python function of tensors (`torch`).
+        imports: the import statements that `code` needs.
+        code: the function `run`. For `onnx`, it takes the path of the file, the names of the outputs and the inputs by
+            name as numpy arrays, and returns the outputs in a list. For `torch`, it takes a function and its arguments
+            by name, and returns what the function returns.
+        module: the import name of the backend's library, which has a `__version__`.
     """
 
     takes: Literal["onnx", "torch"]
@@ -240,17 +242,17 @@ class Script:
 
 
 @runtime_checkable
-class Scripted(Protocol):
-    """A backend that others can run as it is run here, without Filch."""
+class ProvidesScript(Protocol):
+    """A backend that can write a script which runs a program in the same way without Filch."""
 
     def script(self, *, optimize: bool) -> Script:
-        """The code that does it.
+        """Return the code.
 
         Args:
             optimize: see `Backend.compile`.
 
         Raises:
-            BackendError: an option of this backend can't be written down.
+            BackendError: an option of this backend can't be written as code.
         """
         ...
 
@@ -260,11 +262,11 @@ class BackwardRun:
     """One backward pass of a compiled graph.
 
     Attributes:
-        graph: as AOTAutograd made it, node by node.
-        compiled: the kernels that Inductor made of it.
-        values: what it was given, what the kernels stored and what it returned while that was watched, by name.
-        expected: what the nodes of `graph` are in eager PyTorch on the same inputs, by name.
-        outputs: the gradients, by the names of `graph.outputs`.
+        graph: the backward graph of AOTAutograd.
+        compiled: the kernels that Inductor generated for it.
+        values: its inputs, what the kernels stored and the outputs of the watched run, by name.
+        expected: what the nodes of `graph` compute in eager PyTorch from the same inputs, by name.
+        outputs: the gradients of the run without watched values, by the names of `graph.outputs`.
     """
 
     graph: Graph
@@ -276,18 +278,18 @@ class BackwardRun:
 
 @runtime_checkable
 class CompilesTorch(Protocol):
-    """A backend that compiles a torch graph itself, not only what was exported of a model."""
+    """A backend that can compile any torch graph, not only exported programs."""
 
     def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        """Compile a graph as it stands.
+        """Compile a torch graph.
 
         Args:
-            module: takes and returns flat values; its weights are among its inputs.
-            inputs: what it is first called with.
+            module: its inputs and outputs are flat, and its weights are among its inputs.
+            inputs: the inputs of the first call.
 
         Returns:
-            what was made. Its `handle` is called as `module` is, undisturbed, and gradients flow through it;
-            `handle.watch_backward(see)` calls `see` with the `BackwardRun` of the first pass back. `run` takes the
-            inputs by the names of the graph's placeholders.
+            the compiled graph. `run` takes the inputs by the names of the graph's placeholders. Its `handle` is called
+            as `module` is and supports autograd; `handle.watch_backward(callback)` calls `callback` with the
+            `BackwardRun` of the first backward pass.
         """
         ...

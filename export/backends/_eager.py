@@ -14,7 +14,7 @@ from .._errors import BackendError, reason
 from ..common._suggestions import hint
 from ..evaluation._eager import Replace, run_eager
 from ..program._program import Program
-from ._backend import Compiled, Should, Stage, Values
+from ._backend import Compiled, ReferenceLookup, Stage, Values
 from ._forms import kind_of
 from ._tf32 import rounding_of_torch
 
@@ -59,7 +59,9 @@ class EagerBackend:
                 "backend 'eager' runs the exported program, not its graph, and this graph was changed since"
             )
         self._refuse_what_has_no_effect(program.exported_program)
-        return Compiled(program.graph, self._moved(program.exported_program), products=rounding_of_torch(self.device))
+        return Compiled(
+            program.graph, self._moved(program.exported_program), matmul_input_eps=rounding_of_torch(self.device)
+        )
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
@@ -69,7 +71,7 @@ class EagerBackend:
         self,
         compiled: Compiled,
         inputs: Values,
-        given: Should,
+        given: ReferenceLookup,
         *,
         buffer: int,  # noqa: ARG002  settings that hold for the whole run must not hold for who looks at the values
     ) -> Iterator[tuple[str, torch.Tensor]]:

@@ -10,7 +10,7 @@ from ..common._arrays import torch_to_array
 from ..graph._cutting import AGAIN, Cutter
 from ..graph._graph import Graph
 from ..program._program import Program
-from ._backend import Backend, Compiled, Isolates, Should, Values
+from ._backend import Backend, Compiled, Isolates, ReferenceLookup, Values
 
 _BUFFER = 2**28
 
@@ -20,7 +20,7 @@ def isolate(
     program: Program,
     compiled: Compiled,
     inputs: Values,
-    given: Should,
+    given: ReferenceLookup,
     *,
     optimize: bool,
     buffer: int = _BUFFER,
@@ -66,10 +66,14 @@ class CutProgram:
     values: Mapping[str, str]
 
     @classmethod
-    def of(cls, program: Program, compiled: Compiled, inputs: Values, given: Should, *, optimize: bool) -> "CutProgram":
+    def of(
+        cls, program: Program, compiled: Compiled, inputs: Values, given: ReferenceLookup, *, optimize: bool
+    ) -> "CutProgram":
         """Cut a program; see `isolate` for the arguments."""
         exported = program.graph
-        made = {name: compiled.same.get(name, name) for name in (*compiled.graph.producer, *compiled.graph.outputs)}
+        made = {
+            name: compiled.value_aliases.get(name, name) for name in (*compiled.graph.producer, *compiled.graph.outputs)
+        }
         values = {name: value for name, value in made.items() if value in exported.producer}
         fed = _fed(exported, values, given, optimize=optimize)
         inside = exported.producer.keys() - fed.keys()
@@ -93,7 +97,9 @@ class CutProgram:
                     break
 
 
-def _fed(exported: Graph, values: Mapping[str, str], given: Should, *, optimize: bool) -> dict[str, torch.Tensor]:
+def _fed(
+    exported: Graph, values: Mapping[str, str], given: ReferenceLookup, *, optimize: bool
+) -> dict[str, torch.Tensor]:
     """What is given of the values that are read, by their exported names.
 
     Constants are left for the backend to fold, as it has done; and one that folds nothing has none but `Constant`.

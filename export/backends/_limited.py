@@ -9,7 +9,7 @@ from ._backend import Backend
 
 _RUNS = {"run": "to run the program", "run_in": "to run the program", "profile": "to run the program"}
 _RUNS |= {"reference": "to say what its values should be"}
-_COMPILES = {"compile": "to compile the program", "switched": "to compile the program"}
+_COMPILES = {"compile": "to compile the program", "compile_without": "to compile the program"}
 _STEPS = {"observe": "to run a part of the program", "isolate": "to run a part of the program"}
 
 

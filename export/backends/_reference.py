@@ -13,7 +13,7 @@ from onnx_ir import serde
 from .._errors import BackendError
 from ..common._arrays import array_to_torch, torch_to_array
 from ..program._program import Program
-from ._backend import Compiled, Script, Should, Stage, Values
+from ._backend import Compiled, ReferenceLookup, Script, Stage, Values
 from ._files import refuse_large_values, with_weights
 from ._forms import kind_of
 
@@ -52,7 +52,7 @@ class ReferenceBackend:
         self,
         compiled: Compiled,
         inputs: Values,
-        given: Should,
+        given: ReferenceLookup,
         *,
         buffer: int,  # noqa: ARG002  it holds all values anyhow
     ) -> Iterator[tuple[str, torch.Tensor]]:
@@ -85,7 +85,7 @@ class ReferenceBackend:
         return dict(found)
 
     def script(self, *, optimize: bool) -> Script:  # noqa: ARG002  it never does
-        """See `Scripted.script`."""
+        """See `ProvidesScript.script`."""
         return Script("onnx", ("from onnx.reference import ReferenceEvaluator",), _CODE, "onnx")
 
 

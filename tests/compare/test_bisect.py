@@ -22,7 +22,7 @@ from filch.compare.bisection._criterion import AgainstModel
 from filch.compare.common._delta_debugging import needed, smallest
 from filch.compare.metrics._limits import Limits
 from filch.export import BackendError, Graph, Program, export, fingerprint
-from filch.export.backends import Switch, Switched, get_backend
+from filch.export.backends import CompiledVariant, Switch, get_backend
 from filch.export.backends.inductor._options import InductorOptions
 from filch.export.backends.inductor._switches import switches_of as inductor_switches
 from filch.export.backends.inductor._switches import without as inductor_without
@@ -53,9 +53,9 @@ class Counting(FaultyOptimizers):
 
     asked: list[list[str]] = field(default_factory=list, compare=False)
 
-    def switched(self, program: Program, off: Collection[Switch]) -> Switched:
+    def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
         self.asked.append([one.name for one in off])
-        return super().switched(program, off)
+        return super().compile_without(program, off)
 
 
 def made(dump_file: Path | None = None) -> tuple[nn.Module, torch.Tensor, Capture]:
@@ -174,7 +174,7 @@ def test_a_name_without_effect_is_an_error(small: Subject) -> None:
     with pytest.raises(CompareError, match=r"leaving out 'NchwcTransformer' has no effect: nothing of that name"):
         bisect(*small, only=["NchwcTransformer"])
     with pytest.raises(BackendError, match="knows no optimizer 'QuickGeluFussion', and would ignore it"):
-        get_backend("onnxruntime-cpu").switched(small[1], [Switch("graph transformer", "QuickGeluFussion")])
+        get_backend("onnxruntime-cpu").compile_without(small[1], [Switch("graph transformer", "QuickGeluFussion")])
 
 
 def test_a_culprit_that_leaves_the_graph_as_it_is_is_none(small: Subject) -> None:
@@ -182,8 +182,8 @@ def test_a_culprit_that_leaves_the_graph_as_it_is_is_none(small: Subject) -> Non
 
     @dataclass(frozen=True)
     class Moody(FaultyOptimizers):
-        def switched(self, program: Program, off: Collection[Switch]) -> Switched:
-            return replace(super().switched(program, off), fingerprint="always this")
+        def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
+            return replace(super().compile_without(program, off), fingerprint="always this")
 
     moody = Moody(**vars(faulty("QuickGeluFusion", program=small[1])))
     with pytest.raises(CompareError, match="'QuickGeluFusion' has no effect on the graph, though the error is gone"):
@@ -312,7 +312,7 @@ def test_what_cuda_does_by_itself_can_be_left() -> None:
     options = OrtOptions(tunable=True, session_config={"session.x": "1"})
     settings = {one.name: one for one in switches_of((), options, CUDA)}
     assert list(settings) == ["tf32", "search_space", "tunable", "session_config.session.x"]
-    assert not any(one.shows for one in settings.values())
+    assert not any(one.changes_graph for one in settings.values())
     left = without(options, settings.values())
     assert (left.tf32, left.search_space, left.tunable, left.session_config) == (False, 0, False, {})
     assert not switches_of((), left, CUDA)
@@ -331,7 +331,7 @@ def test_rules_are_tried_where_their_transformer_changed_the_graph() -> None:
 
 def test_standard_error_is_lent_and_given_back(small: Subject, capfd: pytest.CaptureFixture[str]) -> None:
     """ONNX Runtime's log is heard, not seen; what is written to it afterwards is seen."""
-    made = get_backend("onnxruntime-cpu").switched(small[1], ())
+    made = get_backend("onnxruntime-cpu").compile_without(small[1], ())
     os.write(2, b"here again\n")
     assert capfd.readouterr().err == "here again\n"
     assert "QuickGeluFusion" in [one.name for one in made.switches]

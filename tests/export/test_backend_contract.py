@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from filch.export import BackendError
-from filch.export.backends import Script, Switch, Switched, get_backend
+from filch.export.backends import CompiledVariant, Script, Switch, get_backend
 from filch.export.backends.testing import BackendContract
 
 EAGER, REFERENCE = get_backend("eager"), get_backend("reference")
@@ -42,10 +42,10 @@ class Sound:
     def profile(self, compiled, inputs):
         return dict.fromkeys(compiled.graph.places, 0.5)
 
-    def switched(self, program, off):
+    def compile_without(self, program, off):
         if unknown := {*off} - {RELU, GEMM}:
             raise BackendError(f"unknown: {unknown}")
-        return Switched(self.compile(program, optimize=True), (RELU, GEMM), str(len(off)))
+        return CompiledVariant(self.compile(program, optimize=True), (RELU, GEMM), str(len(off)))
 
     def script(self, *, optimize):
         return REFERENCE.script(optimize=optimize)
@@ -189,8 +189,8 @@ class OneProgram(Sound):
 class WrongWithout(Sound):
     """Gives zeros if a step is left out."""
 
-    def switched(self, program, off):
-        found = super().switched(program, off)
+    def compile_without(self, program, off):
+        found = super().compile_without(program, off)
         return replace(found, compiled=replace(found.compiled, notes=tuple(map(str, off))))
 
     def run(self, compiled, inputs, watch=()):
@@ -280,15 +280,15 @@ BROKEN = {
     ),
     "an unknown value that is the same": (
         "test_compiled_names_exist",
-        compiling(lambda made: replace(made, same={"no": made.graph.outputs[0]})),
+        compiling(lambda made: replace(made, value_aliases={"no": made.graph.outputs[0]})),
     ),
     "the same as an unknown value": (
         "test_compiled_names_exist",
-        compiling(lambda made: replace(made, same={made.graph.nodes[0].outputs[0]: "no"})),
+        compiling(lambda made: replace(made, value_aliases={made.graph.nodes[0].outputs[0]: "no"})),
     ),
     "steps that are no graphs": (
         "test_compiled_names_exist",
-        compiling(lambda made: replace(made, steps=lambda: {"first": "graph"})),
+        compiling(lambda made: replace(made, intermediate_graphs=lambda: {"first": "graph"})),
     ),
     "compile changes the program": ("test_compile_does_not_change_the_program", of(compile=changing_the_program)),
     "wrong numbers": (
@@ -370,11 +370,15 @@ BROKEN = {
     ),
     "unknown steps switched off": (
         "test_switched_off_steps_do_not_change_the_results",
-        of(switched=lambda self, program, off: Sound.switched(self, program, ())),
+        of(compile_without=lambda self, program, off: Sound.compile_without(self, program, ())),
     ),
     "a new fingerprint each time": (
         "test_switched_off_steps_do_not_change_the_results",
-        of(switched=lambda self, program, off: replace(Sound.switched(self, program, off), fingerprint=str(object()))),
+        of(
+            compile_without=lambda self, program, off: replace(
+                Sound.compile_without(self, program, off), fingerprint=str(object())
+            )
+        ),
     ),
     "wrong with a step switched off": ("test_switched_off_steps_do_not_change_the_results", WrongWithout),
     "a script without run": ("test_the_script_runs_without_filch", scripted("def main(): pass")),

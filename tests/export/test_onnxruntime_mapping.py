@@ -212,7 +212,7 @@ def test_a_quantised_graph_is_the_same_in_other_forms(tmp_path) -> None:
     exported, compiled = (backend.run(one, {quantised.graph.inputs[0]: x}, one.graph.producer) for one in made)
 
     assert {"QLinearConv", "QGemm"} <= {node.op.rpartition("::")[2] for node in made[1].graph.nodes}
-    known = {name: exported.get(made[1].same.get(name, name)) for name in compiled}
+    known = {name: exported.get(made[1].value_aliases.get(name, name)) for name in compiled}
     assert sum(reference is not None for reference in known.values()) >= 4
     for name, reference in known.items():
         if reference is None:  # moved past a Reshape: it has no name that tells

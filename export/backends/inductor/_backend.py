@@ -17,7 +17,7 @@ from ...evaluation._eager import bound, held_names
 from ...evaluation._unpredictable import random_nodes
 from ...graph._from_fx import graph_from_fx
 from ...program._program import Program
-from .._backend import Compiled, Script, Should, Stage, Switch, Switched, Values
+from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
 from .._tf32 import rounding_of_torch
 from ._kernel_graph import Given, KernelGraphs
 from ._options import InductorOptions
@@ -64,7 +64,7 @@ class InductorBackend:
         placeholders = {node.name: node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")}
         like = {name: _like(value) for name, value in placeholders.items() if isinstance(value, torch.Tensor)}
         made = graphs.compiled_for(bound(exported, like))
-        return _noted(replace(made, products=rounding_of_torch(given.device)), options, self.options)
+        return _noted(replace(made, matmul_input_eps=rounding_of_torch(given.device)), options, self.options)
 
     def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         """See `CompilesTorch.compile_graph`."""
@@ -81,13 +81,15 @@ class InductorBackend:
         options = _drawing_as_eager(self.options, module)
         return _noted(KernelGraphs(given, options).compiled_for(inputs), options, self.options)
 
-    def switched(self, program: Program, off: Collection[Switch]) -> Switched:
-        """See `Switches.switched`: Inductor's settings by their names, and the user's own."""
+    def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
+        """See `Switches.compile_without`: Inductor's settings by their names, and the user's own."""
         options = without(self.options, off)
         compiled = replace(self, options=options).compile(program, optimize=True)
         graphs: KernelGraphs = compiled.handle
         known = torch._inductor.config.get_config_copy()  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  as list_options, which torch documents
-        return Switched(compiled, switches_of(options, options.settings(), known), fingerprint_of(graphs.codes()))
+        return CompiledVariant(
+            compiled, switches_of(options, options.settings(), known), fingerprint_of(graphs.codes())
+        )
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`; for inputs of other shapes it compiles again, as torch.compile does."""
@@ -98,7 +100,7 @@ class InductorBackend:
         self,
         compiled: Compiled,
         inputs: Values,
-        given: Should,
+        given: ReferenceLookup,
         *,
         buffer: int,  # noqa: ARG002  what kernels store is shown while they run, not one by one
     ) -> Iterator[tuple[str, torch.Tensor]]:
@@ -107,12 +109,12 @@ class InductorBackend:
         return iter(graphs.isolate(inputs, given).items())
 
     def reference(self, compiled: Compiled, inputs: Values) -> Values:
-        """See `Refers.reference`."""
+        """See `ProvidesReferences.reference`."""
         graphs: KernelGraphs = compiled.handle
         return graphs.reference(inputs)
 
     def script(self, *, optimize: bool) -> Script:  # noqa: ARG002  it always does
-        """See `Scripted.script`."""
+        """See `ProvidesScript.script`."""
         if self.options.use_fp16 or self.device is not None:
             raise BackendError("what use_fp16 and device do is Filch's own: no script without it shows that")
         settings = self.options.settings()

@@ -57,7 +57,7 @@ class Stored:
             self.tensor.copy_(tensor)
 
 
-class Holding:
+class BufferMap:
     """Follows the numbers of one compiled graph back to the graph that it was made of.
 
     Each operation that tracing, decomposing or a pass made records what it was made from; the last one made from an

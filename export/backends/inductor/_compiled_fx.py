@@ -10,7 +10,7 @@ from torch import fx
 from ..._errors import BackendError, reason
 from ...common._process_state import kept_process_state
 from ...common._quiet import quiet
-from ._buffer_map import Holding
+from ._buffer_map import BufferMap
 from ._kernels import Call, Lowered, lowering
 from ._wrapper import Look, watched
 
@@ -31,7 +31,7 @@ class Part:
     """
 
     lowered: Lowered
-    holding: Holding
+    holding: BufferMap
     plain: Call
     watched: Callable[[list[Any], Look], Any]
 
@@ -98,6 +98,6 @@ class CompiledGraph:
             return compile_fx(module, list(examples), inner_compile=inner, config_patches=settings)  # type: ignore[return-value]
 
     def _take(self, lowered: Lowered, plain: Call) -> Call:
-        part = Part(lowered, Holding(self._given, lowered), plain, watched(lowered.module, lowered.kernels))
+        part = Part(lowered, BufferMap(self._given, lowered), plain, watched(lowered.module, lowered.kernels))
         self.parts.append(part)
         return lambda inputs: plain(inputs) if self.observer is None else self.observer(part, inputs)

@@ -14,9 +14,9 @@ from ...evaluation._eager import show_nodes
 from ...graph._from_fx import graph_from_fx
 from ...graph._graph import Graph
 from ...graph._nodes import Node, Value
-from .._backend import BackwardRun, Compiled, Should, Values
+from .._backend import BackwardRun, Compiled, ReferenceLookup, Values
 from .._forms import kind_of
-from ._buffer_map import Holding, Label, Stored
+from ._buffer_map import BufferMap, Label, Stored
 from ._compiled_fx import CompiledGraph, Part
 from ._half import in_half, widened
 from ._kernels import Kernel
@@ -140,7 +140,7 @@ class KernelGraphs:
         show_nodes(part.lowered.given, arguments, visit)
         return found
 
-    def isolate(self, inputs: Values, given: Should) -> dict[str, torch.Tensor]:
+    def isolate(self, inputs: Values, given: ReferenceLookup) -> dict[str, torch.Tensor]:
         """What each kernel stores if what those before it stored is overwritten with what is given, by name.
 
         What is given is rounded to what the buffer holds: to float16, where the graph is in that.
@@ -224,7 +224,7 @@ class OwnKernels:
 def own_kernels(part: Part) -> OwnKernels:
     """The kernels of one part, for itself."""
     given = part.lowered.given
-    holding, reader = Holding(given, part.lowered), graph_from_fx(given)
+    holding, reader = BufferMap(given, part.lowered), graph_from_fx(given)
     made = _described(part, holding, reader, {}, None)
     kernels = {kernel.name: kernel for kernel in part.lowered.kernels}
     nodes = tuple(_with_files(node, kernels[node.name]) for node in made.graph.nodes)
@@ -239,7 +239,7 @@ def _with_files(node: Node, kernel: Kernel) -> Node:
     return replace(node, code=code, attributes={**node.attributes, "wrapper": kernel.code})
 
 
-def _described(part: Part, holding: Holding, reader: Graph, known_as: Mapping[str, str], handle: Any) -> Compiled:
+def _described(part: Part, holding: BufferMap, reader: Graph, known_as: Mapping[str, str], handle: Any) -> Compiled:
     """The kernels of one part as a graph, in the words of the graph that its reader knows."""
     labels = _labels(holding, reader, known_as)
     targets: dict[str, list[Node]] = {}
@@ -254,14 +254,14 @@ def _described(part: Part, holding: Holding, reader: Graph, known_as: Mapping[st
         handle,
         {kernel: tuple(node.name for node in nodes) for kernel, nodes in computed.items()},
         {label.name: label.value for label in labels.values() if label.value not in (None, label.name)},
-        steps=lambda: {
+        intermediate_graphs=lambda: {
             "AOTAutograd": graph_from_fx(part.lowered.given, reader.name),
             "Inductor": graph_from_fx(part.lowered.graph, reader.name),
         },
     )
 
 
-def _labels(holding: Holding, reader: Graph, known_as: Mapping[str, str]) -> Mapping[str, Label]:
+def _labels(holding: BufferMap, reader: Graph, known_as: Mapping[str, str]) -> Mapping[str, Label]:
     return holding.labels({**{name: name for name in reader.known}, **known_as}, reader.outputs)
 
 
@@ -271,7 +271,7 @@ def _lasting(reader: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
     return lasting or tuple(node for node in nodes if node.op != "Constant")
 
 
-def _taken(part: Part, holding: Holding, known_as: Mapping[str, str]) -> dict[str, str]:
+def _taken(part: Part, holding: BufferMap, known_as: Mapping[str, str]) -> dict[str, str]:
     """What the reader's graph calls Inductor's inputs."""
     given = [node.name for node in holding.given.find_nodes(op="placeholder")]
     inner = [node.name for node in part.lowered.given.find_nodes(op="placeholder")]
@@ -337,7 +337,7 @@ def _backward(part: Part, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], Ba
     """Run a backward graph on copies, with all shown; what is left to know are the undisturbed outputs."""
     given = part.lowered.given
     graph = graph_from_fx(given)
-    holding = Holding(given, part.lowered)
+    holding = BufferMap(given, part.lowered)
     labels = _labels(holding, graph, {})
     values: dict[str, torch.Tensor] = {}
     expected: dict[str, torch.Tensor] = {}

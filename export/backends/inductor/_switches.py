@@ -63,7 +63,7 @@ def _steps(settings: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[Sw
 def _settings(options: InductorOptions) -> Iterator[Switch]:
     for name, off in _OWN.items():
         if getattr(options, name) != off:
-            yield Switch(_SETTING, name, shows=name not in _UNSEEN)
+            yield Switch(_SETTING, name, changes_graph=name not in _UNSEEN)
     yield from (Switch(_SETTING, f"config.{name}") for name in options.config)
 
 

@@ -26,7 +26,7 @@ from ...graph._from_onnx import graph_from_onnx
 from ...graph._graph import Graph
 from ...graph._sizes import value_sizes
 from ...program._program import Program
-from .._backend import Compiled, Script, Should, Stage, Switch, Switched, Values
+from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
 from .._files import DATA, first_line, in_folder, write_model
 from .._forms import Form, Kind, forms, kind_of
 from .._nchwc import DOMAIN
@@ -70,16 +70,16 @@ class OnnxRuntimeBackend:
         """See `Backend.compile`."""
         return in_folder(partial(self._compile, program, optimize=optimize))
 
-    def switched(self, program: Program, off: Collection[Switch]) -> Switched:
-        """See `Switches.switched`: optimisers by the names that `disabled_optimizers` takes, and settings."""
+    def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
+        """See `Switches.compile_without`: optimisers by the names that `disabled_optimizers` takes, and settings."""
         engine, changed = replace(self, options=without(self.options, off)), dict[str, None]()
         compiled = in_folder(partial(engine._compile, program, optimize=True, changed=changed))  # noqa: SLF001  its own
         model = compiled.graph.onnx
         seen = "" if model is None else fingerprint(model)
-        return Switched(compiled, switches_of(changed, engine.options, self.provider), seen)
+        return CompiledVariant(compiled, switches_of(changed, engine.options, self.provider), seen)
 
     def run_in(self, interpreter: str, program: Program, inputs: Sequence[Values]) -> tuple[str, list[Values]]:
-        """See `RunsElsewhere.run_in`."""
+        """See `RunsOtherVersions.run_in`."""
         return run_in(interpreter, program, inputs, self.script(optimize=True))
 
     @property
@@ -89,7 +89,7 @@ class OnnxRuntimeBackend:
 
     @property
     def _products(self) -> float:
-        """See `Compiled.products`: CUDA's provider takes TF32 unless it is told not to, and so does TensorRT."""
+        """See `Compiled.matmul_input_eps`: the CUDA and TensorRT providers use TF32 unless `use_tf32` is 0."""
         told = self.options.told(replay=False).get("use_tf32")
         return 0.0 if self.provider == CPU or told == "0" else rounding_of_products()
 
@@ -102,7 +102,7 @@ class OnnxRuntimeBackend:
         if not optimize:
             start = partial(self._session, source, _OFF)
             handle = _Handle(start, source, range(len(before.nodes)), running=start())
-            return Compiled(before, handle, products=self._products)
+            return Compiled(before, handle, matmul_input_eps=self._products)
         runs = folder / "optimized.onnx"
         start = partial(self._session, source, self.options.graph_level, replay=True)
         session = start(save_to=runs, changed=changed)
@@ -111,8 +111,8 @@ class OnnxRuntimeBackend:
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
         known = forms(_with_shapes(program) if block else before, graph, partial(_numbers, model), block)
         handle = _Handle(start, runs, in_order_of(graph, list(before.producer)), known, running=session)
-        same = {name: form.value for name, form in known.items()}
-        return Compiled(graph, handle, same=same, products=self._products)
+        value_aliases = {name: form.value for name, form in known.items()}
+        return Compiled(graph, handle, value_aliases=value_aliases, matmul_input_eps=self._products)
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
@@ -135,13 +135,13 @@ class OnnxRuntimeBackend:
         return self._walk(compiled, inputs, buffer, buffer)
 
     def isolate(
-        self, compiled: Compiled, inputs: Values, given: Should, *, buffer: int
+        self, compiled: Compiled, inputs: Values, given: ReferenceLookup, *, buffer: int
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`: as `observe`, but for what the nodes of a part read."""
         return self._walk(compiled, inputs, buffer, buffer // 2, given)  # the other half is for what is given
 
     def _walk(
-        self, compiled: Compiled, inputs: Values, buffer: int, made: int, given: Should | None = None
+        self, compiled: Compiled, inputs: Values, buffer: int, made: int, given: ReferenceLookup | None = None
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Each value, part by part of `made` bytes; what nodes read is the given one, where there is one."""
         handle: _Handle = compiled.handle
@@ -209,7 +209,7 @@ class OnnxRuntimeBackend:
         return {node.name: found[node.name] for node in compiled.graph.nodes if node.name in found}
 
     def script(self, *, optimize: bool) -> Script:
-        """See `Scripted.script`."""
+        """See `ProvidesScript.script`."""
         level = self.options.graph_level if optimize else _OFF
         code = session_code(self.options, level.name, self._providers(replay=False))
         return Script("onnx", ("import onnxruntime as ort",), code, "onnxruntime")
@@ -374,7 +374,7 @@ def _numbers(model: ir.Model, name: str) -> list[int] | None:
     return None if held is None or held.const_value is None else held.const_value.numpy().tolist()
 
 
-def _asked(graph: Graph, part: Sequence[int], given: Should) -> dict[str, torch.Tensor]:
+def _asked(graph: Graph, part: Sequence[int], given: ReferenceLookup) -> dict[str, torch.Tensor]:
     """What the values should be that nodes of a part make and any node reads; constants are what they are."""
     nodes = (graph.nodes[index] for index in part)
     names = (name for node in nodes if node.op != "Constant" for name in node.outputs if name in graph.consumers)

@@ -49,14 +49,14 @@ def _settings(options: OrtOptions, provider: str) -> Iterator[Switch]:
     """What a user has asked for, and what the CUDA provider does by itself that costs accuracy or varies."""
     on_cuda = provider == CUDA
     if on_cuda and options.tf32 is not False and "use_tf32" not in options.provider_options:
-        yield Switch(SETTING, "tf32", shows=False)
+        yield Switch(SETTING, "tf32", changes_graph=False)
     if on_cuda and options.search_space != 0 and "cudnn_conv_algo_search" not in options.provider_options:
-        yield Switch(SETTING, "search_space", shows=False)
+        yield Switch(SETTING, "search_space", changes_graph=False)
     for name in ("tunable", "use_cuda_graph"):
         if getattr(options, name):
-            yield Switch(SETTING, name, shows=False)
+            yield Switch(SETTING, name, changes_graph=False)
     for table in _TABLES:
-        yield from (Switch(SETTING, f"{table}.{name}", shows=False) for name in getattr(options, table))
+        yield from (Switch(SETTING, f"{table}.{name}", changes_graph=False) for name in getattr(options, table))
 
 
 def without(options: OrtOptions, off: Collection[Switch]) -> OrtOptions:

@@ -34,7 +34,7 @@ for call, given in enumerate(told["inputs"]):
 
 
 def run_in(interpreter: str, program: Program, inputs: Sequence[Values], script: Script) -> tuple[str, list[Values]]:
-    """See `RunsElsewhere.run_in`.
+    """See `RunsOtherVersions.run_in`.
 
     Args:
         interpreter: see there.

@@ -19,7 +19,7 @@ from ...common._arrays import torch_to_array
 from ...common._suggestions import hint
 from ...graph._graph import Graph
 from ...program._program import Program
-from .._backend import Compiled, Script, Should, Stage, Values
+from .._backend import Compiled, ReferenceLookup, Script, Stage, Values
 from .._files import in_folder, write_model
 from .._isolate import CutProgram
 from ._layers import Border, Executed, Owners, Port, alike, owners_of, shape_of, spread
@@ -57,7 +57,7 @@ class OpenVinoBackend:
         self,
         compiled: Compiled,
         inputs: Values,
-        given: Should,
+        given: ReferenceLookup,
         *,
         buffer: int,  # noqa: ARG002  OpenVINO gives all outputs at once
     ) -> Iterator[tuple[str, torch.Tensor]]:
@@ -109,7 +109,7 @@ class OpenVinoBackend:
         }
 
     def script(self, *, optimize: bool) -> Script:  # noqa: ARG002  it always does
-        """See `Scripted.script`."""
+        """See `ProvidesScript.script`."""
         told = {name: value for name, value in self._properties().items() if name != _TIMES}
         lines = (
             "def run(path, names, inputs):",

@@ -28,16 +28,16 @@ from ...program._program import Program
 from .._backend import (
     Backend,
     Compiled,
+    CompiledVariant,
     Isolates,
     Observes,
     Profiles,
-    Refers,
-    RunsElsewhere,
+    ProvidesReferences,
+    ProvidesScript,
+    RunsOtherVersions,
     Script,
-    Scripted,
     Stage,
     Switch,
-    Switched,
     Switches,
     Values,
 )
@@ -50,9 +50,10 @@ _ALL = 2**40  # bytes: a buffer that holds everything
 class BackendContract:
     """Tests of a backend, to be inherited by a test class that defines `make_backend`.
 
-    They check what `Backend` promises, and those optional abilities that the backend has (`Observes`, `Isolates`,
-    `Profiles`, `Switches`, `Scripted`, `RunsElsewhere`, `Refers`); tests of the others are skipped. pytest collects the
-    class if its name begins with `Test`, and unittest if it also inherits from `unittest.TestCase`.
+    They check the protocol `Backend`, and each optional protocol that the backend implements (`Observes`, `Isolates`,
+    `Profiles`, `Switches`, `ProvidesScript`, `RunsOtherVersions`, `ProvidesReferences`); tests of the others are
+    skipped. pytest collects the class if its name begins with `Test`, and unittest if it also inherits from
+    `unittest.TestCase`.
 
     >>> from filch.export.backends import get_backend
     >>> class TestReference(BackendContract):
@@ -99,17 +100,17 @@ class BackendContract:
         _require({*stages} <= {*known}, f"its stages {stages!r} are not all among {known}")
 
     def test_compiled_graph_has_the_interface_of_the_program(self) -> None:
-        """The compiled graph has the inputs and, in order, the outputs of the program; `same` may rename outputs."""
+        """The compiled graph has the inputs and, in order, the outputs of the program, or aliases of them."""
         exported = self._case.program.graph
         for stage, compiled in self._stages():
             _require(isinstance(compiled, Compiled), f"{stage}: `compile` gave a {type(compiled).__name__}")
             graph = compiled.graph
             _require({*graph.inputs} <= {*exported.inputs}, f"{stage}: it takes {graph.inputs}, not {exported.inputs}")
-            known_as = tuple(compiled.same.get(name, name) for name in graph.outputs)
+            known_as = tuple(compiled.value_aliases.get(name, name) for name in graph.outputs)
             _require(known_as == exported.outputs, f"{stage}: its outputs are {known_as}, not {exported.outputs}")
 
     def test_compiled_names_exist(self) -> None:
-        """`origins` and `same` name nodes and values of the two graphs; nodes are in an order in which they can run."""
+        """`origins` and `value_aliases` name nodes and values of the two graphs; each node follows its inputs."""
         exported = self._case.program.graph
         for stage, compiled in self._stages():
             graph = compiled.graph
@@ -123,10 +124,10 @@ class BackendContract:
             _known(f"{stage}: `origins` is for nodes", compiled.origins, graph.places)
             origins = {name for names in compiled.origins.values() for name in names}
             _known(f"{stage}: `origins` names exported nodes", origins, exported.places)
-            _known(f"{stage}: `same` is for values", compiled.same, graph.known)
-            _known(f"{stage}: `same` names exported values", compiled.same.values(), exported.known)
-            steps = compiled.steps()
-            _require(all(isinstance(step, Graph) for step in steps.values()), f"{stage}: `steps` are no graphs")
+            _known(f"{stage}: `value_aliases` is for values", compiled.value_aliases, graph.known)
+            _known(f"{stage}: `value_aliases` names exported values", compiled.value_aliases.values(), exported.known)
+            graphs = compiled.intermediate_graphs().values()
+            _require(all(isinstance(item, Graph) for item in graphs), f"{stage}: `intermediate_graphs` are no graphs")
 
     def test_compile_does_not_change_the_program(self) -> None:
         """`compile` leaves the model of the program unchanged."""
@@ -314,21 +315,21 @@ class BackendContract:
         backend = self._backend
         if not isinstance(backend, Switches):
             raise _lacks(Switches)
-        whole = backend.switched(self._case.program, ())
-        again = backend.switched(self._case.program, ())
-        _require(whole.fingerprint == again.fingerprint, "`switched` gives the same graph two fingerprints")
+        whole = backend.compile_without(self._case.program, ())
+        again = backend.compile_without(self._case.program, ())
+        _require(whole.fingerprint == again.fingerprint, "`compile_without` gives the same graph two fingerprints")
         for off in ((), *((switch,) for switch in whole.switches[:3])):
-            made: Switched = backend.switched(self._case.program, off)
+            made: CompiledVariant = backend.compile_without(self._case.program, off)
             found = self._backend.run(made.compiled, self._case.inputs)
             self._close(f"without {off}", made.compiled, found, self._case.expected)
         unknown = Switch("setting", "no_step_is_called_so")
-        _refused("an unknown step", backend.switched, self._case.program, (unknown,))
+        _refused("an unknown step", backend.compile_without, self._case.program, (unknown,))
 
     def test_the_script_runs_without_filch(self) -> None:
-        """See `Scripted`: the script defines `run`, does not import Filch, and computes the same outputs."""
+        """See `ProvidesScript`: the script defines `run`, does not import Filch, and computes the same outputs."""
         backend = self._backend
-        if not isinstance(backend, Scripted):
-            raise _lacks(Scripted)
+        if not isinstance(backend, ProvidesScript):
+            raise _lacks(ProvidesScript)
         for stage in self._backend.stages:
             script = backend.script(optimize=stage == "compiled")
             _require(isinstance(script, Script), f"{stage}: `script` gave a {type(script).__name__}")
@@ -346,10 +347,10 @@ class BackendContract:
                 torch.testing.assert_close(found, torch.relu(x - 3) * 2, rtol=self.rtol, atol=self.atol)
 
     def test_another_interpreter_gives_the_same_results(self) -> None:
-        """See `RunsElsewhere`: this interpreter gives the same outputs; a missing one is a BackendError."""
+        """See `RunsOtherVersions`: this interpreter gives the same outputs; a missing one is a BackendError."""
         backend = self._backend
-        if not isinstance(backend, RunsElsewhere):
-            raise _lacks(RunsElsewhere)
+        if not isinstance(backend, RunsOtherVersions):
+            raise _lacks(RunsOtherVersions)
         version, found = backend.run_in(sys.executable, self._case.program, [self._case.inputs])
         _require(isinstance(version, str) and version, f"`run_in` gives the version {version!r}")
         _require(len(found) == 1, f"`run_in` gives {len(found)} results of one call")
@@ -359,10 +360,10 @@ class BackendContract:
             _refused("a missing interpreter", backend.run_in, missing, self._case.program, [])
 
     def test_references_are_close_to_the_values(self) -> None:
-        """See `Refers`: the references are close to what the graph computes."""
+        """See `ProvidesReferences`: the references are close to what the graph computes."""
         backend = self._backend
-        if not isinstance(backend, Refers):
-            raise _lacks(Refers)
+        if not isinstance(backend, ProvidesReferences):
+            raise _lacks(ProvidesReferences)
         for stage, compiled in self._stages():
             said = backend.reference(compiled, self._case.inputs)
             _known(f"{stage}: `reference` is about values", said, compiled.graph.known)
@@ -402,7 +403,7 @@ class BackendContract:
     def _close(self, where: str, compiled: Compiled, found: Values, expected: Values) -> None:
         """Check what is found against the exported values that it is said to be, as far as these are known."""
         for name, tensor in found.items():
-            known = expected.get(compiled.same.get(name, name))
+            known = expected.get(compiled.value_aliases.get(name, name))
             if known is not None:
                 self._one_close(where, name, tensor, known)
 
