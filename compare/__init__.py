@@ -1,6 +1,6 @@
-"""Where a graph leaves the model that it was made of: node by node, and which node did it first.
+"""Compare what a graph computes with what the model computed, node by node, and find the first node that differs.
 
-Nothing is imported until a name is asked for: importing torch takes longer than most that is done here.
+Names are imported when they are first used, because importing torch takes longer than most commands.
 """
 
 from importlib import import_module

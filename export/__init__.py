@@ -1,4 +1,4 @@
-"""What the graph of an exported model says: its nodes and values, and which of them each module call took and gave."""
+"""Export models, read, draw and run their graphs, and map module calls to the values of a graph."""
 
 from ._errors import BackendError, ExportError, PassError, ProgramError, TraceError, ViewError
 from .common._telemetry import is_off as _is_off  # noqa: F401  runs before anything imports ONNX Runtime

@@ -1,4 +1,4 @@
-"""Which transformation is to blame: what makes the error go if it is left out."""
+"""Find the transformations that cause an error."""
 
 from ..results._bisection import BisectReport, Culprit, Step, Version
 from ._bisect import bisect

@@ -1,4 +1,4 @@
-"""Whether a difference is more than rounding: values held against float64."""
+"""Tell rounding from errors by evaluating in float64."""
 
 from ._reductions import is_product, reduction_length, running_length
 from ._values import Float64Evaluator, Float64Values, unit_of

@@ -1,4 +1,4 @@
-"""A fault as a folder of its own: a node that is wrong, without Filch; or a whole comparison, with it."""
+"""Write a fault as a folder that reproduces it."""
 
 from ._again import write_comparison
 from ._result import Repro

@@ -1,4 +1,7 @@
-"""What runs a program. A backend is one file here, or an entry point `filch.backends` of another package."""
+"""Run programs, and return every value of their graphs.
+
+A backend is a module or a folder here, or an entry point `filch.backends` of another package.
+"""
 
 from ._backend import (
     Backend,

@@ -1,4 +1,4 @@
-"""What changes a program's graph, one pass at a time, and what looks on.
+"""Transform a program one pass at a time, with instruments that watch.
 
 A pass is a name of `pass_names()`, one of onnx-ir's passes, or anything that takes a `Program` and returns one; other
 packages add theirs by an entry point `filch.passes`.

@@ -1,4 +1,4 @@
-"""Programs that torch.export stored, read as data: nothing in a file is run, unpickled or imported."""
+"""Read programs that torch.export stored as data; nothing in a file is run, unpickled or imported."""
 
 from ._archive import Archive, StoredError
 from ._load import load_extra, load_graph, load_program

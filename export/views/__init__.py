@@ -1,4 +1,7 @@
-"""Pictures of graphs. A view is one file here, or an entry point `filch.views` of another package."""
+"""Draw graphs as pages, pictures, text and files for other viewers.
+
+A view is one file here, or an entry point `filch.views` of another package.
+"""
 
 from ._hidet import ViewerFiles, netron
 from ._plot import plot_graph
