@@ -34,7 +34,7 @@ _MAX_GROWN = 16  # size of the grown tensors of one value, relative to the dump
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
 
 
-class Row(NamedTuple):
+class TensorRow(NamedTuple):
     """A row of the tensor index.
 
     Attributes:
@@ -126,7 +126,7 @@ class Reader:
 
     view = get
 
-    def row(self, reference: Spec) -> Row:
+    def row(self, reference: Spec) -> TensorRow:
         """Return the index row of a tensor.
 
         Raises:
@@ -263,10 +263,10 @@ class Reader:
             raise self._damage(str(error)) from error
 
 
-def _row(name: Spec, dtype: Spec, shape: Spec, packing: Spec = None) -> Row:
+def _row(name: Spec, dtype: Spec, shape: Spec, packing: Spec = None) -> TensorRow:
     dims = tuple(array("q", shape))
     if len(dims) > MAX_DIMS or min(dims, default=0) < 0:
         raise ValueError(f"the shape {reprlib.repr(shape)} is not valid")
     if not (isinstance(name, str) and isinstance(dtype, str) and packing in (None, "zlib")):
         raise ValueError(f"{reprlib.repr([name, dtype, shape, packing])} is not valid")
-    return Row(name, dtype, dims, packing)
+    return TensorRow(name, dtype, dims, packing)
