@@ -99,8 +99,11 @@ def prepare(records: Records, program: Program, backend: Backend, options: Compa
         if made is not None:
             compiled[stage] = made
     lower = options.lower_precision
-    lowered = {stage: Lowered.of(made.graph, program) if lower else None for stage, made in compiled.items()}
-    wanted = {stage: _wanted(Run(0, stage, made, {}, {}, lowered=lowered[stage])) for stage, made in compiled.items()}
+    lowered: dict[Stage, Lowered | None] = {}
+    wanted: dict[Stage, frozenset[str]] = {}
+    for stage, made in compiled.items():
+        lowered[stage] = Lowered.of(made.graph, program) if lower else None
+        wanted[stage] = _wanted(Run(0, stage, made, {}, {}, lowered=lowered[stage]))
     every = frozenset[str]().union(*wanted.values())
     return Prepared(
         records,
