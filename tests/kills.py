@@ -1,7 +1,7 @@
-"""Captures that are killed, each in a process of its own; a script, as what forks has to have no threads.
+"""Run captures in forked processes and kill them; a script, as a process that forks must not have threads.
 
-Run as `kills.py FOLDER COUNT SEED`. Prints a line of JSON for each kill: the folder with what it left, where it was
-struck, and how many records had been reported complete by then.
+Run as `kills.py FOLDER COUNT SEED`. Prints a line of JSON for each kill: the folder with the remaining files, where the
+process was killed, and how many records were reported as complete before.
 """
 
 import json
@@ -18,11 +18,11 @@ from torch import nn
 import filch.steal.dump._format as form
 from filch.steal import steal_forward
 
-PLACES = ("run", "write", "publish")
+PHASES = ("run", "write", "publish")
 
 
 def value(index):
-    """The tensor of call `index`: 1 to 50,000 numbers that no other call has."""
+    """Return the tensor of call `index`: 1 to 50,000 elements that no other call has."""
     return torch.arange(1 + index * 7919 % 50_000, dtype=torch.float32) + 1000 * index
 
 
@@ -31,29 +31,29 @@ def die():
 
 
 def arm(place, chance):
-    """Strike inside of the writer's writes, some of them half done, or between two steps of putting things in place."""
+    """Prepare a kill during one of the writer's writes, possibly half done, or between two steps of publishing."""
     if place == "write":
         write, left = os.write, [chance.randrange(1, 60)]
 
-        def struck(handle, view):
+        def killing(handle, view):
             left[0] -= 1
             if left[0] <= 0:
                 write(handle, view[: chance.randrange(len(view) + 1)])
                 die()
             return write(handle, view)
 
-        os.write = struck
+        os.write = killing
     if place == "publish":
         steps = [(os, "link"), (os, "ftruncate"), (Path, "write_bytes"), (Path, "replace"), (Path, "unlink")]
         left = [chance.randrange(1, 11)]
         for owner, name in steps:
-            setattr(owner, name, striking(getattr(owner, name), left))
+            setattr(owner, name, with_kill(getattr(owner, name), left))
 
 
-def striking(step, left):
-    """Before the step or after it, by turns."""
+def with_kill(step, left):
+    """Return the step with a kill before or after it, once `left` is counted down."""
 
-    def struck(*args, **options):
+    def killing(*args, **options):
         left[0] -= 1
         if left[0] == 0:
             die()
@@ -63,39 +63,39 @@ def striking(step, left):
             die()
         return result
 
-    return struck
+    return killing
 
 
 def capture(folder, place, chance, report):
     module = nn.Identity()
     calls = 10_000 if place == "run" else chance.randrange(20, 60)
-    with steal_forward(("m", module), dump_file=folder / "dump.onnx", buffer=2**20) as taken:
+    with steal_forward(("m", module), dump_file=folder / "dump.onnx", buffer=2**20) as records:
         for index in range(calls):
             module(value(index))
             if chance.random() < 0.2:
-                os.write(report, b"%d\n" % taken.flush())
+                os.write(report, b"%d\n" % records.flush())
         if place == "publish":
-            os.write(report, b"%d\n" % taken.flush())
+            os.write(report, b"%d\n" % records.flush())
             arm(place, chance)
 
 
 def run(folder, place, seed):
-    """One kill; returns the last count that was reported."""
+    """Kill one capture; return the number of records that it last reported as complete."""
     chance = random.Random(seed)
     form.INLINE_LIMIT = chance.choice([0, 2**30])
-    theirs, ours = os.pipe()
+    reader, writer = os.pipe()
     if not (child := os.fork()):
         try:
             arm(place if place == "write" else None, chance)
-            capture(folder, place, chance, os.dup(ours))
+            capture(folder, place, chance, os.dup(writer))
         finally:
             os._exit(0)
-    os.close(ours)
+    os.close(writer)
     if place == "run":
         time.sleep(chance.uniform(0, 0.12))
         os.kill(child, signal.SIGKILL)
-    reports = b"".join(iter(lambda: os.read(theirs, 2**16), b""))
-    os.close(theirs)
+    reports = b"".join(iter(lambda: os.read(reader, 2**16), b""))
+    os.close(reader)
     os.waitpid(child, 0)
     return int(reports.split()[-1]) if reports.split() else 0
 
@@ -103,7 +103,7 @@ def run(folder, place, seed):
 if __name__ == "__main__":
     base, count, first = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     for number in range(count):
-        place = PLACES[number % len(PLACES)]
+        place = PHASES[number % len(PHASES)]
         left = base / f"{number}-{place}"
         left.mkdir()
         print(json.dumps({"folder": left.name, "place": place, "reported": run(left, place, first + number)}))

@@ -86,13 +86,13 @@ class Watched:
 
 
 def check_steps(steps, seconds=SECONDS, memory=MEMORY):
-    """Take steps that may raise DumpError.
+    """Run steps, which may only succeed or raise DumpError.
 
     Returns:
         `"refused"`, `"read in part"` or `"read"`.
 
     Raises:
-        FaultError: a step did anything else, or all of them took too much.
+        FaultError: a step did anything else, or all of them took too much time or memory.
     """
     Watched.ran.clear()
     outcomes = []
@@ -117,7 +117,7 @@ def check_steps(steps, seconds=SECONDS, memory=MEMORY):
 
 def _check_sentence(text):
     if not text or len(text) > 1000 or not text.isprintable():
-        raise FaultError(f"its message is no sentence: {text[:200]!r}, {len(text)} characters")
+        raise FaultError(f"its message is not one short printable line: {text[:200]!r}, {len(text)} characters")
 
 
 @contextlib.contextmanager
@@ -503,7 +503,7 @@ def _import():
         (lambda: {}["x"], "it raised KeyError: 'x'"),
         (lambda: int("x"), "it raised ValueError"),
         (_warn, "it raised UserWarning: of something"),
-        (_two_lines, "its message is no sentence"),
+        (_two_lines, "its message is not one short printable line"),
         (_import, r"it imported \['planted'\]"),
         (lambda: Watched(1), "it ran the attribute of a class"),
         (lambda: time.sleep(2), "it takes more than 1 s"),
