@@ -1,16 +1,16 @@
-"""Where the command line begins: `filch`, `python -m filch` and `python -m filch.compare`."""
+"""The entry point of the command line: `filch`, `python -m filch` and `python -m filch.compare`."""
 
 import gc
 
 
 def main() -> None:
-    """Run the command line, without Python's garbage collector until all is imported.
+    """Run the command line, with Python's garbage collector off until all is imported.
 
-    What torch makes as it is imported stays until the process ends. Collections would visit it again and again, and
-    once more at the end: a third of the time of a short command.
+    The objects that torch creates on import live until the process ends. Each collection would visit them, and so
+    would the last one at exit: a third of the time of a short command.
     """
     gc.disable()
-    from .cli._app import main as run  # noqa: PLC0415  what takes long is to import it
+    from .cli._app import main as run  # noqa: PLC0415  the import is the slow part
 
     gc.freeze()
     gc.enable()

@@ -44,9 +44,9 @@ from ._options import (
     ToleranceOption,
     TruthOption,
     Wide,
-    told_options,
+    parse_options,
 )
-from ._output import Output, StatisticsOption, check_output, with_statistics, write_reports
+from ._output import Output, StatisticsOption, check_output, needs_statistics, write_reports
 from ._passes import passes_command
 from ._repro import repro_command
 from ._trace import trace_command
@@ -54,21 +54,21 @@ from ._view import view_command
 
 app = typer.Typer(
     help=(
-        "Steal every intermediate tensor of a PyTorch model, and say which node of its exported or compiled graph gets "
-        "it wrong. Exits with 0 if all is close, 1 if something differs, 2 in trouble."
+        "Record every intermediate tensor of a PyTorch model, and find the node of its exported or compiled graph that "
+        "computes a different value. Exit codes: 0 if all values are close, 1 if one differs, 2 for errors."
     ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Factory = Annotated[str, typer.Argument(help=FACTORY)]
-Backend = Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")]
-Profile = Annotated[bool, typer.Option("--profile", help="How long each node takes, beside its error.")]
-View = Annotated[str, typer.Option(help="nodes, operators, modules, outcomes or precision.")]
+Backend = Annotated[str, typer.Option("--backend", "-b", help="Backend that runs the program.")]
+Profile = Annotated[bool, typer.Option("--profile", help="Show the run time of each node beside its error.")]
+View = Annotated[str, typer.Option(help="Table to print: nodes, operators, modules, outcomes or precision.")]
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(__version__)
         raise typer.Exit
 
@@ -83,8 +83,8 @@ def _options(
 
 
 @app.command()
-def demo(folder: Annotated[Path, typer.Option(help="Where the files go.")] = Path("demo")) -> None:
-    """Steal, export and compare a tiny language model."""
+def demo(folder: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("demo")) -> None:
+    """Record, export and compare a tiny language model."""
     folder.mkdir(parents=True, exist_ok=True)
     dump, onnx_file = folder / "tiny_llm.dump.onnx", folder / "tiny_llm.onnx"
     model, args, shapes = tiny_llm(dynamic_shapes=True)
@@ -108,7 +108,7 @@ def show(
     statistics: Annotated[bool, typer.Option(help="Minimum, maximum, mean, NaNs and infs of each tensor.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List what a dump holds, or write a program's graph as text."""
+    """List the records of a dump, or print a program's graph as text."""
     dump: Dump | None = None
     try:
         dump = restore(file)
@@ -142,22 +142,22 @@ def steal(
     factory: Factory,
     output: Annotated[Path, typer.Option("--output", "-o", help="The dump to write.")],
     include: Annotated[
-        list[str] | None, typer.Option(help="Steal the submodules of these names alone (* and **).")
+        list[str] | None, typer.Option(help="Record only the submodules of these names (* and **).")
     ] = None,
-    exclude: Annotated[list[str] | None, typer.Option(help="Leave out the submodules of these names.")] = None,
-    storage_limit: Annotated[int | None, typer.Option(help="Leave out tensors of more bytes.")] = None,
-    total_limit: Annotated[int | None, typer.Option(help="Leave out tensors once so many bytes are kept.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Skip the submodules of these names.")] = None,
+    storage_limit: Annotated[int | None, typer.Option(help="Skip tensors of more bytes.")] = None,
+    total_limit: Annotated[int | None, typer.Option(help="Skip tensors once this many bytes are stored.")] = None,
     statistics_only: Annotated[
-        bool, typer.Option("--statistics-only", help="Keep no tensor, only what it is like.")
+        bool, typer.Option("--statistics-only", help="Store no tensors, only their statistics.")
     ] = False,
-    compress: Annotated[bool, typer.Option("--compress", help="A smaller dump, at the price of time.")] = False,
+    compress: Annotated[bool, typer.Option("--compress", help="Write a smaller dump; slower.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print each call.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a model and steal what all its modules take and give."""
+    """Run a model and record the inputs and outputs of all its modules."""
     subject = make_subject(factory)
     with (
-        progress("stealing", quiet=quiet or verbose),
+        progress("recording", quiet=quiet or verbose),
         steal_forward(
             subject.model,
             submodules=True,
@@ -174,29 +174,29 @@ def steal(
     ):
         subject.run()
     totals = capture.totals
-    sizes = f"{decimal(totals.nbytes)}, {decimal(totals.shared)} more were the same"
-    _say(quiet, f"written: {output}: {totals.records} values, {sizes}")
+    sizes = f"{decimal(totals.nbytes)} stored, {decimal(totals.shared)} of duplicates not stored again"
+    _echo_unless(quiet, f"written: {output}: {totals.records} values, {sizes}")
 
 
 @app.command("recover")
 def recover_command(
-    file: Annotated[Path, typer.Argument(help="The dump that a capture was to write.")],
-    to: Annotated[Path | None, typer.Option(help="Where to put it, in the same folder.")] = None,
+    file: Annotated[Path, typer.Argument(help="Path of the dump that the capture should have written.")],
+    to: Annotated[Path | None, typer.Option(help="File to write, in the same folder.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Make a dump of what a capture left that was killed."""
+    """Recover a dump from the files of a capture that was killed."""
     dump = recover(file, to)
-    _say(quiet, f"written: {dump.source}: {len(dump)} values")
+    _echo_unless(quiet, f"written: {dump.source}: {len(dump)} values")
 
 
 @app.command("export")
 def export_command(
     factory: Factory,
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
-    optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
+    optimized: Annotated[bool, typer.Option("--optimize", help="Apply the exporter's optimisations.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Export a model to ONNX, with its module calls."""
+    """Export a model to ONNX, with a record of its module calls."""
     with progress("export", quiet=quiet):
         program = make_subject(factory).export()
         program = optimize(program) if optimized else program
@@ -204,9 +204,9 @@ def export_command(
     ports = [port for call in program.module_calls.values() for port in call.outputs]
     counts = Counter[str](port.resolution for port in ports)
     kinds = ("exact", "alias", "constant", "fused", "dead")
-    told = ", ".join(f"{counts[kind]} {kind}" for kind in kinds if counts[kind])
+    resolutions = ", ".join(f"{counts[kind]} {kind}" for kind in kinds if counts[kind])
     files = ", ".join(map(str, (output, *sorted(output.parent.glob(f"{output.name}.*")))))
-    _say(quiet, f"written: {files}; {len(program.module_calls)} module calls, their outputs {told}")
+    _echo_unless(quiet, f"written: {files}; {len(program.module_calls)} module calls, their outputs {resolutions}")
 
 
 @app.command("compare")
@@ -229,22 +229,22 @@ def compare_command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare what an ONNX file computes with what the model did."""
-    _known_view(view)
+    """Compare the values that an ONNX file computes with a dump of the model."""
+    _check_view(view)
     check_output(output)
     with progress("compare", quiet=quiet or as_json):
         report = compare(
             reference,
             program,
             backend=backend,
-            options=told_options(option),
+            options=parse_options(option),
             tolerance=tolerance,
             profile=profile,
             truth="float64" if truth else None,
             repeats=repeats,
             limit=limit,
             lower_precision=lower_precision,
-            statistics=with_statistics(output, asked=statistics),
+            statistics=needs_statistics(output, requested=statistics),
         )
         report = report if blamed is None else blame(report, reference, program, blamed, limit=limit)
     if not quiet:
@@ -256,30 +256,28 @@ def compare_command(
 @app.command("diff")
 def diff_command(
     expected: Annotated[Path, typer.Argument(help="A dump.")],
-    actual: Annotated[Path, typer.Argument(help="Another one.")],
+    actual: Annotated[Path, typer.Argument(help="The dump to compare with it.")],
     tolerance: ToleranceOption = None,
     wide: Wide = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare two dumps; no model is needed."""
-    found = diff(expected, actual, tolerance=tolerance)
-    if as_json and not quiet:
-        typer.echo(found.to_json())
-    elif not quiet:
-        typer.echo(found.table(wide=wide))
-    raise typer.Exit(not found.close)
+    result = diff(expected, actual, tolerance=tolerance)
+    if not quiet:
+        typer.echo(result.to_json() if as_json else result.table(wide=wide))
+    raise typer.Exit(not result.close)
 
 
 @app.command()
 def check(
     factory: Factory,
     backend: Annotated[
-        list[str], typer.Option("--backend", "-b", help="What runs the program; give it again for more.")
+        list[str], typer.Option("--backend", "-b", help="Backend that runs the program; may be repeated.")
     ] = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
     tolerance: ToleranceOption = None,
     lower_precision: LowerPrecision = False,
-    optimized: Annotated[bool, typer.Option("--optimize", help="With the exporter's optimisations.")] = False,
+    optimized: Annotated[bool, typer.Option("--optimize", help="Apply the exporter's optimisations.")] = False,
     option: OptionList = None,
     profile: Profile = False,
     truth: TruthOption = False,
@@ -293,14 +291,14 @@ def check(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Steal, export and compare a model, on one backend or several."""
-    _known_view(view)
+    """Record, export and compare a model on one backend or several."""
+    _check_view(view)
     check_output(output)
     reports: list[Report] = []
-    # What the user's own code prints must not stand among ours.
+    # Output of the user's own code must not mix with ours.
     with progress("check", quiet=quiet or as_json), redirect_stdout(sys.stderr):
         for name in backend:
-            get_backend(name, **told_options(option))  # what is misspelt is said at once
+            get_backend(name, **parse_options(option))  # report a misspelt name before the export
         subject = make_subject(factory)
         program = subject.export()
         program = optimize(program) if optimized else program
@@ -310,14 +308,14 @@ def check(
                 capture,
                 program,
                 backend=name,
-                options=told_options(option),
+                options=parse_options(option),
                 tolerance=tolerance,
                 lower_precision=lower_precision,
                 profile=profile,
                 truth="float64" if truth else None,
                 repeats=repeats,
                 limit=limit,
-                statistics=with_statistics(output, asked=statistics),
+                statistics=needs_statistics(output, requested=statistics),
             )
             for name in backend
         ]
@@ -325,17 +323,15 @@ def check(
         if blamed is not None:
             folders = [blamed / name if len(reports) > 1 else blamed for name in backend]
             reports = [
-                blame(report, capture, ran, folder, limit=limit)
-                for (report, ran), folder in zip(compared, folders, strict=True)
+                blame(report, capture, compared_program, folder, limit=limit)
+                for (report, compared_program), folder in zip(compared, folders, strict=True)
             ]
     if as_json and not quiet:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
     elif not quiet:
         typer.echo("\n\n".join(report.table(view, wide=wide) for report in reports))
         for report in reports if len(reports) > 1 else ():
-            _say(
-                quiet, "\n" + textwrap.fill(f"{report.backend}: {report.headline()}; {' '.join(report.verdict())}", 80)
-            )
+            echo("\n" + textwrap.fill(f"{report.backend}: {report.headline()}; {' '.join(report.verdict())}", 80))
     _write(reports, output, quiet=quiet or as_json)
     raise typer.Exit(not all(report.close for report in reports))
 
@@ -350,24 +346,24 @@ app.command("view")(view_command)
 app.command("trace")(trace_command)
 
 
-def _known_view(view: str) -> None:
+def _check_view(view: str) -> None:
     if view not in ("nodes", "operators", "modules", "outcomes", "precision"):
-        raise FilchError(f"there is no view {view!r}; there are nodes, operators, modules, outcomes and precision")
+        raise FilchError(f"there is no view {view!r}; choose nodes, operators, modules, outcomes or precision")
 
 
 def _write(reports: Sequence[Report], output: Path | None, *, quiet: bool) -> None:
     if output is not None:
         written = write_reports(reports, output)
-        _say(quiet, f"\nwritten: {', '.join(map(str, written))}")
+        _echo_unless(quiet, f"\nwritten: {', '.join(map(str, written))}")
 
 
-def _say(quiet: bool, text: str) -> None:
+def _echo_unless(quiet: bool, text: str) -> None:
     if not quiet:
         echo(text)
 
 
 def main() -> None:
-    """Run the command line; trouble of any kind ends with exit code 2, so that 1 always means 'different'."""
+    """Run the command line; every error exits with code 2, so that 1 always means 'different'."""
     try:
         with end_process_if_stuck():
             app()
@@ -380,6 +376,6 @@ def main() -> None:
         else:
             sys.stderr.write(for_terminal(f"filch: {error}\n"))
         sys.exit(2)
-    except Exception:  # noqa: BLE001  a crash must not look like a difference
+    except Exception:  # noqa: BLE001  Python would exit with 1, which means a difference here
         sys.stderr.write(for_terminal(traceback.format_exc()))
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""The commands that compare more than one thing: `filch matrix`, `filch sweep` and `filch precision`."""
+"""The commands that run several comparisons: `filch matrix`, `filch sweep` and `filch precision`."""
 
 import sys
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ from ._options import (
     Quiet,
     ToleranceOption,
     Wide,
-    told_options,
+    parse_options,
 )
 
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
@@ -35,9 +35,11 @@ Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown tab
 
 def matrix_command(
     factories: Annotated[list[str], typer.Argument(help=FACTORY)],
-    backend: Annotated[list[str] | None, typer.Option("--backend", "-b", help="What runs the programs.")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="What the models are turned into.")] = None,
-    device: Annotated[list[str] | None, typer.Option(help="Where the models run in eager PyTorch.")] = None,
+    backend: Annotated[
+        list[str] | None, typer.Option("--backend", "-b", help="Backend that runs the programs; may be repeated.")
+    ] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Dtype of models and inputs; may be repeated.")] = None,
+    device: Annotated[list[str] | None, typer.Option(help="Device for eager PyTorch; may be repeated.")] = None,
     tolerance: ToleranceOption = None,
     lower_precision: LowerPrecision = False,
     option: OptionList = None,
@@ -46,21 +48,21 @@ def matrix_command(
     as_markdown: Markdown = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare models in each dtype, on each device and backend; a line each.
+    """Compare models in each dtype, on each device and backend; one line each.
 
     Exits with 1 if one differs, else with 2 if one is missing or could not be compared.
     """
-    found = matrix(
+    comparisons = matrix(
         factories,
         backends=backend or ["onnxruntime-cpu"],
         dtypes=dtype or [],
         devices=device or [],
         tolerance=tolerance,
         lower_precision=lower_precision,
-        options=told_options(option),
+        options=parse_options(option),
         limit=limit,
     )
-    cells = _gathered("matrix", found, quiet=quiet or as_json or as_markdown)
+    cells = _collect("matrix", comparisons, quiet=quiet or as_json or as_markdown)
     _print(cells, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
     raise typer.Exit(exit_code(cells))
 
@@ -68,7 +70,9 @@ def matrix_command(
 def sweep_command(
     factory: Annotated[str, typer.Argument(help=FACTORY)],
     dim: Annotated[list[str], typer.Option("--dim", help="Sizes of a dynamic dimension: batch=1,2,7,64.")],
-    backend: Annotated[list[str] | None, typer.Option("--backend", "-b", help="What runs the program.")] = None,
+    backend: Annotated[
+        list[str] | None, typer.Option("--backend", "-b", help="Backend that runs the program; may be repeated.")
+    ] = None,
     tolerance: ToleranceOption = None,
     lower_precision: LowerPrecision = False,
     option: OptionList = None,
@@ -77,47 +81,49 @@ def sweep_command(
     as_markdown: Markdown = False,
     quiet: Quiet = False,
 ) -> None:
-    """Export a model once with dynamic shapes, and compare it at each size; a line each.
+    """Export a model once with dynamic shapes, and compare it at each size; one line each.
 
     Exits with 1 if one differs, else with 2 if one could not be compared.
     """
-    found = sweep(
+    comparisons = sweep(
         factory,
         _sizes(dim),
         backends=backend or ["onnxruntime-cpu"],
-        options=told_options(option),
+        options=parse_options(option),
         tolerance=tolerance,
         lower_precision=lower_precision,
         limit=limit,
     )
-    cells = _gathered("sweep", found, quiet=quiet or as_json or as_markdown)
+    cells = _collect("sweep", comparisons, quiet=quiet or as_json or as_markdown)
     _print(cells, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
     first = next((cell for cell in cells if cell.status == "different"), None)
     if first is not None and not (quiet or as_json or as_markdown):
         place = ", ".join(f"{name}={size}" for name, size in first.labels.items())
-        echo(f"\nleaves the floor first at {place}:\n  {first.told}")
+        echo(f"\nfirst difference at {place}:\n  {first.told}")
     raise typer.Exit(exit_code(cells))
 
 
 def precision_command(
     factory: Annotated[str, typer.Argument(help=FACTORY)],
     to: Annotated[str, typer.Option(help="float16, bfloat16, int8 (weights and activations) or int4 (weights).")],
-    backend: Annotated[str, typer.Option("--backend", "-b", help="What runs the programs.")] = "onnxruntime-cpu",
+    backend: Annotated[
+        str, typer.Option("--backend", "-b", help="Backend that runs the programs.")
+    ] = "onnxruntime-cpu",
     tolerance: ToleranceOption = None,
-    snr: Annotated[float | None, typer.Option(help="Instead: the decibels of SNR that the outputs need.")] = None,
+    snr: Annotated[float | None, typer.Option(help="Least SNR of the outputs in dB, instead.")] = None,
     limit: LimitOption = None,
-    measure: Annotated[int | None, typer.Option(help="How many nodes to lower alone; 32 if not given.")] = None,
+    measure: Annotated[int | None, typer.Option(help="Number of nodes to lower one by one; default 32.")] = None,
     wide: Wide = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Lower a model's precision, and find the nodes that have to stay in float32 so that it is good enough."""
+    """Lower a model's precision, and find the nodes that have to stay in float32 for its outputs to be close."""
     with progress("precision", quiet=quiet or as_json), redirect_stdout(sys.stderr):
         subject = make_subject(factory)
         program = optimize(subject.export())
         with steal_forward(subject.model) as capture:
             subject.run()
-        found = keep_precise(
+        report = keep_precise(
             capture,
             program,
             to=cast("Precision", to),
@@ -128,30 +134,30 @@ def precision_command(
             limit=limit,
         )
     if not quiet:
-        typer.echo(found.to_json() if as_json else found.table(wide=wide))
-    raise typer.Exit(not found.close)
+        typer.echo(report.to_json() if as_json else report.table(wide=wide))
+    raise typer.Exit(not report.close)
 
 
-def _gathered(title: str, found: Iterable[Cell], *, quiet: bool) -> list[Cell]:
-    # What the user's own code prints must not stand among ours.
+def _collect(title: str, comparisons: Iterable[Cell], *, quiet: bool) -> list[Cell]:
+    # Output of the user's own code must not mix with ours.
     with progress(title, quiet=quiet), redirect_stdout(sys.stderr):
-        return list(found)
+        return list(comparisons)
 
 
 def _print(cells: list[Cell], *, as_json: bool, as_markdown: bool, quiet: bool) -> None:
     if as_json and as_markdown:
-        raise FilchError("--json and --markdown are two ways to print one table: give one")
+        raise FilchError("--json and --markdown are mutually exclusive")
     if not quiet:
         table = CellTable(tuple(cells))
         typer.echo(table.to_json() if as_json else table.to_markdown().rstrip("\n") if as_markdown else str(table))
 
 
-def _sizes(given: list[str]) -> dict[str, list[int]]:
+def _sizes(dimensions: list[str]) -> dict[str, list[int]]:
     sizes: dict[str, list[int]] = {}
-    for text in given:
+    for text in dimensions:
         name, _, numbers = text.partition("=")
-        listed = numbers.split(",")
-        if not name.isidentifier() or name in sizes or not all(number.isdecimal() for number in listed):
+        parts = numbers.split(",")
+        if not name.isidentifier() or name in sizes or not all(part.isdecimal() for part in parts):
             raise CompareError(f"--dim is a name and its sizes, each name once, like batch=1,2,7,64, not {text!r}")
-        sizes[name] = [int(number) for number in listed]
+        sizes[name] = [int(part) for part in parts]
     return sizes

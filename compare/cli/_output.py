@@ -1,4 +1,4 @@
-"""Where the command line writes reports to."""
+"""Write reports to files, in the format of the suffix."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,28 +11,28 @@ from ..results._report import Report
 
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Write the report: .html is a page, .json, .csv, .md; one for each backend."),
+    typer.Option("--output", "-o", help="Write the report as .html, .json, .csv or .md; one file per backend."),
 ]
 StatisticsOption = Annotated[
-    bool, typer.Option("--statistics", help="What each value and its reference are like; a page always has it.")
+    bool, typer.Option("--statistics", help="Statistics of each value and its reference; .html and .json have them.")
 ]
 
 _WRITERS = {".csv": Report.to_csv, ".html": Report.to_html, ".json": Report.to_json, ".md": Report.to_markdown}
 
 
-def with_statistics(output: Path | None, *, asked: bool) -> bool:
-    """Whether a comparison is to say what values are like: pages show it, and JSON is what pages are made of."""
-    return asked or (output is not None and output.suffix in (".html", ".json"))
+def needs_statistics(output: Path | None, *, requested: bool) -> bool:
+    """Return whether statistics are wanted: pages show them, and pages are made from JSON."""
+    return requested or (output is not None and output.suffix in (".html", ".json"))
 
 
 def check_output(output: Path | None) -> None:
-    """See that there is a format for the file that reports are to be written to, before anything takes time."""
+    """Raise if no format has the suffix of `output`, before the slow part of a command begins."""
     if output is not None and output.suffix not in _WRITERS:
         raise CompareError(f"a report is written as {', '.join(_WRITERS)}, not as {output.name!r}; see `filch view`")
 
 
 def write_reports(reports: Sequence[Report], output: Path) -> list[Path]:
-    """Write each report; if there are several, with the backend's name before the suffix."""
+    """Write each report and return the paths; of several, each has its backend's name before the suffix."""
     several = len(reports) > 1
     paths = [output.with_suffix(f".{one.backend}{output.suffix}") if several else output for one in reports]
     for report, path in zip(reports, paths, strict=True):

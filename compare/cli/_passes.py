@@ -1,4 +1,4 @@
-"""The command that runs passes and shows what each of them does: `filch passes`."""
+"""The command that runs passes and shows the effect of each: `filch passes`."""
 
 import sys
 from contextlib import redirect_stdout
@@ -12,28 +12,28 @@ from filch.export.passes import PassContext, default_passes, pass_names
 
 from ..common._errors import CompareError
 from ..models._factory import find_factory, make_subject
-from ._options import FACTORY, Json, LimitOption, LowerPrecision, OptionList, Quiet, ToleranceOption, told_options
+from ._options import FACTORY, Json, LimitOption, LowerPrecision, OptionList, Quiet, ToleranceOption, parse_options
 
-_STEP = "A pass by name, or package.module:function or path.py:function; again for more, in this order."
+_STEP = "A pass: its name, package.module:function or path.py:function; may be repeated, they run in this order."
 
 
 def passes_command(
     factory: Annotated[str | None, typer.Argument(help=FACTORY)] = None,
     pass_: Annotated[list[str] | None, typer.Option("--pass", "-p", help=_STEP)] = None,
     out_dir: Annotated[Path | None, typer.Option(help="Draw the graph after each pass into this folder.")] = None,
-    view: Annotated[list[str] | None, typer.Option(help="How they are drawn; again for more.")] = None,
+    view: Annotated[list[str] | None, typer.Option(help="View to draw them with; may be repeated.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the optimised program here.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Show the error after each pass.")] = False,
-    backend: Annotated[str, typer.Option("--backend", "-b", help="What runs the program.")] = "onnxruntime-cpu",
+    backend: Annotated[str, typer.Option("--backend", "-b", help="Backend that runs the program.")] = "onnxruntime-cpu",
     tolerance: ToleranceOption = None,
     lower_precision: LowerPrecision = False,
     option: OptionList = None,
     limit: LimitOption = None,
-    listed: Annotated[bool, typer.Option("--list", help="Only list all passes there are.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List all passes and exit.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Optimise a model pass by pass: how long each takes, what it makes, and which one brings an error in.
+    """Optimise a model pass by pass, and show the time of each, the nodes it changes and the error after it.
 
     Exits with 1 if a value differs.
     """
@@ -41,40 +41,40 @@ def passes_command(
         typer.echo(_listing())
         return
     if factory is None:
-        raise CompareError("which model? Name its factory, package.module:factory or path.py:factory, or say --list")
+        raise CompareError("give a model as package.module:factory or path.py:factory, or use --list")
     if view and out_dir is None:
-        raise CompareError("--view says how graphs are drawn; say where to, with --out-dir")
+        raise CompareError("--view needs --out-dir, the folder in which the graphs are drawn")
     if as_json and not compare:
-        raise CompareError("--json prints the errors after each pass; say --compare, too")
+        raise CompareError("--json needs --compare: it prints the error after each pass")
     steps = [find_factory(name).function if ":" in name else name for name in pass_ or default_passes()]
     with PassContext() as context:
         if not (quiet or as_json):
             context.profile_pass_instrument(print_stdout=True)
         if out_dir is not None:
             context.save_graph_instrument(out_dir, **({"views": view} if view else {}))
-        # What the user's own code prints must not stand among ours.
+        # Output of the user's own code must not mix with ours.
         with redirect_stdout(sys.stderr):
             subject = make_subject(factory)
             program = subject.export()
             capture = subject.steal() if compare else None
-        judge: Any = None
+        errors: Any = None
         if capture is not None:
-            judge = context.compare_instrument(
+            errors = context.compare_instrument(
                 capture,
                 backend=backend,
-                options=told_options(option),
+                options=parse_options(option),
                 tolerance=tolerance,
                 lower_precision=lower_precision or None,
                 limit=limit,
             )
         try:
-            made = optimize(program, steps)
-        finally:  # a pass that raises is a row, too
-            if judge is not None and judge.errors and not quiet:
-                typer.echo(judge.to_json() if as_json else f"\n{judge}")
+            optimized = optimize(program, steps)
+        finally:  # a pass that raises has a row too
+            if errors is not None and errors.errors and not quiet:
+                typer.echo(errors.to_json() if as_json else f"\n{errors}")
     if output is not None:
-        made.save(output)
-    raise typer.Exit(judge is not None and not judge.close)
+        optimized.save(output)
+    raise typer.Exit(errors is not None and not errors.close)
 
 
 def _listing() -> str:

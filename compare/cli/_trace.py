@@ -1,4 +1,4 @@
-"""The command `filch trace`."""
+"""The command that traces a call or a training step: `filch trace`."""
 
 import json
 import sys
@@ -20,36 +20,38 @@ from ._options import FACTORY, Json, Quiet
 
 def trace_command(
     factory: Annotated[str, typer.Argument(help=FACTORY)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The .pkl to write, with JSON beside it, or a .json.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="A .pkl to write, with a .json beside it, or a .json.")
+    ],
     train: Annotated[
-        bool, typer.Option("--train", help="A step of training: the sum of squares as loss, and SGD(0.1).")
+        bool, typer.Option("--train", help="Trace a training step: loss is the sum of squares, optimiser SGD(0.1).")
     ] = False,
     backend: Annotated[
-        str, typer.Option("--backend", "-b", help="What runs the model: inductor or eager.")
+        str, typer.Option("--backend", "-b", help="Backend that runs the model: inductor or eager.")
     ] = "inductor",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Trace a model: every operation of a call or of a step of training, and the generated code that ran it."""
+    """Trace every operation of a call or training step, and the generated code that ran it."""
     if output.suffix not in get_view("trace").suffixes:  # before minutes of compiling
         raise CompareError(f"a trace is written to a .pkl or a .json, not to {str(output)!r}")
-    # What the user's own code prints must not stand among ours.
+    # Output of the user's own code must not mix with ours.
     with progress("trace", quiet=quiet or as_json), redirect_stdout(sys.stderr):
         subject = make_subject(factory)
         if train:
             subject.model.train()
-        found = trace(subject.model, subject.args, kwargs=subject.kwargs, train=train, backend=backend)
-        written = save_trace(found, output)
-    files, counts = [str(path) for path in written], _counts(found)
+        traced = trace(subject.model, subject.args, kwargs=subject.kwargs, train=train, backend=backend)
+        written = save_trace(traced, output)
+    files, counts = [str(path) for path in written], _counts(traced)
     if as_json and not quiet:
         typer.echo(json.dumps({"written": files, **counts}, indent=1))
     elif not quiet:
         echo(f"written: {', '.join(files)}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
 
 
-def _counts(found: dict[str, dict[int, dict[str, Any]]]) -> dict[str, int]:
-    nodes = [node["attrs"] for node in found["node_data"].values()]
-    executed = found["execute_op_info"].values()
+def _counts(traced: dict[str, dict[int, dict[str, Any]]]) -> dict[str, int]:
+    nodes = [node["attrs"] for node in traced["node_data"].values()]
+    executed = traced["execute_op_info"].values()
     return {
         "operators": sum(node["is_var"] == "0" for node in nodes),
         "gradients": sum(node["is_var"] == "0" and "grad_op_id" in node for node in nodes),

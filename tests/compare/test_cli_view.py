@@ -82,9 +82,9 @@ def test_the_suffix_chooses_the_view(folder: Path, capsys: pytest.CaptureFixture
     assert run("view", "model.onnx") == 0
     assert (folder / "model.html").read_text().startswith("<!doctype html>")
     assert run("view", "model.onnx", "-o", "a.json") == 2
-    assert "write .json: say which view, with --as" in capsys.readouterr().err
+    assert "write .json: choose a view with --as: " in capsys.readouterr().err
     assert run("view", "model.onnx", "-o", "a.pdf") == 2
-    assert "no view writes .pdf: say which view, with --as" in capsys.readouterr().err
+    assert "no view writes .pdf: choose a view with --as: " in capsys.readouterr().err
 
 
 def test_a_backends_graph_names_what_it_fused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +144,7 @@ def test_a_stage_of_a_report_is_chosen(folder: Path, capsys: pytest.CaptureFixtu
 BAD = {
     "a compiled graph that there is not": (
         ["view", "model.onnx", "--stage", "compiled"],
-        "--stage compiled is of a report that has one, or of a model with --backend",
+        "--stage compiled needs a report with a compiled graph, or --backend",
     ),
     "a suffix that the view has not": (
         ["view", "none.py:net", "--as", "html", "-o", "a.svg"],
@@ -159,17 +159,23 @@ BAD = {
         "there is no backend 'tpu'",
     ),
     "a view that there is not": (["view", "model.onnx", "--as", "htm"], "there is no view 'htm'; did you mean 'html'?"),
-    "a report that is compiled": (["view", "report.json", "-b", "eager"], "'report.json' is drawn as it is: --backend"),
-    "an option without a backend": (["view", "model.onnx", "--option", "a=b"], "--option is for a backend: name it"),
+    "a report that is compiled": (
+        ["view", "report.json", "-b", "eager"],
+        "'report.json' can't be recompiled: --backend",
+    ),
+    "an option without a backend": (["view", "model.onnx", "--option", "a=b"], "--option needs --backend"),
     "the source as its own picture": (
         ["view", "report.json", "--as", "hidet", "-o", "report.json"],
-        "'report.json' is what is drawn: give --output another name",
+        "--output would overwrite the input 'report.json': give another name",
     ),
     "the source by another name": (
         ["view", "model.onnx", "--as", "netron", "-o", "link.onnx"],
-        "'model.onnx' is what is drawn: give --output another name",
+        "--output would overwrite the input 'model.onnx': give another name",
     ),
-    "a stage that there is not": (["view", "report.json", "--stage", "fused"], "there is no stage 'fused'; there are"),
+    "a stage that there is not": (
+        ["view", "report.json", "--stage", "fused"],
+        "there is no stage 'fused'; choose exported or",
+    ),
     "a dump": (["view", "ref.onnx"], "'ref.onnx' is a dump, not a program"),
     "no report": (["view", "none.json"], "can't read 'none.json': No such file"),
     "no program of torch's": (["view", "none.pt2"], "'none.pt2' is no program that torch.export saved: No such file"),

@@ -170,7 +170,7 @@ def test_a_report_about_files_that_can_not_be_is_drawn_and_not_reproduced(case, 
     assert run("repro", str(path), "--node", report.rows[0].node, "-o", str(folder / "out")) == 2
 
     said = capsys.readouterr().err
-    assert "is no file here: say --reference DUMP" in " ".join(said.split())
+    assert "is not a file: give --reference DUMP" in " ".join(said.split())
     assert said.replace("\n", "").isprintable() and len(said) < 600
 
 

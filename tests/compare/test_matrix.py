@@ -1,4 +1,4 @@
-"""Many comparisons at once: models by dtypes, devices and backends; one program at many sizes."""
+"""Test the batch commands: models by dtypes, devices and backends; one program at many input sizes."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ def branching():
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Runs a command in a folder with a file of factories; gives its exit code, and what it printed."""
+    """Return a function that runs a command in a folder with factories and returns exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models.py").write_text(FACTORIES)
 
@@ -65,14 +65,14 @@ def run(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def wrong(monkeypatch):
-    """A backend that is wrong in `linear` for batches of 7 and more, under the name of one that is right."""
+    """Replace every backend by one whose `linear` is wrong for batches of 7 and more."""
     backend = WrongBackend({"linear": lambda tensor: tensor + 1 if tensor.shape[0] >= 7 else tensor})
     for place in ("batch._matrix", "batch._sweep"):
         monkeypatch.setattr(f"filch.compare.{place}.get_backend", lambda name: backend)
 
 
 def test_a_matrix_has_a_line_for_each_model_dtype_and_backend(run):
-    """In 80 columns, with the largest error."""
+    """The table fits in 80 columns and has the largest error of each comparison."""
     models = ("models.py:fixed", "filch.compare:tiny_llm")
     # The exporter keeps the scale of attention in float32, which is off by 2e-8.
     code, out, _ = run("matrix", *models, "-b", "reference", "--dtype", "float64", "--tolerance", "1e-6")
@@ -97,13 +97,13 @@ def test_a_matrix_has_a_line_for_each_model_dtype_and_backend(run):
     ],
 )
 def test_backends_take_options_and_a_lower_precision_has_to_be_allowed(run, command):
-    """Of a program that is computed in bfloat16, each value is of another type than the model's."""
+    """A program computed in bfloat16 has other dtypes than the model, which is a difference unless allowed."""
     assert run(*command, "--option", "dtype=bfloat16")[0] == 1
     assert run(*command, "--option", "dtype=bfloat16", "--lower-precision")[0] == 0
 
 
-def test_what_is_missing_or_fails_is_no_pass(run, monkeypatch):
-    """A line says so, the reason stands below in full, and the exit code is 2."""
+def test_missing_and_failed_comparisons_exit_with_2(run, monkeypatch):
+    """The row has the status, the full reason is printed below the table, and the exit code is 2."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     code, out, _ = run("matrix", "models.py:fixed", "models.py:branching", "-b", "onnxruntime-cuda", "-b", "eager")
 
@@ -117,8 +117,8 @@ def test_what_is_missing_or_fails_is_no_pass(run, monkeypatch):
     assert (code, found["status"], found["worst"], found["labels"]["device"]) == (2, "missing", None, "mps")
 
 
-def test_a_difference_is_told_as_json_and_markdown(run, wrong):
-    """Exit code 1, and the first node that is wrong."""
+def test_a_difference_is_printed_as_json_and_markdown(run, wrong):
+    """The exit code is 1, and the row names the first node that differs."""
     code, out, _ = run("sweep", "models.py:fixed", "--dim", "batch=7", "--json")
     (found,) = json.loads(out)["cells"]
     assert code == 1
@@ -132,20 +132,20 @@ def test_a_difference_is_told_as_json_and_markdown(run, wrong):
 
 
 @pytest.mark.parametrize("factory", ["made", "fixed"])
-def test_a_sweep_says_at_which_shape_which_node_leaves_the_floor(run, wrong, factory):
-    """With inputs of the factory's own, or made like those that it gives."""
+def test_a_sweep_names_the_shape_and_node_of_the_first_difference(run, wrong, factory):
+    """Inputs of each size come from the factory, or are generated like its example."""
     code, out, _ = run("sweep", f"models.py:{factory}", "--dim", "batch=1,2,7,9", "--dim", "length=3,1")
 
     lines = out.splitlines()
     assert code == 1
     assert [line.split()[:2] for line in lines[2:10]] == [[b, n] for b in "1279" for n in "31"]
     assert ["all close" in line for line in lines[2:10]] == [True] * 4 + [False] * 4
-    assert lines[11] == "leaves the floor first at batch=7, length=3:"
+    assert lines[11] == "first difference at batch=7, length=3:"
     assert lines[12].startswith("  exported node node_linear (")
 
 
 def test_a_sweep_goes_over_several_backends(run, wrong):
-    """At each size all of them, with a column that says which."""
+    """Each size is compared on every backend, and a column names the backend."""
     code, out, _ = run(
         "sweep", "models.py:fixed", "--dim", "batch=2,7", "-b", "onnxruntime-cpu", "-b", "eager", "--json"
     )
@@ -160,12 +160,12 @@ def test_a_sweep_goes_over_several_backends(run, wrong):
     ]
 
 
-def test_a_sweep_of_a_sound_program_is_silent(run):
-    """Every size is close."""
+def test_a_sweep_of_a_correct_program_exits_with_0(run):
+    """Every size is close, and no first difference is printed."""
     code, out, _ = run("sweep", "models.py:made", "--dim", "batch=1,3", "--dim", "length=1,8", "-b", "onnxruntime-cpu")
 
     assert code == 0
-    assert out.count("all close") == 4 and "leaves the floor" not in out
+    assert out.count("all close") == 4 and "first difference" not in out
 
 
 BAD = {
@@ -177,8 +177,8 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_sweep_that_makes_no_sense_is_said(run, name):
-    """In one sentence, with exit code 2."""
+def test_invalid_sweep_arguments_are_refused(run, name):
+    """The message is one line and the exit code 2."""
     arguments, message = BAD[name]
     code, _, err = run("sweep", "models.py:fixed", *arguments)
 
@@ -192,26 +192,26 @@ def test_a_sweep_that_makes_no_sense_is_said(run, name):
         (["models.py:fixed", "--device", "gpu"], "a device is one like cpu or cuda:0, not 'gpu'"),
         (["models.py:fixed", "-b", "onyxruntime-cpu"], "did you mean 'onnxruntime-cpu'?"),
         (["models.py:gone"], "has no function 'gone'"),
-        (["models.py:static", "--json", "--markdown"], "give one"),
+        (["models.py:static", "--json", "--markdown"], "--json and --markdown are mutually exclusive"),
     ],
 )
-def test_a_matrix_that_makes_no_sense_is_said(run, arguments, message):
-    """Likewise."""
+def test_invalid_matrix_arguments_are_refused(run, arguments, message):
+    """The message names the value and the exit code is 2."""
     code, _, err = run("matrix", *arguments)
 
     assert code == 2 and message in err
 
 
 def test_a_sweep_needs_names_and_one_way_to_make_inputs(run):
-    """A factory without dynamic shapes, and one that takes one of two sizes."""
+    """Refuse a factory without named dynamic shapes, and one that takes only one of two swept sizes."""
     assert "returns none that are named" in run("sweep", "models.py:static", "--dim", "batch=1")[2]
     with open("models.py", "a", encoding="utf-8") as file:  # noqa: PTH123  in the fixture's folder
         file.write("def half(batch=2):\n    return made(batch)\n")
     assert "has to take 'length', too" in run("sweep", "models.py:half", "--dim", "batch=1", "--dim", "length=1")[2]
 
 
-def test_inputs_of_other_sizes_are_like_those_that_are_there():
-    """Integers in the range of the example's, a mask of ones stays one, floats have its mean and deviation."""
+def test_resized_inputs_are_distributed_like_the_example():
+    """Integers stay in the example's range, so that a mask of ones stays one; floats keep mean and deviation."""
 
     class Model(nn.Module):
         def forward(self, ids, mask, pair, *rest, flag=None, **more):
@@ -242,8 +242,8 @@ def test_inputs_of_other_sizes_are_like_those_that_are_there():
     assert all(torch.equal(one, two) for one, two in zip(made.args[:2], again.args[:2], strict=True))
 
 
-def test_what_can_not_be_made_in_other_sizes_is_said():
-    """A container of its own."""
+def test_inputs_of_unknown_containers_cant_be_resized():
+    """The message names the type and the sizes that the factory should take."""
 
     class Held:
         pass
@@ -257,8 +257,8 @@ def test_what_can_not_be_made_in_other_sizes_is_said():
         resized(subject, {"batch": 2})
 
 
-def test_only_what_is_close_everywhere_is_0():
-    """Different is 1; missing and failed are 2; nothing at all is 2."""
+def test_the_exit_code_is_0_only_if_every_comparison_is_close():
+    """A difference gives 1; missing and failed comparisons, or none at all, give 2."""
     codes = {status: exit_code([Cell({}, "close"), Cell({}, status)]) for status in ("close", "failed", "missing")}
 
     assert codes == {"close": 0, "failed": 2, "missing": 2}

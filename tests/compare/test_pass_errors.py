@@ -446,9 +446,9 @@ def test_passes_prints_json(filch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "which model? Name its factory, package.module:factory or path.py:factory, or say --list"),
-        (("mine.py:good", "--view", "text"), "--view says how graphs are drawn; say where to, with --out-dir"),
-        (("mine.py:good", "--json"), "--json prints the errors after each pass; say --compare, too"),
+        ((), "give a model as package.module:factory or path.py:factory, or use --list"),
+        (("mine.py:good", "--view", "text"), "--view needs --out-dir, the folder in which the graphs are drawn"),
+        (("mine.py:good", "--json"), "--json needs --compare: it prints the error after each pass"),
         (("mine.py:good", "--pass", "InlinPass"), "there is no pass 'InlinPass'; did you mean 'InlinePass'?"),
         (("mine.py:good", "--pass", "mine.py:halve"), "'mine.py' has no function 'halve'"),
         (("mine.py:good", "--compare", "-b", "ort"), "there is no backend 'ort'; there are eager"),

@@ -250,10 +250,10 @@ def test_the_command_says_what_a_report_lacks(given, tmp_path, monkeypatch, caps
     (tmp_path / "config.json").write_text(json.dumps(report | trusting), "utf-8")
     lacks = {
         ("config.json", "--node", "layer_norm"): "made with the option 'config', which may run programs or write files",
-        ("report.json",): "nothing differs in this report: say which node is meant, with --node",
+        ("report.json",): "nothing differs in this report: choose a node with --node",
         ("report.json", "--node", "gelu"): "there is no node or value 'gelu' in this report",
-        ("memory.json", "--node", "layer_norm"): "the reference 'the capture' is no file here: say --reference DUMP",
-        ("lower.json",): "values of a lower precision were allowed to differ",
+        ("memory.json", "--node", "layer_norm"): "the reference 'the capture' is not a file: give --reference DUMP",
+        ("lower.json",): "was made with lower_precision, which allows differences",
     }
 
     for arguments, message in lacks.items():
