@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from commands import run
-from fakes import PlantedBackend
+from fakes import PlantedBackend, WrongBackend
 from onnx import ModelProto, TensorProto, helper
 from torch import nn
 
@@ -266,4 +266,24 @@ def test_an_output_that_is_wrong_is_no_other_result(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "foreign.onnx")
     report = compare(capture, tmp_path / "foreign.onnx")
     assert not report.close
+    assert not report.interface
+
+
+class Noise(nn.Module):
+    """Returns random numbers beside its input."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.rand_like(x), x * 1
+
+
+def test_a_random_output_of_a_foreign_file_is_no_other_result(tmp_path: Path) -> None:
+    """Even if the numbers that it draws are, by chance, those of another output."""
+    model, x = Noise(), torch.tensor([0.25, 0.5])
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(x)
+    proto = ir.to_proto(export(model, (x,)).model)
+    del proto.metadata_props[:]
+    onnx.save(proto, tmp_path / "foreign.onnx")
+    drawn = proto.graph.output[0].name
+    report = compare(capture, tmp_path / "foreign.onnx", backend=WrongBackend({drawn: lambda _: x}))
     assert not report.interface
