@@ -240,15 +240,12 @@ class Recorder:
     def add_record(self, key: Key, spec: Spec, origin: Origin) -> None:
         """See `Recording.add_record`."""
         if not self._is_full():
-            self._add_record(key, spec, origin, self._decoded(spec) if self._narrator.verbose else None)
+            self._add_record(key, spec, origin, decode(spec, self._store.get) if self._narrator.verbose else None)
 
     def recorded_value(self, key: Key, default: Any) -> Any:
         """See `Recording.recorded_value`."""
         spec = next((row[3] for row in self._store.rows(0) if tuple(row[:3]) == key), None)
-        return default if spec is None else self._decoded(spec)
-
-    def _decoded(self, spec: Spec) -> Any:
-        return decode(spec, self._store.get)
+        return default if spec is None else decode(spec, self._store.get)
 
     def _encoded(self, key: Key, value: Any) -> Spec:
         return encode(value, lambda tensor, path: self._store_tensor(tensor, key, path))

@@ -18,6 +18,7 @@ from ..values._structure import encode
 
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  as DDP does
 _CONTAINERS = ("tuple", "list", "dict", "fields", "state")
+_TensorHook = Callable[[torch.Tensor | None], None]  # called with a gradient
 _OnGradient = Callable[[int, torch.Tensor | None], None]  # called with a tensor's index and gradient
 
 
@@ -92,38 +93,33 @@ class _GradientRecord:
                 self._register(tensor, partial(on_gradient, index))
                 base = tensor._base  # noqa: SLF001  there is no public API
                 if base is not None and base.grad_fn is not None and base.is_contiguous() and not not_storable(tensor):
-                    self._register(base, _View(tensor, base, partial(on_gradient, index)).base_gradient)
+                    self._register(base, _base_hook(tensor, base, partial(on_gradient, index)))
             return {"gradient": index}
 
         self.spec = encode(value, hook_tensor, exact=False)
 
-    def _register(self, tensor: torch.Tensor, hook: Callable[[torch.Tensor | None], None]) -> None:
+    def _register(self, tensor: torch.Tensor, hook: _TensorHook) -> None:
         self.handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
 
-class _View:
-    """A tensor that is a view, as a linear layer's output is.
+def _base_hook(view: torch.Tensor, base: torch.Tensor, on_gradient: _TensorHook) -> _TensorHook:
+    """Return a hook for the base of a view that passes on the view's gradient, if the view was changed in place.
 
-    After an in-place change, torch sends the gradient to the base, and no longer through the view's node and our hook
-    there. This object refers to neither tensor.
+    Then torch sends the gradient to the base, and no longer through the view's node and our hook there. A linear
+    layer's output is such a view. The hook must not keep either tensor alive.
     """
+    place = view.size(), view.stride(), view.storage_offset() - base.storage_offset()
+    counter, version = view.detach(), view._version  # noqa: SLF001  there is no public API
+    counter.data = view.new_empty(0)  # keep only the version counter, which is shared with the view
 
-    def __init__(
-        self, view: torch.Tensor, base: torch.Tensor, on_gradient: Callable[[torch.Tensor | None], None]
-    ) -> None:
-        self._on_gradient = on_gradient
-        self._place = view.size(), view.stride(), view.storage_offset() - base.storage_offset()
-        self._counter = view.detach()
-        self._counter.data = view.new_empty(0)  # keep only the version counter, which is shared with the view
-        self._version = view._version  # noqa: SLF001  there is no public API
-
-    def base_gradient(self, gradient: torch.Tensor | None) -> None:
-        """Pass on the view's part of the base's gradient, if the view was changed in place."""
-        if gradient is not None and self._counter._version != self._version:  # noqa: SLF001  as above
+    def hook(gradient: torch.Tensor | None) -> None:
+        if gradient is not None and counter._version != version:  # noqa: SLF001  as above
             if not_storable(gradient) is None:
                 with no_modes_or_grad():
-                    gradient = gradient.detach().contiguous().as_strided(*self._place)
-            self._on_gradient(gradient)
+                    gradient = gradient.detach().contiguous().as_strided(*place)
+            on_gradient(gradient)
+
+    return hook
 
 
 class _CallGradients:

@@ -22,14 +22,17 @@ Operator = Any  # torch._ops.OpOverload or HigherOrderOperator (`torch.cond`)
 _is_compiling = torch.compiler.is_compiling
 
 
-class Operators:
+class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode in the thread that opened the block.
 
     All calls inside a module call are numbered, whether recorded or not, so that numbers are comparable between
     captures.
     """
 
+    supports_higher_order_operators = True  # otherwise `torch.cond` and flex attention raise
+
     def __init__(self, wanted: bool | str | Iterable[str], watch: Watch | None = None) -> None:  # noqa: FBT001  as users write it
+        super().__init__()  # type: ignore[no-untyped-call]
         listed = [] if isinstance(wanted, bool) else [wanted] if isinstance(wanted, str) else wanted
         listed = list(listed) if isinstance(listed, Iterable) else [listed]
         if not all(isinstance(item, str) for item in listed) or not (listed or wanted is True):
@@ -39,13 +42,12 @@ class Operators:
         self._names: dict[Operator, tuple[str, bool]] = {}
         self._uninitialized = UninitializedMemory()
         self._watch = watch
-        self._mode = _Mode(self)
         self._modes = ExitStack()
 
     def start(self, recording: Recording) -> None:
         """See `Extra.start`."""
         self._recording = recording
-        self._modes.enter_context(self._mode)
+        self._modes.enter_context(self)
 
     def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Do nothing: the recorder tracks the running calls."""
@@ -60,8 +62,16 @@ class Operators:
             names = sorted(name for name, _ in self._names.values())
             self._recording.warn_once(f"no ATen call matches {missed[0]!r}; some calls are {', '.join(names[:5])}")
 
-    def call(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile work as usual; by default it compiles nothing inside a dispatch mode."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Operator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """Run one ATen call, and record it if selected."""
+        operator, kwargs = func, kwargs or {}
         frame = None if _is_compiling() or backward_task() != -1 else self._recording.innermost_call()
         if frame is None or not runs_in(frame.module):
             return operator(*args, **kwargs)
@@ -109,21 +119,3 @@ class Operators:
         position = frame.notes.get("position", 0)
         frame.notes["position"] = position + 1
         return f"{frame.name}/{position}.{name}" if wanted else None
-
-
-class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    supports_higher_order_operators = True  # otherwise `torch.cond` and flex attention raise
-
-    def __init__(self, operators: Operators) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._operators = operators
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let torch.compile work as usual; by default it compiles nothing inside a dispatch mode."""
-        return True
-
-    def __torch_dispatch__(
-        self, func: Operator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return self._operators.call(func, args, kwargs or {})

@@ -140,7 +140,8 @@ class _Decoder:
         name = spec.get("class")
         if name is None:
             return _builtin(tag, items)
-        result = _rebuild(name, tag, items, attributes, spec)
+        cls = _imported_class(name)
+        result = None if cls is None or hasattr(cls, "__del__") else _instantiate(cls, tag, items, attributes, spec)
         if result is None or (hashed and not _is_hashed_safely(result, items)):
             contents = dict(enumerate(item for _, item in items)) if tag == "set" else dict(items)
             return Foreign(name, contents, tag, attributes)
@@ -214,12 +215,6 @@ class _Decoder:
             self.copy_limit = _FREE_COPY_BYTES + distinct_bytes(self.tensors.values())
             if self.copied > self.copy_limit:
                 raise ValueError("it asks for more copies of its tensors than it has bytes")
-
-
-def _rebuild(name: str, tag: str, items: list[tuple[Any, Any]], attributes: dict[str, Any], spec: Spec) -> Any:
-    """Return an instance of the class with this name; None if it is not imported or can't be rebuilt safely."""
-    cls = _imported_class(name)
-    return None if cls is None or hasattr(cls, "__del__") else _instantiate(cls, tag, items, attributes, spec)
 
 
 def _name(key: Any) -> str:

@@ -176,7 +176,19 @@ def apply_class_and_shape(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
     """
     if "expand" in spec:
         tensor = _expand(tensor, check_integers(spec["expand"]))
-    return _apply_identity(tensor, spec)
+    grad = spec.get("requires_grad") is True
+    cls = _CLASSES.get(spec.get("class"))
+    if grad and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        raise ValueError(f"{tensor.dtype} can't require a gradient")
+    if not grad and cls is None:
+        return tensor
+    if tensor.is_inference():  # it can't be used by a model that trains
+        tensor = tensor.clone()
+    tensor = tensor.detach()  # `get` may have returned a shared tensor
+    if cls is nn.Parameter:
+        return nn.Parameter(tensor, requires_grad=grad)
+    tensor.requires_grad_(grad)
+    return tensor if cls is None else nn.Buffer(tensor)
 
 
 def _view_part(
@@ -224,23 +236,6 @@ def check_integers(value: Spec) -> list[int]:
     if not isinstance(value, list) or any(type(item) is not int for item in value):
         raise TypeError(f"{reprlib.repr(value)} is not a list of integers")
     return value
-
-
-def _apply_identity(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """Apply `"requires_grad"` and `"class"` of a spec."""
-    grad = spec.get("requires_grad") is True
-    cls = _CLASSES.get(spec.get("class"))
-    if grad and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
-        raise ValueError(f"{tensor.dtype} can't require a gradient")
-    if not grad and cls is None:
-        return tensor
-    if tensor.is_inference():  # it can't be used by a model that trains
-        tensor = tensor.clone()
-    tensor = tensor.detach()  # `get` may have returned a shared tensor
-    if cls is nn.Parameter:
-        return nn.Parameter(tensor, requires_grad=grad)
-    tensor.requires_grad_(grad)
-    return tensor if cls is None else nn.Buffer(tensor)
 
 
 def join_parts(tag: str, form: Spec, parts: dict[str, torch.Tensor], rows: list[torch.Tensor]) -> torch.Tensor:
