@@ -21,8 +21,8 @@ from filch.steal import Capture, steal_forward
 # The models and the plants live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from optimizer_plants import candidates, faulty
-from zoo import ZOO
+from support.faults.optimizer_plants import candidates, faulty
+from support.models.zoo import ZOO
 
 MODELS = ("bert", "llama", "resnet", "vit", "whisper", "t5", "mobilenet_v2", "gpt2", "convnext", "swin")
 PLANTS = 20

@@ -16,9 +16,9 @@ from filch.steal import FilchError
 # The models and the plants live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from blaming import INSIDE, INT8, MISSED, NODE, Subject, Verdict, blamed, judge, wheres
-from faults import KINDS, QDQ, Fault
-from zoo import ZOO
+from support.faults.blaming import INSIDE, INT8, MISSED, NODE, Subject, Verdict, blamed, judge, wheres
+from support.faults.kinds import KINDS, QDQ, Fault
+from support.models.zoo import ZOO
 
 MODELS = ("llama", "bert", "vit", "t5", "clip", "gpt2", "resnet")
 PAIRS = "two at once"

@@ -23,7 +23,7 @@ from filch.steal import FilchError, steal_forward
 # The models live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from architectures import MODELS
+from support.models.zoo import MODELS
 
 LEVELS = ("basic", "extended", "layout", "all")
 BACKENDS = {

@@ -14,7 +14,7 @@ import torch
 # The cases live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from wrong_answers import CASES, Case
+from support.faults.wrong_answers import CASES, Case
 
 Tensor = torch.Tensor | None
 Adapter = Callable[[Tensor, Tensor], bool]

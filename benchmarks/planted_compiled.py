@@ -23,8 +23,8 @@ from filch.steal import Capture, ModuleInfo, argument_tensors, steal_forward
 # The models and the plants live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from compiled_plants import CompiledPlant, OrtPlants
-from zoo import ZOO
+from support.faults.compiled_plants import CompiledPlant, OrtPlants
+from support.models.zoo import ZOO
 
 ONNX_RUNTIME = ("resnet", "bert", "llama", "t5", "vit", "whisper", "clip")
 # How many plants in each of which models. Inductor calls a C++ compiler, OpenVINO compiles many times to see all.
@@ -53,11 +53,11 @@ class Subject:
     def planter(self, backend: str) -> Any:
         """What plants faults in what a backend makes of the program."""
         if backend == "inductor":
-            from inductor_plants import InductorPlants
+            from support.faults.inductor_plants import InductorPlants
 
             return InductorPlants(self.program, self.inputs)
         if backend == "openvino":
-            from openvino_plants import OpenVinoPlants
+            from support.faults.openvino_plants import OpenVinoPlants
 
             return OpenVinoPlants(self.program, self.inputs)
         return OrtPlants(self.optimized, self.inputs, level=backend.split()[1])

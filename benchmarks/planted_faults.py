@@ -22,8 +22,8 @@ from filch.steal import Capture, FilchError, ModuleInfo, argument_tensors, steal
 # The models and the plants live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from plants import KINDS, Plant, Planter
-from zoo import ZOO
+from support.faults.plants import KINDS, Plant, Planter
+from support.models.zoo import ZOO
 
 MODELS = ("llama", "bert", "resnet", "t5", "vit")
 NODE, INSIDE, MISSED = "the node", "inside", "missed"

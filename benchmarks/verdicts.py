@@ -29,7 +29,7 @@ from filch.steal import Capture, FilchError, ModuleInfo, argument_tensors, steal
 # The models live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from zoo import ZOO
+from support.models.zoo import ZOO
 
 TIMES = 3.0
 EVERY = 7

@@ -5,9 +5,22 @@ from random import Random
 
 import pytest
 import torch
-from blaming import COMPILED, EXPORTED, INSIDE, INT8, MISSED, NODE, Subject, Verdict, blamed, judge, wheres
-from faults import KINDS, LEAST, NAN, NOISE, QDQ, STALE
 from torch import nn
+
+from support.faults.blaming import (
+    COMPILED,
+    EXPORTED,
+    INSIDE,
+    INT8,
+    MISSED,
+    NODE,
+    Subject,
+    Verdict,
+    blamed,
+    judge,
+    wheres,
+)
+from support.faults.kinds import KINDS, LEAST, NAN, NOISE, QDQ, STALE
 
 ALLOWED = (Verdict(NODE, besides=0), Verdict(INSIDE, besides=0))
 # What needs `truth`, `repeats`, `introduced` and `unstable` of `compare` is marked in blaming.py.

@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from fakes import WrongBackend
 from torch import nn
 
 from filch.compare import CompareError, Report, compare, tiny_llm
 from filch.export import BackendError, Program, ProgramError, export, load_program
 from filch.steal import Capture, DumpError, FilchError, steal_forward
+from support.faults.fakes import WrongBackend
 
 
 class Model(nn.Module):

@@ -1,7 +1,6 @@
 """A program that a backend can't run as it was exported is compared with the exporter's optimisations."""
 
 import pytest
-from commands import run
 from torch import nn
 
 from filch.compare import Checks, compare
@@ -12,6 +11,7 @@ from filch.compare.models._subject import Subject
 from filch.compare.results._cells import OPTIMIZED
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.export import BackendError, Program
+from support.processes.commands import run
 
 FACTORY = """
 import torch

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wrong_answers import CASES, NAN, Case
 
 from filch.compare import Report, compare_tensors
 from filch.compare.common._complex import complex_as_real
@@ -21,6 +20,7 @@ from filch.compare.metrics._limits import Limits
 from filch.compare.references._references import Reference, StaticReferences
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
+from support.faults.wrong_answers import CASES, NAN, Case
 
 SPECIAL = (0.0, 1.5, -2.0, 1e-30, 3e4, float("inf"), float("-inf"), NAN)
 GRAPH = Graph("main", ("x",), ("y",), (), (Node("copy", "Identity", ("x",), ("y",)),), {"y": Value("y")})

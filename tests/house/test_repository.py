@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import documents
 import pytest
 
 import filch
+from support.processes import documents
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

@@ -10,10 +10,10 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
-from compilers import needs_compiler
-from documents import blocks, console, run, shows
 
 from filch.compare.models._factory import make_subject
+from support.processes.compilers import needs_compiler
+from support.processes.documents import blocks, console, run, shows
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -5,11 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kills as kills_script
 import pytest
 import torch
 
 from filch.steal import DumpError, recover, restore
+from support.processes import kills as kills_script
 
 KILLS = 100
 

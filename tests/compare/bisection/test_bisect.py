@@ -1,0 +1,360 @@
+"""Which transformation is to blame: optimisers with planted faults, passes, precision, settings; and who is not."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import BisectReport, CompareError, bisect
+from filch.compare.bisection._criterion import AgainstModel
+from filch.compare.common._delta_debugging import needed, smallest
+from filch.compare.metrics._limits import Limits
+from filch.export import BackendError, Graph, Program, export, fingerprint
+from filch.export.backends import CompiledVariant, Switch, get_backend
+from filch.export.backends.inductor._options import InductorOptions
+from filch.export.backends.inductor._switches import switches_of as inductor_switches
+from filch.export.backends.inductor._switches import without as inductor_without
+from filch.export.backends.onnxruntime._options import CUDA, OrtOptions
+from filch.export.backends.onnxruntime._switches import switches_of, without
+from filch.steal import Capture, steal_forward
+from support.faults.optimizer_plants import FaultyOptimizers, faulty
+from support.processes import commands
+
+Subject = tuple[Capture, Program]
+
+
+class Small(nn.Module):
+    """ONNX Runtime fuses in six ways here, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        hidden = self.norm(hidden * torch.sigmoid(1.702 * hidden) + x)
+        scores = (hidden @ hidden.transpose(-1, -2)) / 2.0
+        return self.last(torch.softmax(scores, -1) @ hidden)
+
+
+@dataclass(frozen=True)
+class Counting(FaultyOptimizers):
+    """A faulty ONNX Runtime that knows what it was asked to leave out, each time."""
+
+    asked: list[list[str]] = field(default_factory=list, compare=False)
+
+    def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
+        self.asked.append([one.name for one in off])
+        return super().compile_without(program, off)
+
+
+def made(dump_file: Path | None = None) -> tuple[nn.Module, torch.Tensor, Capture]:
+    torch.manual_seed(0)
+    model, given = Small().eval(), torch.randn(2, 4, 8)
+    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=dump_file) as capture:
+        model(given)
+    return model, given, capture
+
+
+@pytest.fixture(scope="module")
+def small() -> Subject:
+    model, given, capture = made()
+    return capture, export(model, (given,))
+
+
+@pytest.fixture(scope="module")
+def found(small: Subject) -> BisectReport:
+    return bisect(*small, backend=faulty("QuickGeluFusion", program=small[1]))
+
+
+@pytest.fixture
+def files(small: Subject, tmp_path: Path) -> list[str]:
+    made(tmp_path / "ref.onnx")
+    small[1].save(tmp_path / "model.onnx")
+    return [str(tmp_path / "ref.onnx"), str(tmp_path / "model.onnx")]
+
+
+def names(report: BisectReport) -> list[str]:
+    return [culprit.name for culprit in report.culprits]
+
+
+def test_what_is_enough_is_found_and_none_of_it_can_go() -> None:
+    """One of n in twice log2(n) questions at most, half of that if the first guess is in the middle; several, too."""
+    for count in (1, 2, 3, 7, 22, 64, 65):
+        for guess, most in ((1, 2 * math.ceil(math.log2(count)) + 2), (count // 2 + 1, math.log2(count) + 3)):
+            for culprit in range(count):
+                asked = set()
+                enough = lambda some: asked.add(tuple(some)) or culprit in some  # noqa: B023, E731  called at once
+                assert smallest(range(count), enough, guess=guess) == [culprit]
+                assert len(asked - {(), tuple(range(count))}) <= most
+    assert smallest(range(40), lambda some: {3, 17, 38} <= {*some}) == [3, 17, 38]
+    assert smallest("abcd", lambda some: len(some) > 2) == ["a", "b", "c"]
+    assert needed(range(40), lambda some: {3, 17, 31} <= {*some}) == [3, 17, 31]
+    assert needed([1, 2], lambda _: False) == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["ConstantFolding", "MatmulTransposeFusion"])
+def test_the_optimizer_that_is_wrong_is_named(small: Subject, name: str) -> None:
+    """Alone, in few runs."""
+    report = bisect(*small, backend=faulty(name, program=small[1]))
+    assert names(report) == [name]
+    assert report.runs <= 2 * math.log2(len(report.candidates)) + 5
+
+
+def test_the_report_has_the_evidence(small: Subject, found: BisectReport) -> None:
+    """What each run left out and gave, and what the culprit does to the graph: as a graph without it shows."""
+    assert not found.close and not found.before.passes and found.after.passes and found.best.passes
+    assert found.steps[0].off == () and found.steps[0].outcome == found.before
+    assert found.steps[-1].outcome == found.after and found.steps[-1].fingerprint != found.steps[0].fingerprint
+    (culprit,) = found.culprits
+    assert (culprit.kind, culprit.name, culprit.without) == ("graph transformer", "QuickGeluFusion", found.before)
+    assert (culprit.appears, culprit.disappears) == (
+        {"com.microsoft::QuickGelu": 1},
+        {"Mul": 1, "Sigmoid": 1},
+    )  # the fault is a Mul
+    sound = get_backend("onnxruntime-cpu", disabled_optimizers=culprit.name).compile(small[1], optimize=True)
+    assert culprit.nodes[1] == len(sound.graph.nodes)
+
+
+def test_the_report_fits_a_terminal(found: BisectReport) -> None:
+    """80 columns; the culprit in its last lines; all of it as JSON."""
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "graph transformer QuickGeluFusion: brings in 1 QuickGelu; takes out 1 Mul, 1" in text
+    held = json.loads(found.to_json())
+    assert (held["close"], held["runs"], len(held["steps"])) == (False, found.runs, found.runs)
+    assert held["culprits"][0]["name"] == "QuickGeluFusion"
+
+
+def test_two_at_once_are_both_named(small: Subject) -> None:
+    """With either of them back, the error is there again."""
+    both = ["SkipLayerNormFusion", "QuickGeluFusion"]
+    report = bisect(*small, backend=faulty(*both, program=small[1]))
+    assert names(report) == both
+    assert report.after.passes and not any(culprit.without.passes for culprit in report.culprits)
+
+
+def test_a_clean_run_has_nothing_to_blame(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """One run, and exit code 0; on the command line as in Python."""
+    assert commands.run("bisect", *files, "--json") == 0
+    held = json.loads(capsys.readouterr().out)
+    assert (held["close"], held["runs"], held["culprits"]) == (True, 1, [])
+
+
+def test_nothing_helps_where_the_program_itself_is_wrong(
+    small: Subject, files: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It is said plainly, and is exit code 1: a weight was changed in the file."""
+    program = replace(small[1], model=small[1].model.clone())
+    weight = program.model.graph.initializers["last.weight"]
+    weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1.1))
+    program.save(tmp_path / "model.onnx")
+    assert commands.run("bisect", *files, "-o", str(tmp_path / "found.json")) == 1
+    assert "no culprit among them: error" in capsys.readouterr().out
+    held = json.loads((tmp_path / "found.json").read_text())
+    assert held["culprits"] == [] and not held["best"]["passes"]
+    # What was kept from the graph by others is left out in a second go, before it is called the program's fault.
+    assert held["steps"][-1]["off"] == held["candidates"]
+
+
+def test_a_name_without_effect_is_an_error(small: Subject) -> None:
+    """ONNX Runtime ignores names that it does not know, and those that have nothing to do."""
+    with pytest.raises(CompareError, match=r"leaving out 'QuickGeluFussion' has no effect.*mean 'QuickGeluFusion'\?"):
+        bisect(*small, only=["QuickGeluFussion"])
+    with pytest.raises(CompareError, match=r"leaving out 'NchwcTransformer' has no effect: nothing of that name"):
+        bisect(*small, only=["NchwcTransformer"])
+    with pytest.raises(BackendError, match="knows no optimizer 'QuickGeluFussion', and would ignore it"):
+        get_backend("onnxruntime-cpu").compile_without(small[1], [Switch("graph transformer", "QuickGeluFussion")])
+
+
+def test_a_culprit_that_leaves_the_graph_as_it_is_is_none(small: Subject) -> None:
+    """If the error goes with the graph the same, it was chance."""
+
+    @dataclass(frozen=True)
+    class Moody(FaultyOptimizers):
+        def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
+            return replace(super().compile_without(program, off), fingerprint="always this")
+
+    moody = Moody(**vars(faulty("QuickGeluFusion", program=small[1])))
+    with pytest.raises(CompareError, match="'QuickGeluFusion' has no effect on the graph, though the error is gone"):
+        bisect(*small, backend=moody)
+
+
+def test_only_what_is_named_is_left_out(small: Subject) -> None:
+    """The others stay, and the fault is not theirs."""
+    report = bisect(*small, backend=faulty("QuickGeluFusion", program=small[1]), only=["MatMulAddFusion"])
+    assert (names(report), report.runs, report.after) == ([], 2, None)
+
+
+def test_a_journal_goes_on_where_it_was(small: Subject, found: BisectReport, tmp_path: Path) -> None:
+    """A run that was killed in the middle of a line: what is whole is not run again, and the end is the same."""
+    journal = tmp_path / "journal"
+    fault = faulty("QuickGeluFusion", program=small[1])
+    bisect(*small, backend=fault, journal=journal)
+    whole = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(whole[:4]) + whole[4][:30])
+    counting = Counting(**vars(fault))
+    report = bisect(*small, backend=counting, journal=journal)
+    assert report.culprits == found.culprits and report.steps == found.steps
+    assert len(counting.asked) == report.runs - 3
+    assert f"3 of {report.runs} runs are from the journal" in report.notes
+    assert journal.read_text().splitlines(keepends=True) == whole
+
+
+def test_a_journal_of_something_else_is_refused(small: Subject, tmp_path: Path) -> None:
+    """In one sentence that says what is another one."""
+    journal = tmp_path / "journal"
+    bisect(*small, journal=journal)
+    with pytest.raises(CompareError, match="is of another reference or tolerance: remove it, or give another file"):
+        bisect(*small, journal=journal, tolerance=1e-9)
+    with pytest.raises(CompareError, match="is of another backend or options: "):
+        bisect(*small, journal=journal, options={"level": "basic"})
+    journal.write_text(journal.read_text() + '{"off": 1}\n')
+    with pytest.raises(CompareError, match="is damaged in line 3: remove it"):
+        bisect(*small, journal=journal)
+    journal.write_text("a letter\n")
+    with pytest.raises(CompareError, match="is no journal of a bisection"):
+        bisect(*small, journal=journal)
+
+
+def test_a_value_that_the_outputs_hide_is_judged(small: Subject) -> None:
+    """What it should be is computed from what the modules had; one that was fused away can't be had."""
+    value = next(node.outputs[0] for node in small[1].graph.nodes if node.op == "Softmax")
+    fault = faulty("MatMulScaleFusion", program=small[1])
+    report = bisect(*small, backend=fault, value=value)
+    assert names(report) == ["MatMulScaleFusion"] and report.value == value
+    inside = next(node.outputs[0] for node in small[1].graph.nodes if node.op == "Sigmoid")
+    with pytest.raises(CompareError, match=f"{inside!r} can't be judged on onnxruntime-cpu"):
+        bisect(*small, backend=fault, value=inside)
+    with pytest.raises(CompareError, match="no node that makes a value 'nothing'"):
+        bisect(*small, value="nothing")
+
+
+def test_a_pass_is_blamed(small: Subject) -> None:
+    """One of the user's own, among others that do nothing wrong, or nothing at all."""
+
+    def halve(program: Program) -> Program:
+        for value in program.model.graph.initializers.values():
+            if value.name == "first.bias":
+                value.const_value = ir.tensor(value.const_value.numpy() / 2)
+        return program
+
+    report = bisect(*small, passes=["FoldConstantPass", halve, "FoldConstantPass", "NameFixPass"])
+    assert [(culprit.kind, culprit.name) for culprit in report.culprits] == [("pass", "halve")]
+    assert "FoldConstantPass (2)" not in [one.name for one in report.candidates]
+
+
+def test_the_node_that_overflows_in_float16_is_blamed() -> None:
+    """Numbers around 300 are squared, for which float16 is too small."""
+
+    class Square(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            large = torch.relu(x) * 300.0
+            return torch.tanh(large * large * 1e-5)
+
+    model, args = Square(), (torch.linspace(-2, 2, 16),)
+    with steal_forward(model) as capture:
+        model(*args)
+    program = export(model, args)
+    report = bisect(capture, program, to="float16")
+    (square,) = [node for node in program.graph.nodes if len({*node.inputs}) < len(node.inputs)]
+    needed = {square.name, *(node.name for node in program.graph.consumers[square.outputs[0]])}
+    assert {*names(report)} == needed and {one.kind for one in report.culprits} == {"node in lower precision"}
+
+
+def test_settings_of_inductor_are_blamed() -> None:
+    """Inductor can be told to get relu wrong, for tests such as this."""
+    model, args = nn.ReLU(), (torch.linspace(-1, 1, 16),)
+    with steal_forward(model) as capture:
+        model(*args)
+    wrong = "cpp.inject_relu_bug_TESTING_ONLY"
+    options = {"config": {wrong: "accuracy"}}
+    report = bisect(capture, export(model, args), backend="inductor", options=options, only=[f"config.{wrong}"])
+    assert names(report) == [f"config.{wrong}"]
+    assert {"pattern_matcher", "max_fusion_size"} <= {one.name for one in report.steps[0].switches}
+
+
+def test_what_inductor_does_can_be_left() -> None:
+    """What is on, and what the user has set; nothing else."""
+    options = InductorOptions(use_fp16=True, config={"epilogue_fusion": False})
+    known = {"epilogue_fusion": True, "pattern_matcher": True, "emulate_precision_casts": True}
+    switches = inductor_switches(options, options.settings(), known)
+    assert [one.name for one in switches] == ["pattern_matcher", "use_fp16", "config.epilogue_fusion"]
+    assert inductor_without(options, switches) == InductorOptions(config={"pattern_matcher": False})
+    every = inductor_switches(InductorOptions(), {}, dict.fromkeys(("layout_optimization", "fallback_by_default")))
+    assert [one.name for one in every] == ["fallback_by_default", "layout_optimization"], "the last one is blamed first"
+    with pytest.raises(BackendError, match="Inductor has no passes 'no_such_pass' to be left"):
+        inductor_without(options, [Switch("passes", "no_such_pass")])
+
+
+def test_other_interpreters_are_asked(small: Subject) -> None:
+    """The same numbers from the same version, which that interpreter says itself; one that is not there is told."""
+    whole = bisect(*small, interpreters=[sys.executable, "/no/python"])
+    here, nowhere = whole.versions
+    assert here.outcome == whole.before and here.version == ort.__version__
+    assert not nowhere.outcome.passes and "can't run the interpreter '/no/python'" in str(whole)
+    with pytest.raises(CompareError, match="backend 'reference' can't run in another interpreter"):
+        bisect(*small, backend="reference", interpreters=[sys.executable])
+
+
+def test_what_cuda_does_by_itself_can_be_left() -> None:
+    """TF32, the choice of convolutions; each with the option that leaves it. No device is needed to know that."""
+    options = OrtOptions(tunable=True, session_config={"session.x": "1"})
+    settings = {one.name: one for one in switches_of((), options, CUDA)}
+    assert list(settings) == ["tf32", "search_space", "tunable", "session_config.session.x"]
+    assert not any(one.changes_graph for one in settings.values())
+    left = without(options, settings.values())
+    assert (left.tf32, left.search_space, left.tunable, left.session_config) == (False, 0, False, {})
+    assert not switches_of((), left, CUDA)
+    with pytest.raises(BackendError, match=r"was given no setting 'provider_options\.y'"):
+        without(options, [Switch("setting", "provider_options.y")])
+
+
+def test_rules_are_tried_where_their_transformer_changed_the_graph() -> None:
+    """And the transformer itself, if it still did with all of them left out."""
+    whole = switches_of(["Level1_RuleBasedTransformer", "ConstantFolding"], OrtOptions(), "CPUExecutionProvider")
+    rules = [one.name for one in whole if one.kind == "rewrite rule"]
+    assert {"EliminateIdentity", "ConvMulFusion"} <= {*rules} and whole[-1].name == "ConstantFolding"
+    left = switches_of(["Level1_RuleBasedTransformer"], without(OrtOptions(), whole), "CPUExecutionProvider")
+    assert left == (Switch("graph transformer", "Level1_RuleBasedTransformer"),)
+
+
+def test_standard_error_is_lent_and_given_back(small: Subject, capfd: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime's log is heard, not seen; what is written to it afterwards is seen."""
+    made = get_backend("onnxruntime-cpu").compile_without(small[1], ())
+    os.write(2, b"here again\n")
+    assert capfd.readouterr().err == "here again\n"
+    assert "QuickGeluFusion" in [one.name for one in made.switches]
+
+
+def test_a_fingerprint_is_of_numbers_and_nodes(small: Subject) -> None:
+    """Not of who holds them."""
+    model = small[1].model.clone()
+    assert fingerprint(model) == fingerprint(small[1].model)
+    weight = model.graph.initializers["last.weight"]
+    weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1.1))
+    assert fingerprint(model) != fingerprint(small[1].model)
+
+
+def test_numbers_that_are_repeated_are_hashed_once():
+    """A few bytes can stand for terabytes."""
+
+    def identity(tensor: torch.Tensor) -> str:
+        return AgainstModel([{"x": tensor}], frozenset(), [], Limits(Graph("g", (), (), (), (), {}), None)).identity()
+
+    ones = torch.ones(1, 4)
+    told = [identity(tensor.expand(size, 4)) for tensor in (ones, 2 * ones) for size in (2**40, 2**41)]
+    assert len({*told}) == 4
+    assert told[0] == identity(ones.clone().expand(2**40, 4))
+    assert identity(torch.ones(()).expand(1, 4)) != identity(torch.zeros(()).expand(1, 4))
+    assert identity(torch.ones(1, 1).expand(1, 1)) != identity(torch.zeros(()).expand(1, 1))

@@ -1,0 +1,316 @@
+"""The command line: what it prints, what it writes, its exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from filch.compare.results._row_tables import abbreviated
+from support.processes.commands import run
+
+FACTORIES = """
+import torch
+from torch import nn
+
+class Branches(nn.Module):
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x - 1
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+    def forward(self, x, *, scale=2.0):
+        return self.linear(x) * scale
+
+def good():
+    torch.manual_seed(0)
+    shapes = {"x": {0: torch.export.Dim("n", min=1, max=8)}, "scale": None}
+    return Scaled().eval(), (torch.ones(2, 3),), {"scale": 3.0}, shapes
+
+def refused():
+    return Branches(), (torch.ones(2),)
+
+def raises():
+    raise ValueError("no weights here")
+
+def exits():
+    raise SystemExit(0)
+
+def fails():
+    return nn.Linear(3, 3), (torch.ones(2, 4),)
+
+def talks():
+    print("hello from the factory")
+    return good()
+
+def alone():
+    return Scaled()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder, with a file of factories that shadows one of Filch's rooms."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "export.py").write_text(FACTORIES)
+    return tmp_path
+
+
+def test_the_demo_ends_with_its_tables_and_names_what_it_wrote(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two graphs, no line over 80 columns, and the files."""
+    code = run("demo")
+
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "exported graph, node by node" in out and "compiled graph, as the backend optimised it" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert all(f"  {Path('demo') / name}" in out for name in os.listdir(folder / "demo"))
+    assert {"tiny_llm.dump.onnx", "tiny_llm.onnx", "report.json"} <= set(os.listdir(folder / "demo"))
+
+
+def test_stealing_exporting_and_comparing_from_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A factory with keyword arguments and dynamic shapes; every step a command of its own."""
+    assert run("steal", "export.py:good", "-o", "ref.onnx") == 0
+    assert "written: ref.onnx: 4 values" in capsys.readouterr().out
+    assert run("export", "export.py:good", "-o", "model.onnx") == 0
+    assert "2 module calls, their outputs 2 exact" in capsys.readouterr().out
+    assert run("compare", "ref.onnx", "model.onnx") == 0
+    assert "all close" in capsys.readouterr().out
+    assert run("compare", "ref.onnx", "model.onnx", "--quiet") == 0
+    assert capsys.readouterr().out == ""
+    assert run("show", "model.onnx") == 0
+    assert capsys.readouterr().out.startswith("Graph(x: float32[")
+
+
+def test_a_difference_ends_with_1_and_names_the_first_node(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As diff(1) does, in text and in JSON."""
+    run("steal", "export.py:good", "-o", "ref.onnx", "-q")
+    run("export", "export.py:good", "-o", "model.onnx", "-q")
+    model = ir.load("model.onnx")
+    bias = model.graph.initializers["linear.bias"]
+    bias.const_value = ir.tensor(bias.const_value.numpy() + 1, name="linear.bias")
+    ir.save(model, "model.onnx")
+    capsys.readouterr()
+
+    assert run("compare", "ref.onnx", "model.onnx") == 1
+    out = capsys.readouterr().out
+    assert "<------" in out
+    assert "rows differ; the first is\n  exported node node_linear" in out
+    assert run("compare", "ref.onnx", "model.onnx", "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["close"], found["first_divergence"]["module"]) == (False, "linear")
+    assert run("compare", "ref.onnx", "model.onnx", "--tolerance", "10") == 0
+
+
+def test_check_does_all_in_one_on_several_backends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And leaves nothing behind."""
+    code = run(
+        "check", "export.py:good", "--backend", "onnxruntime-cpu", "--backend", "reference", "--view", "operators"
+    )
+
+    out = capsys.readouterr().out
+    assert code == 0
+    assert out.count("call_module") == 2 and "Linear(in_features=3," in out
+    assert out.count("all close") == 4
+    assert set(os.listdir(folder)) - {"__pycache__"} == {"export.py"}
+
+
+def test_options_reach_the_backend_and_times_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As name=value; one that is written otherwise, or that the backend does not know, is trouble."""
+    check = ("check", "export.py:good")
+
+    assert run(*check, "--option", "level=basic", "--profile") == 0
+    assert "µs" in capsys.readouterr().out
+    assert run(*check, "--option", "levle=basic") == 2
+    assert "has no option 'levle'; did you mean 'level'?" in capsys.readouterr().err
+    assert run(*check, "--option", "basic") == 2
+    assert "an option is written as name=value, not 'basic'" in capsys.readouterr().err
+
+
+def test_show_lists_a_dump(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Key, type, shape, size; numbers on request; JSON for machines."""
+    run("steal", "export.py:good", "-o", "ref.onnx", "-q")
+    capsys.readouterr()
+
+    assert run("show", "ref.onnx", "--statistics") == 0
+    out = capsys.readouterr().out
+    assert "('linear', 0, 'I') -- ((f32[2, 3] 1 … 1, mean 1,), {}) -- 24 bytes" in out
+    assert "4 values, 96 bytes; torch " in out
+    assert run("show", "ref.onnx", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["records"][1]["key"] == ["linear", 0, "I"]
+
+
+def test_diff_compares_two_dumps_without_a_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """0 for the same, 1 for others, and the first one is named."""
+    run("steal", "export.py:good", "-o", "a.onnx", "-q")
+    run("steal", "filch.compare:tiny_llm", "-o", "b.onnx", "-q")
+    capsys.readouterr()
+
+    assert run("diff", "a.onnx", "a.onnx") == 0
+    assert "all close" in capsys.readouterr().out
+    assert run("diff", "a.onnx", "b.onnx") == 1
+    assert "the first that differs is (root)#0.I" in capsys.readouterr().out
+    assert run("diff", "a.onnx", "b.onnx", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["close"] is False
+
+
+BAD = {
+    "no such dump": (["compare", "none.onnx", "model.onnx"], "there is no file 'none.onnx'"),
+    "no such program": (["compare", "ref.onnx", "none.onnx"], "there is no file 'none.onnx'"),
+    "no ONNX file": (["show", "export.py"], "'export.py' is not an ONNX file"),
+    "no dump": (["compare", "model.onnx", "model.onnx"], "is an ONNX model but not a dump"),
+    "a truncated dump": (["show", "short.onnx"], "'short.onnx' is not an ONNX file, or it is cut short"),
+    "a dump of another model": (
+        ["compare", "other.onnx", "model.onnx"],
+        "is of another model: it holds calls of LLM, the program is Scaled",
+    ),
+    "an unknown backend": (["check", "export.py:good", "-b", "tensorflow"], "there is no backend 'tensorflow'"),
+    "no GPU": (["check", "export.py:good", "-b", "onnxruntime-cuda"], "needs a CUDA device"),
+    "a factory that raises": (
+        ["check", "export.py:raises"],
+        "the factory 'export.py:raises' raised ValueError: no weights here",
+    ),
+    "a factory without arguments": (
+        ["check", "export.py:alone"],
+        "has to return (model, args[, kwargs[, dynamic_shapes]]), not Scaled",
+    ),
+    "no such factory": (["check", "export.py:bad"], "'export.py' has no function 'bad'; it has '"),
+    "a factory misspelt": (["check", "export.py:god"], "'export.py' has no function 'god'; did you mean 'good'?"),
+    "a report below a file": (
+        ["check", "export.py:good", "-o", "model.onnx/r.html"],
+        "can't write 'model.onnx/r.html': ",
+    ),
+    "no such module": (["check", "no_such_package:bad"], "can't import 'no_such_package': ModuleNotFoundError"),
+    "no colon": (["check", "export.py"], "a model is named as package.module:factory or path.py:factory"),
+    "an export that torch refuses": (["check", "export.py:refused"], "torch can't export Branches: "),
+    "an unknown view": (["compare", "ref.onnx", "model.onnx", "--view", "side"], "there is no view 'side'"),
+    "a factory that exits": (["check", "export.py:exits"], "the factory 'export.py:exits' raised SystemExit: 0"),
+    "a model that fails": (
+        ["steal", "export.py:fails", "-o", "x.onnx"],
+        "Linear itself fails on these inputs: RuntimeError",
+    ),
+    "a tolerance that is no number": (
+        ["diff", "ref.onnx", "ref.onnx", "--tolerance", "nan"],
+        "a tolerance is a number",
+    ),
+    "a negative tolerance": (
+        ["diff", "ref.onnx", "ref.onnx", "--tolerance", "-1"],
+        "a tolerance is a number from 0 on",
+    ),
+    "no name for the file": (["export", "export.py:good", "-o", ""], "is no name for a file"),
+    "a changed file on eager": (["compare", "ref.onnx", "changed.onnx", "-b", "eager"], "this graph was changed since"),
+    "a folder that is not there": (
+        ["steal", "export.py:good", "-o", "no/ref.onnx"],
+        "no/ref.onnx': No such file or directory",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gets_one_sentence_and_exit_code_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """On standard error, without a traceback."""
+    run("steal", "export.py:good", "-o", "ref.onnx", "-q")
+    run("export", "export.py:good", "-o", "model.onnx", "-q")
+    run("steal", "filch.compare:tiny_llm", "-o", "other.onnx", "-q")
+    (folder / "short.onnx").write_bytes((folder / "ref.onnx").read_bytes()[:300])
+    changed = ir.load("model.onnx")
+    changed.graph.initializers["linear.bias"].const_value = ir.tensor([1.0, 2.0, 3.0], name="linear.bias")
+    ir.save(changed, "changed.onnx")
+    capsys.readouterr()
+    arguments, message = BAD[name]
+    if name == "no GPU":
+        torch = pytest.importorskip("torch")
+        if torch.cuda.is_available():
+            pytest.skip("there is one")
+
+    assert run(*arguments) == 2
+
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.startswith("filch: ") and len(err.strip().splitlines()) == 1
+
+
+def test_what_the_users_code_prints_does_not_stand_among_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON on standard output stays JSON; quiet stays quiet, with JSON asked for or not."""
+    assert run("check", "export.py:talks", "--json") == 0
+    out = capsys.readouterr()
+    assert json.loads(out.out)[0]["close"] is True
+    assert "hello from the factory" in out.err
+    assert run("check", "export.py:talks", "--json", "--quiet") == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_crash_is_trouble_and_no_difference(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1 always means that something differs."""
+    monkeypatch.setattr("filch.compare.cli._app.diff", lambda *_, **__: 1 / 0)
+
+    assert run("diff", "a", "b") == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_usage_errors_end_with_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As they do everywhere."""
+    assert run("compare", "one") == 2
+    assert run("nothing") == 2
+
+
+def test_the_installed_command_starts() -> None:
+    """In a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "filch.compare", "--help"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0
+    commands = ("demo", "show", "steal", "recover", "export", "compare", "diff", "check", "matrix", "sweep")
+    assert all(command in done.stdout for command in commands)
+
+
+def test_long_paths_keep_their_end() -> None:
+    """The first steps shrink to a letter, numbers stay."""
+    assert abbreviated("model.layers.3.self_attn.q_proj", 20) == "m.l.3.s.q_proj"
+    assert abbreviated("short.path", 20) == "short.path"
+    assert len(abbreviated("x" * 100, 20)) == 20
+
+
+def test_a_trace_is_written_as_pickle_and_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step of training; what is printed counts what is in the files."""
+    assert run("trace", "export.py:good", "-o", "out/step.pkl", "--train", "--backend", "eager") == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"written: {Path('out/step.pkl')}, {Path('out/step.json')}: ")
+    assert "gradients, " in out and out.endswith("0 generated\n")
+    assert run("trace", "export.py:good", "-o", "call.json", "--backend", "eager", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["written"] == ["call.json"]
+    assert (found["operators"], found["gradients"], found["executions"]) == (3, 0, 3)
+    assert run("trace", "export.py:good", "-o", "call.pkl", "--backend", "eager", "--quiet") == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("export.py:good", "-o", "trace.txt"), "a trace is written to a .pkl or a .json, not to 'trace.txt'"),
+        (("export.py:good", "-o", "t.pkl", "-b", "ort"), "there is no backend 'ort' that traces"),
+        (("export.py:fails", "-o", "t.pkl"), "Linear itself fails on these inputs: "),
+        (("export.py:refused", "-o", "t.pkl", "--train"), "Branches has no parameter that takes a gradient"),
+    ],
+)
+def test_a_trace_that_cant_be_made_is_one_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    """And exit code 2."""
+    assert run("trace", *arguments) == 2
+    told = capsys.readouterr().err
+    assert message in told and "Traceback" not in told
+    assert not list(folder.glob("t*.*k*"))

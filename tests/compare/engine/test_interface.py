@@ -1,0 +1,289 @@
+"""The inputs and outputs of a program against those of the model: their order, number and names."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from onnx import ModelProto, TensorProto, helper
+from torch import nn
+
+from filch.compare import Report, compare, load_report
+from filch.compare.testing._artifacts import ArtifactStore
+from filch.compare.testing._checks import Checks
+from filch.export import Program, export, load_program
+from filch.steal import Capture, steal_forward
+from support.faults.fakes import PlantedBackend, WrongBackend
+from support.processes.commands import run
+
+Change = Callable[[ModelProto], None]
+
+
+class Pair(nn.Module):
+    """Two inputs and two outputs of one shape; the second output is the first one's twin on equal inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([2.0, 3.0]))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"a": (x * self.scale).relu(), "b": (y * self.scale).relu()}
+
+
+def captured(model: nn.Module, *args: object, **kwargs: object) -> Capture:
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(*args, **kwargs)
+    return capture
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Capture, Path, ModelProto]:
+    """On equal inputs, so that no value tells an exchange."""
+    x = torch.ones(1, 2)
+    path = tmp_path_factory.mktemp("pair") / "pair.onnx"
+    model = Pair().eval()
+    export(model, (x, x.clone())).save(path)
+    return captured(model, x, x.clone()), path, onnx.load(path)
+
+
+def changed(saved: tuple[Capture, Path, ModelProto], change: Change) -> tuple[Capture, Path]:
+    capture, path, model = saved
+    copied = ModelProto.FromString(model.SerializeToString())
+    change(copied)
+    target = path.with_name("changed.onnx")
+    onnx.save(copied, target)
+    return capture, target
+
+
+def exchange(side: str) -> Change:
+    def change(model: ModelProto) -> None:
+        listed = getattr(model.graph, side)
+        items = [*listed]
+        del listed[:]
+        listed.extend(reversed(items))
+
+    return change
+
+
+def twice(model: ModelProto) -> None:
+    model.graph.output[1].CopyFrom(model.graph.output[0])
+
+
+def one_less(model: ModelProto) -> None:
+    del model.graph.output[1]
+
+
+def one_more(model: ModelProto) -> None:
+    model.graph.output.append(helper.make_tensor_value_info("mul", TensorProto.FLOAT, None))
+
+
+def unread(model: ModelProto) -> None:
+    model.graph.input.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, [3]))
+
+
+def another_name(model: ModelProto) -> None:
+    old = model.graph.output[0].name
+    next(node for node in model.graph.node if old in node.output).output[0] = "probabilities"
+    model.graph.output[0].name = "probabilities"
+
+
+def fixed(model: ModelProto) -> None:
+    """The input that was exported with is built in."""
+    given = model.graph.input.pop()
+    model.graph.initializer.append(helper.make_tensor(given.name, TensorProto.FLOAT, [1, 2], [1.0, 1.0]))
+
+
+WRONG: list[tuple[Change, str]] = [
+    (exchange("output"), "lists its outputs in another order than the model: output 0 is 'relu_1' (['b']) instead of"),
+    (exchange("input"), "lists its inputs in another order than the model: input 0 is 'y' instead of 'x'"),
+    (twice, "outputs: 'relu_1' (['b']) is missing; 'relu' (['a']) is listed twice, not once"),
+    (one_less, "does not have the model's outputs: 'relu_1' (['b']) is missing"),
+    (one_more, "does not have the model's outputs: 'mul' is not one of the model's"),
+    (unread, "does not have the model's inputs: 'mask' is not one of the model's"),
+    (another_name, "outputs: 'relu' is missing; 'probabilities' is not one of the model's"),
+    (fixed, "does not have the model's inputs: 'y' is missing"),
+]
+
+
+@pytest.mark.parametrize(("change", "problem"), WRONG)
+def test_a_changed_interface_is_found_though_every_value_is_right(saved, change, problem) -> None:
+    """One sentence says what is wrong, and the report is not close."""
+    report = compare(*changed(saved, change))
+
+    assert not report.close
+    assert not report.diverged
+    (found,) = report.interface
+    assert found.startswith("the program ")
+    assert problem in found
+    assert found in report.headline()
+    assert found.partition(":")[0] in " ".join(str(report).split())
+    with pytest.raises(AssertionError, match="WRONG INTERFACE: the program "):
+        report.assert_close()
+
+
+def test_float64_does_not_excuse_an_interface(saved) -> None:
+    """All values are right by float64, too; the report is not close."""
+    report = compare(*changed(saved, exchange("output")), truth="float64")
+
+    assert len(report.interface) == 1
+    assert not report.close
+    assert "Nothing differs" not in str(report)
+
+
+class Dressed(nn.Module):
+    """What looks odd and is right: results that are one, an input, a weight, a buffer, None; an unread input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("count", torch.zeros(2))
+
+    def forward(
+        self, x: torch.Tensor, unused: object = None, *, b: torch.Tensor, a: torch.Tensor
+    ) -> tuple[object, ...]:
+        self.count.add_(1)
+        y = x - a + b
+        return y, None, {"again": y, "input": x}, [self.weight, self.count], torch.full((2,), 3.0), y.view(-1)
+
+
+def test_an_interface_that_only_looks_odd_is_right(tmp_path: Path) -> None:
+    """Nested results, one result twice, inputs and weights returned, keyword arguments in another order."""
+    model, x = Dressed().eval(), torch.randn(3, 2)
+    program = export(model, (x, x + 3), {"a": x + 1, "b": x + 2})
+    program.save(tmp_path / "m.onnx")
+    model.count.zero_()
+    capture = captured(model, x, x + 3, b=x + 2, a=x + 1)
+
+    for report in (compare(capture, program), compare(capture, load_program(tmp_path / "m.onnx"))):
+        assert report.interface == ()
+        assert report.close, report
+
+
+def test_what_a_file_does_not_say_is_not_judged(saved) -> None:
+    """Another exporter's file does not list the model's results; the report says so, and claims nothing."""
+    capture, path = changed(saved, exchange("output"))
+    foreign = ir.load(path)
+    foreign.metadata_props.clear()
+
+    report = compare(capture, Program(foreign))
+
+    assert report.interface == ()
+    assert any("outputs were judged by their numbers" in note for note in report.notes)
+
+
+def test_a_file_without_a_list_of_outputs_is_judged_by_its_module_calls(saved) -> None:
+    """As the first files were written."""
+    capture, path = changed(saved, exchange("output"))
+    held = onnx.load(path)
+    kept = [item for item in held.metadata_props if item.key != "filch.outputs"]
+    del held.metadata_props[:]
+    held.metadata_props.extend(kept)
+    onnx.save(held, path)
+
+    assert len(compare(capture, path).interface) == 1
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_backend_that_exchanges_them_is_found(saved, side: str) -> None:
+    """The program is right, and the compiled graph is not."""
+    capture, path, _ = saved
+
+    class Exchanging(PlantedBackend):
+        def compile(self, program, *, optimize):
+            made = super().compile(program, optimize=optimize)
+            names = getattr(made.graph, f"{side}s")
+            return replace(made, graph=replace(made.graph, **{f"{side}s": names[::-1]})) if optimize else made
+
+    report = compare(capture, path, backend=Exchanging(lambda _: None))
+
+    assert not report.close
+    assert report.interface[0].startswith(f"the compiled graph lists its {side}s in another order than the model:")
+
+
+@pytest.fixture(scope="module")
+def report(saved) -> Report:
+    """Of exchanged outputs."""
+    return compare(*changed(saved, exchange("output")))
+
+
+def test_it_stands_in_the_json(report: Report, tmp_path: Path) -> None:
+    """And comes back from it."""
+    report.to_json(tmp_path / "report.json")
+
+    assert load_report(tmp_path / "report.json").interface == report.interface
+    assert json.loads((tmp_path / "report.json").read_text())["close"] is False
+
+
+def test_the_command_line_and_the_fixture_say_it(saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the exit code of a difference, and as a failing test."""
+    _, path = changed(saved, exchange("output"))
+    reference = tmp_path / "reference.onnx"
+    x = torch.ones(1, 2)
+    model = Pair().eval()
+    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=reference):
+        model(x, x.clone())
+
+    assert run("compare", str(reference), str(path)) == 1
+    assert "lists its outputs in another order than the model" in " ".join(capsys.readouterr().out.split())
+
+    said: dict[str, str] = {}
+    place = ArtifactStore(tmp_path, None, lambda: tmp_path / "scratch", said.__setitem__, update=False, stored=set())
+    with pytest.raises(AssertionError, match="lists its outputs in another order than the model"):
+        Checks(place).check(model, (x, x.clone()), program=path)
+    assert "in another order" in said["first_divergence"]
+
+
+@pytest.mark.parametrize("order", [(1, 0), (1, 1), (0, 1)])
+def test_the_outputs_of_a_foreign_file_are_judged_by_position(tmp_path: Path, order: tuple[int, int]) -> None:
+    """Their numbers say which result each is; a value that is off by more than rounding is none of them."""
+    model, x, y = Pair(), torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    capture = captured(model, x, y)
+    proto = ir.to_proto(export(model, (x, y)).model)
+    del proto.metadata_props[:]
+    outputs = [ModelProto.FromString(proto.SerializeToString()).graph.output[place] for place in order]
+    if order == (1, 1):  # under a name of its own
+        proto.graph.node.append(helper.make_node("Identity", [outputs[0].name], ["again"]))
+        outputs[0].name = "again"
+    del proto.graph.output[:]
+    proto.graph.output.extend(outputs)
+    onnx.save(proto, tmp_path / "foreign.onnx")
+    report = compare(capture, tmp_path / "foreign.onnx")
+    assert report.close == (order == (0, 1))
+    problems = [] if report.close else [f"the program gives the model's result 1 as output 0, {outputs[0].name!r}"]
+    assert list(report.interface) == problems
+
+
+def test_an_output_that_is_wrong_is_no_other_result(tmp_path: Path) -> None:
+    model, x, y = Pair(), torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    capture = captured(model, x, y)
+    proto = ir.to_proto(export(model, (x, y)).model)
+    del proto.metadata_props[:]
+    next(node for node in proto.graph.node if node.op_type == "Mul").op_type = "Sub"
+    onnx.save(proto, tmp_path / "foreign.onnx")
+    report = compare(capture, tmp_path / "foreign.onnx")
+    assert not report.close
+    assert not report.interface
+
+
+class Noise(nn.Module):
+    """Returns random numbers beside its input."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.rand_like(x), x * 1
+
+
+def test_a_random_output_of_a_foreign_file_is_no_other_result(tmp_path: Path) -> None:
+    """Even if the numbers that it draws are, by chance, those of another output."""
+    model, x = Noise(), torch.tensor([0.25, 0.5])
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(x)
+    proto = ir.to_proto(export(model, (x,)).model)
+    del proto.metadata_props[:]
+    onnx.save(proto, tmp_path / "foreign.onnx")
+    drawn = proto.graph.output[0].name
+    report = compare(capture, tmp_path / "foreign.onnx", backend=WrongBackend({drawn: lambda _: x}))
+    assert not report.interface

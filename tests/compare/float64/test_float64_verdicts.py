@@ -1,0 +1,436 @@
+"""Whether a difference is more than rounding, and which node it is of: judged by float64."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import compare, compare_tensors, load_report
+from filch.compare.float64 import Float64Value, RoundingVerdict, judge
+from filch.compare.float64 import same as judge_same
+from filch.compare.float64._verdict import SUSPICIOUS
+from filch.export import Program, export
+from filch.steal import Capture, FilchError, steal_forward
+from support.faults.fakes import WrongBackend
+
+UNIT = 2.0**-24
+
+
+def sums(*, terms: int = 64) -> tuple[torch.Tensor, Float64Value]:
+    """Sums of products in float32, and what they are in float64."""
+    made = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(256, terms, generator=made) for _ in range(2))
+    exact = x.double() @ w.double().T
+    signs = torch.randint(0, 2, x.shape, generator=made) * 2 - 1
+    noisy = (x.double() * (1 + UNIT * signs)) @ w.double().T
+    return x @ w.T, Float64Value(exact, noisy, UNIT)
+
+
+def test_sums_in_another_order_are_rounding() -> None:
+    """Neither is nearer to the truth than float32 can be."""
+    eager, truth = sums()
+    halves = (truth.value.float() + eager) / 2
+
+    for other in (halves, truth.value.float(), torch.nextafter(eager, torch.full_like(eager, math.inf))):
+        found = judge(other, eager, truth, unit=UNIT, length=64)
+
+        assert found.verdict == "rounding", found
+        assert found.ratio <= SUSPICIOUS
+
+
+@pytest.mark.parametrize("share", [1.0, 0.0])
+def test_three_times_the_rounding_is_found(share: float) -> None:
+    """Whether all elements are off, or one of 65,536."""
+    eager, truth = sums()
+    off = (eager.double() - truth.value).abs()
+    level = off.square().mean().sqrt() if share else off.max()
+    wrong = truth.value.clone().reshape(-1)
+    wrong[: max(1, int(share * wrong.numel()))] += 3.5 * level
+
+    found = judge(wrong.reshape(eager.shape).float(), eager, truth, unit=UNIT, length=16)
+
+    assert not found.sound, found
+
+
+def test_a_reference_that_needs_gradients_is_judged_without_a_warning() -> None:
+    """The capture of a model that was called without `no_grad` has such tensors."""
+    eager, truth = sums()
+
+    found = judge(truth.value.float(), eager.requires_grad_(), truth, unit=UNIT, length=64)
+
+    assert found.verdict == "rounding"
+
+
+def test_far_off_is_wrong_and_says_by_how_much() -> None:
+    """The number is an element's distance."""
+    eager, truth = sums()
+    wrong = eager.clone()
+    wrong[3, 5] += 0.125
+
+    found = judge(wrong, eager, truth, unit=UNIT)
+
+    assert (found.verdict, round(found.error, 3)) == ("wrong", 0.125)
+    assert found.ratio > 1000
+    assert found.eager < 1e-4
+
+
+def test_a_mask_does_not_hide_what_is_beside_it() -> None:
+    """-3.4e38 has a rounding of its own; scores of size 1 have another."""
+    eager, truth = sums()
+    masked = torch.rand(eager.shape, generator=torch.Generator().manual_seed(1)) < 0.5
+    low = torch.finfo(torch.float32).min
+    eager = eager.masked_fill(masked, low)
+    truth = Float64Value(truth.value.masked_fill(masked, low), truth.noisy.masked_fill(masked, low * (1 + UNIT)), UNIT)
+    wrong = eager.clone()
+    wrong[~masked] += 1e-3
+
+    assert judge(wrong, eager, truth, unit=UNIT).verdict == "wrong"
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_wrong_unless_the_model_has_the_same(odd: float) -> None:
+    """So is a number where the model has none, whatever float64 says, and another infinity."""
+    eager, truth = sums()
+    over = eager.clone()
+    over[0, 0] = odd
+    raised = replace(truth, value=truth.value.masked_fill(~over.isfinite(), odd))
+
+    for known in (truth, raised):
+        assert judge(over, eager, known, unit=UNIT).verdict == "wrong"
+        assert judge(eager, over, known, unit=UNIT).verdict == "wrong"
+        assert judge(over.where(over.isfinite(), 12345.0), over, known, unit=UNIT).verdict == "wrong"
+        for other in {math.nan, math.inf, -math.inf} - {odd}:
+            assert judge(over.where(over.isfinite(), other), over, known, unit=UNIT).verdict == "wrong"
+        assert judge(over + 0, over, known, unit=UNIT).sound
+
+
+def test_where_float64_alone_is_not_finite_it_does_not_judge() -> None:
+    """The tolerance does: no element is left out of a judgement."""
+    eager, truth = sums()
+    unknown = truth.value.clone()
+    unknown[0, 0] = math.nan
+    wrong = eager.clone()
+    wrong[0, 0] = 12345
+
+    assert judge(wrong, eager, replace(truth, value=unknown), unit=UNIT) is None
+
+
+def test_distances_beyond_the_range_of_float64_are_wrong() -> None:
+    """Between its two ends, and between numbers whose squares it does not hold."""
+    unit = 2.0**-53
+    for value in (torch.finfo(torch.float64).max, 1e200):
+        right = torch.full((4,), value, dtype=torch.float64)
+        truth = Float64Value(right, right * (1 - 3 * unit), unit)
+
+        assert judge(-right, right, truth, unit=unit).verdict == "wrong"
+        assert judge(right * (1 - 2 * unit), right, truth, unit=unit).sound
+
+
+def test_numbers_that_processors_flush_are_rounding() -> None:
+    """What is under float32's smallest normal number may be 0, with or without float64; what is over it may not."""
+    least = 2.0**-126
+    for share, sound in ((0.75, True), (1e-7, True), (8.0, False)):
+        exact = torch.full((64,), share * least, dtype=torch.float64)
+        for noisy in (exact, exact * (1 + 4 * UNIT)):
+            truth, made = Float64Value(exact, noisy, UNIT), exact.float()
+
+            assert judge(torch.zeros(64), made, truth, unit=UNIT).sound == sound
+            if sound:
+                assert judge(made, torch.zeros(64), truth, unit=UNIT).sound
+
+
+def test_float8_is_judged_and_nothing_is_nothing() -> None:
+    """PyTorch has no arithmetic for the one, and no largest element for the other."""
+    right = torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn)
+    truth = Float64Value(right.double(), right.double(), UNIT)
+    empty = torch.empty(0, 3)
+
+    assert judge(torch.tensor([1.0, -2.0]).to(right.dtype), right, truth, unit=UNIT).verdict == "wrong"
+    assert judge(empty, empty, Float64Value(empty.double(), empty.double(), UNIT), unit=UNIT).sound
+
+
+def test_the_magnitude_of_a_value_leaves_masks_out() -> None:
+    """An error of 1e-3 among scores is not relative to -3.4e38."""
+    scores = torch.linspace(-1, 1, 64)
+    scores[10:50] = torch.finfo(torch.float32).min
+    truth = Float64Value(scores.double(), scores.double() * (1 + 3 * UNIT), UNIT)
+    wrong = scores.clone()
+    wrong[3] += 1e-3
+
+    assert 0.1 < judge(wrong, scores, truth, unit=UNIT).magnitude < 2
+
+
+def test_a_finite_number_is_wrong_where_infinity_is_right() -> None:
+    """A mask of -inf that is left out, or of the other sign."""
+    eager, truth = sums()
+    masked = torch.eye(256, dtype=torch.bool)
+    infinite = replace(truth, value=truth.value.masked_fill(masked, -math.inf))
+    right = eager.masked_fill(masked, -math.inf)
+
+    for other in (eager, eager.masked_fill(masked, math.inf)):
+        found = judge(other, right, infinite, unit=UNIT)
+
+        assert (found.verdict, found.note) == ("wrong", "not infinite in 256 elements, as it should be")
+    assert judge(right + 0, right, infinite, unit=UNIT).sound
+
+
+def test_an_integer_is_wrong_unless_rounding_decides_it() -> None:
+    """The largest of two that are nearly equal may be either."""
+    eager, other = torch.tensor([1, 2, 3]), torch.tensor([1, 2, 4])
+    sure, tie = Float64Value(eager, eager, UNIT), Float64Value(eager, other, UNIT)
+
+    assert str(judge(other, eager, sure, unit=UNIT)) == "wrong: 4 instead of 3 in 1 of 3 elements"
+    assert judge(other, eager, tie, unit=UNIT).verdict == "rounding"
+    assert "near-tie" in judge(other, eager, tie, unit=UNIT).note
+
+
+def test_other_indices_of_the_same_numbers_are_no_fault() -> None:
+    """ONNX Runtime breaks ties in another way than torch; another number's index is wrong."""
+
+    class Top(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.relu().topk(6).indices
+
+    x = torch.randn(8, 9, generator=torch.Generator().manual_seed(0))
+    program = export(Top(), (x,))
+    with steal_forward(model := Top()) as capture:
+        model(x)
+    index = program.graph.outputs[0]
+
+    def other(indices: torch.Tensor) -> torch.Tensor:
+        return (indices + 1) % 9
+
+    clean = compare(capture, program, truth="float64", stages=["exported"])
+    wrong = compare(capture, program, truth="float64", backend=WrongBackend({index: other}, observed_only=True))
+
+    assert not clean.introduced
+    assert clean.explanation is not None
+    assert [row.value for row in clean.explanation.ties] == [index]
+    assert [row.value for row in wrong.introduced] == [index]
+
+
+def test_what_changes_from_run_to_run_is_unstable() -> None:
+    """It is as far from the truth as from itself; what is further is wrong as well."""
+    eager, truth = sums()
+    noise = torch.full(eager.shape, 1e-3, dtype=torch.float64)
+
+    assert judge(eager + 1e-3, eager, truth, unit=UNIT, spread=noise).verdict == "unstable"
+    assert judge(eager + 1e-1, eager, truth, unit=UNIT, spread=noise).verdict == "wrong"
+    assert judge(eager + 1e-3, eager, truth, unit=UNIT, spread=0 * noise).verdict == "wrong"
+    assert judge(eager, eager, truth, unit=UNIT, spread=noise).verdict == "unstable", "right the first time alone"
+    assert judge(eager, eager, truth, unit=UNIT, spread=noise * 1e-6).verdict == "rounding"
+    assert judge(eager, eager, truth, unit=UNIT, spread=noise * math.inf).verdict == "unstable"
+    whole = torch.tensor([1, 2, 3])
+    sure = Float64Value(whole, whole, UNIT)
+    assert judge(whole, whole, sure, unit=UNIT, spread=torch.ones(3, dtype=torch.float64)).verdict == "unstable"
+
+
+class Net(nn.Module):
+    """Two linear layers and what stands between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.act, self.norm, self.down = nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.norm(self.act(self.up(x)))).softmax(-1)
+
+
+@pytest.fixture(scope="module")
+def subject() -> tuple[Capture, Program]:
+    """What was stolen from the net, and its program."""
+    torch.manual_seed(0)
+    model, x = Net().eval(), torch.randn(8, 16)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+    return capture, export(model, (x,))
+
+
+def with_epsilon(program: Program, epsilon: float) -> Program:
+    """Another epsilon in the norm."""
+    model = program.model.clone()
+    (norm,) = (node for node in model.graph if node.op_type == "LayerNormalization")
+    norm.attributes["epsilon"] = ir.AttrFloat32("epsilon", epsilon)
+    return replace(program, model=model)
+
+
+def test_rounding_alone_is_close(subject: tuple[Capture, Program]) -> None:
+    """Every node of both graphs was run by itself, and nothing is blamed."""
+    report = compare(*subject, truth="float64")
+
+    assert report.close
+    assert not report.introduced
+    assert all(row.isolated is not None and row.isolated.sound for row in report.rows if row.kind != "output")
+    assert "Rounding explains all differences" in str(report).replace("\n", " ")
+
+
+def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) -> None:
+    """The norm is wrong by itself, what follows is not; the words say so, and so does the JSON."""
+    capture, program = subject
+
+    report = compare(capture, with_epsilon(program, 1e-3), truth="float64")
+
+    exported = [row for row in report.rows if row.stage == "exported" and row.kind != "output"]
+    assert {row.op for row in report.introduced} == {"LayerNormalization"}
+    assert [row.op for row in exported if row.diverged and not row.introduced] == ["Gemm", "Softmax"]
+    assert report.first_divergence is report.introduced[0]
+    assert not report.close
+    text = " ".join(str(report).split())
+    assert "Divergence starts at `node_layer_norm` in `norm` (LayerNormalization" in text
+    assert report.introduced[0].isolated is not None
+    assert f"{report.introduced[0].isolated.error:.1e} from float64" in text
+    assert "inherited" in text
+    told = json.loads(report.to_json())["explanation"]
+    assert told["text"] in text
+    assert not told["others"]  # the same node of the compiled graph is the same fault
+    assert (told["starts"]["node"], told["results"][0]["value"]) == ("node_layer_norm", program.graph.outputs[0])
+    assert "The exported graph is off as it stands." in told["text"]
+
+
+def test_a_report_is_read_back_with_what_was_judged(subject: tuple[Capture, Program], tmp_path: Path) -> None:
+    """The judgements are data."""
+    report = compare(subject[0], with_epsilon(subject[1], 1e-3), truth="float64")
+    report.to_json(tmp_path / "report.json")
+
+    assert load_report(tmp_path / "report.json").rows == report.rows
+
+
+def test_a_wrong_shape_is_blamed_where_it_comes_up(subject: tuple[Capture, Program]) -> None:
+    """What follows can't be judged by itself."""
+    capture, program = subject
+    wrong = WrongBackend({"gelu": lambda tensor: tensor[:1]}, observed_only=True)
+
+    report = compare(capture, program, backend=wrong, truth="float64")
+
+    assert [row.value for row in report.introduced] == ["gelu"]
+    assert "the shape differs" in str(report.explanation)
+
+
+def test_a_value_that_is_off_is_not_explained_by_rounding(subject: tuple[Capture, Program]) -> None:
+    """Whether or not its own node makes it so; and what is the same bit for bit is no rounding."""
+    report = compare(*subject, stages=["exported"], truth="float64")
+    first, *others = (replace(row, float64=None, isolated=judge_same()) for row in report.rows)
+    off = replace(first, status="different", float64=RoundingVerdict("wrong", 2.5e9, 0.25))
+
+    words = str(replace(report, rows=(off, *others)).explanation)
+
+    assert words.startswith(f"No node is wrong by itself, but 1 value is off, `{first.node}`")
+    assert words.endswith("2.5e-01 from float64, 2.5e+09 times float32 rounding (eager: 0.0e+00).")
+    assert str(replace(report, rows=(first, *others)).explanation) == "Nothing differs from what the model had."
+
+
+def test_what_is_drawn_at_random_has_no_truth() -> None:
+    """Rounding does not explain it; sums along any axis are still known."""
+
+    class Drawing(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            dropped = nn.functional.dropout(x, 0.5, training=True)
+            return x.cumsum(0), dropped * 2.0
+
+    x = torch.randn(4096, 2, generator=torch.Generator().manual_seed(0))
+    program = export(Drawing(), (x,))
+    with steal_forward(model := Drawing()) as capture:
+        model(x)
+
+    report = compare(capture, program, truth="float64", stages=["exported"])
+
+    judged = {row.op: row for row in report.rows if row.kind == "node" and row.judged}
+    assert not report.introduced  # what was stolen is of another draw
+    assert judged["Dropout"].float64 is None
+    assert report.random
+    assert judged["CumSum"].float64 is not None
+
+
+def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Capture, Program]) -> None:
+    """It is one, and the report is not close."""
+    capture, program = subject
+    wrong = WrongBackend({"gelu": lambda tensor: tensor * 1.001}, observed_only=True)
+
+    report = compare(capture, program, backend=wrong, truth="float64")
+
+    assert [row.value for row in report.introduced] == ["gelu"]
+    assert "No result of the model is off by more than rounding for it." in " ".join(str(report).split())
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ({"truth": "float32"}, "truth is 'float64' or None"),
+        ({"truth": "float64", "tolerance": 1e-3}, "`truth` and `tolerance` are mutually exclusive"),
+        ({"repeats": 2}, "add truth='float64'"),
+        ({"truth": "float64", "repeats": 0}, "repeats is a number of runs"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    subject: tuple[Capture, Program], how: dict[str, Any], problem: str
+) -> None:
+    """In one sentence."""
+    with pytest.raises(FilchError, match=problem):
+        compare(*subject, **how)
+
+
+def test_truth_needs_the_exported_program(subject: tuple[Capture, Program]) -> None:
+    """A bare ONNX file does not say what the model computes."""
+    with pytest.raises(FilchError, match="truth needs the exported program"):
+        compare(subject[0], replace(subject[1], original=None), truth="float64")
+
+
+def test_a_number_where_the_model_has_none_is_not_explained_by_rounding() -> None:
+    """Not in a whole run and not in a node by itself; the model's own NaN is no fault."""
+
+    class Log(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.log()
+
+    x = torch.tensor([[-1.0, 0.0, 2.0]])
+    with steal_forward(model := Log()) as capture:
+        model(x)
+    program = export(model, (x,))
+    name, how = program.graph.outputs[0], {"truth": "float64", "stages": ["exported"]}
+    instead: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda made: made.where(~made.isnan(), 12345.0),
+        lambda made: made.where(~made.isinf(), 7.0),
+        lambda made: made.where(~made.isinf(), math.inf),
+        lambda made: made.where(~made.isfinite(), math.nan),
+    ]
+
+    assert compare(capture, program, **how).close
+    for fault in instead:
+        report = compare(capture, program, backend=WrongBackend({name: fault}), **how)
+
+        assert not report.close
+        assert [row.value for row in report.introduced] == [name]
+        assert "Float64Checker" not in str(report)
+
+
+def test_the_growth_of_an_error_is_not_relative_to_masks(subject: tuple[Capture, Program]) -> None:
+    """-3.4e38 in what a node reads would make its error nothing, and growth from it a number of 38 digits."""
+    report = compare(*subject, stages=["exported"], truth="float64")
+    graph = report.graphs["exported"]
+    last = graph.producer[graph.outputs[0]]
+    scores = torch.linspace(-1, 1, 8)
+    scores[5:] = torch.finfo(torch.float32).min
+    masked = compare_tensors(scores, scores + 1e-6)
+    off = {name: RoundingVerdict("rounding", 1.0, 1e-6, magnitude=1.0) for name in last.reads} | {
+        last.outputs[0]: RoundingVerdict("wrong", 900.0, 2.5e-4, magnitude=1.0)
+    }
+    rows = [
+        replace(
+            row, status="different" if row.kind == "output" else "same", float64=off.get(row.value), difference=masked
+        )
+        for row in report.rows
+    ]
+
+    words = replace(report, rows=tuple(rows)).explanation
+
+    assert words is not None
+    assert words.growth == pytest.approx(250)
+    assert f"the error grows most at `{last.name}`" in str(words) and str(words).count("250 times") == 1
+    assert "2.8e+37 times" in str(replace(words, growth=2.8e37))

@@ -1,0 +1,276 @@
+"""Names from a model that would like to be more than names: in every format that is written, they stay text."""
+
+import ast
+import csv
+import io
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import SimpleNamespace
+from xml.sax.saxutils import quoteattr
+
+import onnx_ir as ir
+import pytest
+import torch
+from markdown_it import MarkdownIt
+from torch import nn
+
+from filch.compare import Report, Row, compare_tensors, write_repro
+from filch.compare.float64 import RoundingVerdict
+from filch.compare.rendering._markdown import table
+from filch.compare.results._dump_diff import DiffRow, DumpDiff
+from filch.compare.results._rows import ModuleRow, NodeOutcome, Operator
+from filch.compare.testing._plugin import _say
+from filch.export import Program, export
+from filch.steal import Capture, FilchError, Key, steal_forward
+from filch.steal.text import for_markdown, named, python_docstring, python_literal, shortened, visible
+from support.hostile.graphs import TEXTS, hostile_graph
+from support.processes.commands import run
+from support.views.chromium import Chromium, missing
+
+NAMES = {**TEXTS, "megabyte": "L" * 1_000_000}
+TABLE = ("thead", "tbody", "tr", "th", "td")
+CANARY = "canary"  # a file that code would write, in the folder where all of it runs
+
+CALLS = {
+    *(
+        "Path",
+        "Path(__file__).resolve",
+        "numpy_helper.to_array",
+        "onnx.load",
+        "platform.python_version",
+        "print",
+        "run",
+    ),
+    *("np.asarray", "np.testing.assert_allclose", "tensors", "tensors('expected.onnx').values", "zip"),
+    *("options.add_session_config_entry", "ort.InferenceSession", "ort.SessionOptions", "session.run"),
+}
+
+
+def wrong_gelu(op: str, value: str) -> tuple[Capture, Program]:
+    """A capture of a Gelu, and a program in which a local function called `op` computes `value`, twice as large."""
+    model, x = nn.GELU(), torch.linspace(-3, 3, 12).reshape(3, 4)
+    with steal_forward(model, submodules=True) as capture:
+        model(x)
+    program = export(model, (x,))
+    graph = program.model.graph
+    (node,) = graph
+    read, made = ir.val("read"), ir.val("made", dtype=ir.DataType.FLOAT)
+    inside = [ir.node("Gelu", [read], name="gelu"), ir.node("Add", [], name="add")]
+    inside[1] = ir.node("Add", [inside[0].outputs[0]] * 2, outputs=[made])
+    body = ir.Graph([read], [made], nodes=inside, opset_imports={"": 20}, name="body")
+    program.model.functions[("hostile", op, "")] = ir.Function("hostile", op, "", graph=body, attributes=[])
+    node.op_type, node.domain = op, "hostile"
+    node.attributes.clear()
+    node.outputs[0].name = value
+    graph.opset_imports["hostile"] = 1
+    return capture, Program(program.model)
+
+
+def test_names_in_a_repro_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator and a value whose names are Python: the script, which is run, has them in strings alone."""
+    monkeypatch.chdir(tmp_path)
+    text = f'E"""\nimport os; os.system("touch {CANARY}")\n"""\\"""; open("{CANARY}", "w") # {{compute}} {{0}} \''
+    capture, program = wrong_gelu(text, f"value {text}")
+
+    made = write_repro(capture, program, f"value {text}", "why")
+
+    tree = ast.parse(made.script.read_text("utf-8"))
+    assert not [*tmp_path.rglob(CANARY)]
+    assert (ast.get_docstring(tree, clean=False) or "").startswith(text)
+    assert f"value {text}" in {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    assert {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} <= CALLS
+    assert "\nimport" not in (made.folder / "README.md").read_text("utf-8")
+
+
+def hostile_report() -> Report:
+    """A report in which all that can have a name has each of the hostile ones, in two graphs."""
+    difference = compare_tensors(torch.ones(2), torch.zeros(2))
+    rows = []
+    for stage, kind in (("exported", "node"), ("compiled", "fused")):
+        for index, text in enumerate(NAMES.values()):
+            names = {"node": text, "op": text, "value": f"{text}", "module": text, "source": text, "dtype": text}
+            told = {"reason": text, "evidence": text, "origins": (text,), "operators": (text, text), "code": text}
+            wrong = RoundingVerdict("wrong", 99.0, 1.0, note=text)
+            common = {"status": "different", "difference": difference, "float64": wrong, "isolated": wrong}
+            rows.append(Row(0, stage, index, kind, **names, **told, behind=(text,), **common))
+        rows.append(Row(0, stage, 99, "output", "", "", NAMES["script"], reason=NAMES["lines"]))
+    texts = tuple(NAMES.values())
+    return Report(
+        *(NAMES["erase"], NAMES["title"], NAMES["lines"], tuple(rows)),
+        modules=tuple(ModuleRow(0, text, 1, "output", text, text, text, text) for text in texts),
+        notes=texts,
+        failed=texts,
+        operators=(tuple(Operator("call_module", text, row, text) for text, row in zip(texts, rows, strict=False)),),
+        outcomes=tuple(NodeOutcome(text, text, "fused", (text,), text, text) for text in texts),
+        graphs={"exported": hostile_graph()},
+        culprits=texts,
+        switches=3,
+        repro=NAMES["rich"],
+        options={text: text for text in texts},
+    )
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """The one that all formats are written of."""
+    return hostile_report()
+
+
+@pytest.fixture(scope="module")
+def cells_of(report: Report) -> list[dict[str, str]]:
+    """The rows of its CSV, by the titles."""
+    return [*csv.DictReader(io.StringIO(report.to_csv()))]
+
+
+def is_harmless(text: str) -> bool:
+    """Whether a terminal shows each character, and no line is endless; the tables' own blank does not break."""
+    lines = text.replace("\N{NO-BREAK SPACE}", " ").split("\n")
+    return all(line.isprintable() and len(line) < 30_000 for line in lines)
+
+
+@pytest.mark.parametrize("view", ["nodes", "operators", "modules", "outcomes", "dynamo", "precision"])
+@pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])
+def test_no_table_has_a_control_character(report: Report, view: str, wide: bool) -> None:
+    """In no column and no sentence around; and what a name says is no markup of rich's."""
+    text = report.table(view, wide=wide, width=None if wide else 80)
+
+    assert is_harmless(text)
+    assert "[link=" in text.replace("\n", "")
+    assert not any(line.startswith(("import os", "lines", "# h1", "1. b")) for line in text.splitlines())
+
+
+def test_no_sentence_has_a_control_character(report: Report) -> None:
+    """Of a row, a module, a report, an explanation, an error, or of what progress shows."""
+    diff = DumpDiff("a", "b", tuple(DiffRow(Key(text, 0, "O"), text, text, text) for text in NAMES.values()))
+    told = [report.headline(), str(report.explanation), diff.headline(), str(diff), diff.first_divergence]
+    told += [*report.rows, *report.modules, *diff.rows, *map(FilchError, NAMES.values())]
+    with pytest.raises(AssertionError) as failed:
+        report.assert_close()
+
+    assert all(is_harmless(str(item)) for item in [*told, failed.value])
+    assert all("\n" not in str(row) for row in report.rows)
+    assert len(str(failed.value)) < 2_000_000 < len(NAMES["megabyte"]) * len(report.rows)
+
+
+def test_the_command_line_shows_no_control_character(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of a report that is no report, in a folder whose name is not harmless."""
+    file = tmp_path / "\x1b[2J\u202e.json"
+    file.write_text('{"filch_report": "\\u001b[31m\\n"}')
+
+    assert run("repro", str(file), "-o", str(tmp_path / "out")) == 2
+    assert run("show", str(file)) == 2
+
+    said = capsys.readouterr()
+    assert is_harmless(said.err) and is_harmless(said.out) and "\\x1b[2J" in said.err
+
+
+@pytest.mark.parametrize("key", NAMES)
+def test_a_cell_of_csv_computes_nothing(cells_of: list[dict[str, str]], key: str) -> None:
+    """A spreadsheet takes it for text: each cell that begins as a formula has an apostrophe in front."""
+    place = [*NAMES].index(key)
+    cells = cells_of[place]
+
+    shown = named(NAMES[key], 30_000)
+    assert cells["node"] in (shown, f"'{shown}")
+    assert all(cell.isprintable() and len(cell) < 2**15 for cell in cells.values())  # what spreadsheets hold
+    assert not [cell for cell in cells.values() if cell[:1] in tuple("=+-@\t\r\uff1d") and not is_number(cell)]
+    assert is_number(cells["error_max"])
+
+
+def is_number(cell: str) -> bool:
+    """Whether a spreadsheet reads a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("key", [key for key in NAMES if NAMES[key].strip()])
+def test_a_name_in_markdown_reads_as_it_is(key: str) -> None:
+    """In a cell and in a sentence: no link, image, heading, code or HTML, and one line."""
+    name = NAMES[key]
+    parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    document = parser.render("\n".join([for_markdown(name), "", *table(["a", "b"], [[name, 1]])]))
+
+    page = ET.fromstring(f"<div>{document.replace('<!-- -->', '')}</div>")  # noqa: S314  made here
+    assert {element.tag for element in page.iter()} <= {"div", "p", "table", "thead", "tbody", "tr", "th", "td"}
+    shown = " ".join(named(name, 2000).split())
+    assert [" ".join((page.find(place).text or "").split()) for place in ("p", ".//td")] == [shown, shown]
+    assert len(page.findall(".//td")) == 2
+
+
+def test_a_report_in_markdown_is_one_table(report: Report) -> None:
+    """With a row for each, and a sentence above."""
+    text = report.to_markdown()
+
+    assert is_harmless(text)
+    assert len(text.splitlines()) == len(report.rows) + 4
+
+
+def test_a_page_of_a_diff_has_no_elements_but_its_own() -> None:
+    """Whatever the dumps, modules and places in them are called."""
+    rows = tuple(DiffRow(Key(text, 0, "O"), text, text, text) for text in NAMES.values())
+    page = DumpDiff(NAMES["script"], NAMES["image"], rows).to_html()
+
+    tags = set(re.findall(r"</?([a-z0-9]+)", page))
+    assert tags <= {*("html", "head", "meta", "title", "style", "body", "h1", "p", "table", "caption"), *TABLE}
+    assert is_harmless(page) and "onerror=alert(1)>" not in page
+
+
+@pytest.mark.parametrize("key", NAMES)
+def test_a_name_in_python_source_is_a_string(key: str) -> None:
+    """It evaluates to what it is, alone and nested, and a docstring ends where it should."""
+    name = NAMES[key]
+    held = {name: [name, (name,), -1.5, None, True], 1: {name}}
+
+    assert ast.literal_eval(python_literal(held)) == held
+    module = ast.parse(f"{python_docstring(name)}\nx = 1\n")
+    assert len(module.body) == 2
+    assert ast.get_docstring(module, clean=False) == shortened(name, 1000)
+    assert is_harmless(python_docstring(name))
+
+
+def test_a_name_in_a_junit_file_is_legal_xml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin notes names with a test; pytest writes them as attributes."""
+    notes = SimpleNamespace(user_properties=[])
+    for name in NAMES.values():
+        _say(notes, "first_divergence", name)
+
+    for (_, value), name in zip(notes.user_properties, NAMES.values(), strict=True):
+        assert ET.fromstring(f"<property value={quoteattr(value)}/>").get("value") == visible(name)  # noqa: S314
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_a_page_with_all_names_runs_no_script(report: Report, tmp_path: Path) -> None:
+    """Opened in a browser: no dialog, no message, no request, no element that a name made."""
+    page = tmp_path / "report.html"
+    report.to_html(page)
+
+    with Chromium() as browser:
+        browser.open(page)
+        browser.settle()
+        browser.heard()
+        elements = browser.run("document.querySelectorAll('img, iframe, object, a[href^=javascript]').length")
+        scripts = browser.run("document.querySelectorAll('script').length")
+
+    assert (elements, scripts, browser.log) == (0, 2, [])
+    assert len(browser.requests) == 1
+
+
+def test_onnxruntime_is_imported_without_its_telemetry(tmp_path: Path) -> None:
+    """It would write files and start a thread as soon as it is imported."""
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    homes = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(tmp_path))
+    code = "import filch.export.backends.onnxruntime._options as o, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment | homes, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "1\n"
+    assert [path.name for path in tmp_path.rglob("*") if "nnxruntime" in path.name or path.name == ".ses"] == []

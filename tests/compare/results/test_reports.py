@@ -1,0 +1,198 @@
+"""What a report prints and writes, and dumps against dumps."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import Report, compare, diff
+from filch.compare.results._rows import Status
+from filch.export import export
+from filch.steal import steal_append, steal_forward
+from support.faults.fakes import WrongBackend
+
+
+class Net(nn.Module):
+    """Small enough for its whole report to be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.act = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.linear(x)).flatten()
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """One fault, in the linear layer."""
+    torch.manual_seed(0)
+    model, x = Net().eval(), torch.ones(1, 2)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+    program = export(model, (x,))
+    return compare(capture, program, backend=WrongBackend({"linear": lambda t: t + 1}))
+
+
+@pytest.mark.parametrize("status", ["no value", "not mapped"])
+def test_what_could_not_be_judged_is_not_among_what_is_close(report: Report, status: Status) -> None:
+    """In either graph, whatever the reason."""
+    close = [replace(row, status="same") for row in report.rows]
+    compiled = [replace(row, stage="compiled") for row in close]
+    unjudged = replace(compiled[0], status=status)
+
+    assert replace(report, rows=(*close, *compiled)).close
+    assert "\nall close; the largest" in str(replace(report, rows=(*close, *compiled)))
+    said = " ".join(str(replace(report, rows=(*close, unjudged, *compiled[1:]))).split())
+    assert "all that could be judged is close, 1 of 5 compiled values could not; the largest" in said
+    assert "all close" not in said
+
+
+def test_the_table_is_the_seeds_with_modules(report: Report) -> None:
+    """The whole text; only the errors of the right values are rounding."""
+    text = re.sub(r"\d\.\de[-+]\d\d(?= *$|  *<| at)|absolute .*", "#", str(report), flags=re.MULTILINE)
+    text = re.sub(r"\(/.*?\)", "(file)", text.replace("\n", "⏎"))
+
+    assert text.replace("⏎", "\n").splitlines()[:11] == [
+        "judged 5 of 5 exported values; the observed run equals the undisturbed one",
+        "Net on wrong, against the capture",
+        "",
+        "exported graph, node by node",
+        "",
+        "  kind   operator              module                dtype   error   attention",
+        "──────────────────────────────────────────────────────────────────────────────",
+        "0 node   Gemm                  linear                float32 # <------",
+        "1 node   Relu                  act                   float32 #",
+        "4 node   Reshape                                     float32 #",
+        "5 output                       view                  float32 #",
+    ]
+
+
+def test_the_operators_of_the_model_are_listed_as_they_are_written(report: Report) -> None:
+    """Modules by their repr, functions by their name, from the placeholder to the output."""
+    table = [
+        re.split(r"  +| (?=float32|call_)", line)[0:] for line in report.table("operators", wide=True).splitlines()
+    ]
+    text = "\n".join(" ".join(parts) for parts in table)
+
+    for expected in (
+        "0 placeholder",
+        "1 call_module",
+        "Linear(in_features=2, out_features=2, bias=True)",
+        "ReLU()",
+        "torch.flatten",
+        "4 output",
+    ):
+        assert expected in text
+
+
+def test_csv_and_json_hold_the_same_numbers(report: Report) -> None:
+    """And each row of the report once."""
+    rows = list(csv.DictReader(io.StringIO(report.to_csv())))
+    found = json.loads(report.to_json())
+
+    assert len(rows) == len(found["rows"]) == len(report.rows)
+    assert (
+        [float(row["error_max"]) for row in rows]
+        == [row["difference"]["error_max"] for row in found["rows"]]
+        == [row.error for row in report.rows]
+    )
+    assert found["first_divergence"]["value"] == "linear"
+    assert [row["status"] for row in rows] == [row.status for row in report.rows]
+
+
+def test_what_json_has_no_number_for_is_a_string() -> None:
+    """NaN and infinity would not be JSON."""
+    model, x = Net().eval(), torch.ones(1, 2)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+    report = compare(capture, export(model, (x,)), backend=WrongBackend({"linear": lambda t: t * float("nan")}))
+
+    found = json.loads(report.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+    assert next(row for row in found["rows"] if row["value"] == "linear")["difference"]["error_max"] == "inf"
+
+
+def test_markdown_escapes_what_names_may_hold(report: Report, tmp_path) -> None:
+    """A pipe in a name would be another column."""
+    from dataclasses import replace
+
+    odd = replace(report, rows=(replace(report.rows[0], module="a|b<i>"),))
+
+    assert "a\\|b&lt;i&gt;" in odd.to_markdown(tmp_path / "report.md")
+    assert (tmp_path / "report.md").read_text() == odd.to_markdown()
+
+
+def test_an_unknown_view_is_refused(report: Report) -> None:
+    """With those that there are."""
+    with pytest.raises(ValueError, match="there is no view 'x'; there are nodes, operators, modules"):
+        report.table("x")
+
+
+def test_names_with_markup_are_printed_as_they_are(report: Report) -> None:
+    """`[red]` in a module's name is no colour."""
+    from dataclasses import replace
+
+    odd = replace(report, rows=tuple(replace(row, module="[red]x") for row in report.rows))
+
+    assert "[red]x" in str(odd)
+
+
+def capture(**values: object):
+    """A capture of values that are not a model's."""
+    with steal_forward(nn.Identity()) as held:
+        for name, value in values.items():
+            steal_append(name, value)
+    return held
+
+
+def test_two_captures_of_the_same_values_are_close() -> None:
+    """NaN to NaN, any nesting."""
+    made = [capture(a=torch.tensor([1.0, float("nan")]), b={"x": (torch.ones(2), 3, None)}) for _ in range(2)]
+
+    found = diff(*made)
+
+    assert found.close
+    assert found.headline() == "judged 2 of 2 values; 0 differ"
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "message"),
+    [
+        ({"a": torch.ones(2)}, {"a": torch.zeros(2)}, "a#0.V: 2 of 2 elements differ"),
+        ({"a": torch.ones(2)}, {}, "a#0.V: the second dump does not have it"),
+        ({}, {"a": torch.ones(2)}, "a#0.V: the first dump does not have it"),
+        ({"a": (torch.ones(2), 3)}, {"a": (torch.ones(2), 4)}, r"a#0.V: it is \(f32\[2\], 4\) in the second dump"),
+        ({"a": (torch.ones(2),)}, {"a": (torch.ones(2), torch.ones(1))}, r"a#0.V: it is \(f32\[2\], f32\[1\]\)"),
+        ({"a": torch.ones(2)}, {"a": torch.ones(2).double()}, "the dtype differs"),
+        ({"a": torch.ones(2)}, {"a": torch.ones(1, 2)}, "the shape differs"),
+    ],
+    ids=["value", "missing", "new", "number", "more", "dtype", "shape"],
+)
+def test_what_differs_between_two_captures_is_named(expected: dict, actual: dict, message: str) -> None:
+    """Values, what only one of them has, and how they are nested."""
+    found = diff(capture(**expected), capture(**actual))
+
+    assert not found.close
+    assert re.search(message, str(found.first_divergence))
+
+
+def test_nothing_is_not_close_to_nothing() -> None:
+    """Two empty captures were never compared."""
+    assert not diff(capture(), capture()).close
+
+
+def test_a_wide_table_has_the_whole_names_of_kernels(report: Report) -> None:
+    """So that they can be searched for."""
+    kernel = "extern_kernels.convolution_with_a_name_of_many_letters"
+    row = replace(report.rows[0], stage="compiled", op=kernel)
+    compiled = replace(report, rows=(*report.rows, row))
+
+    assert kernel in compiled.table("dynamo", wide=True)
+    assert kernel in compiled.table(wide=True)

@@ -1,0 +1,214 @@
+"""Eager PyTorch in another setting: what was asked for is what runs, and nothing else is changed."""
+
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import compare, diff
+from filch.export import BackendError, ExportError, Program, export
+from filch.export.backends import get_backend
+from filch.steal import Capture, steal_forward
+
+
+class Attention(nn.Module):
+    """A projection, attention over it, another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(8, 24)
+        self.out = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.into(x).view(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.out(mixed.transpose(1, 2).reshape(2, 5, 8))
+
+
+@pytest.fixture(scope="module")
+def subject() -> tuple[Capture, Program]:
+    torch.manual_seed(0)
+    model, x = Attention().eval(), torch.randn(2, 5, 8)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+    return capture, export(model, (x,))
+
+
+def values_of(program: Program, **options: Any) -> dict[str, torch.Tensor]:
+    backend = get_backend("eager", **options)
+    made = backend.compile(program, optimize=False)
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
+    return dict(backend.run(made, {"x": x}, made.graph.producer))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "torch.float16", torch.float64])
+def test_another_dtype_is_what_is_computed_in(subject: tuple[Capture, Program], dtype: Any) -> None:
+    """Given as a dtype or as its name; the program's own weights stay as they are."""
+    _, program = subject
+    wanted = getattr(torch, str(dtype).removeprefix("torch."))
+
+    values = values_of(program, dtype=dtype)
+
+    assert {value.dtype for value in values.values() if value.is_floating_point()} == {wanted}
+    assert {tensor.dtype for tensor in program.exported_program.state_dict.values()} == {torch.float32}
+
+
+def test_autocast_computes_matrix_products_in_its_type(subject: tuple[Capture, Program]) -> None:
+    """And is over after the run."""
+    capture, program = subject
+
+    report = compare(capture, program, backend=get_backend("eager", autocast="bfloat16"))
+
+    assert "bfloat16" in {row.dtype for row in report.rows}
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_another_attention_is_within_the_tolerance_and_not_the_same(subject: tuple[Capture, Program]) -> None:
+    """The exact one and the fused one round differently; both are asked for by name."""
+    capture, program = subject
+    reports = {
+        name: compare(capture, program, backend=get_backend("eager", attention=name)) for name in ("math", "flash")
+    }
+    values = {name: values_of(program, attention=name) for name in ("math", "flash")}
+
+    assert all(report.close for report in reports.values())
+    assert any(not torch.equal(value, values["flash"][name]) for name, value in values["math"].items())
+
+
+def test_an_attention_that_this_device_does_not_have_is_an_error(subject: tuple[Capture, Program]) -> None:
+    """PyTorch would otherwise take another one."""
+    with pytest.raises(BackendError, match="No viable backend for scaled_dot_product_attention"):
+        values_of(subject[1], attention="cudnn")
+
+
+@pytest.mark.parametrize("deterministic", [True, "true"])
+def test_deterministic_algorithms_are_on_in_the_run_alone(
+    subject: tuple[Capture, Program], deterministic: bool | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the user had set is set again."""
+    seen = []
+
+    def seeing(*args: Any, **how: Any) -> None:
+        seen.append(torch.are_deterministic_algorithms_enabled())
+
+    monkeypatch.setattr("filch.export.backends._eager.run_eager", seeing)
+
+    values_of(subject[1], deterministic=deterministic)
+    values_of(subject[1], deterministic="false")
+
+    assert seen == [True, False]
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float15"}, "backend 'eager' has no dtype 'float15'; did you mean 'float16'"),
+        ({"dtype": "int8"}, "backend 'eager' has no dtype 'int8'"),
+        ({"autocast": "half a float"}, "backend 'eager' has no autocast 'half a float'"),
+        ({"attention": "flesh"}, "backend 'eager' has no attention 'flesh'; did you mean 'flash'"),
+        ({"deterministic": "maybe"}, "backend 'eager' has no deterministic 'maybe'; there are true, false"),
+        ({"device": "toaster"}, "backend 'eager': torch has no device 'toaster'"),
+    ],
+)
+def test_options_that_there_are_not_are_errors(options: dict[str, str], message: str) -> None:
+    """With the value, and what to write instead."""
+    with pytest.raises(BackendError, match=message):
+        get_backend("eager", **options)
+
+
+class Through(nn.Module):
+    """Returns what it is given, too."""
+
+    def __init__(self, extra: Any = None) -> None:
+        super().__init__()
+        self.extra = extra
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x, x * 2, self.extra
+
+
+def test_an_input_that_is_returned_is_judged() -> None:
+    """No operation gives it."""
+    model, x = Through(), torch.randn(3)
+    with steal_forward(model) as capture:
+        model(x)
+
+    report = compare(capture, export(model, (x,)), backend="eager")
+
+    assert report.close and all(row.judged for row in report.rows if row.kind == "output")
+
+
+def test_a_number_among_the_results_is_refused() -> None:
+    """In one sentence that says which."""
+    with pytest.raises(ExportError, match="it returns 3, and ONNX graphs return tensors alone"):
+        export(Through(3), (torch.randn(3),))
+
+
+def test_a_device_that_is_not_there_is_an_error() -> None:
+    """Never the CPU instead."""
+    device = f"cuda:{torch.cuda.device_count()}"
+
+    with pytest.raises(BackendError, match=f"backend 'eager': torch has no device '{device}'"):
+        get_backend("eager", device=device)
+
+
+@pytest.mark.parametrize("options", [{"dtype": "float16"}, {"autocast": "bfloat16"}, {"attention": "math"}])
+def test_an_option_without_effect_on_the_program_is_an_error(options: dict[str, str]) -> None:
+    """Nobody should believe that they compared what they did not."""
+
+    class Counts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+    x = torch.arange(3)
+    program = export(Counts(), (x,))
+    backend = get_backend("eager", **options)
+
+    with pytest.raises(BackendError, match="has no effect on"):
+        backend.run(backend.compile(program, optimize=False), {"x": x})
+
+
+def test_the_same_model_in_two_settings_is_compared_without_an_export() -> None:
+    """Two captures and `diff`, as docs/guides/torch_compile.md shows it; a fault in one is found at its module."""
+    docs = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "torch_compile.md").read_text()
+    (shown,) = (text for text in re.findall(r"```python\n(.*?)```", docs, re.DOTALL) if "diff(exact, fused)" in text)
+    torch.manual_seed(0)
+    scope: dict[str, Any] = {"nn": nn, "torch": torch}
+
+    with redirect_stdout(StringIO()) as printed:
+        exec(shown, scope)  # noqa: S102  our own docs
+    model = scope["attention"].requires_grad_(requires_grad=False)
+    model.linear1.bias += 0.1
+    with steal_forward(model, submodules=True) as changed:
+        model(scope["tokens"])
+    found = diff(scope["fused"], changed)
+
+    assert diff(scope["exact"], scope["fused"]).close
+    assert printed.getvalue()
+    assert not found.close
+    assert "linear1" in str(found)
+
+
+def test_an_input_and_weights_that_are_results_are_given_as_they_are():
+    class Given(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+            self.register_buffer("held", torch.zeros(3))
+
+        def forward(self, x):
+            return x * 2, self.weight, x, self.held
+
+    model, x = Given(), torch.arange(4.0)
+    program = export(model, (x,))
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(x)
+    assert compare(capture, program, backend="eager").close
+    found = get_backend("eager").run(get_backend("eager").compile(program, optimize=False), {"x": x})
+    assert [found[name].tolist() for name in program.graph.outputs] == [[0, 2, 4, 6], [1] * 4, [0, 1, 2, 3], [0] * 3]

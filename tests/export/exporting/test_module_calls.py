@@ -1,0 +1,209 @@
+"""Every call of every module is found again in the exported graph, and what is found is right."""
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import compare
+from filch.export import Program, export, optimize
+from filch.steal import steal_forward
+from support.models.module_calls import measure
+from support.models.zoo import MODELS
+
+EVIDENCE = Path(__file__).parents[3] / "docs" / "evidence.md"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_module_call_of_an_architecture_is_resolved_and_none_is_wrong(name: str) -> None:
+    """Unoptimised, an output is exact, an alias, or dead; optimised, what is gone names the node that it went into."""
+    line = measure(name)
+
+    rows = [row for row in line.report.modules if row.side == "output"]
+    assert {row.resolution for row in line.report.modules} <= {"exact", "alias", "dead"}
+    assert sum(row.resolution in ("exact", "alias") for row in rows) + sum(
+        row.note == "nothing uses it" for row in rows
+    ) == len(rows)
+    assert all(row.difference is not None for row in rows if row.resolution != "dead")
+    wrong = [f"{row}: {row.difference}" for row in line.report.modules if row.difference and not row.difference.close]
+    assert not wrong
+    assert line.worst <= 1e-5
+    assert line.report.close and line.report.undisturbed
+    assert line.optimized_report.close and line.optimized_report.undisturbed
+    assert all(row.judged for row in line.report.rows if row.kind == "output")
+
+    gone = [row for row in line.optimized_report.modules if row.resolution in ("constant", "fused")]
+    assert {row.resolution for row in line.optimized_report.modules} <= {"exact", "alias", "constant", "fused", "dead"}
+    nodes = {row.node for row in line.optimized_report.rows if row.stage == "exported"}
+    assert all(set(re.split(", ", row.note.rpartition("for ")[2].removeprefix("into "))) <= nodes for row in gone)
+
+    assert line.cells()[:5] + line.cells()[6:] in _table()
+
+
+def _table() -> list[tuple[str, ...]]:
+    """The table in docs/evidence.md, without its column of errors."""
+    rows = [line.strip("| ").split(" | ") for line in EVIDENCE.read_text().splitlines() if line.startswith("| ")]
+    return [tuple(row[:5] + row[6:]) for row in rows if len(row) == 11]
+
+
+class Twice(nn.Module):
+    """A module that is called twice in one forward, beside one that never runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.never = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, *, scale: float = 2.0, mask: torch.Tensor | None = None) -> dict[str, object]:
+        y = self.linear(x)
+        z = self.linear(y * scale)
+        return {"y": y, "nothing": None, "pair": (z if mask is None else z * mask, z + 1)}
+
+
+def stolen(model: nn.Module, *args: object, **kwargs: object):
+    """A capture of one call of a model with all its submodules."""
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+    return capture
+
+
+def test_a_module_used_twice_has_two_calls_with_values_of_their_own() -> None:
+    """The second call's value is the second one's, and a module that did not run has no call."""
+    model, x = Twice().eval(), torch.randn(2, 4)
+
+    program = export(model, (x,))
+
+    assert set(program.module_calls) == {("", 0), ("linear", 0), ("linear", 1)}
+    first, second = (program.module_calls["linear", index].outputs[0].value for index in (0, 1))
+    assert first != second
+    assert compare(stolen(model, x), program).close
+
+
+def test_keyword_arguments_dict_outputs_and_none_are_followed() -> None:
+    """Inputs are found by parameter, however they were given; outputs by their place in the structure."""
+    model, x, mask = Twice().eval(), torch.randn(2, 4), torch.ones(4)
+
+    program = export(model, (), {"x": x, "mask": mask})
+
+    assert set(program.inputs.values()) == {"x", "mask"}
+    assert [port.path for port in program.module_calls["", 0].outputs] == ["['y']", "['pair'][0]", "['pair'][1]"]
+    assert compare(stolen(model, x, mask=mask), program).close
+
+
+class Writer(nn.Module):
+    """A module that puts something into a dictionary which it is given."""
+
+    def forward(self, x: torch.Tensor, store: dict[str, torch.Tensor]) -> torch.Tensor:
+        store["kept"] = x + 1
+        return x * 2
+
+
+class Reader(nn.Module):
+    """Reads what its submodule has put there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writer = Writer()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        store = {"kept": x}
+        return self.writer(x, store) + store["kept"]
+
+
+def test_a_module_that_writes_to_its_arguments_is_exported_right() -> None:
+    """torch.export would hand it a copy and lose what it writes: its call is found by its numbers instead."""
+    model, x = Reader().eval(), torch.randn(3)
+
+    program = export(model, (x,))
+
+    assert program.module_calls["writer", 0].outputs[0].note == "found by its numbers"
+    assert compare(stolen(model, x), program).close
+
+
+class Early(nn.Module):
+    """A module that gives what nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + 1, self.linear(x)
+
+
+def test_an_output_that_nothing_uses_is_dead_with_its_reason() -> None:
+    """It is not left unresolved."""
+    model = nn.Sequential(Early(), Pick()).eval()
+
+    program = export(model, (torch.randn(3),))
+
+    (port,) = program.module_calls["0.linear", 0].outputs
+    assert (port.value, port.resolution, port.note) == (None, "dead", "nothing uses it")
+
+
+class Pick(nn.Module):
+    """The first of two."""
+
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return pair[0] * 3
+
+
+def test_folding_a_batch_norm_into_its_convolution_names_the_convolution() -> None:
+    """The convolution's own result is gone; the call says which node it went into."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    program: Program = optimize(export(model, (torch.randn(1, 3, 8, 8),)))
+
+    (port,) = program.module_calls["0", 0].outputs
+
+    (conv,) = [node for node in program.graph.nodes if node.op == "Conv"]
+    assert (port.value, port.resolution, port.note) == (None, "fused", f"into {conv.name}")
+
+
+def test_exporting_leaves_the_model_as_it_was() -> None:
+    """No hook, no changed parameter, no lost gradient flag."""
+    model = Twice().eval()
+    before = {name: (parameter.clone(), parameter.requires_grad) for name, parameter in model.named_parameters()}
+
+    export(model, (torch.randn(2, 4),))
+
+    after = dict(model.named_parameters())
+    assert all(
+        torch.equal(tensor, after[name]) and after[name].requires_grad == flag
+        for name, (tensor, flag) in before.items()
+    )
+    for module in model.modules():
+        assert not module._forward_hooks  # noqa: SLF001  nothing public lists a module's hooks
+        assert not module._forward_pre_hooks  # noqa: SLF001  nor these
+
+
+class ViewWriter(nn.Module):
+    """Gives what it has filled row by row; and a module that gives a view of what it then adds to."""
+
+    def __init__(self, *, fills: bool) -> None:
+        super().__init__()
+        self.fills = fills
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fills:
+            y = torch.zeros_like(x)
+            for index in range(3):
+                y[index] = x[index] * 2
+            return y
+        y = x * 2
+        seen = y.view(-1)
+        y += 1
+        return seen
+
+
+@pytest.mark.parametrize("fills", [True, False])
+def test_what_is_written_through_a_view_is_not_taken_for_what_it_was_before(*, fills: bool) -> None:
+    """torch.export's signature names the tensor by the operation that made it, before the writing."""
+    model, x = nn.Sequential(ViewWriter(fills=fills), nn.ReLU()).eval(), torch.randn(3, 4)
+
+    program = export(model, (x,))
+
+    assert program.module_calls["0", 0].outputs[0].note == "found by its numbers"
+    assert compare(stolen(model, x), program).close

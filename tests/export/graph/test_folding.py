@@ -1,0 +1,142 @@
+"""Grouping nodes by module call: the group of each node, and that boxes never form a cycle."""
+
+import networkx as nx
+import pytest
+import torch
+from torch import nn
+
+from filch.export import Graph, Node, Value, export, optimize
+from filch.export.graph._folding import Folding, fold
+from support.models.zoo import ZOO
+
+
+def boxes_are_in_order(graph: Graph, folding: Folding) -> bool:
+    """Whether the boxes form no cycle at any level."""
+    made = {name: place for place, node in enumerate(graph.nodes) for name in node.outputs if name}
+    levels: dict[object, nx.DiGraph] = {}
+    for place, node in enumerate(graph.nodes):
+        for read in (made[name] for name in node.reads if name in made):
+            ends = _enclosing(folding, read), _enclosing(folding, place)
+            depth = next(depth for depth, pair in enumerate(zip(*ends, strict=False)) if pair[0] != pair[1])
+            level = levels.setdefault(ends[0][:depth], nx.DiGraph())
+            level.add_edge(ends[0][depth], ends[1][depth])
+    return all(nx.is_directed_acyclic_graph(level) for level in levels.values())
+
+
+def _enclosing(folding: Folding, node: int) -> tuple[object, ...]:
+    path: list[object] = [("node", node)]
+    group = folding.places[node]
+    while group is not None:
+        path.insert(0, group)
+        group = folding.groups[group].parent
+    return tuple(path)
+
+
+@pytest.mark.parametrize("name", ["llama", "albert", "swin"])
+def test_boxes_form_no_cycle_whichever_are_open(name: str) -> None:
+    """Checked for models with shared layers and windows, as exported and optimized."""
+    model, args, kwargs = ZOO[name]()
+    program = export(model, args, kwargs)
+
+    for graph in (program.graph, optimize(program).graph):
+        folding = fold(graph)
+        assert boxes_are_in_order(graph, folding)
+        assert all(group.parent is None or group.parent < place for place, group in enumerate(folding.groups))
+
+
+class Twice(nn.Module):
+    """Calls one layer again on its own output, with another layer in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.between = nn.Sigmoid()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.between(self.layer(x)))
+
+
+def test_a_module_called_again_on_its_own_output_has_two_boxes() -> None:
+    """One box would form a cycle with the sigmoid between its calls."""
+    graph = export(Twice().eval(), (torch.zeros(1, 4),)).graph
+
+    folding = fold(graph)
+
+    assert [str(group) for group in folding.groups if group.parent is None] == ["layer", "between", "layer (2)"]
+    assert boxes_are_in_order(graph, folding)
+
+
+def test_the_check_of_the_order_detects_a_cycle() -> None:
+    """The same graph, with one box for both calls, has a cycle."""
+    graph = export(Twice().eval(), (torch.zeros(1, 4),)).graph
+    right = fold(graph)
+    first, last = (place for place, group in enumerate(right.groups) if group.path == "layer")
+    wrong = Folding(tuple(right.groups), tuple(first if group == last else group for group in _tops(right)))
+
+    assert not boxes_are_in_order(graph, wrong)
+
+
+def _tops(folding: Folding) -> list[object]:
+    return [_enclosing(folding, place)[0] for place in range(len(folding.places))]
+
+
+def test_groups_are_named_relative_to_their_parent() -> None:
+    """They have the module's class; an `nn.ModuleList`, which is never called, has no group."""
+
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Sequential(nn.Linear(4, 4))])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers[0](x)
+
+    groups = fold(export(nn.Sequential(Stack()).eval(), (torch.zeros(1, 4),)).graph).groups
+
+    assert [(group.path, group.name) for group in groups] == [
+        ("0", "0"),
+        ("0.layers.0", "layers.0"),
+        ("0.layers.0.0", "0"),
+    ]
+    assert groups[2].type == "torch.nn.modules.linear.Linear"
+
+
+def test_a_node_of_no_known_module_is_grouped_with_its_users() -> None:
+    """A node without users is grouped with the producers of its inputs."""
+    nodes = (
+        Node("cast", "Cast", ("x",), ("c",)),
+        Node("one", "Relu", ("c",), ("a",), module="block.act"),
+        Node("two", "Neg", ("c",), ("b",), module="block.sign"),
+        Node("last", "Cast", ("b",), ("y",)),
+    )
+    graph = Graph("", ("x",), ("a", "y"), (), nodes, {name: Value(name) for name in "xabcy"})
+
+    folding = fold(graph)
+
+    assert [None if place is None else folding.groups[place].path for place in folding.places] == [
+        "block",
+        "block.act",
+        "block.sign",
+        "block.sign",
+    ]
+
+
+def test_a_kernel_of_several_modules_is_in_the_module_that_contains_them() -> None:
+    """Its own `module` is the last of them; a kernel whose operations belong to one module is in that module."""
+    kinds = {name: Value(name) for name in "xaby"}
+    before = (
+        Node("mm", "MatMul", ("x",), ("a",), module="block.linear"),
+        Node("gelu", "Gelu", ("a",), ("b",), module="block.act"),
+        Node("norm", "Norm", ("b",), ("y",), module="norm"),
+    )
+    source = Graph("", ("x",), ("y",), (), before, kinds)
+    nodes = (
+        Node("one", "fused", ("x",), ("b",), module="block.act", origins=("mm", "gelu")),
+        Node("two", "fused", ("b",), ("y",), module="norm", origins=("norm",)),
+        Node("all", "fused", ("x",), ("a",), module="norm", origins=("mm", "gelu", "norm")),
+    )
+
+    folding = fold(Graph("", ("x",), ("y",), (), nodes, kinds, source_graph=source))
+
+    paths = [None if place is None else folding.groups[place].path for place in folding.places]
+    assert paths == ["block", "norm", None]

@@ -1,0 +1,177 @@
+"""ONNX files of unknown origin: each ends in one sentence, or loads; none reads, writes or runs anything else."""
+
+import os
+import resource
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from filch.export import BackendError, ProgramError, load_program, read_graph
+from filch.export.backends import get_backend
+from filch.export.onnx_files._ranks import check_ranks
+from filch.export.views import draw
+from support.hostile.onnx_files import DIMENSIONS, LARGE, LOADED, NOTES, OUTSIDE, REFUSED, SECRET, write
+
+_MEMORY = 500 * 2**10  # KiB, as `ru_maxrss` counts
+_HANG = 100  # seconds: ten times what is promised, as the machine may be busy
+
+
+@pytest.fixture
+def limits(tmp_path, monkeypatch):
+    """End what hangs, and fail if memory was taken or a file appeared that nobody asked for."""
+
+    def end(*_):
+        raise TimeoutError
+
+    monkeypatch.chdir(tmp_path)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    former = signal.signal(signal.SIGALRM, end)
+    signal.alarm(_HANG)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < _MEMORY
+    assert {path.name for path in tmp_path.iterdir()} <= {"in", "secret"}
+    assert {path.name for path in (tmp_path / "in").iterdir()} <= {
+        "inside", "model.onnx", "link", "sub", "hard", "fifo", "zero",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_hostile_program_is_refused_with_one_sentence(case, tmp_path):
+    """With its path and the reason, before anything of it runs."""
+    make, reason = REFUSED[case]
+    path = write(make, tmp_path / "in")
+
+    with pytest.raises(ProgramError, match=reason) as caught:
+        load_program(path)
+
+    if case.removeprefix("notes: ") not in NOTES:
+        with pytest.raises(ProgramError) as again:
+            read_graph(path)
+        assert str(again.value) == str(caught.value)
+    message = str(caught.value)
+    assert message.startswith(("what Filch noted in", repr(str(path))))
+    assert message.isprintable()
+    assert len(message) < 700
+    assert SECRET.decode() not in message
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("case", LOADED)
+def test_an_odd_program_is_shown(case, tmp_path):
+    """What can be run is shown; what its notes say is text."""
+    path = write(LOADED[case], tmp_path / "in")
+
+    graph = load_program(path).graph
+
+    assert read_graph(path) == replace(graph, name=read_graph(path).name)
+    for view in ("text", "html"):
+        assert draw(graph, view).content
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference"])
+@pytest.mark.parametrize("case", LARGE)
+def test_a_value_of_terabytes_is_refused_before_anything_runs(case, backend, tmp_path):
+    """Neither backend folds it into a constant, or makes it."""
+    program = load_program(write(LARGE[case], tmp_path / "in"))
+
+    with pytest.raises(BackendError, match=r"would take .* GiB, more than 64 times all weights and inputs"):
+        get_backend(backend).compile(program, optimize=True)
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "openvino", "reference"])
+@pytest.mark.parametrize("case", DIMENSIONS)
+def test_a_value_of_billions_of_dimensions_is_refused_before_any_is_inferred(case, backend, tmp_path):
+    program = load_program(write(DIMENSIONS[case], tmp_path / "in"))
+
+    with pytest.raises(BackendError, match=r"can't be run: .* would have (more than 1,000|millions of) dimensions"):
+        get_backend(backend).compile(program, optimize=True)
+
+
+def test_dimensions_that_come_and_go_are_few():
+    """So it is in models that are unrolled step by step."""
+    zero = numpy_helper.from_array(np.array([0]), "zero")
+    nodes = []
+    for step in range(2000):
+        nodes += [
+            helper.make_node("Unsqueeze", [f"v{step}", "zero"], [f"u{step}"]),
+            helper.make_node("Shape", [f"u{step}"], [f"s{step}"]),
+            helper.make_node("Slice", [f"s{step}", "zero", "zero"], [f"c{step}"]),
+            helper.make_node("Concat", [f"c{step}", f"s{step}"], [f"j{step}"], axis=0),
+            helper.make_node("Reshape", [f"u{step}", f"j{step}"], [f"r{step}"]),
+            helper.make_node("Squeeze", [f"r{step}", "zero"], [f"q{step}"]),
+            helper.make_node("ReduceSum", [f"u{step}", "zero"], [f"v{step + 1}"], keepdims=0),
+        ]
+    given = [helper.make_tensor_value_info("v0", TensorProto.FLOAT, [2, 8])]
+    graph = helper.make_graph(
+        nodes, "g", given, [helper.make_tensor_value_info("v2000", TensorProto.FLOAT, None)], [zero]
+    )
+
+    assert check_ranks(graph)
+
+
+def test_shapes_that_exporters_compute_are_known():
+    """So is an `expand` with sizes of -1, and one whose length is computed is said to be unknown."""
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])]
+    given.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n"]))
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Concat", ["one", "s"], ["wanted"], axis=0),
+        helper.make_node("Shape", ["wanted"], ["length"]),
+        helper.make_node("ConstantOfShape", ["length"], ["ones"]),
+        helper.make_node("Mul", ["ones", "less"], ["unknown"]),
+        helper.make_node("Equal", ["wanted", "unknown"], ["keep"]),
+        helper.make_node("Where", ["keep", "ones", "wanted"], ["sizes"]),
+        helper.make_node("Expand", ["x", "sizes"], ["y"]),
+    ]
+    held = [numpy_helper.from_array(np.array(numbers), name) for name, numbers in (("one", [1]), ("less", -1))]
+    assert check_ranks(helper.make_graph(nodes, "g", given, made, held))
+
+    nodes = [helper.make_node("NonZero", ["z"], ["places"]), helper.make_node("Reshape", ["x", "places"], ["y"])]
+    assert not check_ranks(helper.make_graph(nodes, "g", given, made))
+
+
+@pytest.mark.parametrize("operator", ["Shape", "Cast", "Gather", "Concat", "Expand", "Squeeze", "Range", "Unsqueeze"])
+@pytest.mark.parametrize("inputs", [[], [""], ["", "x"], ["one", "one"]], ids=str)
+@pytest.mark.parametrize("outputs", [[], ["y"]], ids=str)
+def test_nodes_without_what_they_need_are_left_to_who_runs_them(operator, inputs, outputs):
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])]
+    held = [numpy_helper.from_array(np.array([1]), "one")]
+    check_ranks(helper.make_graph([helper.make_node(operator, inputs, outputs)], "g", given, [], held))
+
+
+@pytest.mark.parametrize("case", ["up", "link", "FIFO"])
+def test_a_path_without_a_folder_is_as_safe(case, tmp_path, monkeypatch):
+    """The file is named from the folder that it is in."""
+    make, reason = OUTSIDE[case]
+    monkeypatch.chdir(write(make, tmp_path / "in").parent)
+
+    with pytest.raises(ProgramError, match=reason):
+        load_program("model.onnx")
+
+
+@pytest.mark.usefixtures("limits")
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    """A FIFO, a device, a folder."""
+    (tmp_path / "in").mkdir()
+    os.mkfifo(tmp_path / "in" / "fifo")
+    (tmp_path / "in" / "link").symlink_to("/dev/zero")
+
+    for name, reason in (("fifo", "it is a FIFO"), ("link", "it is a device"), (".", "Is a directory")):
+        with pytest.raises(ProgramError, match=f"can't read .*: {reason}"):
+            load_program(tmp_path / "in" / name)
+
+
+def test_there_are_forty():
+    """The corpus does not shrink unseen."""
+    assert len(REFUSED) + len(LOADED) >= 40

@@ -1,0 +1,260 @@
+"""Exported programs are read as data: what is in a file never runs, and is refused in one sentence."""
+
+import contextlib
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import compare
+from filch.export import ExportError, Original, Program, export, load_program
+from filch.export.pt2_files import Archive, is_run
+from filch.export.pt2_files import load_program as load_stored
+from filch.steal import steal_forward
+from support.hostile.pt2_files import ARCHIVES, HARMLESS, REFUSED, Files, canary, contents, write
+from support.processes.commands import run as command
+
+SECONDS, MEGABYTES = 10, 500  # of processor time, and of memory
+HANGS = 60  # seconds after which nothing is waited for any more
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.first(x)) + 1
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Path]:
+    torch.manual_seed(0)
+    program = export(Small().eval(), (torch.ones(2, 4),))
+    path = tmp_path_factory.mktemp("stored") / "m.onnx"
+    program.save(path)
+    return program, path
+
+
+@pytest.fixture(scope="module")
+def files(saved: tuple[Program, Path]) -> Files:
+    return contents(saved[1].with_name("m.onnx.pt2"))
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    """Fails if what is inside takes too long, or too much memory."""
+
+    def late(*_: object) -> None:
+        pytest.fail("it hangs")
+
+    began = time.process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    old = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, HANGS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert time.process_time() - began < SECONDS
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEGABYTES * 1024
+
+
+def run(path: Path, identity: str) -> Original:
+    """What is beside an ONNX file, its program run."""
+    original = Original.at(path, identity)
+    for _ in original.walk({"x": torch.ones(2, 4)}):
+        pass
+    return original
+
+
+def view(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `filch view` says of a program, if it refuses it: one sentence."""
+    with bounded():
+        code = command("view", str(path), "--as", "text")
+    err = capsys.readouterr().err
+    assert (code, len(err.splitlines())) in ((0, 0), (2, 1)), err
+    return err
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_program_must_not_hold_is_refused(
+    saved: tuple[Program, Path], files: Files, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it is to be run or to be shown, nothing of it runs."""
+    change, told = REFUSED[name]
+    hostile = dict(files)
+    change(hostile, tmp_path)
+    path = tmp_path / "m.onnx.pt2"
+    write(hostile, path)
+
+    with bounded(), pytest.raises(ExportError, match="can't load") as caught:
+        run(path, saved[0].original.identity)
+    view(path, capsys)
+
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+    assert not canary(tmp_path).exists()
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_nothing_needs_is_not_read(
+    saved: tuple[Program, Path],
+    files: Files,
+    tmp_path: Path,
+    name: str,
+    *,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The program computes what it did, and none of the rest runs."""
+    program, _ = saved
+    hostile = dict(files)
+    monkeypatch.syspath_prepend(tmp_path)
+    HARMLESS[name](hostile, tmp_path)
+    path = tmp_path / "m.onnx.pt2"
+    write(hostile, path)
+
+    with bounded():
+        read = run(path, program.original.identity)
+    assert not view(path, capsys)
+
+    inputs = {"x": torch.randn(2, 4, generator=torch.Generator().manual_seed(0))}
+    expected, actual = dict(program.original.walk(inputs)), dict(read.walk(inputs))
+    assert {name: value.tolist() for name, value in actual.items()} == {
+        name: value.tolist() for name, value in expected.items()
+    }
+    read.program.module()(inputs["x"])
+    assert not canary(tmp_path).exists()
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_that_torch_does_not_write_is_refused(
+    saved: tuple[Program, Path], files: Files, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is not one, a compressed member, names and sizes that can't be."""
+    make, told = ARCHIVES[name]
+    path = tmp_path / "inside" / "m.onnx.pt2"
+    path.parent.mkdir()
+    make(dict(files), path)
+
+    with bounded(), pytest.raises(ExportError, match="can't load") as caught:
+        run(path, saved[0].original.identity)
+
+    view(path, capsys)
+
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value) and not canary(tmp_path).exists()
+
+
+def test_what_is_saved_holds_no_pickle_and_is_read_back_to_the_bit(saved: tuple[Program, Path], files: Files) -> None:
+    """Weights are bytes, the graph is JSON, and there are no examples."""
+    program, path = saved
+
+    again = load_program(path)
+
+    assert not files["data/sample_inputs/model.pt"]
+    assert not any(data[:2] in (b"\x80\x02", b"PK") for data in files.values())
+    assert str(again.exported_program.graph) == str(program.exported_program.graph)
+    before, after = program.exported_program.state_dict, again.exported_program.state_dict
+    assert [*before] == [*after] and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_comparison_goes_on_without_a_program_that_is_refused(
+    saved: tuple[Program, Path], files: Files, tmp_path: Path
+) -> None:
+    """A note says why only modules were judged."""
+    path = saved[1]
+    hostile = dict(files)
+    REFUSED["a shell"][0](hostile, tmp_path)
+    (tmp_path / "m.onnx").write_bytes(path.read_bytes())
+    write(hostile, tmp_path / "m.onnx.pt2")
+    torch.manual_seed(0)
+    model = Small().eval()
+    with steal_forward(model) as stolen:
+        model(torch.ones(2, 4))
+
+    report = compare(stolen, tmp_path / "m.onnx")
+
+    assert report.close and "torch knows no operator 'torch.os.system' here" in report.notes[0]
+    assert not canary(tmp_path).exists()
+
+
+def test_sizes_of_an_exported_program_are_read_as_torch_wrote_them(tmp_path: Path) -> None:
+    """Symbols, sums, products, quotients and powers of them."""
+
+    class Sizes(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            flat = x.reshape(-1)
+            return flat[: (x.shape[0] * 3 + 1) // 2], torch.cat([flat, flat]), flat * x.shape[0] ** 2
+
+    exported = torch.export.export(Sizes(), (torch.ones(4, 8),), dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}})
+    torch.export.save(exported, tmp_path / "sizes.pt2")
+
+    with (tmp_path / "sizes.pt2").open("rb") as file:
+        read = load_stored(Archive(file))
+
+    told = [
+        [str(node.meta["val"]) for node in program.graph.nodes if node.op != "output"] for program in (exported, read)
+    ]
+    assert told[0] == told[1] and any("//" in text for text in told[1])
+    x = torch.randn(6, 8)
+    expected, actual = exported.module()(x), read.module()(x)
+    assert all(map(torch.equal, expected, actual))
+
+
+def test_numbers_of_a_stored_program_stay_bounded(saved: tuple[Program, Path], files: Files, tmp_path: Path) -> None:
+    """Squares of squares of a size would take all memory."""
+    import json
+
+    data = json.loads(files["models/model.json"])
+    nodes, values = data["graph_module"]["graph"]["nodes"], data["graph_module"]["graph"]["sym_int_values"]
+    for index in range(60):
+        read = {"as_sym_int": {"as_int": 1000}} if index == 0 else {"as_sym_int": {"as_name": f"n{index - 1}"}}
+        inputs = [{"name": "", "arg": read, "kind": 1}] * 2
+        output = {"as_sym_int": {"as_name": f"n{index}"}}
+        nodes.insert(index, {"target": "_operator.mul", "inputs": inputs, "outputs": [output], "metadata": {}})
+        values[f"n{index}"] = {"as_int": 4}
+    path = tmp_path / "m.onnx.pt2"
+    write(files | {"models/model.json": json.dumps(data).encode()}, path)
+
+    with bounded(), pytest.raises(ExportError, match="more than 64 bits"):
+        run(path, saved[0].original.identity)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (torch.ops.aten.add.Tensor, True),
+        (torch.ops.aten.scaled_dot_product_attention.default, True),
+        (torch.ops.higher_order.cond, True),
+        (torch.ops.aten.from_file.default, False),
+        (torch.ops.aten.add_.Tensor, False),
+        (torch.ops.aten.set_.source_Storage, False),
+        (torch.ops.aten.sparse_coo_tensor.indices, False),
+        (torch.ops.higher_order.while_loop, False),
+        (print, False),
+    ],
+)
+def test_only_functions_of_tensors_are_run_from_a_file(target: object, expected: bool) -> None:
+    """Files, changes in place, unchecked indices and endless loops are not."""
+    assert is_run(target) is expected
+
+
+def test_what_only_a_pickle_can_hold_is_not_saved(
+    saved: tuple[Program, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning says so, and the ONNX file is there."""
+    program = saved[0]
+    monkeypatch.setitem(program.exported_program.constants, "object", object())
+
+    program.save(tmp_path / "m.onnx")
+
+    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
+    assert "'object' is a object, which only a pickle can hold" in caplog.text

@@ -1,0 +1,1 @@
+"""The zoo of models, and what comparing each of them gives."""

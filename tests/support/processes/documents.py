@@ -1,0 +1,154 @@
+"""What README.md and docs/ show: their blocks of code, run in order, and what these print."""
+
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.processes import commands
+
+ROOT = Path(__file__).resolve().parents[3]
+CUT = "…"  # a line of its own where output was left out
+PATIENCE = 300  # seconds
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a Markdown text.
+
+    Attributes:
+        language: what stands after the fence.
+        line: the fence's.
+        text: what it holds.
+        remark: the HTML comment above it, which says what is to be done with it: `prints` (it is what the block above
+            prints), `file: NAME` (it is written), `not executed: REASON`; "" if there is none.
+    """
+
+    language: str
+    line: int
+    text: str
+    remark: str
+
+
+def blocks(text):
+    """The fenced blocks of a Markdown text."""
+    above, opened = "", None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("```"):
+            above = line.strip() or above
+        elif opened is None:
+            remark = re.fullmatch(r"<!-- (.*) -->", above)
+            opened = (line.strip("`").strip(), number, remark[1] if remark else "")
+        else:
+            language, first, remark = opened
+            yield Block(language, first, "\n".join(text.splitlines()[first : number - 1]), remark)
+            above, opened = "", None
+
+
+def console(text):
+    """The commands of a console block, each with what is shown of its output."""
+    for one in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, output = one.partition("\n")
+        yield command, output
+
+
+def plain(text):
+    """The text in one line, without what the clock and the processor say in: times, errors, ratios, fingerprints."""
+    text = re.sub(r"\b\d+(\.\d+)?\s?(ns|[µu]s|ms|s|min)\b", "(time)", text)
+    text = re.sub(r"\d\.\de[-+]\d\d|\b\de\d+\b|\b\d{1,3}(,\d{3})+\b|\b\d+\.\d+\b", "#", text)
+    return " ".join(text.split())
+
+
+def shows(shown, printed):
+    """Whether what is shown was printed: all of it, or, where something was cut, the pieces in their order."""
+    first, *pieces = map(plain, re.split(rf"^{CUT}$", shown, flags=re.MULTILINE))
+    rest = plain(printed)
+    if not pieces:
+        return first == rest
+    for piece in (first, *pieces):
+        _, found, rest = rest.partition(piece) if piece else ("", True, rest)
+        if not found:
+            return False
+    return True
+
+
+def run(command):
+    """The exit code of a command, and what it prints; those of Filch run in this process."""
+    program, *arguments = shlex.split(command, comments=True)
+    if program != "filch":
+        there = [sys.executable if program == "python" else program, *arguments]
+        done = subprocess.run(there, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        return done.returncode, done.stdout + done.stderr
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = commands.run(*arguments)
+    return code, printed.getvalue()
+
+
+class Page:
+    """One Markdown file, whose blocks are run in one namespace and one folder: the working directory."""
+
+    def __init__(self, text, name):
+        self.text, self.name = text, name
+        self.scope = {"__name__": "__main__"}
+
+    def check(self):
+        """Run all blocks, in order; fail at the first that does not do what the page says."""
+        printed = None
+        for block in blocks(self.text):
+            place = f"{self.name}:{block.line}"
+            verb, _, operand = map(str.strip, block.remark.partition(":"))
+            if verb == "prints":
+                assert printed is not None, f"{place}: nothing that runs stands above"
+                assert shows(block.text, printed), f"{place}: shown\n{block.text}\nprinted\n{printed}"
+            elif verb == "not executed":
+                assert operand, f"{place}: no reason is given"
+                printed = None
+            elif verb == "file":
+                Path(operand).write_text(f"{block.text}\n", "utf-8")
+                sys.modules.pop(Path(operand).stem, None)  # another page's
+            elif block.language == "python":
+                printed = self._python(block)
+            elif block.language == "console":
+                printed = "".join(self._command(place, *one) for one in console(block.text))
+
+    def _python(self, block):
+        code = compile("\n" * block.line + block.text, self.name, "exec")  # a traceback has the page's own lines
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code, self.scope)  # noqa: S102  our own pages
+        return printed.getvalue()
+
+    @staticmethod
+    def _command(place, command, shown):
+        """Run one command; `# exits with 1` behind it says that something differs."""
+        if command.startswith("pip install "):  # tests/house/test_packaging.py does
+            return ""
+        if command.startswith("make "):  # which would install, and run this very test: the Makefile has to know it
+            command = f"make --dry-run --directory {shlex.quote(str(ROOT))} {command.removeprefix('make ')}"
+        expected = re.search(r"# exits with (\d)", command)
+        code, printed = run(command)
+        assert code == int(expected[1] if expected else 0), f"{place}: $ {command} exits with {code}\n{printed}"
+        assert not shown.strip() or shows(shown, printed), f"{place}: $ {command} prints\n{printed}"
+        return printed
+
+
+@contextlib.contextmanager
+def plain_terminal():
+    """Nothing of this terminal's in what is printed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+def runs(text):
+    """Whether a page has a block that is run."""
+    return any(
+        block.language in ("python", "console") and not block.remark.startswith("not executed")
+        for block in blocks(text)
+    )

@@ -1,0 +1,1 @@
+"""Graphs to draw, and the programs that open what was drawn: Chromium and Netron's own loader."""
