@@ -1,7 +1,4 @@
-"""Run programs, and return every value of their graphs.
-
-A backend is a module or a folder here, or an entry point `filch.backends` of another package.
-"""
+"""Backends, which compile and run programs. Other packages add theirs as entry points `filch.backends`."""
 
 from ._backend import (
     Backend,

@@ -1,4 +1,4 @@
-"""Eager PyTorch: the exported program node by node, in another precision, on another device or by other kernels."""
+"""Eager PyTorch: runs the exported program node by node, optionally with another dtype, device or attention kernel."""
 
 import contextlib
 import copy
@@ -15,8 +15,8 @@ from ..common._suggestions import hint
 from ..evaluation._eager import Replace, run_eager
 from ..program._program import Program
 from ._backend import Compiled, ReferenceLookup, Stage, Values
-from ._forms import kind_of
-from ._tf32 import rounding_of_torch
+from ._forms import spec_of
+from ._tf32 import torch_matmul_input_eps
 
 T = TypeVar("T")
 _ATTENTION = {
@@ -32,11 +32,11 @@ class EagerBackend:
     """Runs the torch program behind the ONNX graph; there is no compiled graph.
 
     Attributes:
-        dtype: what floating-point weights and inputs are turned into; None leaves them. Casts in the program stay.
-        device: where it runs; None is the CPU.
-        autocast: what matrix products and the like are computed in; None leaves them.
-        attention: which of PyTorch's implementations computes `scaled_dot_product_attention`; None is PyTorch's choice.
-        deterministic: whether only algorithms that give the same bits each time are used.
+        dtype: floating-point weights and inputs are cast to it; None keeps their dtypes. Casts in the program stay.
+        device: the device to run on; None is the CPU.
+        autocast: the dtype of `torch.autocast`; None disables it.
+        attention: the implementation of `scaled_dot_product_attention`; None is PyTorch's choice.
+        deterministic: whether to use deterministic algorithms only.
     """
 
     dtype: torch.dtype | None = None
@@ -55,12 +55,10 @@ class EagerBackend:
                 "or a file saved by Program.save with its .pt2 beside it"
             )
         if program.is_changed():
-            raise BackendError(
-                "backend 'eager' runs the exported program, not its graph, and this graph was changed since"
-            )
-        self._refuse_what_has_no_effect(program.exported_program)
+            raise BackendError("backend 'eager' runs the exported program, and this graph was changed since the export")
+        self._refuse_options_without_effect(program.exported_program)
         return Compiled(
-            program.graph, self._moved(program.exported_program), matmul_input_eps=rounding_of_torch(self.device)
+            program.graph, self._moved(program.exported_program), matmul_input_eps=torch_matmul_input_eps(self.device)
         )
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
@@ -71,46 +69,46 @@ class EagerBackend:
         self,
         compiled: Compiled,
         inputs: Values,
-        given: ReferenceLookup,
+        references: ReferenceLookup,
         *,
-        buffer: int,  # noqa: ARG002  settings that hold for the whole run must not hold for who looks at the values
+        buffer: int,  # noqa: ARG002  the whole run is inside of `_settings`, which must not apply to the caller's code
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`."""
 
         def replace(name: str, value: torch.Tensor) -> torch.Tensor:
-            tensor = given(name)
-            if tensor is None or kind_of(tensor) != kind_of(value):
+            tensor = references(name)
+            if tensor is None or spec_of(tensor) != spec_of(value):
                 return value
-            return torch.empty_like(value).copy_(tensor)  # in the same layout: on that may depend which kernel runs
+            return torch.empty_like(value).copy_(tensor)  # the layout may decide which kernel runs
 
         return iter(self._run(compiled, inputs, compiled.graph.producer, replace).items())
 
     def _run(
         self, compiled: Compiled, inputs: Values, wanted: Collection[str], replace: Replace | None = None
     ) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = {}
-        cast: set[torch.dtype] = set()
+        values: dict[str, torch.Tensor] = {}
+        dtypes: set[torch.dtype] = set()
 
         def visit(name: str, value: torch.Tensor) -> None:
-            cast.add(value.dtype)
+            dtypes.add(value.dtype)
             if name in wanted:
-                found[name] = value.detach().cpu()
+                values[name] = value.detach().cpu()
 
         try:
-            taken = {name: self._move(value) for name, value in inputs.items()}
-            # The model may give back an input, or a weight, as it is.
-            held = {**compiled.handle.state_dict, **compiled.handle.constants, **taken}
-            found |= {name: held[name].detach().cpu() for name in wanted if isinstance(held.get(name), torch.Tensor)}
+            feeds = {name: self._move(value) for name, value in inputs.items()}
+            # An output of the model may be one of its inputs or weights.
+            known = {**compiled.handle.state_dict, **compiled.handle.constants, **feeds}
+            values |= {name: known[name].detach().cpu() for name in wanted if isinstance(known.get(name), torch.Tensor)}
             with self._settings():
-                run_eager(compiled.handle, taken, visit, replace=replace)
+                run_eager(compiled.handle, feeds, visit, replace=replace)
         except Exception as error:
-            hint = f"; where the program itself computes in float32 that stays: export model.to({self.dtype}) instead"
+            hint = f"; casts to float32 inside the program stay: export model.to({self.dtype}) instead"
             raise BackendError(
                 f"the exported program can't run in eager PyTorch: {reason(error)}{hint if self.dtype else ''}"
             ) from error
-        if self.autocast is not None and self.autocast not in cast:
+        if self.autocast is not None and self.autocast not in dtypes:
             raise BackendError(f"backend 'eager': autocast={str(self.autocast)!r} has no effect on this program")
-        return found
+        return values
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
@@ -124,16 +122,16 @@ class EagerBackend:
                 stack.enter_context(_deterministic())
             yield
 
-    def _refuse_what_has_no_effect(self, program: ExportedProgram) -> None:
+    def _refuse_options_without_effect(self, program: ExportedProgram) -> None:
         targets = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
         if self.attention is not None and not any("scaled_dot_product_attention" in target for target in targets):
             raise BackendError(
                 f"backend 'eager': attention={self.attention!r} has no effect on this program, which has no "
                 "scaled_dot_product_attention"
             )
-        given = [*program.state_dict.values(), *program.constants.values()]
-        given += [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
-        if self.dtype is not None and not any(isinstance(t, torch.Tensor) and t.is_floating_point() for t in given):
+        tensors = [*program.state_dict.values(), *program.constants.values()]
+        tensors += [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+        if self.dtype is not None and not any(isinstance(t, torch.Tensor) and t.is_floating_point() for t in tensors):
             raise BackendError(f"backend 'eager': dtype={str(self.dtype)!r} has no effect on a program of integers")
 
     def _moved(self, program: ExportedProgram) -> ExportedProgram:
@@ -159,10 +157,10 @@ def eager(
     attention: str | None = None,
     deterministic: bool | str = False,
 ) -> EagerBackend:
-    """Eager PyTorch; see `EagerBackend` for the options, each of which may be a string.
+    """Return a backend of eager PyTorch; see `EagerBackend` for the options, each of which may be a string.
 
     Raises:
-        BackendError: an option is not one of those that there are, or the device is missing.
+        BackendError: the value of an option is unknown, or the device is missing.
     """
     if attention is not None:
         attention = _one_of("attention", attention, {name: name for name in _ATTENTION})
@@ -182,25 +180,25 @@ _FLOATS = {
 }
 
 
-def _dtype(option: str, given: torch.dtype | str | None) -> torch.dtype | None:
-    return None if given is None else _one_of(option, str(given).removeprefix("torch."), _FLOATS)
+def _dtype(option: str, value: torch.dtype | str | None) -> torch.dtype | None:
+    return None if value is None else _one_of(option, str(value).removeprefix("torch."), _FLOATS)
 
 
-def _device(given: torch.device | str | None) -> torch.device | None:
-    if given is None:
+def _device(name: torch.device | str | None) -> torch.device | None:
+    if name is None:
         return None
     try:
-        device = torch.device(given)
+        device = torch.device(name)
         torch.empty(0, device=device)
     except Exception as error:
-        raise BackendError(f"backend 'eager': torch has no device {str(given)!r}: {reason(error)}") from error
+        raise BackendError(f"backend 'eager': torch has no device {str(name)!r}: {reason(error)}") from error
     return device
 
 
-def _one_of(option: str, given: str, there: Mapping[str, T]) -> T:
-    if given in there:
-        return there[given]
-    raise BackendError(f"backend 'eager' has no {option} {given!r}; {hint(given, [*there])}")
+def _one_of(option: str, name: str, choices: Mapping[str, T]) -> T:
+    if name in choices:
+        return choices[name]
+    raise BackendError(f"backend 'eager' has no {option} {name!r}; {hint(name, [*choices])}")
 
 
 @contextlib.contextmanager

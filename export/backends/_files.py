@@ -1,4 +1,4 @@
-"""Writes a program where a runtime that reads files can find it."""
+"""Write a program to a file, for runtimes that read models from files."""
 
 import weakref
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from ..onnx_files._values import check_values
 from ._backend import Compiled
 
 DATA = "program.data"
-_LARGE = 2**24  # beyond, weights stand in a file of their own, so that observing a graph does not write them again
+_LARGE = 2**24  # larger weights are in a separate file, so that an observed graph need not contain them again
 
 
 def in_folder(compile_in: Callable[[Path], Compiled]) -> Compiled:
-    """What `compile_in` makes in a new folder, which lasts as long as that does."""
+    """Call `compile_in` with a new temporary folder, which is removed with the result."""
     scratch = Scratch()
     try:
         compiled = compile_in(scratch.path)
@@ -31,10 +31,10 @@ def in_folder(compile_in: Callable[[Path], Compiled]) -> Compiled:
 
 
 def write_model(model: ir.Model, path: Path) -> Path:
-    """Write a model, its weights to a file `DATA` beside it if they are large.
+    """Write a model; large weights go to the file `DATA` in the same folder.
 
     Raises:
-        BackendError: the graph is not whole, or a value in it would be far too large.
+        BackendError: the graph is incomplete, or one of its values would be too large; see `check_values`.
     """
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     try:
@@ -42,17 +42,17 @@ def write_model(model: ir.Model, path: Path) -> Path:
             ir.save(model, path, external_data=DATA)
         else:
             path.write_bytes(serde.serialize_model(with_weights(model)).SerializeToString())
-    except ValueError as error:  # onnx-ir's
+    except ValueError as error:  # raised by onnx-ir
         raise BackendError(f"the program can't be written: {first_line(error)}") from error
     refuse_large_values(onnx.load(path, load_external_data=False), size)
     return path
 
 
 def refuse_large_values(model: onnx.ModelProto, weights: int) -> None:
-    """Refuse to run a model whose values would take all memory, or be folded into constants that do.
+    """Refuse a model with values, or constants to be folded, that would exhaust the memory.
 
     Raises:
-        BackendError: it has such a value; see `check_values`.
+        BackendError: the model has such a value; see `check_values`.
     """
     try:
         check_values(model, weights)
@@ -61,14 +61,14 @@ def refuse_large_values(model: onnx.ModelProto, weights: int) -> None:
 
 
 def with_weights(model: ir.Model) -> ir.Model:
-    """The model with all its weights in memory; itself if they are already."""
-    held = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
-    if not any(isinstance(tensor, ir.ExternalTensor) for tensor in held):
+    """Return the model with all weights in memory: the same model if they already are."""
+    tensors = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
+    if not any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors):
         return model
     return ir.external_data.load_to_model(model.clone())
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error that says something."""
+    """Return the first non-empty line of an error message, or else the name of the error's type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

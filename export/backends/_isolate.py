@@ -1,4 +1,4 @@
-"""Runs each node of a compiled graph on what its inputs should be, whatever runs it."""
+"""Run each node of a compiled graph on reference inputs, with any backend."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,45 +20,46 @@ def isolate(
     program: Program,
     compiled: Compiled,
     inputs: Values,
-    given: ReferenceLookup,
+    references: ReferenceLookup,
     *,
     optimize: bool,
     buffer: int = _BUFFER,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Run what a backend compiled, each node on what its inputs should be, not on what the nodes before it made.
+    """Run a compiled program, each node on reference inputs instead of what the nodes before it computed.
 
-    A backend that can't do so itself compiles the program once more, cut at each value that is given and survives in
-    the compiled graph: what is read there is an input, and what is made an output. All is held at once then.
+    A backend that does not implement `Isolates` compiles the program once more, cut at each value that has a reference
+    and survives in the compiled graph: its consumers read a new input, and its computed value becomes an output. All
+    values are in memory at once then.
 
     Args:
-        backend: runs it.
-        program: what was compiled.
-        compiled: what became of it.
-        inputs: as `Backend.run` takes them.
-        given: see `Isolates.isolate`.
-        optimize: as `Backend.compile` was told.
+        backend: the backend that compiled the program.
+        program: the program.
+        compiled: the result of `Backend.compile`.
+        inputs: see `Backend.run`.
+        references: see `Isolates.isolate`.
+        optimize: the argument with which the program was compiled.
         buffer: see `Isolates.isolate`.
 
     Returns:
         see `Isolates.isolate`.
 
     Raises:
-        BackendError: running fails, or the backend refuses the program that was cut.
+        BackendError: running fails, or the backend refuses the cut program.
     """
     if isinstance(backend, Isolates):
-        return backend.isolate(compiled, inputs, given, buffer=buffer)
-    cut = CutProgram.of(program, compiled, inputs, given, optimize=optimize)
+        return backend.isolate(compiled, inputs, references, buffer=buffer)
+    cut = CutProgram.of(program, compiled, inputs, references, optimize=optimize)
     return cut.shown(backend.run(backend.compile(cut.program, optimize=optimize), cut.inputs))
 
 
 @dataclass(frozen=True)
 class CutProgram:
-    """A program that was cut at each value that is given and survives in a compiled graph.
+    """A program that is cut at each value that has a reference and survives in a compiled graph.
 
     Attributes:
-        program: what is read there is an input, and what is made an output.
-        inputs: what it is given, by name.
-        values: the exported names of the values that it shows, by those that they have in the compiled graph.
+        program: at each cut, it has an input for the consumers and an output with the computed value.
+        inputs: its inputs by name.
+        values: maps names of values in the compiled graph to their exported names.
     """
 
     program: Program
@@ -67,52 +68,52 @@ class CutProgram:
 
     @classmethod
     def of(
-        cls, program: Program, compiled: Compiled, inputs: Values, given: ReferenceLookup, *, optimize: bool
+        cls, program: Program, compiled: Compiled, inputs: Values, references: ReferenceLookup, *, optimize: bool
     ) -> "CutProgram":
         """Cut a program; see `isolate` for the arguments."""
         exported = program.graph
-        made = {
+        aliases = {
             name: compiled.value_aliases.get(name, name) for name in (*compiled.graph.producer, *compiled.graph.outputs)
         }
-        values = {name: value for name, value in made.items() if value in exported.producer}
-        fed = _fed(exported, values, given, optimize=optimize)
-        inside = exported.producer.keys() - fed.keys()
+        values = {name: value for name, value in aliases.items() if value in exported.producer}
+        tensors = _exported_references(exported, values, references, optimize=optimize)
+        inside = exported.producer.keys() - tensors.keys()
         model = Cutter(program.model, exported).cut(exported.nodes, inside, wanted={*values.values()})
         for value in model.graph.inputs:
-            if value.name in fed:  # an exporter need not have said what is between nodes
-                tensor = fed[value.name]
+            if value.name in tensors:  # the model need not declare types and shapes of inner values
+                tensor = tensors[value.name]
                 value.type = value.type or ir.TensorType(ir.DataType.from_numpy(torch_to_array(tensor).dtype))
                 value.shape = value.shape or ir.Shape(tensor.shape)
         taken = {value.name or "" for value in model.graph.inputs}
-        return cls(
-            Program(model), {name: tensor for name, tensor in {**inputs, **fed}.items() if name in taken}, values
-        )
+        feeds = {name: tensor for name, tensor in {**inputs, **tensors}.items() if name in taken}
+        return cls(Program(model), feeds, values)
 
-    def shown(self, found: Values) -> Iterator[tuple[str, torch.Tensor]]:
-        """What it made, as `isolate` shows it."""
+    def shown(self, outputs: Values) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the computed values, in the form that `isolate` returns."""
         for name, value in self.values.items():
-            for made in (value + AGAIN, value):
-                if made in found:
-                    yield name, found[made]
+            for output in (value + AGAIN, value):
+                if output in outputs:
+                    yield name, outputs[output]
                     break
 
 
-def _fed(
-    exported: Graph, values: Mapping[str, str], given: ReferenceLookup, *, optimize: bool
+def _exported_references(
+    exported: Graph, values: Mapping[str, str], references: ReferenceLookup, *, optimize: bool
 ) -> dict[str, torch.Tensor]:
-    """What is given of the values that are read, by their exported names.
+    """Return the references of the values that nodes read, by their exported names.
 
-    Constants are left for the backend to fold, as it has done; and one that folds nothing has none but `Constant`.
+    Constants keep their values, so that the backend folds them as before. Without optimization, none but the outputs
+    of `Constant` nodes are constants.
     """
     constants = {name for node in exported.nodes if node.op == "Constant" for name in node.outputs}
-    fixed = exported.constant_values if optimize else constants
-    found: dict[str, torch.Tensor] = {}
+    constant = exported.constant_values if optimize else constants
+    tensors: dict[str, torch.Tensor] = {}
     for name, value in values.items():
-        if value in exported.consumers and value not in fixed and value not in found:
-            tensor = given(name)
+        if value in exported.consumers and value not in constant and value not in tensors:
+            tensor = references(name)
             if tensor is not None and _fits(exported, value, tensor):
-                found[value] = tensor
-    return found
+                tensors[value] = tensor
+    return tensors
 
 
 def _fits(exported: Graph, name: str, tensor: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Reads values of options that may be text, as the command line has it."""
+"""Parse values of options, which are strings on the command line."""
 
 import ast
 import inspect
@@ -12,10 +12,10 @@ _WORDS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off"
 
 
 def flag(value: Any) -> bool:
-    """Read `True`, `"true"`, `"on"` or `"1"`, and their opposites.
+    """Parse a boolean: `True`, `"true"`, `"on"` or `"1"`, and their opposites.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the value is none of these.
     """
     if isinstance(value, bool):
         return value
@@ -25,10 +25,10 @@ def flag(value: Any) -> bool:
 
 
 def number(value: Any) -> int:
-    """Read a whole number.
+    """Parse a non-negative integer.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is none.
     """
     if isinstance(value, bool) or not str(value).strip().isdecimal():
         raise ValueError(f"{value!r} is no whole number")
@@ -36,15 +36,15 @@ def number(value: Any) -> int:
 
 
 def several(value: Any) -> tuple[str, ...]:
-    """Several of them, or text: `a,b`."""
+    """Parse a sequence of strings, which may be given as `a,b`."""
     return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else tuple(value)
 
 
 def table(value: Any) -> dict[str, Any]:
-    """Read a dictionary, or text: `name=value,name=value`, whose values stay text.
+    """Parse a dictionary, which may be given as `name=value,name=value`; its values are strings then.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the value is neither.
     """
     if isinstance(value, Mapping):
         return dict(value)
@@ -55,7 +55,7 @@ def table(value: Any) -> dict[str, Any]:
 
 
 def literal(text: str) -> Any:
-    """What is written, as JSON or as Python; itself, if it is neither."""
+    """Parse a JSON or Python literal; return any other text unchanged."""
     for read in (json.loads, ast.literal_eval):
         try:
             return read(text)
@@ -65,16 +65,16 @@ def literal(text: str) -> Any:
 
 
 def unknown_option(factory: Callable[..., Any], options: dict[str, Any]) -> str:
-    """Which option a factory does not take, and which it does; `""` if it takes them all, as far as can be told."""
+    """Return an error message for an option that a factory lacks; `""` if it has all, or its signature is unknown."""
     try:
-        taken = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # of what is written in C
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # a function written in C
         return ""
-    names = [item.name for item in taken if item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD)]
-    if any(item.kind == item.VAR_KEYWORD for item in taken):
+    names = [item.name for item in parameters if item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD)]
+    if any(item.kind == item.VAR_KEYWORD for item in parameters):
         return ""
     unknown = next((name for name in options if name not in names), None)
     if unknown is None:
         return ""
-    told = [name for name in names if name not in ("name", "stages")]  # what each backend has, and is no choice
-    return f"has no option {unknown!r}; {hint(unknown, told) if told else 'it takes none'}"
+    choices = [name for name in names if name not in ("name", "stages")]  # attributes of every backend, not options
+    return f"has no option {unknown!r}; {hint(unknown, choices) if choices else 'it takes none'}"

@@ -1,4 +1,4 @@
-"""onnx.reference, the specification's own evaluator in numpy: slow, and nobody's optimisation."""
+"""onnx.reference, the NumPy evaluator of the ONNX project: slow, without optimizations."""
 
 import copy
 from collections.abc import Callable, Collection, Iterator
@@ -15,9 +15,9 @@ from ..common._arrays import array_to_torch, torch_to_array
 from ..program._program import Program
 from ._backend import Compiled, ReferenceLookup, Script, Stage, Values
 from ._files import refuse_large_values, with_weights
-from ._forms import kind_of
+from ._forms import spec_of
 
-_ENDLESS = "RegexFullMatch"  # a pattern of few characters takes for ever
+_ENDLESS = "RegexFullMatch"  # a short pattern can take exponential time
 _CODE = """\
 def run(path, names, inputs):
     return ReferenceEvaluator(str(path)).run(names, inputs)"""
@@ -25,7 +25,7 @@ def run(path, names, inputs):
 
 @dataclass(frozen=True)
 class ReferenceBackend:
-    """Runs the program as it stands; there is no compiled graph."""
+    """Runs the program as it stands with onnx.reference; there is no compiled graph."""
 
     name: str = "reference"
     stages: tuple[Stage, ...] = ("exported",)
@@ -44,65 +44,65 @@ class ReferenceBackend:
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
-        found = self._run(compiled.handle, compiled, inputs)
+        values = self._run(compiled.handle, compiled, inputs)
         wanted = {*compiled.graph.outputs, *watch}
-        return {name: array_to_torch(array) for name, array in found.items() if name in wanted and _is_array(array)}
+        return {name: array_to_torch(array) for name, array in values.items() if name in wanted and _is_array(array)}
 
     def isolate(
         self,
         compiled: Compiled,
         inputs: Values,
-        given: ReferenceLookup,
+        references: ReferenceLookup,
         *,
-        buffer: int,  # noqa: ARG002  it holds all values anyhow
+        buffer: int,  # noqa: ARG002  all values are in memory anyway
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`."""
-        found: dict[str, torch.Tensor] = {}
+        values: dict[str, torch.Tensor] = {}
 
-        def hand_on(name: str, value: Any) -> Any:
+        def replace(name: str, value: Any) -> Any:
             if not name or not _is_array(value):
                 return value
-            found[name] = array_to_torch(value)
-            tensor = given(name)
-            if tensor is None or kind_of(tensor) != kind_of(found[name]):
+            values[name] = array_to_torch(value)
+            tensor = references(name)
+            if tensor is None or spec_of(tensor) != spec_of(values[name]):
                 return value
-            handed = np.empty_like(value)  # in the same layout: numpy's products round as that has it
-            handed[...] = torch_to_array(tensor)
-            return handed
+            array = np.empty_like(value)  # the rounding of numpy's matrix products depends on the layout
+            array[...] = torch_to_array(tensor)
+            return array
 
         evaluator = copy.copy(compiled.handle)
-        evaluator.rt_nodes_ = [_HandingOn(node, hand_on) for node in evaluator.rt_nodes_]
+        evaluator.rt_nodes_ = [_ReplacingNode(node, replace) for node in evaluator.rt_nodes_]
         self._run(evaluator, compiled, inputs)
-        return iter(found.items())
+        return iter(values.items())
 
     def _run(self, evaluator: ReferenceEvaluator, compiled: Compiled, inputs: Values) -> dict[str, Any]:
         feeds = {name: torch_to_array(inputs[name]) for name in compiled.graph.inputs}
         try:
-            with np.errstate(all="ignore"):  # an overflow is a result, which numpy would warn of
-                found: Any = evaluator.run(None, feeds, intermediate=True)
+            with np.errstate(all="ignore"):  # numpy would warn of overflows
+                values: Any = evaluator.run(None, feeds, intermediate=True)
         except Exception as error:
             raise BackendError(f"onnx.reference can't run the program: {type(error).__name__}: {error}") from error
-        return dict(found)
+        return dict(values)
 
     def script(self, *, optimize: bool) -> Script:  # noqa: ARG002  it never does
         """See `ProvidesScript.script`."""
         return Script("onnx", ("from onnx.reference import ReferenceEvaluator",), _CODE, "onnx")
 
 
-class _HandingOn:
-    """A node of onnx.reference's that hands something else on than it makes."""
+class _ReplacingNode:
+    """A node of onnx.reference whose outputs are passed through `replace`."""
 
-    def __init__(self, node: Any, hand_on: Callable[[str, Any], Any]) -> None:
-        self._node, self._hand_on = node, hand_on
+    def __init__(self, node: Any, replace: Callable[[str, Any], Any]) -> None:
+        self._node, self._replace = node, replace
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._node, name)
 
     def run(self, *inputs: Any, **context: Any) -> tuple[Any, ...]:
-        made = self._node.run(*inputs, **context)
-        return tuple(self._hand_on(name, value) for name, value in zip(self._node.output, made, strict=False))
+        outputs = self._node.run(*inputs, **context)
+        return tuple(self._replace(name, value) for name, value in zip(self._node.output, outputs, strict=False))
 
 
 def _is_array(value: Any) -> bool:
-    """Whether it is numbers; torch has no texts."""
+    """Return whether a value is an array of numbers; torch has no strings."""
     return isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "USO"

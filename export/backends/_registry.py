@@ -1,4 +1,4 @@
-"""Backends by name; each is imported when it is asked for."""
+"""Backends by name; each is imported on first use."""
 
 from typing import Any, get_args
 
@@ -20,7 +20,7 @@ _BACKENDS = Extensions("backend", __package__, _OWN, BackendError, extras={"open
 
 
 def backend_names() -> list[str]:
-    """The names that `get_backend` knows."""
+    """Return the names that `get_backend` accepts."""
     return _BACKENDS.names()
 
 
@@ -29,31 +29,31 @@ def get_backend(name: str, **options: Any) -> Backend:
 
     Args:
         name: one of `backend_names()`.
-        options: what the backend takes (`dtype="float16"` for `eager`).
+        options: options of the backend (`dtype="float16"` for `eager`).
 
     Raises:
-        BackendError: there is none of this name, its library or device is missing, or it is no backend.
+        BackendError: there is no backend of this name, its library or device is missing, or the object is no backend.
     """
     factory = _BACKENDS.find(name)
     if wrong := unknown_option(factory, options):
         raise BackendError(f"backend {name!r} {wrong}")
     try:
-        made = factory(**options)
+        backend = factory(**options)
     except TypeError as error:
         raise BackendError(f"backend {name!r} does not take these options: {error}") from error
-    return _checked(name, made)
+    return _checked(name, backend)
 
 
-def _checked(name: str, made: Any) -> Backend:
-    """What was made, if it is a backend as far as one can see without running it."""
-    kind = f"backend {name!r}, a {type(made).__name__},"
+def _checked(name: str, backend: Any) -> Backend:
+    """Return `backend` if it has the attributes of a backend."""
+    kind = f"backend {name!r}, a {type(backend).__name__},"
     wanted = "a backend has `name`, `stages`, `compile` and `run` (see filch.export.backends.Backend)"
-    missing = [part for part in ("name", "stages", "compile", "run") if not hasattr(made, part)]
-    missing += [part for part in ("compile", "run") if part not in missing and not callable(getattr(made, part))]
+    missing = [part for part in ("name", "stages", "compile", "run") if not hasattr(backend, part)]
+    missing += [part for part in ("compile", "run") if part not in missing and not callable(getattr(backend, part))]
     if missing:
         raise BackendError(f"{kind} has no {' and no '.join(f'`{part}`' for part in missing)}: {wanted}")
-    stages = made.stages
+    stages = backend.stages
     if not isinstance(stages, tuple) or not stages or not {*stages} <= {*get_args(Stage)}:
         known = " and ".join(map(repr, get_args(Stage)))
         raise BackendError(f"{kind} has `stages` {stages!r}: it is a tuple of {known}, or of one of them")
-    return made  # type: ignore[no-any-return]
+    return backend  # type: ignore[no-any-return]

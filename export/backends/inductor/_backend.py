@@ -18,7 +18,7 @@ from ...evaluation._unpredictable import random_nodes
 from ...graph._from_fx import graph_from_fx
 from ...program._program import Program
 from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
-from .._tf32 import rounding_of_torch
+from .._tf32 import torch_matmul_input_eps
 from ._kernel_graph import Given, KernelGraphs
 from ._options import InductorOptions
 from ._switches import fingerprint_of, switches_of, without
@@ -64,7 +64,7 @@ class InductorBackend:
         placeholders = {node.name: node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")}
         like = {name: _like(value) for name, value in placeholders.items() if isinstance(value, torch.Tensor)}
         made = graphs.compiled_for(bound(exported, like))
-        return _noted(replace(made, matmul_input_eps=rounding_of_torch(given.device)), options, self.options)
+        return _noted(replace(made, matmul_input_eps=torch_matmul_input_eps(given.device)), options, self.options)
 
     def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         """See `CompilesTorch.compile_graph`."""

@@ -15,7 +15,7 @@ from ...graph._from_fx import graph_from_fx
 from ...graph._graph import Graph
 from ...graph._nodes import Node, Value
 from .._backend import BackwardRun, Compiled, ReferenceLookup, Values
-from .._forms import kind_of
+from .._forms import spec_of
 from ._buffer_map import BufferMap, Label, Stored
 from ._compiled_fx import CompiledGraph, Part
 from ._half import in_half, widened
@@ -154,7 +154,7 @@ class KernelGraphs:
             found.update({item.name: self._shown(item) for item in new})
             for item in new:  # after all are copied: one may be part of another
                 tensor = given(item.name)
-                if tensor is not None and kind_of(tensor) == kind_of(found[item.name]):
+                if tensor is not None and spec_of(tensor) == spec_of(found[item.name]):
                     item.overwrite(tensor)
 
         with self._running():

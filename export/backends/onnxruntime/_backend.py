@@ -28,9 +28,9 @@ from ...graph._sizes import value_sizes
 from ...program._program import Program
 from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
 from .._files import DATA, first_line, in_folder, write_model
-from .._forms import Form, Kind, forms, kind_of
+from .._forms import Form, TensorSpec, find_forms, spec_of
 from .._nchwc import DOMAIN
-from .._tf32 import rounding_of_products
+from .._tf32 import tf32_input_eps
 from ._log import changes_heard
 from ._options import CPU, TENSORRT, OrtOptions
 from ._probe import block_size
@@ -91,7 +91,7 @@ class OnnxRuntimeBackend:
     def _products(self) -> float:
         """See `Compiled.matmul_input_eps`: the CUDA and TensorRT providers use TF32 unless `use_tf32` is 0."""
         told = self.options.told(replay=False).get("use_tf32")
-        return 0.0 if self.provider == CPU or told == "0" else rounding_of_products()
+        return 0.0 if self.provider == CPU or told == "0" else tf32_input_eps()
 
     def _compile(
         self, program: Program, folder: Path, *, optimize: bool, changed: dict[str, None] | None = None
@@ -109,7 +109,7 @@ class OnnxRuntimeBackend:
         model = ir.load(runs)
         graph = graph_from_onnx(model)
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
-        known = forms(_with_shapes(program) if block else before, graph, partial(_numbers, model), block)
+        known = find_forms(_with_shapes(program) if block else before, graph, partial(_numbers, model), block)
         handle = _Handle(start, runs, in_order_of(graph, list(before.producer)), known, running=session)
         value_aliases = {name: form.value for name, form in known.items()}
         return Compiled(graph, handle, value_aliases=value_aliases, matmul_input_eps=self._products)
@@ -184,14 +184,14 @@ class OnnxRuntimeBackend:
         inside = {name for index in part for name in graph.nodes[index].reads}
         fed, found = handle.held(should), {}
         for _ in (*part, None):
-            forms = {name: handle.seen[name] for name in fed if name in inside}
+            specs = {name: handle.seen[name] for name in fed if name in inside}
             feeds = {**read, **fed}
-            session = handle.part(part, forms) or self._part(handle, graph, part, feeds, forms, keep=keep)
+            session = handle.part(part, specs) or self._part(handle, graph, part, feeds, specs, keep=keep)
             made = run(session, {entry.name: feeds[entry.name] for entry in session.get_inputs()}, self._device)
             found = {name.removesuffix(AGAIN): value for name, value in made.items()}
             handle.see(found)
             fed = handle.held(should)
-            if forms == {name: handle.seen[name] for name in fed if name in inside}:
+            if specs == {name: handle.seen[name] for name in fed if name in inside}:
                 break
         return found, fed
 
@@ -305,7 +305,7 @@ class _Handle:
     forms: Mapping[str, Form] = field(default_factory=dict)
     parts: dict[tuple[tuple[int, ...], frozenset[str]], ort.InferenceSession] = field(default_factory=dict)
     running: ort.InferenceSession | None = None
-    seen: dict[str, Kind] = field(default_factory=dict)
+    seen: dict[str, TensorSpec] = field(default_factory=dict)
 
     @property
     def session(self) -> ort.InferenceSession:
@@ -332,7 +332,7 @@ class _Handle:
 
     def shown(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """A value of the graph in the form that the exported graph has it in."""
-        return self._form(name).undo(tensor)
+        return self._form(name).to_exported(tensor)
 
     def _form(self, name: str) -> Form:
         return self.forms.get(name, Form(name))
@@ -341,14 +341,14 @@ class _Handle:
         """What `shown` shows as `values`, for those whose form is known and that could be so shown, by name."""
         found = {}
         for name, tensor in values.items():
-            made = self._form(name).redo(tensor, self.seen[name]) if name in self.seen else None
+            made = self._form(name).to_compiled(tensor, self.seen[name]) if name in self.seen else None
             if made is not None:
                 found[name] = to_ort(made)
         return found
 
     def see(self, values: OrtValues) -> None:
         """Note in which form values are made."""
-        self.seen |= {name: kind_of(to_torch(value)) for name, value in values.items() if is_plain(value)}
+        self.seen |= {name: spec_of(to_torch(value)) for name, value in values.items() if is_plain(value)}
 
     def part(self, nodes: Sequence[int], fed: Collection[str]) -> ort.InferenceSession | None:
         """The session of some nodes that are given some values, if it was kept."""

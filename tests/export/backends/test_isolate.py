@@ -16,8 +16,8 @@ from torch import nn
 
 from filch.export import BackendError, Program, export, lower, optimize
 from filch.export.backends import Backend, Compiled, Isolates, backend_names, get_backend, isolate
-from filch.export.backends._forms import Form, Permuted, Reshaped, Signed, Typed
-from filch.export.backends._nchwc import Unblocked
+from filch.export.backends._forms import Cast, Form, Permute, Reshape, Uint8ToInt8
+from filch.export.backends._nchwc import Unblock
 from filch.steal import ModuleInfo, argument_tensors
 from support.faults.compiled_plants import OrtPlants
 from support.faults.fakes import PlantedBackend
@@ -185,7 +185,7 @@ def test_blocked_channels_are_given() -> None:
     backend = get_backend("onnxruntime-cpu", level="all")
     made = compiled(backend, "convolutions")
     values = observed(backend, made, subject("convolutions")[1])
-    blocked = {name for name, form in made.handle.forms.items() if any(isinstance(s, Unblocked) for s in form.steps)}
+    blocked = {name for name, form in made.handle.forms.items() if any(isinstance(s, Unblock) for s in form.transforms)}
 
     assert blocked & values.keys()
     assert all(made.handle.held({name: values[name]}) for name in blocked & values.keys())
@@ -228,11 +228,11 @@ def check_unfit(backend: Backend, made: Compiled) -> None:
 
 
 STEPS = {
-    "blocked": (Unblocked(5, 4), torch.randn(2, 8, 3, 3)),
-    "permuted": (Permuted((1, 2, 0)), torch.randn(2, 3, 4)),
-    "reshaped": (Reshaped((0, -1)), torch.randn(2, 3, 4)),
-    "typed": (Typed(torch.float16), torch.randn(3)),
-    "signed": (Signed(), torch.arange(256, dtype=torch.uint8)),
+    "blocked": (Unblock(5, 4), torch.randn(2, 8, 3, 3)),
+    "permuted": (Permute((1, 2, 0)), torch.randn(2, 3, 4)),
+    "reshaped": (Reshape((0, -1)), torch.randn(2, 3, 4)),
+    "typed": (Cast(torch.float16), torch.randn(3)),
+    "signed": (Uint8ToInt8(), torch.arange(256, dtype=torch.uint8)),
 }
 
 
@@ -241,21 +241,21 @@ def test_what_turns_a_value_into_the_exported_form_has_a_way_back(names: list[st
     """There and back again is where it was; several steps in their order."""
     held = STEPS[names[0]][1]
     steps = [STEPS[name][0] for name in names[:-1]] + [
-        Permuted((2, 0, 3, 1)) if names[-1] == "permuted" and len(names) > 1 else STEPS[names[-1]][0]
+        Permute((2, 0, 3, 1)) if names[-1] == "permuted" and len(names) > 1 else STEPS[names[-1]][0]
     ]
     form = Form("value", tuple(steps))
-    wanted = form.undo(held)
+    wanted = form.to_exported(held)
 
-    back = form.redo(wanted, (held.dtype, held.shape))
+    back = form.to_compiled(wanted, (held.dtype, held.shape))
 
     assert back is not None
     assert back.dtype == held.dtype
-    assert bits(form.undo(back)) == bits(wanted)
+    assert bits(form.to_exported(back)) == bits(wanted)
 
 
 def test_numbers_that_would_be_rounded_have_no_way_back() -> None:
     """A float32 value is not given where the graph holds it in float16."""
-    assert Form("value", (Typed(torch.float32),)).redo(torch.randn(3), (torch.float16, torch.Size([3]))) is None
+    assert Form("value", (Cast(torch.float32),)).to_compiled(torch.randn(3), (torch.float16, torch.Size([3]))) is None
 
 
 @pytest.mark.parametrize("buffer", [2**12, EVERYTHING])
