@@ -1,43 +1,43 @@
-"""What goes wrong between a model and its graph."""
+"""The exceptions of `filch.export`."""
 
 from filch.steal import FilchError
 
 
 class ExportError(FilchError):
-    """A model that can't be exported; the message gives torch's reason first."""
+    """A model can't be exported; the message starts with torch's reason."""
 
 
 class ProgramError(FilchError):
-    """A file that is no ONNX model, or one that can't be used; the message names the path."""
+    """A file is not an ONNX model, or not a usable one; the message names the path."""
 
 
 class BackendError(FilchError):
-    """A backend that is not there, lacks a device, or can't run a program."""
+    """A backend does not exist, lacks a device, or can't run a program."""
 
 
 class PassError(FilchError):
-    """A pass that fails, or that is not there, or something that can't look on; the message names it."""
+    """A pass or an instrument fails or does not exist; the message names it."""
 
 
 class ViewError(FilchError):
-    """A graph that can't be drawn, or a view that is not there."""
+    """A graph can't be drawn, or a view does not exist."""
 
 
 class TraceError(FilchError):
-    """A model that can't be traced, or a file that holds no trace."""
+    """A model can't be traced, or a file does not contain a trace."""
 
 
 def reason(error: BaseException) -> str:
-    """The first line of the error at the root of a chain, without the banners that torch puts around it."""
+    """Return the type and the first line of the root cause of an error."""
     root = error
-    while (deeper := _behind(root)) is not None:
-        root = deeper
+    while (cause := _cause(root)) is not None:
+        root = cause
     lines = [line.strip() for line in str(root).splitlines()]
     text = next((line for line in lines if line), "")
     return f"{type(root).__name__}: {text}" if text else type(root).__name__
 
 
-def _behind(error: BaseException) -> BaseException | None:
-    # What Dynamo raises for a backend says in its first line only which one, and has as an attribute what that raised.
+def _cause(error: BaseException) -> BaseException | None:
+    # Dynamo's error for a failing backend only names the backend; its attribute is the backend's own exception.
     inner: BaseException | None = getattr(error, "inner_exception", None)
     return inner or error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of graphs: entry points, time limits, process state."""
+"""Helpers that do not depend on graphs: entry points, time limits, process state."""

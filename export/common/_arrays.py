@@ -1,4 +1,4 @@
-"""Between torch's tensors and numpy's arrays, for the types that numpy itself does not have, too."""
+"""Convert between torch tensors and NumPy arrays, including dtypes that NumPy does not have."""
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +15,7 @@ _BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
 
 
 def torch_to_array(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor's numbers as an array; they share memory where they can."""
+    """Convert a tensor to an array, without a copy if possible."""
     plain = tensor.detach().contiguous().cpu()
     if plain.dtype in _NARROW:
         return plain.view(_BITS[plain.itemsize][0]).numpy().view(_NARROW[plain.dtype])
@@ -23,7 +23,7 @@ def torch_to_array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def array_to_torch(array: np.ndarray | np.generic) -> torch.Tensor:
-    """A copy of an array as a tensor."""
+    """Copy an array to a tensor."""
     copied = np.array(array)
     for dtype, narrow in _NARROW.items():
         if copied.dtype == narrow:

@@ -1,4 +1,4 @@
-"""What is found by name: our own, or another package's by an entry point; each imported when it is asked for."""
+"""Look up extensions by name: Filch's own, and those of other packages by entry point, imported on first use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from ._suggestions import hint
 
 @dataclass(frozen=True)
 class Extensions:
-    """One kind of thing that other packages can add to.
+    """One kind of extension, such as backends or views.
 
     Attributes:
-        kind: what a message calls one (`"backend"`).
-        package: the package that our own are in.
-        own: by name, `module:attribute`, relative to `package`.
-        extras: by name, what to install where a library that it imports is missing.
-        error: what is raised.
-        plural: of `kind`; `""` is with an s.
+        kind: the word for one in messages (`"backend"`).
+        package: the package of Filch's own extensions.
+        own: Filch's own extensions: `module:attribute`, relative to `package`, by name.
+        error: the exception to raise.
+        extras: what to install if a library that an extension imports is missing, by name.
+        plural: the plural of `kind`; `""` if it ends with an s.
     """
 
     kind: str
@@ -34,37 +34,35 @@ class Extensions:
 
     @property
     def group(self) -> str:
-        """The group of the entry points."""
+        """The name of the entry point group."""
         return f"filch.{self.plural or self.kind + 's'}"
 
     def names(self) -> list[str]:
-        """All that `find` knows, sorted."""
+        """Return the names of all extensions, sorted."""
         return sorted({*self.own, *(entry.name for entry in entry_points(group=self.group))})
 
     def find(self, name: str) -> Any:
-        """What is called so.
+        """Import and return the extension of this name.
 
         Raises:
-            FilchError: there is none of this name, or several, or it can't be imported.
+            FilchError: no extension has the name, several have it, or it can't be imported.
         """
         foreign = [*entry_points(group=self.group, name=name)]
         if foreign and len(foreign) + (name in self.own) > 1:
             packages = [_package(entry) for entry in foreign]
             owners = " and ".join(sorted({*packages, *(["filch itself"] if name in self.own else [])}))
-            raise self.error(
-                f"{self.kind} {name!r} is not one but several, of {owners}: rename or uninstall all but one"
-            )
+            raise self.error(f"{self.kind} {name!r} is provided by {owners}: rename or uninstall all but one")
         if foreign:
-            return self._loaded(foreign[0])
+            return self._load(foreign[0])
         if name in self.own:
-            return self._imported(name)
+            return self._import_own(name)
         raise self.error(f"there is no {self.kind} {name!r}; {hint(name, self.names())}")
 
     def owner(self, name: str) -> str:
-        """The package that brought it; `""` if it is our own."""
+        """Return the package that provides an extension; `""` for Filch's own."""
         return next((_package(entry) for entry in entry_points(group=self.group, name=name)), "")
 
-    def _imported(self, name: str) -> Any:
+    def _import_own(self, name: str) -> Any:
         module, _, attribute = self.own[name].partition(":")
         try:
             return getattr(import_module(module, self.package), attribute)
@@ -76,12 +74,12 @@ class Extensions:
                 f"pip install '{self.extras[name]}'"
             ) from error
 
-    def _loaded(self, entry: EntryPoint) -> Any:
+    def _load(self, entry: EntryPoint) -> Any:
         try:
             return entry.load()
         except Exception as error:
-            told = f"({entry.value}) can't be loaded: {reason(error)}"
-            raise self.error(f"{self.kind} {entry.name!r} of {_package(entry)} {told}") from error
+            where = f"{self.kind} {entry.name!r} of {_package(entry)} ({entry.value})"
+            raise self.error(f"{where} can't be loaded: {reason(error)}") from error
 
 
 def _package(entry: EntryPoint) -> str:

@@ -1,7 +1,7 @@
-"""Pauses Python's garbage collector while a graph is built.
+"""Pause Python's garbage collector while a graph is built.
 
-A collection visits every object that is alive. Graphs of 100,000 nodes have millions of objects, all of which stay, so
-that collections take longer than building the graph.
+A collection visits every live object. A graph of 100,000 nodes has millions of objects, none of which is garbage, so
+collections would take longer than building the graph.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Pause the collector, unless it is off already; also a decorator."""
+    """Pause the collector if it is enabled. Usable as a context manager and as a decorator."""
     if not gc.isenabled():
         yield
         return

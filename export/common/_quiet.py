@@ -1,4 +1,4 @@
-"""Keeps torch's exporters from talking."""
+"""Suppress the output of torch's exporters."""
 
 import contextlib
 import io
@@ -6,13 +6,13 @@ import logging
 import warnings
 from collections.abc import Iterator
 
-_TALKATIVE = ("torch.onnx", "torch.export", "torch._export", "torch.fx", "torch._dynamo", "onnxscript", "onnx_ir")
+_VERBOSE = ("torch.onnx", "torch.export", "torch._export", "torch.fx", "torch._dynamo", "onnxscript", "onnx_ir")
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch's progress, deprecations and notes to itself: what matters is in the error, if there is one."""
-    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    """Suppress torch's warnings, log records below errors, and output to stdout and stderr; exceptions still raise."""
+    loggers = [logging.getLogger(name) for name in _VERBOSE]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)

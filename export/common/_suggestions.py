@@ -1,10 +1,10 @@
-"""What may have been meant by a name that is not known."""
+"""Suggest a name for one that does not exist."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
 
 
 def hint(name: str, known: Sequence[str]) -> str:
-    """The nearest of the known names, or all of them."""
+    """Suggest the most similar of the known names, or list all of them."""
     close = get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"

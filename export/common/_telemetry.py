@@ -1,9 +1,9 @@
-"""Switches ONNX Runtime's telemetry off, for this process and those that it starts.
+"""Switch off ONNX Runtime's telemetry in this process and its child processes.
 
-From 1.30 on, the wheels of ONNX Runtime hold a client that collects telemetry: to import them writes `$TMPDIR/.ses` and
-`~/.cache/Microsoft/DeveloperTools/.onnxruntime/`, with an identifier of the device, and starts a thread. Only this
-variable, set before the import, keeps them from that; `disable_telemetry_events()` comes too late for the files.
-`ORT_DISABLE_TELEMETRY=0`, set by the user, leaves it on.
+Since version 1.30, the wheels of ONNX Runtime contain a telemetry client. Importing them starts a thread and writes
+`$TMPDIR/.ses` and `~/.cache/Microsoft/DeveloperTools/.onnxruntime/`, with an identifier of the device. Only this
+variable, set before the import, prevents that: `disable_telemetry_events()` runs after the files are written. A user
+who sets `ORT_DISABLE_TELEMETRY=0` leaves telemetry on.
 """
 
 import os
@@ -14,5 +14,5 @@ os.environ.setdefault(_NAME, "1")
 
 
 def is_off() -> bool:
-    """Whether telemetry is to be off, which it is unless the user says otherwise."""
+    """Whether telemetry is off, which is the default."""
     return os.environ.get(_NAME) != "0"

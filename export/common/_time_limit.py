@@ -1,4 +1,4 @@
-"""Ends what a backend does once it takes longer than it may."""
+"""Limit the time of a backend's steps, and interrupt those that take too long."""
 
 import ctypes
 import math
@@ -20,27 +20,27 @@ from .._errors import BackendError
 
 T = TypeVar("T")
 Stop = Callable[[], None]
-COMPILING = 10.0  # compiling may take that many times as long as running
-_USUAL = 60.0
-_GRACE = 2.0  # seconds for a stopped run to return
-_STUCK = 10.0  # seconds for Python code to be interrupted; native code never is
+COMPILING = 10.0  # factor of the limit for compiling
+_DEFAULT = 60.0
+_GRACE = 2.0  # seconds that a stopped run has to return
+_STUCK = 10.0  # seconds that Python code has to react to the interruption; native code never does
 _current: ContextVar["TimeLimit | None"] = ContextVar("filch_time_limit", default=None)
 _on_stuck: ContextVar[Callable[[str], None] | None] = ContextVar("filch_on_stuck", default=None)
 
 
 def default_limit(model: ir.Model) -> float:
-    """The seconds that running a model once may take: 60, and 60 more for each GB of weights."""
-    held = (value.const_value for value in model.graph.initializers.values())
-    return _USUAL * (1 + sum(tensor.nbytes for tensor in held if tensor is not None) / 1e9)
+    """Return the default limit for one run of a model: 60 seconds, and 60 more for each GB of weights."""
+    weights = (value.const_value for value in model.graph.initializers.values())
+    return _DEFAULT * (1 + sum(tensor.nbytes for tensor in weights if tensor is not None) / 1e9)
 
 
 class _TimeIsUp(BaseException):
-    """Raised in the thread that takes too long; no `except Exception` on its way catches it."""
+    """Raised in the thread that takes too long. A `BaseException`, so that `except Exception` does not catch it."""
 
 
 @dataclass
 class _Step:
-    """Something that is limited, and is being done."""
+    """A step that is running under a time limit."""
 
     thread: int
     error: Callable[[], FilchError]
@@ -48,22 +48,22 @@ class _Step:
     deadline: float
     outer: "_Step | None"
     stops: list[Stop] = field(default_factory=list)
-    expired: float = 0.0  # when it was
+    expired: float = 0.0  # the time at which it expired; 0 if it has not
     raised: bool = False
 
 
 class TimeLimit:
-    """Limits each step that is made `within` it, in this thread: a compilation, a run, the next of several values.
+    """Limits the time of each step in the block, in this thread: a compilation, a run, the next of several values.
 
-    A thread of its own watches; it ends with the block. Of a step that takes too long, what `stoppable` was told is
-    called; Python code is interrupted by an exception. Native code that is neither can't be ended: its error is raised
-    once it returns, or `end_process_if_stuck` ends the process.
+    A separate thread watches until the block ends. For a step that takes too long, it calls the functions passed to
+    `stoppable`, then interrupts Python code with an exception. Native code without such a function can't be
+    interrupted: its error is raised once it returns, or `end_process_if_stuck` ends the process.
 
     Args:
-        seconds: for one step; `math.inf` is no limit.
+        seconds: the limit of one step; `math.inf` for no limit.
 
     Raises:
-        BackendError: it is not a positive number.
+        BackendError: `seconds` is not a positive number.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -88,12 +88,12 @@ class TimeLimit:
         if self._watcher is not None:
             self._over.set()
             self._watcher.join()
-        if isinstance(error, _TimeIsUp):  # it was interrupted on its way out of the step
+        if isinstance(error, _TimeIsUp):  # the interruption came after the step had ended
             raise BackendError(f"a backend took longer than its limit of {self.seconds:g} seconds") from None
 
     @contextmanager
     def step(self, error: Callable[[], FilchError], seconds: float) -> Iterator[None]:
-        """Raise `error` if the block takes longer than `seconds`, as soon as it can be stopped."""
+        """Raise `error` if the block takes longer than `seconds`, as soon as the block can be interrupted."""
         now = time.monotonic()
         step = _Step(threading.get_ident(), error, now, now + seconds, self._step)
         self._step = step
@@ -117,7 +117,7 @@ class TimeLimit:
             raise step.error() from None
 
     def _watch(self) -> None:
-        # A step that begins later ends later than a wait that begins now: nobody has to wake this thread.
+        # A step that begins later also expires later than a wait that begins now, so this thread needs no wake-up.
         wait = self.seconds
         while not self._over.wait(min(wait, threading.TIMEOUT_MAX)):
             stuck: FilchError | None = None
@@ -131,7 +131,7 @@ class TimeLimit:
                 self._stuck(str(stuck))
 
     def _expire(self, step: _Step, now: float) -> FilchError | None:
-        """Stop a step whose time is up, by the next means; its error if there is none left."""
+        """Try the next way to stop an expired step; return the step's error if none is left."""
         step.expired = step.expired or now
         if step.stops:
             for stop in step.stops:
@@ -149,7 +149,7 @@ class TimeLimit:
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an exception in another thread at its next Python instruction; None takes back what was not raised yet."""
+    """Raise an exception in another thread at its next Python instruction; None cancels a pending one."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
     )
@@ -157,13 +157,13 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
 
 @contextmanager
 def limited(what: str, doing: str, *, times: float = 1.0, error: type[FilchError] = BackendError) -> Iterator[None]:
-    """Limit the block by the `TimeLimit` that is in force, if there is one.
+    """Limit the block by the enclosing `TimeLimit`, if there is one.
 
     Args:
-        what: what does it: a backend's name.
-        doing: what it does, as in "to compile the program".
-        times: how many times as long this may take.
-        error: what is raised if it takes longer.
+        what: the subject of the error message, such as a backend's name.
+        doing: the task in the error message, as in "to compile the program".
+        times: a factor of the limit.
+        error: the exception to raise if the block takes longer.
     """
     limit = _current.get()
     if limit is None:
@@ -177,7 +177,7 @@ def limited(what: str, doing: str, *, times: float = 1.0, error: type[FilchError
 
 
 def limited_steps(steps: Iterable[T], what: str, doing: str, *, error: type[FilchError] = BackendError) -> Iterator[T]:
-    """The items of `steps`; making each one is limited, what is done with it in between is not."""
+    """Yield the items of `steps`. Computing each item is limited; the caller's work between items is not."""
     pending, end = iter(steps), object()
     while True:
         with limited(what, doing, error=error):
@@ -189,9 +189,9 @@ def limited_steps(steps: Iterable[T], what: str, doing: str, *, error: type[Filc
 
 @contextmanager
 def stoppable(stop: Stop) -> Iterator[None]:
-    """Have `stop` called, in another thread, when the time of the step that this block is in is up."""
+    """Call `stop`, in another thread, if the enclosing step expires during the block."""
     limit = _current.get()
-    step = None if limit is None else limit._step  # noqa: SLF001  its own
+    step = None if limit is None else limit._step  # noqa: SLF001  same module
     if step is None:
         yield
         return
@@ -205,7 +205,7 @@ def stoppable(stop: Stop) -> Iterator[None]:
 
 @contextmanager
 def end_process_if_stuck() -> Iterator[None]:
-    """End the process, with exit status 2 and the error's sentence, for a step that can't be stopped otherwise."""
+    """End the process with exit status 2 and the error message if a step can't be stopped otherwise."""
     token = _on_stuck.set(_end_process)
     try:
         yield
@@ -213,7 +213,7 @@ def end_process_if_stuck() -> Iterator[None]:
         _on_stuck.reset(token)
 
 
-def _end_process(sentence: str) -> None:
-    sys.stderr.write(f"filch: {sentence}\n")
+def _end_process(message: str) -> None:
+    sys.stderr.write(f"filch: {message}\n")
     sys.stderr.flush()
     os._exit(2)

@@ -1,4 +1,4 @@
-"""Runs an exported program node by node in eager PyTorch."""
+"""Run an exported program node by node in eager PyTorch."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,23 +10,23 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx.node import Target, map_arg
 
 from .._errors import ExportError
-from ._unpredictable import drawing, draws, draws_nested, reserves, zeroed
+from ._unpredictable import allocates, draws, draws_nested, seeded, zero_filled
 
 Visit = Callable[[str, torch.Tensor], None]
 Replace = Callable[[str, torch.Tensor], torch.Tensor]
 Read = Callable[[str, Any], Any]
-_BITS = 64  # of an integer that a program computes; a stored one could go on multiplying for hours
+_BITS = 64  # limit for integers that a program computes; an untrusted one could multiply integers for hours
 
 
 def run_eager(
     program: ExportedProgram, inputs: Mapping[str, torch.Tensor], visit: Visit, *, replace: Replace | None = None
 ) -> None:
-    """Run every node of `program` and show each tensor that one makes.
+    """Run every node of `program` and call `visit` with each resulting tensor.
 
     Args:
-        program: decomposed, so that its names are those of the ONNX graph.
-        inputs: the tensors it takes, by the names of its placeholders.
-        visit: called with the node's name and its value, which later nodes do not change: the program is functional.
+        program: the decomposed program, whose nodes have the names of the ONNX graph's values.
+        inputs: the program's inputs, by the names of its placeholders.
+        visit: called with a node's name and its value. Later nodes do not change the value: the program is functional.
         replace: see `walk_eager`.
     """
     for name, value in walk_eager(program, inputs, replace=replace):
@@ -42,34 +42,33 @@ def walk_eager(
     replace: Replace | None = None,
     read: Read | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor that a node of `program` makes, and the node's name, as soon as it is made; integers as tensors too.
+    """Run `program` and yield each node's name and tensor as soon as it is computed; integers as tensors, too.
 
-    A value is let go once no later node needs it, so that no more is held than the model itself holds.
+    A value is released once no later node needs it, so that the run needs no more memory than the model.
 
     Args:
-        program: decomposed, so that its names are those of the ONNX graph.
-        inputs: the tensors it takes, by the names of its placeholders.
-        known: values that are had already, by node names: they are taken as they are, and what only they need is left
-            out.
-        wanted: the names of the nodes to show; None is all.
-        replace: what later nodes read in place of a tensor that was shown, by the node's name and the tensor.
-        read: what a node is given in place of a value that it reads: a weight, an input, what another one made.
+        program: the decomposed program, whose nodes have the names of the ONNX graph's values.
+        inputs: the program's inputs, by the names of its placeholders.
+        known: values to use instead of running their nodes, by node name. Nodes that only they need are not run.
+        wanted: the names of the nodes to yield; None for all.
+        replace: called with a node's name and tensor; later nodes read the result in its place.
+        read: called with the name and value of everything that a node reads; the node gets the result in its place.
     """
     known = known or {}
     interpreter = Interpreter(program.graph_module, read)
-    interpreter.args_iter = iter(bound(program, inputs))
-    had = {node for node in interpreter.graph.nodes if node.name in known and _fits(node, known[node.name])}
-    needed = _needed(interpreter.graph, had, wanted)
+    interpreter.args_iter = iter(placeholder_values(program, inputs))
+    given = {node for node in interpreter.graph.nodes if node.name in known and _fits(node, known[node.name])}
+    needed = _needed(interpreter.graph, given, wanted)
     for node in interpreter.graph.nodes:
         if node not in needed and node.op != "placeholder":
             continue
-        with torch.no_grad():  # not around the loop: the caller's own gradients are none of our business
-            value = known[node.name] if node in had else interpreter.run_node(node)
+        with torch.no_grad():  # not around the loop, where it would affect the caller between two items
+            value = known[node.name] if node in given else interpreter.run_node(node)
         interpreter.env[node] = value
         for dead in interpreter.user_to_last_uses.get(node, ()):
             interpreter.env.pop(dead, None)
         if node.op == "call_function" and (wanted is None or node.name in wanted):
-            if type(value) is int:  # the size of a dimension, on which reshapes depend; ONNX has it as a scalar
+            if type(value) is int:  # a dimension's size, which reshapes read; in ONNX it is a scalar tensor
                 value = torch.tensor(value)
             if isinstance(value, torch.Tensor):
                 yield node.name, value
@@ -78,9 +77,9 @@ def walk_eager(
 
 
 def show_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
-    """Run every node of a functional graph without weights of its own, and show each tensor that one makes."""
+    """Run every node of a functional graph without weights and call `visit` with each resulting tensor."""
 
-    class Shown(fx.Interpreter):
+    class Visiting(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             value = super().run_node(n)
             if n.op == "call_function" and isinstance(value, torch.Tensor):
@@ -88,35 +87,35 @@ def show_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
             return value
 
     with torch.no_grad():
-        Shown(fx.GraphModule({}, graph)).run(*inputs)
+        Visiting(fx.GraphModule({}, graph)).run(*inputs)
 
 
-def bound(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> list[Any]:
-    """What the graph of `program` is called with: its weights and `inputs`, in the order of its placeholders."""
+def placeholder_values(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> list[Any]:
+    """Return the arguments of the program's graph: its weights and `inputs`, in the order of its placeholders."""
     return list(_arguments(program, inputs))
 
 
 def _arguments(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> Iterator[Any]:
     for spec in program.graph_signature.input_specs:
         if spec.kind != InputKind.USER_INPUT:
-            yield _held(program, spec.target)
+            yield _state(program, spec.target)
         elif isinstance(spec.arg, ConstantArgument):
             yield spec.arg.value
         elif spec.arg.name in inputs:
             yield inputs[spec.arg.name]
         else:
-            raise ExportError(f"the exported program takes {spec.arg.name!r}, which the graph does not take any more")
+            raise ExportError(f"the exported program has the input {spec.arg.name!r}, which the graph no longer has")
 
 
-def _held(program: ExportedProgram, target: str | None) -> Any:
+def _state(program: ExportedProgram, target: str | None) -> Any:
     for place in (program.state_dict, program.constants):
         if target is not None and target in place:
             return place[target]
-    return None  # tokens and the like; no node of an exported model reads them
+    return None  # a token, say, which no node of an exported model reads
 
 
 def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:
-    """Whether a tensor can stand for what a node makes: ONNX has complex numbers as pairs."""
+    """Whether a tensor can replace a node's result; complex numbers are pairs of real numbers in ONNX."""
     traced = node.meta.get("val")
     return (
         node.op == "call_function"
@@ -125,17 +124,17 @@ def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:
     )
 
 
-def _needed(graph: fx.Graph, had: Collection[fx.Node], wanted: Collection[str] | None) -> set[fx.Node]:
-    """The nodes that have to be run, or taken, for what is wanted."""
-    found = {node for node in graph.nodes if node.op == "call_function" and (wanted is None or node.name in wanted)}
+def _needed(graph: fx.Graph, given: Collection[fx.Node], wanted: Collection[str] | None) -> set[fx.Node]:
+    """Return the wanted nodes and all that they depend on, up to the nodes with given values."""
+    needed = {node for node in graph.nodes if node.op == "call_function" and (wanted is None or node.name in wanted)}
     for node in reversed(graph.nodes):
-        if node in found and node not in had:
-            found.update(node.all_input_nodes)
-    return found
+        if node in needed and node not in given:
+            needed.update(node.all_input_nodes)
+    return needed
 
 
 class Interpreter(fx.Interpreter):
-    """Runs nodes on any layout, dtype and device; `read` says what they are given of each value (see `walk_eager`)."""
+    """Runs nodes with any memory layout, dtype and device; `read` replaces the values that they read (`walk_eager`)."""
 
     graph: fx.Graph
 
@@ -152,16 +151,16 @@ class Interpreter(fx.Interpreter):
         return args, kwargs
 
     def run_node(self, n: fx.Node) -> Any:
-        """See `fx.Interpreter`; what no two runs have to agree on is the same in each."""
+        """See `fx.Interpreter`; random numbers and uninitialized memory are the same in each run."""
         if draws(n) or draws_nested(n):
-            with drawing(n):
+            with seeded(n):
                 return super().run_node(n)
         value = super().run_node(n)
-        return zeroed(value) if reserves(n) else value
+        return zero_filled(value) if allocates(n) else value
 
     def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """See `fx.Interpreter`."""
-        # Which layouts can be viewed was found out at export; another attention, dtype or device gives others.
+        # The export used views where the layouts allowed them; another attention, dtype or device has other layouts.
         viewed = target is torch.ops.aten.view.default
         value = super().call_function(torch.ops.aten.reshape.default if viewed else target, args, kwargs)
         if type(value) is int and value.bit_length() > _BITS:
@@ -169,8 +168,8 @@ class Interpreter(fx.Interpreter):
         return value
 
 
-def held_names(program: ExportedProgram) -> Mapping[str, str]:
-    """The names of the weights (as in the model's state) by the names of their placeholders."""
+def weight_names(program: ExportedProgram) -> Mapping[str, str]:
+    """Return the names of the weights, as in the model's state, by the names of their placeholders."""
     return {
         getattr(spec.arg, "name", ""): spec.target
         for spec in program.graph_signature.input_specs

@@ -1,4 +1,4 @@
-"""One node of an ONNX graph in float64, by the specification's own evaluator."""
+"""Compute one node of an ONNX graph in float64 with the ONNX reference evaluator."""
 
 from collections.abc import Mapping
 
@@ -16,15 +16,15 @@ _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT1
 
 
 def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What a node makes, by name, in float64; integers stay as they are.
+    """Compute a node's outputs in float64; integers stay integers.
 
     Args:
-        model: what the node is of: its opsets and functions count.
-        node: it; casts to other floating-point types are casts to float64.
-        inputs: what it reads, by name: float64, and integers.
+        model: the node's model, for its opsets and functions.
+        node: the node; casts to other floating-point types become casts to float64.
+        inputs: the values that it reads, by name: float64, and integers.
 
     Returns:
-        its outputs; none of them if the evaluator does not know the operator, or the node has a graph inside.
+        the outputs by name; empty if the evaluator does not support the operator, or the node has a subgraph.
     """
     if any(
         attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attribute in node.attributes.values()
@@ -35,21 +35,21 @@ def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, torch.Tensor])
         if node.op_type == "Cast" and attribute.name == "to" and ir.DataType(attribute.i) in _FLOATS:
             attribute.i = onnx.TensorProto.DOUBLE
     outputs = [name for name in proto.output if name]
-    taken, made = ([helper.make_empty_tensor_value_info(name) for name in names] for names in (inputs, outputs))
+    reads, makes = [[helper.make_empty_tensor_value_info(name) for name in names] for names in (inputs, outputs)]
     opsets = [helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
-    called = node.op_identifier() in model.functions
-    functions = [serde.serialize_function(function) for function in model.functions.values()] if called else []
-    whole = helper.make_model(
-        helper.make_graph([proto], "one", taken, made), opset_imports=opsets, functions=functions, ir_version=10
+    calls_function = node.op_identifier() in model.functions
+    functions = [serde.serialize_function(function) for function in model.functions.values()] if calls_function else []
+    single = helper.make_model(
+        helper.make_graph([proto], "one", reads, makes), opset_imports=opsets, functions=functions, ir_version=10
     )
     try:
-        with np.errstate(all="ignore"):  # an overflow is a result, which numpy would warn of
-            found = ReferenceEvaluator(whole).run(
+        with np.errstate(all="ignore"):  # NumPy would warn of overflows, which are valid results
+            results = ReferenceEvaluator(single).run(
                 None, {name: torch_to_array(tensor) for name, tensor in inputs.items()}
             )
-    except Exception:  # noqa: BLE001  it raises whatever numpy does, and NotImplementedError
+    except Exception:  # noqa: BLE001  it raises NotImplementedError and whatever NumPy raises
         return {}
     arrays = {
-        name: value for name, value in zip(outputs, found, strict=True) if isinstance(value, np.ndarray | np.generic)
+        name: value for name, value in zip(outputs, results, strict=True) if isinstance(value, np.ndarray | np.generic)
     }
     return {name: array_to_torch(array) for name, array in arrays.items()}

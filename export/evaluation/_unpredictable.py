@@ -1,4 +1,4 @@
-"""Values on which no two runs have to agree: random numbers, and memory that nothing has written to."""
+"""Values that may differ between correct runs: random numbers and uninitialized memory."""
 
 import contextlib
 import zlib
@@ -15,8 +15,8 @@ from torch import fx
 from ..graph._graph import Graph
 from ..graph._nodes import Node
 
-_RESERVE = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
-_FUNCTIONS = {  # of torch, in the graphs that Dynamo hands over; methods have an underscore behind
+_ALLOCATE = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+_FUNCTIONS = {  # random functions of torch in Dynamo's graphs; the names of methods end with an underscore
     *("bernoulli", "cauchy", "exponential", "geometric", "gumbel_softmax", "log_normal", "multinomial", "normal"),
     *(
         "poisson",
@@ -38,13 +38,13 @@ _DRAW = {
 
 @dataclass(frozen=True)
 class Unpredictable:
-    """The names of the values of a graph on which no two runs have to agree.
+    """The names of the values of a graph that may differ between correct runs.
 
     Attributes:
-        drawn: random numbers, as their nodes draw them.
-        nested: what nodes with graphs inside (a branch, a loop) compute from random numbers that these draw.
-        random: these, and all that is computed from them.
-        unwritten: memory that was reserved, and views of it, before anything is written there.
+        drawn: the outputs of nodes that draw random numbers.
+        nested: the outputs of nodes with subgraphs (branches, loops) that depend on random numbers drawn in these.
+        random: both of these, and all values that depend on them.
+        unwritten: uninitialized memory and views of it.
     """
 
     drawn: frozenset[str] = frozenset()
@@ -54,17 +54,17 @@ class Unpredictable:
 
     @cached_property
     def replaced(self) -> frozenset[str]:
-        """Those in whose place a run is given the reference's, so that what reads them can be judged."""
+        """The values that a run replaces with the reference's, so that the nodes after them can be compared."""
         return self.drawn | self.nested
 
     @cached_property
     def all(self) -> frozenset[str]:
-        """All of them."""
+        """All unpredictable values."""
         return self.random | self.unwritten
 
 
 def of_program(program: fx.Graph, translated: Graph) -> Unpredictable:
-    """The unpredictable values of an exported program, and of the graph that it was translated to."""
+    """Return the unpredictable values of an exported program and of its translation to ONNX."""
     drawn: set[str] = set()
     nested: set[str] = set()
     random: set[str] = set()
@@ -72,14 +72,14 @@ def of_program(program: fx.Graph, translated: Graph) -> Unpredictable:
     unwritten: set[str] = set()
     for node in program.nodes:
         read = {item.name for item in node.all_input_nodes}
-        if draws(node) or (node.target is getitem and read <= drawn):  # one of several values that are drawn together
+        if draws(node) or (node.target is getitem and read <= drawn):  # one of several outputs of a random node
             drawn.add(node.name)
         hidden[node.name] = _random_results(node)
         if node.target is getitem and any(node.args[1] in hidden[name] for name in read):
             nested.add(node.name)
         if node.name in drawn | nested or read & random:
             random.add(node.name)
-        if reserves(node) or (_is_view(node) and read and read <= unwritten):
+        if allocates(node) or (_is_view(node) and read and read <= unwritten):
             unwritten.add(node.name)
     inside = of_graph(translated)
     return Unpredictable(
@@ -91,7 +91,7 @@ def of_program(program: fx.Graph, translated: Graph) -> Unpredictable:
 
 
 def of_graph(graph: Graph, nested: frozenset[str] = frozenset()) -> Unpredictable:
-    """The random values of an ONNX graph, by its operators; ONNX has no memory that nothing was written to.
+    """Return the random values of an ONNX graph, found by operator; ONNX has no uninitialized memory.
 
     Args:
         graph: the graph.
@@ -102,25 +102,27 @@ def of_graph(graph: Graph, nested: frozenset[str] = frozenset()) -> Unpredictabl
 
 
 def nested_draws(graph: ir.Graph) -> frozenset[str]:
-    """What nodes with graphs inside make, if some of these draw random numbers."""
+    """Return the outputs of the nodes with subgraphs that draw random numbers."""
     return frozenset(
         value.name
         for node in graph
-        if any(item.op_type in _DRAW for inner in _inner(node) for item in ir.traversal.RecursiveGraphIterator(inner))
+        if any(
+            item.op_type in _DRAW for inner in _subgraphs(node) for item in ir.traversal.RecursiveGraphIterator(inner)
+        )
         for value in node.outputs
         if value.name
     )
 
 
-def _inner(node: ir.Node) -> Iterator[ir.Graph]:
+def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
             yield attribute.as_graph()
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether a node draws at random; attention and recurrent networks are marked so even if they drop nothing out."""
-    if not node.op.startswith("call_"):  # an input may be called `normal`
+    """Whether a node draws random numbers. torch tags attention and recurrent networks even without dropout."""
+    if not node.op.startswith("call_"):  # an input may be named `normal`
         return False
     tags = getattr(node.target, "tags", None)
     if tags is None:
@@ -128,22 +130,23 @@ def draws(node: fx.Node) -> bool:
         return name in _FUNCTIONS or ("dropout" in name and any(item is True for item in _arguments(node)))
     if torch.Tag.nondeterministic_seeded not in tags:
         return False
-    arguments = getattr(node.target, "_schema").arguments  # noqa: B009  of an operator, which a tag says it is
-    told = {item.name: node.kwargs.get(item.name, item.default_value) for item in arguments}
-    told |= {item.name: value for item, value in zip(arguments, node.args, strict=False)}
-    return all(told.get(name) != 0 for name in ("p", "dropout", "dropout_p")) and told.get("train") is not False
+    arguments = getattr(node.target, "_schema").arguments  # noqa: B009  what has tags is an operator
+    settings = {item.name: node.kwargs.get(item.name, item.default_value) for item in arguments}
+    settings |= {item.name: value for item, value in zip(arguments, node.args, strict=False)}
+    has_dropout = all(settings.get(name) != 0 for name in ("p", "dropout", "dropout_p"))
+    return has_dropout and settings.get("train") is not False
 
 
 def draws_nested(node: fx.Node) -> bool:
-    """Whether a graph inside of a node draws at random: a branch, or the body of a loop."""
+    """Whether a subgraph of a node (a branch, a loop body) draws random numbers."""
     return any(draws(item) or draws_nested(item) for graph in _graphs(node) for item in graph.nodes)
 
 
 def _random_results(node: fx.Node) -> frozenset[int]:
-    """Which results of a node with graphs inside are computed from random numbers that these draw, by their places."""
+    """Return the indices of a node's results that depend on random numbers drawn in its subgraphs."""
     if not draws_nested(node):
         return frozenset()
-    found: set[int] = set()
+    indices: set[int] = set()
     for graph in _graphs(node):
         random: set[fx.Node] = set()
         for item in graph.nodes:
@@ -151,21 +154,21 @@ def _random_results(node: fx.Node) -> frozenset[int]:
                 random.add(item)
             if item.op == "output":
                 results = item.args[0] if isinstance(item.args[0], list | tuple) else item.args
-                # What a loop makes at random goes into its next round.
+                # In a loop, each result may depend on random numbers of an earlier iteration.
                 is_branch = str(node.target) == "cond"
-                found.update(place for place, result in enumerate(results) if result in random or not is_branch)
-    return frozenset(found)
+                indices.update(index for index, result in enumerate(results) if result in random or not is_branch)
+    return frozenset(indices)
 
 
 def _graphs(node: fx.Node) -> Iterator[fx.Graph]:
     for item in node.all_input_nodes if node.op == "call_function" else ():
-        held = getattr(node.graph.owning_module, str(item.target), None) if item.op == "get_attr" else None
-        if isinstance(held, fx.GraphModule):
-            yield held.graph
+        attribute = getattr(node.graph.owning_module, str(item.target), None) if item.op == "get_attr" else None
+        if isinstance(attribute, fx.GraphModule):
+            yield attribute.graph
 
 
 def random_nodes(graph: fx.Graph) -> tuple[str, ...]:
-    """The names of the nodes of a torch graph that draw random numbers, in order; a dropout does where it trains."""
+    """Return the names of a torch graph's nodes that draw random numbers, in order; dropout does in training mode."""
     return tuple(node.name for node in graph.nodes if draws(node) or draws_nested(node))
 
 
@@ -173,21 +176,21 @@ def _arguments(node: fx.Node) -> tuple[Any, ...]:
     return (*node.args, *node.kwargs.values())
 
 
-def reserves(node: fx.Node) -> bool:
-    """Whether a node gives memory as it finds it."""
-    return node.op == "call_function" and getattr(node.target, "_opname", "") in _RESERVE
+def allocates(node: fx.Node) -> bool:
+    """Whether a node returns uninitialized memory."""
+    return node.op == "call_function" and getattr(node.target, "_opname", "") in _ALLOCATE
 
 
 @contextlib.contextmanager
-def drawing(node: fx.Node) -> Iterator[None]:
-    """Inside of the block, a node draws the same numbers in each run; the caller's generator is left as it is."""
+def seeded(node: fx.Node) -> Iterator[None]:
+    """Seed torch's generators for a node, so that it draws the same numbers in each run; restore them at the end."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(zlib.crc32(node.name.encode()))
         yield
 
 
-def zeroed(value: Any) -> Any:
-    """Reserved memory with zeros in it, as the translation to ONNX has it."""
+def zero_filled(value: Any) -> Any:
+    """Replace uninitialized memory with zeros, as the translation to ONNX does."""
     return torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
 
 
@@ -199,13 +202,13 @@ def _is_random(node: Node, graph: Graph) -> bool:
 
 
 def _number(graph: Graph, names: Iterable[str]) -> Any:
-    """The number that a `Constant` holds; True if it is not known, None if there is no such input."""
+    """Return the number of a `Constant` node; True if it is unknown, None if the input is omitted."""
     for name in filter(None, names):
-        maker = graph.producer.get(name)
-        held: Any = next(iter(maker.attributes.values()), True) if maker and maker.op == "Constant" else True
-        while isinstance(held, list) and len(held) == 1:
-            held = held[0]
-        return held
+        producer = graph.producer.get(name)
+        value: Any = next(iter(producer.attributes.values()), True) if producer and producer.op == "Constant" else True
+        while isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        return value
     return None
 
 

@@ -14,7 +14,7 @@ from torch.export.graph_signature import ConstantArgument, OutputSpec
 from filch.steal import ModuleInfo, argument_tensors
 
 from .._errors import ExportError, reason
-from ..common._process_state import kept_process_state
+from ..common._process_state import preserve_process_state
 from ..common._quiet import quiet
 from ..graph._from_onnx import graph_from_onnx
 from ..graph._module_calls import ModuleCall, Port, Sides
@@ -35,7 +35,7 @@ _STRATEGIES = {  # by the name of torch.onnx's class
 Signatures = Mapping[tuple[str, int], ModuleCallSignature]
 
 
-@kept_process_state()
+@preserve_process_state()
 def export(
     model: nn.Module,
     args: Sequence[Any] = (),

@@ -7,7 +7,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from ..evaluation._eager import held_names
+from ..evaluation._eager import weight_names
 from ..graph._graph import Graph
 from ..graph._module_calls import Port, Resolution
 
@@ -59,7 +59,7 @@ class Names:
 
     def __init__(self, exported: ExportedProgram, decomposed: ExportedProgram, graph: Graph) -> None:
         self._known = graph.known
-        self._held = dict(held_names(exported))
+        self._held = dict(weight_names(exported))
         self._live = _live(exported.graph_module)
         self._nodes: dict[str, fx.Node] = {}
         self._stands_for: dict[fx.Node, fx.Node] = {}

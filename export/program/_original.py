@@ -25,7 +25,7 @@ from .._errors import ExportError, reason
 from ..common._arrays import array_to_torch
 from ..common._quiet import quiet
 from ..common._time_limit import limited_steps
-from ..evaluation._eager import held_names, walk_eager
+from ..evaluation._eager import walk_eager, weight_names
 from ..evaluation._float64 import Float64Program
 from ..evaluation._onnx_node import evaluate
 from ..evaluation._unpredictable import Unpredictable, of_program
@@ -171,7 +171,7 @@ def save(original: Original, path: Path) -> bool:
     program, model = copy.copy(original.program), original.model.clone()
     program.example_inputs = None  # they may nest a user's classes, which would be pickled
     program._module_call_graph = _flat(program)  # noqa: SLF001  as may inputs and outputs; there is no setter
-    names = {target: target for target in held_names(program).values()}
+    names = {target: target for target in weight_names(program).values()}
     for name, value in model.graph.initializers.items():
         held = value.const_value
         if name in names and held is not None:

@@ -13,7 +13,7 @@ from torch.export.graph_signature import ConstantArgument, OutputKind, OutputSpe
 from filch.steal.text import python_literal
 
 from ..._errors import BackendError
-from ...evaluation._eager import bound, held_names
+from ...evaluation._eager import placeholder_values, weight_names
 from ...evaluation._unpredictable import random_nodes
 from ...graph._from_fx import graph_from_fx
 from ...program._program import Program
@@ -54,8 +54,8 @@ class InductorBackend:
         given = Given(
             _lowerable(exported.graph_module),
             program.graph,
-            partial(bound, exported),
-            known_as=held_names(exported),
+            partial(placeholder_values, exported),
+            known_as=weight_names(exported),
             outputs=tuple(index for index, spec in enumerate(specs) if _is_given(spec)),
             device=torch.device(self.device or "cpu"),
         )
@@ -63,7 +63,7 @@ class InductorBackend:
         graphs = KernelGraphs(given, options)
         placeholders = {node.name: node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")}
         like = {name: _like(value) for name, value in placeholders.items() if isinstance(value, torch.Tensor)}
-        made = graphs.compiled_for(bound(exported, like))
+        made = graphs.compiled_for(placeholder_values(exported, like))
         return _noted(replace(made, matmul_input_eps=torch_matmul_input_eps(given.device)), options, self.options)
 
     def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:

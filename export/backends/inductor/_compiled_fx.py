@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from ..._errors import BackendError, reason
-from ...common._process_state import kept_process_state
+from ...common._process_state import preserve_process_state
 from ...common._quiet import quiet
 from ._buffer_map import BufferMap
 from ._kernels import Call, Lowered, lowering
@@ -94,7 +94,7 @@ class CompiledGraph:
             with quiet(), lowering(given, self._take, backward=bool(options.get("is_backward"))):
                 return compile_fx_inner(given, inputs, **options)
 
-        with quiet(), kept_process_state(), functorch_config.patch(enable_autograd_cache=False):
+        with quiet(), preserve_process_state(), functorch_config.patch(enable_autograd_cache=False):
             return compile_fx(module, list(examples), inner_compile=inner, config_patches=settings)  # type: ignore[return-value]
 
     def _take(self, lowered: Lowered, plain: Call) -> Call:

@@ -86,7 +86,7 @@ def test_the_backend_in_the_docs_is_about_forty_lines() -> None:
     assert len(block("python", "class Tiny").splitlines()) <= 45
 
 
-class Float64Run:
+class Complete:
     name = "foreign"
     stages: Any = ("exported",)
 
@@ -97,11 +97,11 @@ class Float64Run:
         pass
 
 
-class Without(Float64Run):
+class Incomplete(Complete):
     run = None  # type: ignore[assignment]
 
 
-class Strange(Float64Run):
+class Strange(Complete):
     stages = ("compiling",)
 
 
@@ -113,7 +113,7 @@ class Nothing:
 def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Lets entry points be found that no package has."""
     module = ModuleType("foreign_backends")
-    module.__dict__.update(Float64Run=Float64Run, Without=Without, Strange=Strange, Nothing=Nothing)
+    module.__dict__.update(Complete=Complete, Incomplete=Incomplete, Strange=Strange, Nothing=Nothing)
     monkeypatch.setitem(sys.modules, "foreign_backends", module)
     there: list[EntryPoint] = []
 
@@ -126,9 +126,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def test_a_backend_of_another_package_is_made_by_its_name(installed: Callable[..., None]) -> None:
     """Whatever class it is."""
-    installed("foreign", "foreign_backends:Whole")
+    installed("foreign", "foreign_backends:Complete")
 
-    assert isinstance(get_backend("foreign"), Float64Run)
+    assert isinstance(get_backend("foreign"), Complete)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_a_backend_of_another_package_is_made_by_its_name(installed: Callable[..
             r"backend 'broken' of no_such_module .* can't be loaded: .*No module named",
         ),
         ("broken", "foreign_backends:Lost", r"backend 'broken' of foreign_backends .* has no attribute 'Lost'"),
-        ("poor", "foreign_backends:Without", r"backend 'poor', a Without, has no `run`: a backend has `name`"),
+        ("poor", "foreign_backends:Incomplete", r"backend 'poor', a Incomplete, has no `run`: a backend has `name`"),
         ("poor", "foreign_backends:Nothing", r"has no `name` and no `stages` and no `compile` and no `run`"),
         ("strange", "foreign_backends:Strange", r"has `stages` \('compiling',\): it is a tuple of 'exported' and"),
         (
             "eager",
-            "foreign_backends:Whole",
-            r"backend 'eager' is not one but several, of filch itself and foreign_backends",
+            "foreign_backends:Complete",
+            r"backend 'eager' is provided by filch itself and foreign_backends",
         ),
     ],
 )
@@ -163,8 +163,8 @@ def test_a_broken_backend_of_another_package_is_one_sentence(
 
 def test_two_packages_with_one_name_are_told_apart(installed: Callable[..., None]) -> None:
     """Which of them would be taken is nobody's business."""
-    installed("twice", "foreign_backends:Whole")
+    installed("twice", "foreign_backends:Complete")
     installed("twice", "other_backends:Whole")
 
-    with pytest.raises(BackendError, match="of foreign_backends and other_backends: rename or uninstall all but one"):
+    with pytest.raises(BackendError, match="is provided by foreign_backends and other_backends: rename or uninstall all but one"):
         get_backend("twice")

@@ -1,4 +1,4 @@
-"""No step of a backend takes longer than it may."""
+"""Time limits of backends: every step that takes too long ends with an error."""
 
 import contextlib
 import threading
@@ -23,16 +23,16 @@ from filch.steal import restore, steal_forward
 
 
 class Sine(nn.Module):
-    """What the endless program is said to be of."""
+    """The model whose dump the endless program is compared with."""
 
     def forward(self, x):
-        """One operation."""
+        """Return the sine."""
         return x.sin()
 
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory):
-    """What the model did."""
+    """Return the path of the model's dump."""
     path = tmp_path_factory.mktemp("limit") / "dump.onnx"
     model = Sine()
     with steal_forward(model, dump_file=path):
@@ -42,17 +42,17 @@ def dump(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory):
-    """An ONNX file whose Loop goes on for as long as a constant is true."""
+    """Return the path of an ONNX file with a Loop that never ends."""
     floats, flag = (helper.make_tensor_type_proto(kind, shape) for kind, shape in ((1, [4]), (9, [])))
     body = helper.make_graph(
-        [helper.make_node("Identity", ["more"], ["again"]), helper.make_node("Sin", ["held"], ["made"])],
+        [helper.make_node("Identity", ["more"], ["again"]), helper.make_node("Sin", ["state"], ["next"])],
         "body",
         [
             helper.make_tensor_value_info("number", TensorProto.INT64, []),
             helper.make_value_info("more", flag),
-            helper.make_value_info("held", floats),
+            helper.make_value_info("state", floats),
         ],
-        [helper.make_value_info("again", flag), helper.make_value_info("made", floats)],
+        [helper.make_value_info("again", flag), helper.make_value_info("next", floats)],
     )
     graph = helper.make_graph(
         [helper.make_node("Loop", ["", "true", "x"], ["y"], body=body)],
@@ -73,14 +73,14 @@ def _watchers():
 @pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference"])
 def test_an_endless_loop_is_ended(dump, endless, backend):
     """The error says what took too long, what its limit was and how to raise it; no thread is left."""
-    told = rf"'{backend}' took longer than 1 seconds to run the program, its limit; limit=10 \(--limit 10\)"
-    with pytest.raises(BackendError, match=told):
+    message = rf"'{backend}' took longer than 1 seconds to run the program, its limit; limit=10 \(--limit 10\)"
+    with pytest.raises(BackendError, match=message):
         compare(dump, endless, backend=backend, limit=1)
     assert not _watchers()
 
 
-def test_an_endless_loop_is_ended_wherever_its_values_are_asked_for(endless):
-    """Observed and isolated runs are limited, each part of them by itself."""
+def test_an_endless_loop_is_ended_in_every_kind_of_run(endless):
+    """Plain, observed and isolated runs are limited, each part by itself."""
     program = load_program(endless)
     backend = limit_backend(get_backend("onnxruntime-cpu"))
     made = backend.compile(program, optimize=False)
@@ -94,8 +94,8 @@ def test_an_endless_loop_is_ended_wherever_its_values_are_asked_for(endless):
             list(run())
 
 
-def test_the_command_ends_with_2(dump, endless, monkeypatch, capsys):
-    """Trouble is told from a difference."""
+def test_the_command_exits_with_status_2(dump, endless, monkeypatch, capsys):
+    """The exit status distinguishes an error from a difference."""
     monkeypatch.setattr("sys.argv", ["filch", "compare", str(dump), str(endless), "--limit", "1"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -105,10 +105,10 @@ def test_the_command_ends_with_2(dump, endless, monkeypatch, capsys):
 
 @dataclass
 class Slow:
-    """Eager PyTorch, after something that takes long.
+    """The reference backend, with a delay before each run.
 
     Attributes:
-        wait: that.
+        wait: the function that delays the run.
     """
 
     wait: object
@@ -116,11 +116,11 @@ class Slow:
     stages: tuple = ("exported",)
 
     def compile(self, program, *, optimize):
-        """Nothing takes long."""
+        """Compile without a delay."""
         return get_backend("reference").compile(program, optimize=optimize)
 
     def run(self, compiled, inputs, watch=()):
-        """Wait, and swallow what can be swallowed."""
+        """Wait, and suppress the exceptions that a backend's library may suppress."""
         with contextlib.suppress(Exception):  # as a backend's library may
             self.wait()
         return get_backend("reference").run(compiled, inputs, watch)
@@ -139,14 +139,14 @@ def _spin():
 
 
 def test_python_code_is_interrupted(dump):
-    """No `except Exception` on the way keeps it running."""
+    """An `except Exception` around it does not keep it running."""
     with pytest.raises(BackendError, match=r"'slow' took longer than 0\.2 seconds"):
         compare(dump, _program(), backend=Slow(_spin), limit=0.2)
     assert not _watchers()
 
 
-def test_what_runs_more_than_one_program_is_limited_likewise(dump):
-    """To lower precision, and to judge passes."""
+def test_functions_that_run_several_programs_are_limited(dump):
+    """`keep_precise` and `CompareInstrument` apply the limit to each run."""
     with pytest.raises(BackendError, match=r"'slow' took longer than 0\.2 seconds"):
         keep_precise(dump, _program(), to="float16", backend=Slow(_spin), limit=0.2)
     judge = CompareInstrument(dump, backend=Slow(_spin), limit=0.2)
@@ -154,47 +154,47 @@ def test_what_runs_more_than_one_program_is_limited_likewise(dump):
         judge.before_all_passes(_program())
 
 
-def test_native_code_has_its_error_once_it_returns(dump):
-    """What can't be stopped is not said to be in time."""
+def test_native_code_that_is_too_slow_raises_once_it_returns(dump):
+    """Code that can't be interrupted still fails its limit."""
     with pytest.raises(BackendError, match=r"'slow' took longer than 0\.1 seconds"):
         compare(dump, _program(), backend=Slow(lambda: time.sleep(0.5)), limit=0.1)
 
 
 def test_native_code_that_does_not_return_ends_the_process(dump, monkeypatch):
-    """The command line says the same sentence."""
-    said = []
+    """The process ends with the message of the error."""
+    messages = []
     monkeypatch.setattr(_time_limit, "_STUCK", 0.1)
-    monkeypatch.setattr(_time_limit, "_end_process", said.append)
+    monkeypatch.setattr(_time_limit, "_end_process", messages.append)
     with end_process_if_stuck(), pytest.raises(BackendError, match="took longer"):
         compare(dump, _program(), backend=Slow(lambda: time.sleep(1.0)), limit=0.1)
-    assert len(said) == 1
-    assert said[0].startswith("backend 'slow' took longer than 0.1 seconds")
+    assert len(messages) == 1
+    assert messages[0].startswith("backend 'slow' took longer than 0.1 seconds")
 
 
-def test_a_run_in_time_is_left_alone(dump):
-    """The report is the same, and nothing stays behind."""
+def test_a_run_within_its_limit_is_not_interrupted(dump):
+    """The report passes, and no thread is left."""
     assert compare(dump, _program(), limit=60).close
     assert compare(dump, _program(), limit=float("inf")).close
     assert not _watchers()
 
 
-def test_what_looks_at_the_values_has_all_the_time_it_wants():
-    """Only making each of them is limited."""
+def test_the_consumer_of_limited_steps_is_not_limited():
+    """Only computing each item is limited."""
     with TimeLimit(1):
         for _ in limited_steps([1], "a list", "to give its next item"):
             time.sleep(1.2)
 
 
-def test_a_step_inside_another_does_not_count_for_that():
-    """A backend that asks for a reference value is not blamed for how long that takes."""
+def test_a_nested_step_does_not_count_for_the_outer_step():
+    """The time for computing a reference value does not count for the backend that requests it."""
     with TimeLimit(2), limited("a backend", "to run"):
         for _ in range(3):
             with limited("a reference", "to be computed"):
                 time.sleep(0.8)
 
 
-def test_a_step_inside_another_has_its_own_error():
-    """It is not taken for the backend's."""
+def test_a_nested_step_raises_its_own_error():
+    """Its error is not attributed to the backend."""
 
     def wait():
         with limited("a reference", "to be computed", error=ExportError):
@@ -204,8 +204,8 @@ def test_a_step_inside_another_has_its_own_error():
         wait()
 
 
-def test_a_limited_backend_has_the_abilities_that_it_had():
-    """Comparisons ask for them by `isinstance`."""
+def test_a_limited_backend_keeps_its_capabilities():
+    """Comparisons check capabilities with `isinstance`."""
     backend = limit_backend(get_backend("onnxruntime-cpu"))
     assert isinstance(backend, Observes)
     assert isinstance(backend, Isolates)
@@ -216,7 +216,7 @@ def test_a_limited_backend_has_the_abilities_that_it_had():
 
 
 def test_the_default_grows_with_the_weights():
-    """60 seconds, and as many more for each GB."""
+    """It is 60 seconds plus 60 for each GB of weights."""
     program = _program()
     assert default_limit(program.model) == 60.0
     weight = ir.Value(name="w", const_value=ir.LazyTensor(lambda: None, ir.DataType.FLOAT, ir.Shape([500_000_000])))
@@ -226,6 +226,6 @@ def test_the_default_grows_with_the_weights():
 
 @pytest.mark.parametrize("limit", [0, -1, float("nan"), True, "60"])
 def test_a_limit_is_a_positive_number(dump, limit):
-    """What is no limit is refused, not ignored."""
+    """Any other value is an error."""
     with pytest.raises(BackendError, match="seconds above 0"):
         compare(restore(dump), _program(), limit=limit)

@@ -1,4 +1,4 @@
-"""An exported program in float64."""
+"""`Float64Program`: an exported program run in float64."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ DOUBLE = torch.float64
 
 
 class Casts(nn.Module):
-    """Casts, constants of a type, what torch computes of integers, and a branch that casts, too."""
+    """Contains casts, typed constants, division of integers, and a branch with a cast."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Casts(nn.Module):
 
 
 def test_every_floating_point_value_is_float64_and_no_integer_changes() -> None:
-    """The numbers are those of the formula in float64, with float32's weights."""
+    """The result equals the formula computed in float64 with the float32 weights."""
     torch.manual_seed(0)
     model, x, mask = Casts().eval(), torch.randn(4, 8), torch.rand(4, 8) < 0.8
     program = export(model, (x, mask))
@@ -41,26 +41,26 @@ def test_every_floating_point_value_is_float64_and_no_integer_changes() -> None:
     assert original is not None
     inputs = dict(zip(program.graph.inputs, (x, mask), strict=True))
 
-    found = dict(original.float64.walk(inputs, wanted=original.names))
+    values = dict(original.float64.walk(inputs, wanted=original.names))
 
-    assert {value.dtype for value in found.values()} <= {DOUBLE, torch.int64, torch.bool}
+    assert {value.dtype for value in values.values()} <= {DOUBLE, torch.int64, torch.bool}
     linear = x.to(DOUBLE) @ model.linear.weight.to(DOUBLE).T + model.linear.bias.to(DOUBLE)
     y = torch.where(mask, (linear + torch.arange(8).to(DOUBLE) / 3) * 0.5, 0.0)
-    last = found[program.graph.outputs[0]]
+    last = values[program.graph.outputs[0]]
     torch.testing.assert_close(last, y.exp(), rtol=1e-14, atol=1e-14)
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_a_node_is_computed_of_what_is_given() -> None:
-    """Alone, or with those between it and what is given; what it reads can be changed on the way."""
+def test_a_node_is_computed_from_given_values() -> None:
+    """Nodes between it and the given values run, too; `read` can change the values that it reads."""
     program = export(nn.Sequential(nn.ReLU(), nn.Tanh(), nn.Sigmoid()), (torch.ones(2),))
     assert program.original is not None
-    raised, (relu, tanh, sigmoid) = program.original.float64, program.original.names
+    float64, (relu, tanh, sigmoid) = program.original.float64, program.original.names
     inputs, two = {program.graph.inputs[0]: torch.ones(2)}, torch.tensor([2.0, 2.0])
 
-    alone = raised.node(tanh, inputs, {relu: two}.get)
-    further = raised.node(sigmoid, inputs, {relu: two}.get)
-    changed = raised.node(tanh, inputs, {}.get, lambda name, value: value * 3 if name == relu else value)
+    alone = float64.node(tanh, inputs, {relu: two}.get)
+    further = float64.node(sigmoid, inputs, {relu: two}.get)
+    changed = float64.node(tanh, inputs, {}.get, lambda name, value: value * 3 if name == relu else value)
 
     assert alone.tolist() == two.to(DOUBLE).tanh().tolist()
     assert further.tolist() == two.to(DOUBLE).tanh().sigmoid().tolist()
@@ -68,7 +68,7 @@ def test_a_node_is_computed_of_what_is_given() -> None:
 
 
 def test_one_node_of_the_graph_is_computed_in_float64() -> None:
-    """By the specification's own evaluator."""
+    """The ONNX reference evaluator computes it."""
     program = export(nn.LayerNorm(4), (torch.ones(2, 4),))
     assert program.original is not None
     node = program.original.graph.nodes[-1]
@@ -78,7 +78,7 @@ def test_one_node_of_the_graph_is_computed_in_float64() -> None:
         for name in node.reads
     }
 
-    (made,) = program.original.evaluate(node.name, {name: value.to(DOUBLE) for name, value in reads.items()}).values()
+    (result,) = program.original.evaluate(node.name, {name: value.to(DOUBLE) for name, value in reads.items()}).values()
 
-    assert made.dtype == DOUBLE
-    torch.testing.assert_close(made, nn.functional.layer_norm(x, (4,)), rtol=1e-12, atol=1e-12)
+    assert result.dtype == DOUBLE
+    torch.testing.assert_close(result, nn.functional.layer_norm(x, (4,)), rtol=1e-12, atol=1e-12)

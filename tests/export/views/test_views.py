@@ -372,7 +372,7 @@ def test_a_view_of_another_package_draws_like_our_own(installed, tmp_path):
     [
         ("lost", "no_such_module:View", r"view 'lost' of no_such_module \(.*\) can't be loaded: ModuleNotFoundError"),
         ("poor", "foreign_views:Shapeless", r"view 'poor' is a Shapeless, which has not both `suffixes`, a tuple of "),
-        ("text", "foreign_views:Counting", r"view 'text' is not one but several, of filch itself and foreign_views"),
+        ("text", "foreign_views:Counting", r"view 'text' is provided by filch itself and foreign_views"),
     ],
 )
 def test_a_broken_view_of_another_package_is_one_sentence(installed, name, value, message):
