@@ -166,5 +166,5 @@ def test_two_packages_with_one_name_are_told_apart(installed: Callable[..., None
     installed("twice", "foreign_backends:Complete")
     installed("twice", "other_backends:Whole")
 
-    with pytest.raises(BackendError, match="is provided by foreign_backends and other_backends: rename or uninstall all but one"):
+    with pytest.raises(BackendError, match="is provided by foreign_backends and other_backends: rename or uninstall"):
         get_backend("twice")
