@@ -1,4 +1,4 @@
-"""Writes a float32 graph in float16 or bfloat16, node by node, with casts where the two meet."""
+"""Convert a float32 graph to float16 or bfloat16 node by node, with casts between the dtypes."""
 
 from collections.abc import Collection, Iterable
 
@@ -9,9 +9,9 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from ..common._quiet import quiet
 
-Use = tuple[ir.Node, int]  # which of its inputs
+Use = tuple[ir.Node, int]  # a node and the index of its input
 _FLOAT = ir.DataType.FLOAT
-_ALWAYS_FLOAT = {"Resize": (2,)}  # inputs that ONNX has in float32 alone
+_ALWAYS_FLOAT = {"Resize": (2,)}  # inputs that must be float32 in ONNX
 _WITH_TYPE = {"Cast": "to"} | dict.fromkeys(
     ("Bernoulli", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), "dtype"
 )
@@ -19,31 +19,31 @@ _ARRAYS = {ir.DataType.FLOAT16: np.dtype(np.float16), ir.DataType.BFLOAT16: np.d
 
 
 def write_floats(model: ir.Model, dtype: ir.DataType, keep: Collection[str], *, simulate: bool) -> None:
-    """Change the nodes of `model` that are not in `keep`, and what they read and make, to `dtype`.
+    """Convert the nodes of `model` that are not in `keep`, their inputs and their outputs to `dtype`.
 
-    Inputs and outputs of the graph stay float32. Between nodes that are kept nothing is rounded. Weights beyond the
-    range of `dtype` become its largest number, as other converters make them, values that are computed become inf.
+    Inputs and outputs of the graph stay float32. Values between two nodes in `keep` are not rounded. Weights beyond the
+    range of `dtype` are clipped to it, as other converters do; computed values overflow to inf.
 
     Args:
-        model: changed in place; its nodes have names.
+        model: the model, changed in place; its nodes must have names.
         dtype: FLOAT16 or BFLOAT16.
-        keep: names of nodes that stay float32. Nodes with graphs inside and calls of functions always do.
-        simulate: compute in float32, and round what each node reads and makes.
+        keep: names of nodes that stay float32. Nodes with subgraphs and function calls always do.
+        simulate: compute in float32, and round the inputs and outputs of each node.
     """
     if any(value.dtype is None for node in model.graph for value in node.outputs):
         with quiet():
-            ShapeInferencePass()(model)  # the exporter says no types of branches' results
+            ShapeInferencePass()(model)  # the exporter omits the dtypes of branches' results
     graph = model.graph
     lowered = {node for node in graph if node.name not in keep and _can_be(node, model)}
     weights = [value for value in graph.initializers.values() if value.dtype == _FLOAT]
-    given = [value for value in graph.inputs if value.dtype == _FLOAT]
-    made = [(node, value) for node in graph for value in node.outputs if value.name and value.dtype == _FLOAT]
+    inputs = [value for value in graph.inputs if value.dtype == _FLOAT]
+    computed = [(node, value) for node in graph for value in node.outputs if value.name and value.dtype == _FLOAT]
     writer = _Writer(graph, dtype, lowered, simulate=simulate)
     for value in weights:
         writer.weight(value)
-    for value in given:
+    for value in inputs:
         writer.float_value(value, None)
-    for node, value in made:
+    for node, value in computed:
         if node in lowered:
             writer.low_value(value, node)
         else:
@@ -69,7 +69,7 @@ class _Writer:
         self._simulate = simulate
 
     def weight(self, value: ir.Value) -> None:
-        """Round a weight for the lowered nodes; the others have it as it is."""
+        """Round a weight for the lowered nodes; other nodes read the original."""
         low, others = self._uses(value)
         if not low or value.const_value is None:
             return
@@ -95,7 +95,7 @@ class _Writer:
             _redirect(low, casts[-1].outputs[0])
 
     def low_value(self, value: ir.Value, node: ir.Node) -> None:
-        """Let what a node makes be of the lower type."""
+        """Convert the output of a lowered node."""
         if node.op_type == "Constant":
             self._constant(node)
         if not self._simulate:
@@ -104,7 +104,7 @@ class _Writer:
             self._round(value, node)
 
     def _lower(self, value: ir.Value, node: ir.Node) -> None:
-        """The kept nodes that read the value, and the users of the graph, have it in float32."""
+        """Convert a value, and cast it back to float32 for kept nodes and graph outputs."""
         _, others = self._uses(value)
         name, is_output = value.name, value.is_graph_output()
         if is_output:
@@ -116,7 +116,7 @@ class _Writer:
         self._retype(value)
 
     def _round(self, value: ir.Value, node: ir.Node) -> None:
-        """Who looks for the value by its name finds it rounded."""
+        """Round a value; the rounded one gets its name."""
         name, users = value.name, list(value.uses())
         value.name = f"{name}_unrounded"
         low = _cast(value, f"{name}{self._suffix}", self._dtype)
@@ -131,33 +131,33 @@ class _Writer:
                 self._graph.outputs[index] = by
 
     def attributes(self, node: ir.Node) -> None:
-        """Let a node that says what type it makes say the lower one."""
+        """Convert the dtype attribute of a lowered node."""
         name = _WITH_TYPE.get(node.op_type, "")
         if self._simulate:
             return
         if name in node.attributes and node.attributes[name].as_int() == _FLOAT:
             node.attributes[name] = ir.AttrInt64(name, int(self._dtype))
         elif node.op_type == "ConstantOfShape":
-            held = node.attributes["value"].as_tensor().numpy() if "value" in node.attributes else np.zeros(1, "f4")
-            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(self._rounded(held)))
+            fill = node.attributes["value"].as_tensor().numpy() if "value" in node.attributes else np.zeros(1, "f4")
+            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(self._rounded(fill)))
 
     def _constant(self, node: ir.Node) -> None:
-        held = next(iter(node.attributes.values()))
-        number = held.as_tensor().numpy() if held.type == ir.AttributeType.TENSOR else np.array(held.value, np.float32)
+        attr = next(iter(node.attributes.values()))
+        number = attr.as_tensor().numpy() if attr.type == ir.AttributeType.TENSOR else np.array(attr.value, np.float32)
         node.attributes.clear()
         node.attributes["value"] = ir.AttrTensor("value", ir.tensor(self._rounded(number)))
 
     def _rounded(self, array: np.ndarray) -> np.ndarray:
-        most = float(ml_dtypes.finfo(_ARRAYS[self._dtype]).max)  # type: ignore[no-untyped-call]
-        inside = np.where(np.isfinite(array), np.clip(array, -most, most), array).astype(_ARRAYS[self._dtype])
-        return inside.astype(np.float32) if self._simulate else inside
+        limit = float(ml_dtypes.finfo(_ARRAYS[self._dtype]).max)  # type: ignore[no-untyped-call]
+        clipped = np.where(np.isfinite(array), np.clip(array, -limit, limit), array).astype(_ARRAYS[self._dtype])
+        return clipped.astype(np.float32) if self._simulate else clipped
 
     def _retype(self, value: ir.Value) -> None:
         if not self._simulate:
             value.type = ir.TensorType(self._dtype)
 
     def _uses(self, value: ir.Value) -> tuple[list[Use], list[Use]]:
-        """By lowered nodes, and by others."""
+        """Return the uses of a value by lowered nodes, and those by other nodes."""
         low: list[Use] = []
         others: list[Use] = []
         for node, index in value.uses():
@@ -167,8 +167,8 @@ class _Writer:
 
     def _insert(self, nodes: list[ir.Node], after: ir.Node | None) -> None:
         if after is not None:
-            for made in nodes:
-                made.metadata_props.update(after.metadata_props)
+            for node in nodes:
+                node.metadata_props.update(after.metadata_props)
             self._graph.insert_after(after, nodes)
         elif len(self._graph):
             self._graph.insert_before(self._graph[0], nodes)

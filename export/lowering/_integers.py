@@ -1,4 +1,4 @@
-"""Quantises a float32 graph with ONNX Runtime's own tools."""
+"""Quantize a float32 graph with ONNX Runtime's tools."""
 
 import contextlib
 import functools
@@ -19,8 +19,8 @@ from filch.steal import Scratch
 
 from ..common._arrays import torch_to_array
 
-_BLOCK = 32  # weights that share a scale: what the engines of language models use
-# It says that shapes are inferred, which the exporter has done; without it, the tool warns through the root logger.
+_BLOCK = 32  # weights that share a scale; engines for language models use this size
+# It declares that shapes are inferred, which the exporter did; without it, the tool logs a warning to the root logger.
 _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
 
 
@@ -35,20 +35,20 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc] # onnxruntime has no
 def write_int8(
     model: ir.Model, keep: Collection[str], calibration: Sequence[Mapping[str, torch.Tensor]], ranges: Path
 ) -> ir.Model:
-    """The model with 8-bit weights (by channel) and activations, as pairs of QuantizeLinear and DequantizeLinear.
+    """Quantize weights (per channel) and activations to 8 bits with pairs of QuantizeLinear and DequantizeLinear.
 
-    Weights have 7 bits where products of 8 bits saturate (see `products_saturate`).
+    Weights have 7 bits if products of 8-bit integers saturate on this processor (see `products_saturate`).
 
     Args:
-        model: its nodes have names.
-        keep: names of nodes that stay as they are.
-        calibration: inputs that the ranges of the activations are taken from.
-        ranges: the file that keeps the ranges, so that they are measured once; it need not be there.
+        model: the model; its nodes must have names.
+        keep: names of nodes that are not quantized.
+        calibration: inputs for measuring the ranges of the activations.
+        ranges: the file that caches the ranges; created if it does not exist.
     """
     proto = serde.serialize_model(model)
     proto.metadata_props.add(key=_PREPARED[0], value=_PREPARED[1])
     names = [value.name or "" for value in model.graph.inputs]
-    with _own_logging(), Scratch() as folder:
+    with _preserve_logging(), Scratch() as folder:
         written = folder / "quantized.onnx"
         quantize_static(
             proto,
@@ -68,8 +68,8 @@ def write_int8(
 def products_saturate() -> bool:
     """Whether ONNX Runtime's sums of products of 8-bit integers saturate on this processor.
 
-    On x86-64 with AVX2 or AVX-512 but without VNNI it adds two products of a uint8 and an int8 in 16 bits, which hold
-    65,535, not 2 * 255 * 127. Weights of 7 bits, ONNX Runtime's `reduce_range`, stay within.
+    On x86-64 with AVX2 or AVX-512 but without VNNI, it adds two products of a uint8 and an int8 in 16 bits, which can't
+    represent 2 * 255 * 127. Weights of 7 bits (ONNX Runtime's `reduce_range`) do not overflow.
     """
     weights = numpy_helper.from_array(np.full((2, 1), 127, np.int8), "b")
     graph = helper.make_graph(
@@ -81,23 +81,23 @@ def products_saturate() -> bool:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"a": np.full((1, 2), 255, np.uint8)})
-    return int(np.asarray(found)[0, 0]) != 2 * 255 * 127
+    (result,) = session.run(None, {"a": np.full((1, 2), 255, np.uint8)})
+    return int(np.asarray(result)[0, 0]) != 2 * 255 * 127
 
 
 def write_int4(model: ir.Model, keep: Collection[str]) -> ir.Model:
-    """The model with the weights of its MatMuls in 4 bits, in blocks of 32 along the sum (`MatMulNBits`)."""
-    with _own_logging():
+    """Quantize the weights of MatMul nodes to 4 bits, in blocks of 32 along the reduction (`MatMulNBits`)."""
+    with _preserve_logging():
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer  # noqa: PLC0415  it configures logging
 
         quantizer = MatMulNBitsQuantizer(serde.serialize_model(model), block_size=_BLOCK, nodes_to_exclude=list(keep))
         quantizer.process()
-    return _read(quantizer.model.model)  # pyright: ignore[reportAttributeAccessIssue]  a wrapper of one, once it is processed
+    return _read(quantizer.model.model)  # pyright: ignore[reportAttributeAccessIssue]  a wrapper of the proto after `process`
 
 
 @contextlib.contextmanager
-def _own_logging() -> Iterator[None]:
-    """Undo what the tools do to the root logger: they give it a handler and a level, and write to it."""
+def _preserve_logging() -> Iterator[None]:
+    """Suppress the tools' log output, and remove the handler and the level that they give the root logger."""
     root = logging.getLogger()
     handlers, level, disabled = list(root.handlers), root.level, root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Programs of lower precision: what is changed in them, what is kept, and what is refused."""
+"""`lower`: which nodes change, which stay float32, and invalid arguments."""
 
 import logging
 
@@ -46,7 +46,7 @@ def named(program: Program, op: str) -> list[str]:
 
 @pytest.mark.parametrize("to", ["float16", "bfloat16"])
 def test_every_node_is_lowered_and_inputs_and_outputs_stay_float32(program: Program, to: str) -> None:
-    """The values keep their names, so that they are still held against their references."""
+    """The values keep their names, so that they can still be compared with their references."""
     lowered = lower(program, to).graph
     for name in program.graph.producer:
         expected = "float32" if name in program.graph.outputs else to
@@ -54,8 +54,8 @@ def test_every_node_is_lowered_and_inputs_and_outputs_stay_float32(program: Prog
     assert lowered.values[lowered.inputs[0]].dtype == "float32"
 
 
-def test_between_two_nodes_that_are_kept_nothing_is_rounded(program: Program) -> None:
-    """Only the borders of what is kept have casts."""
+def test_values_between_two_kept_nodes_are_not_rounded(program: Program) -> None:
+    """Casts stand only between kept and lowered nodes."""
     relu, product = named(program, "Relu")[0], named(program, "Mul")[0]
     graph = lower(program, "float16", keep=[relu, product]).graph
     nodes = {node.name: node for node in graph.nodes}
@@ -65,17 +65,15 @@ def test_between_two_nodes_that_are_kept_nothing_is_rounded(program: Program) ->
 
 
 @pytest.mark.parametrize("simulate", [False, True])
-def test_a_program_whose_nodes_are_all_kept_is_what_it_was(
-    program: Program, inputs: torch.Tensor, simulate: bool
-) -> None:
-    """Keeping all nodes gives the same outputs bit for bit."""
+def test_keeping_all_nodes_does_not_change_the_program(program: Program, inputs: torch.Tensor, simulate: bool) -> None:
+    """The graph is equal, and the outputs are equal bit for bit."""
     kept = lower(program, "float16", keep=[node.name for node in program.graph.nodes], simulate=simulate)
     assert kept.graph == program.graph
     assert torch.equal(run(kept, inputs), run(program, inputs))
 
 
-def test_simulating_rounds_what_each_node_reads_and_makes() -> None:
-    """A product in simulated float16 is the rounded product of rounded numbers, and overflows where they do."""
+def test_simulation_rounds_the_inputs_and_outputs_of_each_node() -> None:
+    """A simulated float16 product is the rounded product of rounded numbers, and overflows like it."""
 
     class Product(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -91,10 +89,10 @@ def test_simulating_rounds_what_each_node_reads_and_makes() -> None:
     assert expected.isinf().sum() == 1
 
 
-def test_the_real_program_and_the_simulated_one_agree_where_rounding_is_real(
+def test_the_real_and_the_simulated_program_agree_on_a_backend_that_rounds(
     program: Program, inputs: torch.Tensor
 ) -> None:
-    """onnx.reference computes in float16: the two differ by what sums round inside of nodes."""
+    """onnx.reference computes in float16: the two differ only by rounding inside of nodes."""
     real = run(lower(program, "float16"), inputs, "reference")
     simulated = run(lower(program, "float16", simulate=True), inputs, "reference")
     assert float((real - simulated).abs().max()) < 16 * torch.finfo(torch.float16).eps * float(real.abs().max())
@@ -102,7 +100,7 @@ def test_the_real_program_and_the_simulated_one_agree_where_rounding_is_real(
 
 
 @pytest.mark.parametrize("simulate", [False, True])
-def test_weights_beyond_the_range_become_its_end(simulate: bool) -> None:
+def test_weights_beyond_the_range_are_clipped(simulate: bool) -> None:
     """A mask of -3.4e38 becomes the lowest float16, not -inf."""
 
     class Masked(nn.Module):
@@ -114,13 +112,13 @@ def test_weights_beyond_the_range_become_its_end(simulate: bool) -> None:
             return torch.relu(x + self.mask)
 
     lowered = lower(export(Masked().eval(), (torch.ones(3),)), "float16", simulate=simulate)
-    held = lowered.constant("mask")
-    assert held is not None
-    assert held.tolist() == [0.0, torch.finfo(torch.float16).min, -float("inf")]
+    mask = lowered.constant("mask")
+    assert mask is not None
+    assert mask.tolist() == [0.0, torch.finfo(torch.float16).min, -float("inf")]
 
 
 def test_branches_stay_float32() -> None:
-    """What is inside of an If, and what it reads from outside, keeps its type."""
+    """The nodes in an If, and the outer values that they read, keep their dtype."""
 
     class Branches(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -134,16 +132,16 @@ def test_branches_stay_float32() -> None:
 
 
 @pytest.mark.parametrize("to", ["float16", "bfloat16"])
-def test_a_language_model_is_lowered_whole(to: str) -> None:
-    """Gather, masks, slices and softmax too: the reference evaluator runs it."""
+def test_a_language_model_is_lowered_completely(to: str) -> None:
+    """Gather, masks, slices and softmax are lowered; the reference evaluator runs the result."""
     model, args = tiny_llm()
     program = optimize(export(model, args))
     exact, lowered = (run(item, args[0], "reference") for item in (program, lower(program, to)))
     assert 0 < float((exact - lowered).abs().max()) < 0.1
 
 
-def test_int8_puts_integers_between_all_nodes_but_those_kept(program: Program, inputs: torch.Tensor) -> None:
-    """A node that is kept reads and makes numbers as they are, not dequantised ones."""
+def test_int8_quantizes_the_inputs_of_all_nodes_except_kept_ones(program: Program, inputs: torch.Tensor) -> None:
+    """A kept node reads the original values, not dequantized ones."""
     first, last = named(program, "MatMul")
     calibration = [{program.graph.inputs[0]: inputs}]
     graph = lower(program, "int8", keep=[first], calibration=calibration).graph
@@ -152,17 +150,17 @@ def test_int8_puts_integers_between_all_nodes_but_those_kept(program: Program, i
     assert all(graph.producer[name].op == "DequantizeLinear" for name in nodes[last].inputs)
 
 
-def test_int4_packs_the_weights_of_all_products_but_those_kept(program: Program, inputs: torch.Tensor) -> None:
+def test_int4_packs_the_weights_of_all_products_except_kept_ones(program: Program, inputs: torch.Tensor) -> None:
     """MatMul with a weight becomes MatMulNBits."""
     first, _ = named(program, "MatMul")
     ops = [node.op for node in lower(program, "int4", keep=[first]).graph.nodes]
     assert (ops.count("com.microsoft::MatMulNBits"), ops.count("MatMul")) == (1, 1)
 
 
-def test_the_tools_of_onnx_runtime_leave_the_logging_alone(
+def test_the_tools_of_onnx_runtime_do_not_change_the_logging(
     program: Program, inputs: torch.Tensor, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They give the root logger a handler and a level, and write to it; none of that is left."""
+    """They give the root logger a handler and a level, and write to it; all of that is undone."""
     root = logging.getLogger()
     before = (list(root.handlers), root.level, root.manager.disable)
     lower(program, "int4")
@@ -172,7 +170,7 @@ def test_the_tools_of_onnx_runtime_leave_the_logging_alone(
 
 
 def test_module_calls_and_the_original_survive(program: Program) -> None:
-    """A lowered program still knows which values its modules gave."""
+    """A lowered program still has the values of its module calls."""
     lowered = lower(program, "float16", simulate=True)
     assert lowered.original is program.original
     assert all(
@@ -192,14 +190,14 @@ def test_module_calls_and_the_original_survive(program: Program) -> None:
         ({"to": "int4", "simulate": True}, r"only float16 and bfloat16 are simulated"),
     ],
 )
-def test_what_can_not_be_asked_for_is_refused(program: Program, options: dict[str, object], message: str) -> None:
-    """In one sentence that says what to write instead."""
+def test_invalid_arguments_are_errors(program: Program, options: dict[str, object], message: str) -> None:
+    """The message says what to write instead."""
     with pytest.raises(ExportError, match=message):
         lower(program, **options)
 
 
-def test_a_program_without_weights_in_its_graph_has_nothing_to_quantise(inputs: torch.Tensor) -> None:
-    """Unoptimised, the exporter transposes each weight when it is used."""
+def test_an_unoptimized_program_has_nothing_to_quantize(inputs: torch.Tensor) -> None:
+    """Without optimization, a Transpose stands between each weight and the node that uses it."""
     with pytest.raises(
         ExportError, match=r"no node of the program can be lowered to int4; .* optimize\(program\) first"
     ):
