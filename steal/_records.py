@@ -43,6 +43,7 @@ def _method_parameters(method: Any) -> tuple[str, ...]:
 
 
 def _parameters(function: Any) -> tuple[str, ...]:
+    """Return the parameter names of a function, with `*name` and `**name` for the variadic ones."""
     marks: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     try:
         parameters = inspect.signature(function).parameters.values()

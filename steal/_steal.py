@@ -187,6 +187,7 @@ def _create_extras(
     *,
     gradients: bool,
 ) -> list[Extra]:
+    """Return the extras that the options select."""
     extras: list[Extra] = [Gradients()] if gradients else []
     if modules is not None:
         extras.append(Parameters(select(modules, submodules=False, include=None, exclude=None)))
@@ -199,6 +200,7 @@ def _create_extras(
 
 
 def _finish(capture: Capture, store: Store, *, stop: bool) -> None:
+    """Close the store, and raise (if `stop`) or log its error."""
     try:
         store.close()
     except DumpError as error:

@@ -48,6 +48,7 @@ class _Root:
         self.paths = {id(below): path for path, below in module.named_modules()}
 
     def enter(self, module: nn.Module) -> Origin:
+        """Count a call of a module, and return its origin."""
         path = self.paths.get(id(module))
         if path is None:  # called by the outermost module, but not its submodule
             return Origin(None, self.index, 0)

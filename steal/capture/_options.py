@@ -75,6 +75,7 @@ def options(
 
 
 def _wanted(iterations: Any) -> Callable[[int], bool] | None:
+    """Return a function that selects iterations; None for all."""
     if iterations is None:
         return None
     if isinstance(iterations, int) and not isinstance(iterations, bool) and iterations >= 0:

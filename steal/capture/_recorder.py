@@ -207,6 +207,7 @@ class Recorder:
             self._add_record(key, self._encoded(key, value), origin, value)
 
     def _is_full(self) -> bool:
+        """Return whether the store accepts no more records; the first time, log or raise its error."""
         error = self._store.error
         if error is None:
             return False
@@ -261,6 +262,7 @@ class Recorder:
             self._narrator.stored(key, value)
 
     def _store_tensor(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
+        """Store a tensor unless it is stored already, and return its spec."""
         on_cpu = tensor.is_cpu
         reason = not_storable(tensor) or (self._too_large(tensor) if self._limited or not on_cpu else None)
         if reason is not None:
@@ -322,6 +324,7 @@ class Recorder:
         return reference
 
     def _too_large(self, tensor: torch.Tensor) -> str | None:
+        """Return the reason for skipping a tensor, or None."""
         limit = self._options.storage_limit
         if limit is not None and tensor.nbytes > limit:
             return f"its {tensor.nbytes} bytes exceed the storage limit of {limit}"
@@ -346,6 +349,8 @@ class _Hook:
 
 
 class _Before(_Hook):
+    """The pre-hook of a module."""
+
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -360,6 +365,8 @@ class _Before(_Hook):
 
 
 class _After(_Hook):
+    """The forward hook of a module."""
+
     __slots__ = ()
 
     def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

@@ -67,6 +67,7 @@ def _below(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _named(modules: Modules) -> list[tuple[str, nn.Module]]:
+    """Return the given modules as (name, module) pairs."""
     single = isinstance(modules, nn.Module) or (
         isinstance(modules, tuple) and len(modules) == 2 and isinstance(modules[0], str)
     )

@@ -40,6 +40,7 @@ def journal_lines(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
 
 
 def _line(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
+    """Add some rows to the index, and return their line."""
     records, tensor_counts, failed = [], [], []
     for row in rows:
         if len(row) == _FAILED:
@@ -89,6 +90,7 @@ def read(lines: Iterable[bytes], size: int, name: str) -> Index | None:
 
 
 def _add_line(index: Index, row: Any) -> None:
+    """Add the contents of a parsed line to the index."""
     fresh, grown, records, tensor_counts, failed = row
     index.tensors += map(_entry, fresh)
     index.grown += [(int(first), int(tail), int(dim)) for first, tail, dim in grown]

@@ -82,6 +82,7 @@ class _BlockWriter:
         return written
 
     def _is_direct_next(self) -> bool:
+        """Return whether to write the next block directly."""
         if self._files[True] is None:
             return False
         if len(self._took) < 2 or not self._count % _MEASURE_EVERY:
@@ -218,6 +219,7 @@ class Stream:
         self._current = None
 
     def _align(self, alignment: int) -> int:
+        """Add zeros up to a multiple of `alignment`, and return the offset."""
         gap = -self.end % alignment
         while gap:
             block, room = self._block_with_room()
@@ -228,6 +230,7 @@ class Stream:
         return self.end
 
     def _fill(self, block: _Block, size: int) -> None:
+        """Count bytes that were added to the current block, and queue it if it is full."""
         block.filled += size
         self.end += size
         if block.filled == self._size:
@@ -237,6 +240,7 @@ class Stream:
                 self._changed.notify_all()
 
     def _block_with_room(self) -> tuple[_Block, int]:
+        """Return the current block, or a new one, and the number of free bytes in it."""
         if self._current is None:
             block = self._free_block()
             block.filled = block.written = 0
@@ -245,6 +249,7 @@ class Stream:
         return self._current, self._size - self._current.filled
 
     def _free_block(self) -> _Block:
+        """Return a block that isn't in use; wait for one if all are."""
         if not self._free:
             if self._allocated < self._blocks:
                 self._allocated += 1
@@ -258,6 +263,7 @@ class Stream:
         return self._free.pop()  # the block written last is still in the processor's cache
 
     def _run(self) -> None:
+        """Write in the background thread until the stream is closed."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._full or self._flush_requested or self._closing, timeout=_PAUSE)
@@ -272,6 +278,7 @@ class Stream:
                 return
 
     def _write_pending(self) -> None:
+        """Write all pending blocks and rows; an exception ends writing, not the thread."""
         try:
             self._write_blocks_and_rows()
         except Exception as error:  # noqa: BLE001  from CUDA or out of memory: the model must run on
@@ -302,6 +309,7 @@ class Stream:
             self.records = records
 
     def _write(self, block: _Block, end: int) -> None:
+        """Write the bytes of a block up to `end`."""
         while block.events and self.error is None:
             block.events.popleft().synchronize()
         if self.error is None:

@@ -48,6 +48,7 @@ class Parameters:
             handle.remove()
 
     def _record_changed(self, call: int | None) -> None:
+        """Record all parameters that have changed since the last call."""
         with no_modes():  # modes of the model's run must not see these operations
             for name, parameter in self._named_parameters():
                 self._hook_gradient(name, parameter)  # it may be new, or require a gradient only now
@@ -65,6 +66,7 @@ class Parameters:
                     yield f"{root}.{path}" if root else path, parameter
 
     def _hook_gradient(self, name: str, parameter: nn.Parameter) -> None:
+        """Register a hook that records the parameter's gradient, unless there is one."""
         handle = self._hooked.get(id(parameter))
         registered = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001  there is no public API
         if not parameter.requires_grad or (handle is not None and handle.id in registered):

@@ -127,6 +127,7 @@ class Watch:
         return None
 
     def _report(self, key: Key, path: str, place: tuple[str, str | None], inputs: Any, output: Any) -> None:
+        """Raise a NonFiniteError, or call `on_nonfinite`."""
         # The module may have changed its inputs in place.
         recorded = self._recording.recorded_value(key._replace(kind="I"), None)
         if len(tensors(recorded)) == len(tensors(inputs)):  # no tensor is skipped or only summarized
@@ -144,6 +145,7 @@ class Watch:
 
 
 def _passed_on(inputs: Any) -> frozenset[str]:
+    """Return which non-finite kinds an ATen call with these inputs may pass on."""
     kinds: set[str] = set()
     for leaf in pytree.tree_leaves(inputs):
         if isinstance(leaf, torch.Tensor):

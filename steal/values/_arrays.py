@@ -107,6 +107,7 @@ def array_of(tensor: torch.Tensor, spec: Spec, count_copy: Callable[[int], None]
 
 
 def _with_dtype(array: Any, name: str, count_copy: Callable[[int], None]) -> Any:
+    """Return the stored array with the dtype that its spec names."""
     if name in _WIDER and array.dtype == _WIDER[name]:
         count_copy(array.nbytes)
         return array.astype(getattr(ml_dtypes, name))

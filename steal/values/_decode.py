@@ -184,6 +184,7 @@ class _Decoder:
         return _LEAVES[next(iter(spec), "")](spec)
 
     def _composite(self, tag: str, spec: Spec) -> Any:
+        """Return a sparse, nested, masked or quantized tensor from its parts."""
         form = spec[tag]
         tensors = {name: self._part(inner) for name, inner in form.items() if isinstance(inner, dict)}
         rows = [self._part(inner) for inner in form["rows"]] if tag == "nested" else []

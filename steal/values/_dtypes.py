@@ -24,6 +24,7 @@ class Carrier:
 
 
 def _table() -> dict[torch.dtype, Carrier]:
+    """Return the carriers of all dtypes that this torch has."""
     named = {
         "float32": ("FLOAT", "f32"), "float64": ("DOUBLE", "f64"), "float16": ("FLOAT16", "f16"),
         "bfloat16": ("BFLOAT16", "bf16"), "int8": ("INT8", "i8"), "int16": ("INT16", "i16"), "int32": ("INT32", "i32"),

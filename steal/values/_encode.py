@@ -215,6 +215,7 @@ def _encode_tensor(run: _State, value: torch.Tensor, path: str, depth: int) -> S
 
 
 def _encode_any_tensor(run: _State, value: torch.Tensor, path: str) -> Spec:
+    """Encode a tensor of any class or layout, by its parts if it isn't dense."""
     split, stored = None, value
     extra: Spec = {}
     with torch._C.DisableTorchFunction():  # noqa: SLF001  subclasses must not change how they are read
@@ -232,6 +233,7 @@ def _encode_any_tensor(run: _State, value: torch.Tensor, path: str) -> Spec:
 
 
 def _encode_parts(run: _State, value: torch.Tensor, split: tuple[str, Spec], path: str) -> Spec:
+    """Encode the parts of a tensor; skip the tensor if a part is skipped."""
     tag, form = split
     inner = _State(run.put, exact=False)  # the layout of the parts doesn't matter: they will be copied
     parts: Spec = {}

@@ -41,6 +41,8 @@ def string_type(value: Any, *, with_shape: bool = False, with_device: bool = Fal
 
 
 class _Coder:
+    """Options of one `string_type` call."""
+
     def __init__(self, *, with_shape: bool, with_device: bool, with_min_max: bool) -> None:
         self._with_shape, self._with_device, self._with_min_max = with_shape, with_device, with_min_max
 

@@ -211,6 +211,7 @@ def _view_part(
 
 
 def _reorder(tensor: torch.Tensor, order: list[int], count_copy: Callable[[int], None]) -> torch.Tensor:
+    """Return a tensor with its dimensions in the given memory order."""
     if sorted(order) != list(range(tensor.dim())):
         raise ValueError(f"{reprlib.repr(order)} is not a permutation of {tensor.dim()} dimensions")
     back = [order.index(dim) for dim in range(len(order))]
