@@ -83,7 +83,7 @@ def without(options: InductorOptions, off: Collection[Switch]) -> InductorOption
         elif one.name in _STEPS and one.kind == _STEPS[one.name][0]:
             config[one.name] = _STEPS[one.name][1]
         else:
-            raise BackendError(f"Inductor has no {one.kind} {one.name!r} to be left")
+            raise BackendError(f"Inductor has no {one.kind} {one.name!r} to turn off")
     if own.get("use_fp16") is False:
         own["use_fp16_reduction"] = None  # which needs it
     return replace(options, **own, config=config)

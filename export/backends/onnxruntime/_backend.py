@@ -1,8 +1,8 @@
-"""ONNX Runtime, with its optimised graph observed as it is.
+"""ONNX Runtime: runs its optimized graph and returns the values in it.
 
-Marking values as outputs changes what gets fused. So the untouched program is optimised first and the result saved;
-then that graph's values are made outputs, and it runs with optimisations off: part by part, so that its values never
-exist all at once.
+Marking values as outputs changes what is fused. So the unchanged program is optimized first and the optimized graph
+saved. Then the values of that graph are made outputs, and it runs with optimizations disabled: part by part, so that
+the values need not all be in memory at once.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ from .._files import DATA, first_line, in_folder, write_model
 from .._forms import Form, TensorSpec, find_forms, spec_of
 from .._nchwc import DOMAIN
 from .._tf32 import tf32_input_eps
-from ._log import changes_heard
+from ._log import record_changes
 from ._options import CPU, TENSORRT, OrtOptions
 from ._probe import block_size
-from ._profile import seconds_of
+from ._profile import node_seconds
 from ._run import OrtValues, feeds_of, run
 from ._script import session_code
-from ._segments import cut, in_order_of, segments, type_proto
+from ._segments import cut, order_like, segments, type_proto
 from ._switches import switches_of, without
 from ._values import is_plain, to_ort, to_torch
 from ._versions import run_in
@@ -50,20 +50,20 @@ _WEIGHTS = "optimized.data"
 
 @dataclass(frozen=True)
 class OnnxRuntimeBackend:
-    """ONNX Runtime with one execution provider, and others for what that one does not have.
+    """ONNX Runtime with one execution provider, and others for the operators that it lacks.
 
     Attributes:
         name: `onnxruntime-cpu`, `onnxruntime-cuda` or `onnxruntime-tensorrt`.
         provider: ONNX Runtime's name of the execution provider.
-        options: what it is told besides.
-        behind: those that take what it leaves.
-        stages: it runs the program both as it stands and optimised.
+        options: further options.
+        fallbacks: execution providers for operators that `provider` lacks.
+        stages: it runs the program both as it stands and optimized.
     """
 
     name: str
     provider: str
     options: OrtOptions = field(default_factory=OrtOptions)
-    behind: tuple[str, ...] = (CPU,)
+    fallbacks: tuple[str, ...] = (CPU,)
     stages: tuple[Stage, ...] = ("exported", "compiled")
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
@@ -71,7 +71,7 @@ class OnnxRuntimeBackend:
         return in_folder(partial(self._compile, program, optimize=optimize))
 
     def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
-        """See `Switches.compile_without`: optimisers by the names that `disabled_optimizers` takes, and settings."""
+        """See `Switches.compile_without`: optimizers by the names in `disabled_optimizers`, and settings."""
         engine, changed = replace(self, options=without(self.options, off)), dict[str, None]()
         compiled = in_folder(partial(engine._compile, program, optimize=True, changed=changed))  # noqa: SLF001  its own
         model = compiled.graph.onnx
@@ -84,35 +84,35 @@ class OnnxRuntimeBackend:
 
     @property
     def _device(self) -> str | None:
-        """Where values stay; None is the CPU."""
+        """The device of the values; None is the CPU."""
         return None if self.provider == CPU else "cuda"
 
     @property
-    def _products(self) -> float:
+    def _matmul_input_eps(self) -> float:
         """See `Compiled.matmul_input_eps`: the CUDA and TensorRT providers use TF32 unless `use_tf32` is 0."""
-        told = self.options.told(replay=False).get("use_tf32")
-        return 0.0 if self.provider == CPU or told == "0" else tf32_input_eps()
+        use_tf32 = self.options.provider_settings(replay=False).get("use_tf32")
+        return 0.0 if self.provider == CPU or use_tf32 == "0" else tf32_input_eps()
 
     def _compile(
         self, program: Program, folder: Path, *, optimize: bool, changed: dict[str, None] | None = None
     ) -> Compiled:
-        """See `Backend.compile`; the names of what changed the graph go into `changed`, if it is given."""
+        """See `Backend.compile`; adds the names of the optimizers that changed the graph to `changed`, if given."""
         source = write_model(program.model, folder / _PROGRAM)
         before = program.graph
         if not optimize:
             start = partial(self._session, source, _OFF)
             handle = _Handle(start, source, range(len(before.nodes)), running=start())
-            return Compiled(before, handle, matmul_input_eps=self._products)
+            return Compiled(before, handle, matmul_input_eps=self._matmul_input_eps)
         runs = folder / "optimized.onnx"
         start = partial(self._session, source, self.options.graph_level, replay=True)
         session = start(save_to=runs, changed=changed)
         model = ir.load(runs)
         graph = graph_from_onnx(model)
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
-        known = find_forms(_with_shapes(program) if block else before, graph, partial(_numbers, model), block)
-        handle = _Handle(start, runs, in_order_of(graph, list(before.producer)), known, running=session)
+        known = find_forms(_with_shapes(program) if block else before, graph, partial(_constant, model), block)
+        handle = _Handle(start, runs, order_like(graph, list(before.producer)), known, running=session)
         value_aliases = {name: form.value for name, form in known.items()}
-        return Compiled(graph, handle, value_aliases=value_aliases, matmul_input_eps=self._products)
+        return Compiled(graph, handle, value_aliases=value_aliases, matmul_input_eps=self._matmul_input_eps)
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
@@ -127,83 +127,84 @@ class OnnxRuntimeBackend:
         feeds = feeds_of(compiled.handle.inputs, inputs)
         found = run(session, feeds, self._device, replay=replay)
         plain = {name: to_torch(value) for name, value in found.items() if is_plain(value)}
-        # An input or a weight that is an output shares the memory of `feeds` or of the session, and does not keep it.
+        # An output that is an input or a weight shares the memory of `feeds` or of the session, which is freed.
         return {name: value if name in made else value.clone() for name, value in plain.items()}
 
     def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
-        """See `Observes.observe`: the graph that was saved runs part by part, with optimisations off."""
-        return self._walk(compiled, inputs, buffer, buffer)
+        """See `Observes.observe`: the saved graph runs part by part, with optimizations disabled."""
+        return self._run_parts(compiled, inputs, buffer, buffer)
 
     def isolate(
-        self, compiled: Compiled, inputs: Values, given: ReferenceLookup, *, buffer: int
+        self, compiled: Compiled, inputs: Values, references: ReferenceLookup, *, buffer: int
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """See `Isolates.isolate`: as `observe`, but for what the nodes of a part read."""
-        return self._walk(compiled, inputs, buffer, buffer // 2, given)  # the other half is for what is given
+        """See `Isolates.isolate`: like `observe`, but nodes read the references."""
+        size = buffer // 2  # the other half is for the references
+        return self._run_parts(compiled, inputs, buffer, size, references)
 
-    def _walk(
-        self, compiled: Compiled, inputs: Values, buffer: int, made: int, given: ReferenceLookup | None = None
+    def _run_parts(
+        self, compiled: Compiled, inputs: Values, buffer: int, size: int, references: ReferenceLookup | None = None
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each value, part by part of `made` bytes; what nodes read is the given one, where there is one."""
+        """Yield each value, running parts of `size` bytes each; nodes read references if given."""
         handle: _Handle = compiled.handle
         live = feeds_of(handle.inputs, inputs)
-        handle.make_room(buffer)
+        handle.release_session(buffer)
         graph = compiled.graph
-        parts = segments(graph, handle.order, value_sizes(graph, inputs), made)
+        parts = segments(graph, handle.order, value_sizes(graph, inputs), size)
         needed = _last_uses(graph, parts)
         for number, part in enumerate(parts):
             keep = handle.weights <= buffer
-            should = {} if given is None else _asked(graph, part, given)
+            tensors = {} if references is None else _references_of(graph, part, references)
             read = {name for index in part for name in graph.nodes[index].reads}
             feeds = {name: live[name] for name in read & live.keys()}
-            found, fed = self._ran(handle, graph, part, feeds, should, keep=keep)
+            found, replaced = self._run_part(handle, graph, part, feeds, tensors, keep=keep)
             for name in list(found):
                 value = found.pop(name)
                 if needed.get(name, -1) > number:
-                    live[name] = fed.get(name, value)
+                    live[name] = replaced.get(name, value)
                 if is_plain(value):
-                    yield name, handle.shown(name, to_torch(value))
+                    yield name, handle.to_exported(name, to_torch(value))
             for name in read:
                 if needed[name] == number:
                     live.pop(name, None)
 
-    def _ran(
+    def _run_part(
         self,
         handle: "_Handle",
         graph: Graph,
         part: Sequence[int],
         read: OrtValues,
-        should: Values,
+        tensors: Values,
         *,
         keep: bool,
     ) -> tuple[dict[str, ort.OrtValue], OrtValues]:
-        """What the nodes of a part make, and what is to be read in place of it.
+        """Return the values that the nodes of a part compute, and those to be read instead.
 
-        In which form a value is made is known once it was seen; and it may be another one, once what its node reads is
-        given. So this runs again until that stays as it is; each time, it does so for one value more at least.
+        The dtype and shape of a value are known only after it was computed, and may change when its node reads
+        references. So the part runs again until they no longer change; each run settles at least one more value.
         """
         inside = {name for index in part for name in graph.nodes[index].reads}
-        fed, found = handle.held(should), {}
+        replaced, found = handle.to_ort_values(tensors), {}
         for _ in (*part, None):
-            specs = {name: handle.seen[name] for name in fed if name in inside}
-            feeds = {**read, **fed}
-            session = handle.part(part, specs) or self._part(handle, graph, part, feeds, specs, keep=keep)
+            specs = {name: handle.specs[name] for name in replaced if name in inside}
+            feeds = {**read, **replaced}
+            session = handle.kept_part(part, specs) or self._part_session(handle, graph, part, feeds, specs, keep=keep)
             made = run(session, {entry.name: feeds[entry.name] for entry in session.get_inputs()}, self._device)
             found = {name.removesuffix(AGAIN): value for name, value in made.items()}
-            handle.see(found)
-            fed = handle.held(should)
-            if specs == {name: handle.seen[name] for name in fed if name in inside}:
+            handle.record_specs(found)
+            replaced = handle.to_ort_values(tensors)
+            if specs == {name: handle.specs[name] for name in replaced if name in inside}:
                 break
-        return found, fed
+        return found, replaced
 
     def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
-        """See `Profiles.profile`: the graph that runs is run once more by itself, with nothing observed.
+        """See `Profiles.profile`: the graph runs once more, without watched values.
 
-        On a device, it is the time until a node's kernels were handed over.
+        On a GPU, it is the time to launch the kernels of a node.
         """
         handle: _Handle = compiled.handle
         session = self._session(handle.path, _OFF, profile=True)
         try:
-            found = seconds_of(session, feeds_of(compiled.handle.inputs, inputs))
+            found = node_seconds(session, feeds_of(compiled.handle.inputs, inputs))
         except Exception as error:
             raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
         return {node.name: found[node.name] for node in compiled.graph.nodes if node.name in found}
@@ -215,29 +216,29 @@ class OnnxRuntimeBackend:
         return Script("onnx", ("import onnxruntime as ort",), code, "onnxruntime")
 
     def _providers(self, *, replay: bool) -> list[str | tuple[str, dict[str, str]]]:
-        """The execution providers in order of preference, the first one with what it is told."""
+        """Return the execution providers in order of preference, the first one with its options."""
         first, *others = self.options.providers or (self.provider,)
-        behind = [name for name in self.behind if name not in (first, *others)]
-        told = self.options.told(replay=replay)
-        return [(first, told) if told else first, *others, *behind]
+        fallbacks = [name for name in self.fallbacks if name not in (first, *others)]
+        settings = self.options.provider_settings(replay=replay)
+        return [(first, settings) if settings else first, *others, *fallbacks]
 
-    def _part(
+    def _part_session(
         self,
         handle: "_Handle",
         graph: Graph,
         part: Sequence[int],
         feeds: OrtValues,
-        fed: Collection[str],
+        replaced: Collection[str],
         *,
         keep: bool,
     ) -> ort.InferenceSession:
         types = {name: type_proto(value.data_type()) for name, value in feeds.items()}
-        model = cut(handle.model, graph, part, handle.initializers, types, fed=fed)
+        model = cut(handle.model, graph, part, handle.initializers, types, replaced=replaced)
         path = handle.path.with_name(f"part-{handle.path.name}")
         onnx.save(model, path)
         session = self._session(path, _OFF)
         if keep:
-            handle.parts[tuple(part), frozenset(fed)] = session
+            handle.parts[tuple(part), frozenset(replaced)] = session
         return session
 
     def _session(
@@ -257,9 +258,9 @@ class OnnxRuntimeBackend:
             options.enable_profiling = True
             options.profile_file_prefix = str(path.with_name("profile"))
         elif level == _OFF:
-            options.enable_cpu_mem_arena = False  # each part's own would never be given to the next
+            options.enable_cpu_mem_arena = False  # each session has its own arena, which the next one can't reuse
         if save_to is not None and self.provider == TENSORRT:
-            # A graph with compiled nodes can't be saved as it is; this writes it with the compiled engines in it.
+            # ONNX Runtime can't save a graph with compiled nodes like others; this saves it with the compiled engines.
             options.add_session_config_entry("ep.context_enable", "1")
             options.add_session_config_entry("ep.context_file_path", str(save_to))
         elif save_to is not None:
@@ -267,14 +268,14 @@ class OnnxRuntimeBackend:
             if path.with_name(DATA).exists():
                 options.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
         off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
-        heard = contextlib.nullcontext() if changed is None else changes_heard(changed)
+        recording = contextlib.nullcontext() if changed is None else record_changes(changed)
         try:
-            with heard:
+            with recording:
                 session = ort.InferenceSession(
                     path,
                     options,
                     providers=self._providers(replay=replay),
-                    enable_fallback=0,  # else it prints that it falls back, also in the middle of a run
+                    enable_fallback=0,  # otherwise it falls back to other providers, and prints so, even during a run
                     **off,  # pyright: ignore[reportArgumentType]
                 )
         except Exception as error:
@@ -287,16 +288,16 @@ class OnnxRuntimeBackend:
 
 @dataclass
 class _Handle:
-    """What is kept of a program.
+    """A compiled program.
 
     Attributes:
-        start: makes the session that runs it undisturbed.
-        path: the file of the graph that the session runs.
+        start: creates the session that runs the graph without watched values.
+        path: the file of the graph.
         order: the indices of its nodes in the order in which they are observed.
-        forms: what the values are that the exported graph has in another form, by name.
-        parts: sessions that observe parts of it, by the indices of their nodes and the values that these are given.
-        running: the session that runs it undisturbed, if there is one at the moment.
-        seen: the type and the shape in which values were last made, by name.
+        forms: the forms of the values that the exported graph has in another form, by name.
+        parts: sessions that observe parts of it, by the indices of their nodes and the names of the references.
+        running: the session that runs the graph without watched values, if there is one at the moment.
+        specs: dtype and shape of each value when it was last computed, by name.
     """
 
     start: Callable[[], ort.InferenceSession]
@@ -305,54 +306,54 @@ class _Handle:
     forms: Mapping[str, Form] = field(default_factory=dict)
     parts: dict[tuple[tuple[int, ...], frozenset[str]], ort.InferenceSession] = field(default_factory=dict)
     running: ort.InferenceSession | None = None
-    seen: dict[str, TensorSpec] = field(default_factory=dict)
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
 
     @property
     def session(self) -> ort.InferenceSession:
-        """The session that runs it undisturbed; made again if it was let go."""
+        """The session that runs the graph without watched values; created again if it was released."""
         if self.running is None:
             self.running = self.start()
         return self.running
 
     @cached_property
     def inputs(self) -> list[str]:
-        """What the session takes, by name."""
+        """The names of the inputs."""
         return [entry.name for entry in self.session.get_inputs()]
 
     @cached_property
     def weights(self) -> int:
-        """The bytes of what is computed with."""
+        """The size of the weights in bytes."""
         files = (self.path, self.path.with_name(DATA if self.path.name == _PROGRAM else _WEIGHTS))
         return sum(file.stat().st_size for file in files if file.exists())
 
-    def make_room(self, buffer: int) -> None:
-        """Let the session go, if its weights are larger than what may be held: those that observe need them, too."""
+    def release_session(self, buffer: int) -> None:
+        """Release the session if its weights exceed `buffer`: the sessions of the parts load them, too."""
         if self.weights > buffer:
             self.running = None
 
-    def shown(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A value of the graph in the form that the exported graph has it in."""
+    def to_exported(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Convert a value of the graph to its exported form."""
         return self._form(name).to_exported(tensor)
 
     def _form(self, name: str) -> Form:
         return self.forms.get(name, Form(name))
 
-    def held(self, values: Values) -> dict[str, ort.OrtValue]:
-        """What `shown` shows as `values`, for those whose form is known and that could be so shown, by name."""
+    def to_ort_values(self, values: Values) -> dict[str, ort.OrtValue]:
+        """Convert exported values to the form that they have in the graph; those that can't be are left out."""
         found = {}
         for name, tensor in values.items():
-            made = self._form(name).to_compiled(tensor, self.seen[name]) if name in self.seen else None
+            made = self._form(name).to_compiled(tensor, self.specs[name]) if name in self.specs else None
             if made is not None:
                 found[name] = to_ort(made)
         return found
 
-    def see(self, values: OrtValues) -> None:
-        """Note in which form values are made."""
-        self.seen |= {name: spec_of(to_torch(value)) for name, value in values.items() if is_plain(value)}
+    def record_specs(self, values: OrtValues) -> None:
+        """Record the dtype and shape of values."""
+        self.specs |= {name: spec_of(to_torch(value)) for name, value in values.items() if is_plain(value)}
 
-    def part(self, nodes: Sequence[int], fed: Collection[str]) -> ort.InferenceSession | None:
-        """The session of some nodes that are given some values, if it was kept."""
-        return self.parts.get((tuple(nodes), frozenset(fed)))
+    def kept_part(self, nodes: Sequence[int], replaced: Collection[str]) -> ort.InferenceSession | None:
+        """Return the session of some nodes that read some references, if there is one."""
+        return self.parts.get((tuple(nodes), frozenset(replaced)))
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -364,23 +365,23 @@ class _Handle:
 
 
 def _with_shapes(program: Program) -> Graph:
-    """The graph, with the shapes that follow from those it has: how many channels a block holds can't be seen."""
-    with quiet():  # where shapes contradict each other, it logs a traceback and leaves the model as it is
+    """Return the graph with inferred shapes: the number of channels can't be read from a blocked tensor."""
+    with quiet():  # on contradictory shapes, the pass logs a traceback and leaves the model unchanged
         return graph_from_onnx(ShapeInferencePass()(program.model.clone()).model)
 
 
-def _numbers(model: ir.Model, name: str) -> list[int] | None:
-    held = model.graph.initializers.get(name)
-    return None if held is None or held.const_value is None else held.const_value.numpy().tolist()
+def _constant(model: ir.Model, name: str) -> list[int] | None:
+    value = model.graph.initializers.get(name)
+    return None if value is None or value.const_value is None else value.const_value.numpy().tolist()
 
 
-def _asked(graph: Graph, part: Sequence[int], given: ReferenceLookup) -> dict[str, torch.Tensor]:
-    """What the values should be that nodes of a part make and any node reads; constants are what they are."""
+def _references_of(graph: Graph, part: Sequence[int], references: ReferenceLookup) -> dict[str, torch.Tensor]:
+    """Return the references of the values that nodes of a part compute and any node reads, constants excepted."""
     nodes = (graph.nodes[index] for index in part)
     names = (name for node in nodes if node.op != "Constant" for name in node.outputs if name in graph.consumers)
-    return {name: tensor for name in names if (tensor := given(name)) is not None}
+    return {name: tensor for name in names if (tensor := references(name)) is not None}
 
 
 def _last_uses(graph: Graph, parts: Sequence[Sequence[int]]) -> dict[str, int]:
-    """For each value, the number of the last part that reads it."""
+    """Map each value to the number of the last part that reads it."""
     return {name: number for number, part in enumerate(parts) for index in part for name in graph.nodes[index].reads}

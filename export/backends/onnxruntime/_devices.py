@@ -1,4 +1,4 @@
-"""ONNX Runtime on each kind of device that it is to be had for here."""
+"""The ONNX Runtime backends, one per execution provider."""
 
 import contextlib
 import ctypes
@@ -13,11 +13,11 @@ import torch
 from ..._errors import BackendError
 from ._backend import OnnxRuntimeBackend
 from ._options import CPU, CUDA, TENSORRT, read_options
-from ._probe import starts
+from ._probe import can_start
 
 
 def cpu(**options: Any) -> OnnxRuntimeBackend:
-    """ONNX Runtime on the CPU.
+    """Return ONNX Runtime on the CPU.
 
     Args:
         options: see `OrtOptions`.
@@ -29,7 +29,7 @@ def cpu(**options: Any) -> OnnxRuntimeBackend:
 
 
 def cuda(**options: Any) -> OnnxRuntimeBackend:
-    """ONNX Runtime on a CUDA device.
+    """Return ONNX Runtime on a CUDA device.
 
     Args:
         options: see `OrtOptions`.
@@ -43,7 +43,7 @@ def cuda(**options: Any) -> OnnxRuntimeBackend:
             "backend 'onnxruntime-cuda' needs onnxruntime-gpu; the onnxruntime that is installed is for the CPU"
         )
     missing = _preload()
-    if not starts(CUDA):
+    if not can_start(CUDA):
         device = "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
         library = f"ONNX Runtime can't load {missing}" if missing else "ONNX Runtime can't start its CUDA provider"
         raise BackendError(f"backend 'onnxruntime-cuda'{device}; {library}")
@@ -51,10 +51,9 @@ def cuda(**options: Any) -> OnnxRuntimeBackend:
 
 
 def tensorrt(**options: Any) -> OnnxRuntimeBackend:
-    """ONNX Runtime on a CUDA device, with what TensorRT takes compiled by it.
+    """Return ONNX Runtime with TensorRT on a CUDA device.
 
-    Each subgraph that TensorRT takes is one node of the compiled graph: its results are judged, what is inside has no
-    values.
+    Each subgraph that TensorRT compiles is one node of the compiled graph: only its outputs can be observed.
 
     Args:
         options: see `OrtOptions`.
@@ -69,15 +68,15 @@ def tensorrt(**options: Any) -> OnnxRuntimeBackend:
         )
     _preload()
     with contextlib.suppress(ImportError):
-        import_module("tensorrt")  # loads its libraries, which pip puts where nobody looks for them
-    if not starts(TENSORRT):
+        import_module("tensorrt")  # loads its libraries, which pip installs outside of the library search path
+    if not can_start(TENSORRT):
         device = "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
         raise BackendError(f"backend 'onnxruntime-tensorrt'{device}; ONNX Runtime can't load {_missing('tensorrt')}")
-    return OnnxRuntimeBackend("onnxruntime-tensorrt", TENSORRT, read, behind=(CUDA, CPU))
+    return OnnxRuntimeBackend("onnxruntime-tensorrt", TENSORRT, read, fallbacks=(CUDA, CPU))
 
 
 def _missing(library: str) -> str:
-    """The first library that a provider needs and that is not there."""
+    """Return the first missing library that a provider needs."""
     (provider,) = (Path(ort.__file__).parent / "capi").glob(f"*onnxruntime_providers_{library}.*")
     try:
         ctypes.CDLL(str(provider))
@@ -87,9 +86,9 @@ def _missing(library: str) -> str:
 
 
 def _preload() -> str:
-    """Load CUDA's libraries from where pip or torch put them; returns the first that is missing, or nothing."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    """Load the CUDA libraries that pip or torch installed; return the first missing one, or `""`."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         ort.preload_dlls()
-    lines = [line for line in said.getvalue().splitlines() if line.startswith("Failed to load ")]
+    lines = [line for line in output.getvalue().splitlines() if line.startswith("Failed to load ")]
     return lines[0].removeprefix("Failed to load ").partition(":")[0] if lines else ""

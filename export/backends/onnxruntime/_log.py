@@ -1,4 +1,4 @@
-"""Hears which graph transformers changed a graph: ONNX Runtime says so in its log, and nowhere else."""
+"""Record which graph transformers changed a graph, which ONNX Runtime reports only in its log."""
 
 import os
 import re
@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 _STDERR = 2
-_LINE = re.compile(rb"[^\n]*\[[VIWEF]:onnxruntime:[^\n]*(?:\n|$)")  # each begins with colours, and a time
+_LINE = re.compile(rb"[^\n]*\[[VIWEF]:onnxruntime:[^\n]*(?:\n|$)")  # each begins with color codes and a time
 _CHANGED = re.compile(rb"GraphTransformer (\S+) modified: 1 ")
-_ONE_AT_A_TIME = threading.Lock()  # there is one standard error
+_ONE_AT_A_TIME = threading.Lock()  # standard error is shared by the process
 
 
 @contextmanager
-def changes_heard(heard: dict[str, None]) -> Iterator[None]:
-    """Put the names of what changes the graph of a session that is made inside of the block into `heard`, in order.
+def record_changes(names: dict[str, None]) -> Iterator[None]:
+    """Add the names of the transformers that change the graph of a session created inside of the block to `names`.
 
-    The log goes to the process's standard error, wherever Python's is; a file takes its place in the meantime. What
-    others write there comes out when the block is left. The session's `log_severity_level` has to be 1.
+    ONNX Runtime logs to the standard error of the process, which is redirected to a file inside of the block. Other
+    output is written when the block ends. The session's `log_severity_level` has to be 1.
     """
     with _ONE_AT_A_TIME, tempfile.TemporaryFile() as file:
-        with suppress(AttributeError, OSError, ValueError):  # there may be none, or it is closed
+        with suppress(AttributeError, OSError, ValueError):  # `sys.stderr` may be None or closed
             sys.stderr.flush()
         before = os.dup(_STDERR)
         try:
@@ -32,9 +32,9 @@ def changes_heard(heard: dict[str, None]) -> Iterator[None]:
             os.dup2(before, _STDERR)
             os.close(before)
             file.seek(0)
-            said = file.read()
-            heard.update(dict.fromkeys(name.decode() for name in _CHANGED.findall(said)))
-            _write(_LINE.sub(b"", said))
+            output = file.read()
+            names.update(dict.fromkeys(name.decode() for name in _CHANGED.findall(output)))
+            _write(_LINE.sub(b"", output))
 
 
 def _write(rest: bytes) -> None:

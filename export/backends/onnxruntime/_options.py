@@ -1,4 +1,4 @@
-"""What ONNX Runtime can be told by name, checked before: the runtime itself ignores the names that it does not know."""
+"""Options of ONNX Runtime, checked here because the runtime ignores unknown names."""
 
 import mmap
 import re
@@ -28,7 +28,7 @@ _LEVELS = {
     "layout": "ORT_ENABLE_LAYOUT",
     "all": "ORT_ENABLE_ALL",
 }
-# What hidet calls search_space, in the words of the CUDA provider; its own default is between 0 and 1.
+# hidet's search_space as options of the CUDA provider, whose default is between 0 and 1.
 _SEARCH: Mapping[int, Mapping[str, str]] = {
     0: {"cudnn_conv_algo_search": "HEURISTIC", "tunable_op_enable": "0"},
     1: {"cudnn_conv_algo_search": "EXHAUSTIVE", "tunable_op_enable": "0"},
@@ -41,27 +41,27 @@ _SEARCH: Mapping[int, Mapping[str, str]] = {
 }
 _AUTO_TUNE = "ep.cuda.enable_gemm_auto_tune"
 _MOST_THREADS = 1024
-# After a run its threads would go on looking for work, and take the processors from those who measure what it gave.
-_CALM = {"session.force_spinning_stop": "1"}
+# After a run, its threads would spin and slow down the comparison of the results.
+_NO_SPINNING = {"session.force_spinning_stop": "1"}
 
 
 @dataclass(frozen=True)
 class OrtOptions:
-    """The options of the ONNX Runtime backends; None leaves what ONNX Runtime does by itself.
+    """The options of the ONNX Runtime backends; None is ONNX Runtime's default.
 
     Attributes:
-        level: how far it optimises: `disable`, `basic`, `extended`, `layout` or `all`.
+        level: the optimization level: `disable`, `basic`, `extended`, `layout` or `all`.
         providers: ONNX Runtime's names of execution providers, in order of preference, instead of the backend's own.
-        provider_options: what the first of them is told, by ONNX Runtime's own names.
+        provider_options: options of the first provider, by ONNX Runtime's names.
         use_cuda_graph: record the CUDA kernels once and replay them (`enable_cuda_graph`).
-        search_space: how hard the CUDA provider looks for fast kernels: 0 (it asks cuDNN's heuristics), 1 (it tries all
-            convolutions and tunes matrix products) or 2 (with any workspace, and tunable operators).
-        tunable: tunable operators, used and tuned (`tunable_op_enable`, `tunable_op_tuning_enable`).
-        tf32: let float32 products on CUDA round to TF32 (`use_tf32`).
-        threads: inside of one operator (`intra_op_num_threads`).
+        search_space: how the CUDA provider searches for fast kernels: 0 (cuDNN's heuristics), 1 (tries all convolution
+            algorithms and tunes matrix products) or 2 (also with any workspace size, and tunable operators).
+        tunable: whether to use and tune tunable operators (`tunable_op_enable`, `tunable_op_tuning_enable`).
+        tf32: whether float32 matrix products on CUDA may round to TF32 (`use_tf32`).
+        threads: the number of threads of one operator (`intra_op_num_threads`).
         session_options: other attributes of `onnxruntime.SessionOptions`.
-        session_config: entries of its configuration.
-        disabled_optimizers: names of graph transformers and rules that are left out.
+        session_config: entries of the session's configuration.
+        disabled_optimizers: names of graph transformers and rewrite rules to disable.
     """
 
     level: str = "all"
@@ -78,54 +78,54 @@ class OrtOptions:
 
     @property
     def graph_level(self) -> ort.GraphOptimizationLevel:
-        """`level` as ONNX Runtime has it."""
+        """`level` as ONNX Runtime's enumeration."""
         return getattr(ort.GraphOptimizationLevel, _LEVELS[self.level])
 
     @property
     def entries(self) -> dict[str, str]:
-        """The entries of the session's configuration that were asked for."""
+        """The entries of the session's configuration that the options ask for."""
         tuned = {_AUTO_TUNE: "1"} if self.search_space else {}
         return {**tuned, **self.session_config}
 
     def session(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
-        """Fresh options of a session that optimises to this level."""
-        made = ort.SessionOptions()
-        made.log_severity_level = 4  # what matters is raised; the rest is advice
+        """Return new session options with this optimization level."""
+        options = ort.SessionOptions()
+        options.log_severity_level = 4  # errors are raised; warnings are not needed
         for name, value in self.session_options.items():
-            setattr(made, name, value)
+            setattr(options, name, value)
         if self.threads is not None:
-            made.intra_op_num_threads = self.threads
-        made.graph_optimization_level = level
-        for name, value in {**_CALM, **self.entries}.items():
-            made.add_session_config_entry(name, value)
-        return made
+            options.intra_op_num_threads = self.threads
+        options.graph_optimization_level = level
+        for name, value in {**_NO_SPINNING, **self.entries}.items():
+            options.add_session_config_entry(name, value)
+        return options
 
-    def told(self, *, replay: bool) -> dict[str, str]:
-        """What the first provider is told.
+    def provider_settings(self, *, replay: bool) -> dict[str, str]:
+        """Return the options of the first provider.
 
         Args:
-            replay: whether `use_cuda_graph` counts: it needs outputs of known shapes, which an observed graph lacks.
+            replay: whether `use_cuda_graph` applies: it needs outputs of known shapes, which an observed graph lacks.
         """
-        found = dict(_SEARCH[self.search_space]) if self.search_space is not None else {}
+        settings = dict(_SEARCH[self.search_space]) if self.search_space is not None else {}
         if self.tunable is not None:
-            found |= dict.fromkeys(("tunable_op_enable", "tunable_op_tuning_enable"), str(int(self.tunable)))
+            settings |= dict.fromkeys(("tunable_op_enable", "tunable_op_tuning_enable"), str(int(self.tunable)))
         if self.tf32 is not None:
-            found["use_tf32"] = str(int(self.tf32))
+            settings["use_tf32"] = str(int(self.tf32))
         if self.use_cuda_graph is not None:
-            found["enable_cuda_graph"] = str(int(self.use_cuda_graph and replay))
-        return found | dict(self.provider_options)
+            settings["enable_cuda_graph"] = str(int(self.use_cuda_graph and replay))
+        return settings | dict(self.provider_options)
 
 
 def read_options(backend: str, provider: str, given: Mapping[str, Any]) -> OrtOptions:
-    """Check options and turn them into what they stand for; each may be text, as a command line gives it.
+    """Check and parse options, which may be strings from the command line.
 
     Args:
-        backend: its name, for messages.
+        backend: the name of the backend, for messages.
         provider: its execution provider.
-        given: by the names of `OrtOptions`.
+        given: options by the names of `OrtOptions`.
 
     Raises:
-        BackendError: an option, a value, or a name inside of one is not known, or it is for another provider.
+        BackendError: an option, a value or a name inside a value is unknown, or the option is for another provider.
     """
     known = [entry.name for entry in fields(OrtOptions)]
     for name in given:
@@ -134,9 +134,9 @@ def read_options(backend: str, provider: str, given: Mapping[str, Any]) -> OrtOp
         if provider != CUDA and given[name] is not None and name in _ONLY_CUDA:
             raise BackendError(f"option {name!r} is for a CUDA device; backend {backend!r} has none")
     try:
-        read = {name: _READ[name](value) for name, value in given.items() if value is not None}
+        read = {name: _PARSERS[name](value) for name, value in given.items() if value is not None}
     except ValueError as error:
-        raise BackendError(f"backend {backend!r} does not take this: {error}") from error
+        raise BackendError(f"backend {backend!r}: {error}") from error
     options = OrtOptions(**read)
     _check(options, backend, provider)
     return options
@@ -147,71 +147,75 @@ def _check(options: OrtOptions, backend: str, provider: str) -> None:
     for name in options.providers:
         if name not in available:
             raise BackendError(f"this ONNX Runtime has no provider {name!r}; {hint(name, available)}")
-    told = (*options.provider_options, *options.told(replay=True))
+    provider_names = (*options.provider_options, *options.provider_settings(replay=True))
     first = (*options.providers, provider)[0]
-    if told and first == CPU:
-        raise BackendError(f"backend {backend!r} runs on {first}, which takes no options such as {told[0]!r}")
-    held = ort.SessionOptions()
+    if provider_names and first == CPU:
+        raise BackendError(f"backend {backend!r} runs on {first}, which takes no options such as {provider_names[0]!r}")
+    defaults = ort.SessionOptions()
     for name, value in options.session_options.items():
-        _check_attribute(name, value, held)
+        _check_attribute(name, value, defaults)
     for kind, names, is_known in (
         ("configuration entry", options.session_config, _is_known),
-        ("provider option", told, _is_known),
+        ("provider option", provider_names, _is_known),
         ("optimizer", options.disabled_optimizers, is_optimizer),
     ):
         for name in names:
             if not is_known(name):
-                raise BackendError(f"ONNX Runtime {ort.__version__} knows no {kind} {name!r}, and would ignore it")
+                raise BackendError(f"ONNX Runtime {ort.__version__} has no {kind} {name!r} and would ignore it")
 
 
-_OURS = {
-    "graph_optimization_level": "say level=…",
-    "intra_op_num_threads": "say threads=…",
-    "optimized_model_filepath": "the file is Filch's own, to observe it",
-    "enable_profiling": "say compare(…, profile=True)",
-    "profile_file_prefix": "say compare(…, profile=True)",
+_RESERVED = {
+    "graph_optimization_level": "use level=…",
+    "intra_op_num_threads": "use threads=…",
+    "optimized_model_filepath": "Filch sets it to observe the graph",
+    "enable_profiling": "use compare(…, profile=True)",
+    "profile_file_prefix": "use compare(…, profile=True)",
 }
 
 
-def _check_attribute(name: str, value: Any, held: ort.SessionOptions) -> None:
-    if name in _OURS:
-        raise BackendError(f"session option {name!r} is not to be set like this: {_OURS[name]}")
-    settable = [item for item in dir(held) if not item.startswith("_") and not callable(getattr(held, item))]
+def _check_attribute(name: str, value: Any, defaults: ort.SessionOptions) -> None:
+    if name in _RESERVED:
+        raise BackendError(f"session option {name!r} can't be set here: {_RESERVED[name]}")
+    settable = [item for item in dir(defaults) if not item.startswith("_") and not callable(getattr(defaults, item))]
     if name not in settable:
         raise BackendError(f"onnxruntime.SessionOptions has no {name!r}; {hint(name, settable)}")
     try:
-        setattr(held, name, value)
+        setattr(defaults, name, value)
     except TypeError as error:
-        kind = type(getattr(held, name)).__name__
+        kind = type(getattr(defaults, name)).__name__
         raise BackendError(f"session option {name!r} takes a value of type {kind}, not {value!r}") from error
 
 
 def is_optimizer(name: str) -> bool:
-    """Whether ONNX Runtime may have a graph transformer or rule of this name; some names it puts together."""
+    """Return whether ONNX Runtime may have a graph transformer or rewrite rule of this name.
+
+    Some names are put together at run time, so their parts are looked up.
+    """
     level, _, rest = name.partition("_")
     if re.fullmatch(r"Level\d", level) and rest == "RuleBasedTransformer":
         return _is_known(f"_{rest}")
     return _is_known(name) or _is_class(name) or (rest in ort.get_all_providers() and _is_known(level))
 
 
-_RENAMED = ("ClipQuantFusion", "MatmulBNFusion", "PadFusion", "ReluQuantFusion")  # classes that answer to other names
+_RENAMED = ("ClipQuantFusion", "MatmulBNFusion", "PadFusion", "ReluQuantFusion")  # the optimizers have other names
 
 
 def _is_class(name: str) -> bool:
-    """Whether a class is called so: of some names, compilers leave no text that can be found.
+    """Return whether a class of this name exists, for optimizers whose names are not in the libraries as strings.
 
-    They merge it with the end of a longer one (SkipLayerNormFusion), or write it as numbers (ConvActivationFusion).
+    Compilers merge a string with the end of a longer one (SkipLayerNormFusion), or write it as numbers
+    (ConvActivationFusion).
     """
     forms = (f"{len(name)}{name}E".encode(), f"AV{name}@".encode())
-    found = any(library.find(form) >= 0 for library in _libraries() for form in forms)
-    return found and name not in _RENAMED and not _is_known(f"{name}L1")  # each level has a name of its own
+    exists = any(library.find(form) >= 0 for library in _libraries() for form in forms)
+    return exists and name not in _RENAMED and not _is_known(f"{name}L1")  # else the optimizers' names have a level
 
 
 @cache
 def _is_known(name: str) -> bool:
-    """Whether a name stands in the runtime's own libraries: it says nothing of those it does not know.
+    """Return whether a name is a string in the runtime's libraries, as the runtime has no list of names.
 
-    Compilers merge a text with the end of a longer one; those that are merged here end `…/MatMulAddFusion`.
+    Compilers merge a string with the end of a longer one; here those end with `/` and the name.
     """
     text = name.encode() + b"\0"
     return any(library.find(start + text) >= 0 for library in _libraries() for start in (b"\0", b"/"))
@@ -246,7 +250,7 @@ def _texts(value: Any) -> dict[str, str]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Attributes have types: text is read as JSON where it is one, and as the name of an ORT_ constant."""
+    """Parse session attributes, which have types: a string is a JSON literal or the name of an ORT_ constant."""
     return {name: _typed(item) if isinstance(item, str) else item for name, item in table(value).items()}
 
 
@@ -258,14 +262,14 @@ def _typed(text: str) -> Any:
 
 
 def _threads(value: Any) -> int:
-    """A number of threads, which a report of unknown origin may ask for, too."""
+    """Parse a number of threads; limited, because an untrusted report may contain it."""
     count = number(value)
     if count > _MOST_THREADS:
         raise ValueError(f"{value!r} is more than {_MOST_THREADS:,} threads")
     return count
 
 
-_READ: Mapping[str, Callable[[Any], Any]] = {
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "level": _level,
     "providers": several,
     "provider_options": _texts,

@@ -1,4 +1,4 @@
-"""What ONNX Runtime does on this machine, asked with models of one node."""
+"""Find out what ONNX Runtime does on this machine by running models of one node."""
 
 from functools import cache
 
@@ -10,9 +10,9 @@ from .._nchwc import DOMAIN
 from ._options import CPU
 
 
-def starts(provider: str) -> bool:
-    """Ask a session: a provider that is listed may still fail to load, and then the CPU steps in."""
-    ort.set_default_logger_severity(4)  # it would write to the terminal's standard error by itself
+def can_start(provider: str) -> bool:
+    """Return whether a session can use a provider: a listed one may fail to load, and the CPU is used instead."""
+    ort.set_default_logger_severity(4)  # otherwise it writes to standard error
     try:
         session = ort.InferenceSession(_model("Abs", "", [1]), providers=[provider], enable_fallback=0)
     except Exception:  # noqa: BLE001  ONNX Runtime's exceptions have no common base
@@ -24,11 +24,11 @@ def starts(provider: str) -> bool:
 
 @cache
 def block_size() -> int:
-    """How many channels of a blocked tensor stand side by side: the place of the second number of the first channel."""
+    """Return the number of channels in a block: the position of the second number of the first channel."""
     model = _model("ReorderInput", DOMAIN.removesuffix("::"), [1, 64, 1, 2])
     session = ort.InferenceSession(model, providers=[CPU])
-    (found,) = session.run(None, {"x": np.arange(128, dtype=np.float32).reshape(1, 64, 1, 2)})
-    return int(np.flatnonzero(np.asarray(found).reshape(-1) == 1)[0])
+    (blocked,) = session.run(None, {"x": np.arange(128, dtype=np.float32).reshape(1, 64, 1, 2)})
+    return int(np.flatnonzero(np.asarray(blocked).reshape(-1) == 1)[0])
 
 
 def _model(op: str, domain: str, shape: list[int]) -> bytes:

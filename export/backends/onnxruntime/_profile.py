@@ -1,4 +1,4 @@
-"""How long ONNX Runtime takes for each node, by its own profile."""
+"""Measure the time of each node with ONNX Runtime's profiler."""
 
 import json
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ _RUNS = 5
 _KERNEL = "_kernel_time"
 
 
-def seconds_of(session: ort.InferenceSession, feeds: Mapping[str, ort.OrtValue]) -> dict[str, float]:
-    """The seconds that each node takes, by its name: the median of some runs after a first one that warms up.
+def node_seconds(session: ort.InferenceSession, feeds: Mapping[str, ort.OrtValue]) -> dict[str, float]:
+    """Return the seconds of each node, by name: the median of some runs after a warm-up run.
 
     Args:
-        session: was made with `enable_profiling`; it does not profile any more afterwards.
+        session: a session created with `enable_profiling`, which this ends.
         feeds: its inputs by name.
     """
     names = [entry.name for entry in session.get_outputs()]
@@ -25,9 +25,9 @@ def seconds_of(session: ort.InferenceSession, feeds: Mapping[str, ort.OrtValue])
         for _ in range(_RUNS + 1):
             session.run_with_ort_values(names, feeds, options)
     path = Path(session.end_profiling())
-    taken: dict[str, list[int]] = {}
+    durations: dict[str, list[int]] = {}
     for event in json.loads(path.read_text(encoding="utf-8")):
         if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
-            taken.setdefault(event["name"].removesuffix(_KERNEL), []).append(event["dur"])  # microseconds
+            durations.setdefault(event["name"].removesuffix(_KERNEL), []).append(event["dur"])  # microseconds
     path.unlink()
-    return {name: median(found[len(found) // (_RUNS + 1) :]) / 1e6 for name, found in taken.items()}
+    return {name: median(times[len(times) // (_RUNS + 1) :]) / 1e6 for name, times in durations.items()}

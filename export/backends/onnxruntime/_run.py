@@ -1,4 +1,4 @@
-"""Runs a session of ONNX Runtime, and leaves its results where they were computed."""
+"""Run a session of ONNX Runtime and leave the results on the device."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,45 +16,45 @@ _NO_GRAPH = "-1"  # a run that neither records a CUDA graph nor replays one
 
 
 def feeds_of(wanted: Sequence[str], inputs: Values) -> dict[str, ort.OrtValue]:
-    """What a session takes of `inputs`: the values called `wanted`.
+    """Return the inputs of a session, which are called `wanted`.
 
     Raises:
-        BackendError: one is missing.
+        BackendError: an input is missing.
     """
     if missing := [name for name in wanted if name not in inputs]:
-        raise BackendError(f"the program takes an input {missing[0]!r} that it was not given")
+        raise BackendError(f"the program's input {missing[0]!r} is missing")
     return {name: to_ort(inputs[name]) for name in wanted}
 
 
 def run(
     session: ort.InferenceSession, feeds: OrtValues, device: str | None = None, *, replay: bool = False
 ) -> dict[str, ort.OrtValue]:
-    """A session's results by name.
+    """Run a session and return its results by name.
 
     Args:
-        session: it.
-        feeds: what it is given, by name, wherever that is.
-        device: where the results are wanted, by ONNX Runtime's name; None is the CPU.
-        replay: run it as a CUDA graph.
+        session: the session.
+        feeds: its inputs by name, on any device.
+        device: ONNX Runtime's name of the device for the results; None is the CPU.
+        replay: whether to run it as a CUDA graph.
 
     Raises:
-        BackendError: it can't be run.
+        BackendError: running fails.
     """
     names = [entry.name for entry in session.get_outputs()]
     try:
         with run_options() as options:
             if device is None:
-                found = session.run_with_ort_values(names, feeds, options)
+                results = session.run_with_ort_values(names, feeds, options)
             else:
-                found = _bound(session, feeds, device, options, replay=replay)
+                results = _run_bound(session, feeds, device, options, replay=replay)
     except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, results, strict=True))
 
 
 @contextmanager
 def run_options() -> Iterator[ort.RunOptions]:
-    """Options of runs that end, with an exception, when their time is up (see `stoppable`)."""
+    """Yield options of runs that raise an exception when their time limit is exceeded (see `stoppable`)."""
     options = ort.RunOptions()
 
     def stop() -> None:
@@ -64,19 +64,19 @@ def run_options() -> Iterator[ort.RunOptions]:
         yield options
 
 
-def _bound(
+def _run_bound(
     session: ort.InferenceSession, feeds: OrtValues, device: str, options: ort.RunOptions, *, replay: bool
 ) -> list[ort.OrtValue]:
     binding = session.io_binding()
-    held = {name: _on(value, device) if replay else value for name, value in feeds.items()}
-    for name, value in held.items():
+    bound = {name: _on(value, device) if replay else value for name, value in feeds.items()}
+    for name, value in bound.items():
         binding.bind_ortvalue_input(name, value)
     for entry in session.get_outputs():
         binding.bind_output(entry.name, device if entry.type.startswith("tensor") else "cpu")
     if replay:
         options.add_run_config_entry("gpu_graph_id", _NO_GRAPH)
     session.run_with_iobinding(binding, options)
-    if replay:  # a graph reads and writes where it did when it was recorded: what was made now says how large that is
+    if replay:  # a CUDA graph always uses the same memory, so the outputs are bound to those of the first run
         for entry, value in zip(session.get_outputs(), binding.get_outputs(), strict=True):
             binding.bind_ortvalue_output(entry.name, value)
         for _ in ("record", "replay"):

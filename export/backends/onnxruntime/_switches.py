@@ -1,4 +1,4 @@
-"""What of ONNX Runtime's work on a program can be left: transformers, rewrite rules, settings."""
+"""The switches of ONNX Runtime: graph transformers, rewrite rules and settings."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -11,9 +11,8 @@ from ._options import CUDA, OrtOptions, is_optimizer
 
 TRANSFORMER, RULE, SETTING = "graph transformer", "rewrite rule", "setting"
 _RULE_BASED = re.compile(r"Level\d_RuleBasedTransformer")
-# ONNX Runtime 1.31 says which transformers changed a graph, but not which of the rules of one did. These are all of
-# them, by the names that they answer to; those that a build lacks are left out, and what a later one has besides goes
-# with its transformer.
+# ONNX Runtime 1.31 logs which transformers changed a graph, but not which rewrite rules of a transformer did. These are
+# the names of all rules. Those that a build lacks are skipped; new ones are turned off with their transformer.
 _RULES = (
     *("CastChainElimination", "CastElimination", "ClipQuantRewrite", "ConvAddFusion", "ConvBNFusion", "ConvMulFusion"),
     *("DivMulFusion", "EliminateDropout", "EliminateIdentity", "EliminateSlice", "ExpandElimination", "FuseReluClip"),
@@ -25,28 +24,28 @@ _TABLES = ("provider_options", "session_config", "session_options")
 
 
 def switches_of(changed: Iterable[str], options: OrtOptions, provider: str) -> tuple[Switch, ...]:
-    """What could have been left.
+    """Return what can be turned off.
 
     Args:
         changed: the names of the transformers that changed the graph.
-        options: with which that was.
+        options: the options of the compilation.
         provider: the first execution provider.
     """
-    return (*_steps(changed, options), *_settings(options, provider))
+    return (*_optimizers(changed, options), *_settings(options, provider))
 
 
-def _steps(changed: Iterable[str], options: OrtOptions) -> Iterator[Switch]:
-    left, told = {*options.disabled_optimizers}, set[str]()
+def _optimizers(changed: Iterable[str], options: OrtOptions) -> Iterator[Switch]:
+    disabled, yielded = {*options.disabled_optimizers}, set[str]()
     for name in changed:
-        parts = [rule for rule in _RULES if is_optimizer(rule)] if _RULE_BASED.fullmatch(name) else []
-        if left.issuperset(parts):  # a rule that is not known here, or no rule at all
+        rules = [rule for rule in _RULES if is_optimizer(rule)] if _RULE_BASED.fullmatch(name) else []
+        if disabled.issuperset(rules):  # a rule that is missing in `_RULES`, or a transformer without rules
             yield Switch(TRANSFORMER, name)
-        yield from (Switch(RULE, rule) for rule in parts if rule not in {*left, *told})
-        told.update(parts)
+        yield from (Switch(RULE, rule) for rule in rules if rule not in {*disabled, *yielded})
+        yielded.update(rules)
 
 
 def _settings(options: OrtOptions, provider: str) -> Iterator[Switch]:
-    """What a user has asked for, and what the CUDA provider does by itself that costs accuracy or varies."""
+    """Yield the user's settings, and defaults of the CUDA provider that reduce accuracy or vary between runs."""
     on_cuda = provider == CUDA
     if on_cuda and options.tf32 is not False and "use_tf32" not in options.provider_options:
         yield Switch(SETTING, "tf32", changes_graph=False)
@@ -60,22 +59,22 @@ def _settings(options: OrtOptions, provider: str) -> Iterator[Switch]:
 
 
 def without(options: OrtOptions, off: Collection[Switch]) -> OrtOptions:
-    """The options with which these are left.
+    """Return the options that turn off these switches.
 
     Raises:
-        BackendError: ONNX Runtime has nothing of a name, and would ignore it.
+        BackendError: ONNX Runtime has no switch of this name and would ignore it.
     """
-    names = [one.name for one in off if one.kind in (TRANSFORMER, RULE)]
+    names = [switch.name for switch in off if switch.kind in (TRANSFORMER, RULE)]
     for name in names:
         if not is_optimizer(name):
-            raise BackendError(f"ONNX Runtime knows no optimizer {name!r}, and would ignore it")
-    made = replace(options, disabled_optimizers=(*dict.fromkeys((*options.disabled_optimizers, *names)),))
-    for one in off:
-        if one.kind == SETTING:
-            made = _unset(made, one.name)
-        elif one.kind not in (TRANSFORMER, RULE):
-            raise BackendError(f"ONNX Runtime has no {one.kind} {one.name!r} to be left")
-    return made
+            raise BackendError(f"ONNX Runtime has no optimizer {name!r} and would ignore it")
+    reduced = replace(options, disabled_optimizers=(*dict.fromkeys((*options.disabled_optimizers, *names)),))
+    for switch in off:
+        if switch.kind == SETTING:
+            reduced = _unset(reduced, switch.name)
+        elif switch.kind not in (TRANSFORMER, RULE):
+            raise BackendError(f"ONNX Runtime has no {switch.kind} {switch.name!r} to turn off")
+    return reduced
 
 
 def _unset(options: OrtOptions, name: str) -> OrtOptions:
@@ -88,5 +87,5 @@ def _unset(options: OrtOptions, name: str) -> OrtOptions:
     elif table in _TABLES and entry in getattr(options, table):
         changed[table] = {other: value for other, value in getattr(options, table).items() if other != entry}
     else:
-        raise BackendError(f"ONNX Runtime was given no setting {name!r} that could be left")
+        raise BackendError(f"the options of ONNX Runtime have no setting {name!r} to turn off")
     return replace(options, **changed)

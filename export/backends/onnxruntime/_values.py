@@ -1,4 +1,4 @@
-"""Between torch's tensors and ONNX Runtime's values."""
+"""Convert between torch's tensors and ONNX Runtime's values."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from torch.utils import dlpack
 
 
 def is_plain(value: ort.OrtValue) -> bool:
-    """Whether torch can hold it: a tensor, and not of strings."""
+    """Return whether torch has such values: tensors, but not of strings."""
     return bool(value.is_tensor()) and value.data_type() != "tensor(string)"
 
 
@@ -23,7 +23,7 @@ def to_ort(tensor: torch.Tensor) -> ort.OrtValue:
 
 
 def to_torch(value: ort.OrtValue) -> torch.Tensor:
-    """The same numbers in the same memory, where torch has their type."""
+    """Convert a value to a tensor, which shares its memory if torch has the dtype."""
     kind = value.element_type()
     if kind in _TYPES:
         raw = dlpack.from_dlpack(value._ortvalue.to_dlpack())  # noqa: SLF001  the public class has no way to these bits

@@ -1,4 +1,4 @@
-"""ONNX Runtime in other interpreters: other versions of it, on the same inputs."""
+"""Run other versions of ONNX Runtime, in other Python interpreters."""
 
 import json
 import subprocess
@@ -24,11 +24,11 @@ import numpy as np
 {code}
 
 folder = Path(sys.argv[1])
-told = json.loads((folder / "told.json").read_text("utf-8"))
-for call, given in enumerate(told["inputs"]):
-    with np.load(folder / f"inputs-{{call}}.npz") as held:
-        feeds = {{name: held[f"arr_{{place}}"] for place, name in enumerate(given)}}
-    np.savez(folder / f"outputs-{{call}}.npz", *run(told["model"], told["outputs"], feeds))
+task = json.loads((folder / "task.json").read_text("utf-8"))
+for call, names in enumerate(task["inputs"]):
+    with np.load(folder / f"inputs-{{call}}.npz") as arrays:
+        feeds = {{name: arrays[f"arr_{{place}}"] for place, name in enumerate(names)}}
+    np.savez(folder / f"outputs-{{call}}.npz", *run(task["model"], task["outputs"], feeds))
 (folder / "version.json").write_text(json.dumps({module}.__version__), "utf-8")
 """
 
@@ -37,22 +37,22 @@ def run_in(interpreter: str, program: Program, inputs: Sequence[Values], script:
     """See `RunsOtherVersions.run_in`.
 
     Args:
-        interpreter: see there.
-        program: likewise.
-        inputs: likewise.
-        script: how the program is run.
+        interpreter: see `RunsOtherVersions.run_in`.
+        program: see there.
+        inputs: see there.
+        script: the code that runs the program.
 
     Raises:
         BackendError: the interpreter or its ONNX Runtime is missing, or can't run the program.
     """
     graph = program.graph
     with Scratch() as folder:
-        told = {
+        task = {
             "model": str(write_model(program.model, folder / "program.onnx")),
             "inputs": [list(graph.inputs)] * len(inputs),
             "outputs": list(graph.outputs),
         }
-        (folder / "told.json").write_text(json.dumps(told), "utf-8")
+        (folder / "task.json").write_text(json.dumps(task), "utf-8")
         for call, values in enumerate(inputs):
             np.savez(folder / f"inputs-{call}.npz", *(_array(key, values[key]) for key in graph.inputs))
         main = _MAIN.format(imports="\n".join(script.imports), code=script.code, module="ort")
@@ -69,21 +69,21 @@ def _run(interpreter: str, folder: Path) -> None:
     except OSError as error:
         raise BackendError(f"can't run the interpreter {interpreter!r}: {error.strerror or error}") from error
     if done.returncode:
-        last = (done.stderr.strip() or "it says nothing").splitlines()[-1]
+        last = (done.stderr.strip() or "no error message").splitlines()[-1]
         raise BackendError(f"the interpreter {interpreter!r} can't run the program: {last}")
 
 
 def _array(name: str, value: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
-    held = torch.view_as_real(value) if value.is_complex() else value
+    plain = torch.view_as_real(value) if value.is_complex() else value
     try:
-        return held.detach().cpu().numpy()
+        return plain.detach().cpu().numpy()
     except TypeError as error:
-        raise BackendError(f"{name!r} is {value.dtype}, which can't be handed to another interpreter") from error
+        raise BackendError(f"{name!r} is {value.dtype}, which can't be passed to another interpreter") from error
 
 
 def _outputs(path: Path, names: Sequence[str]) -> Values:
     try:
-        with np.load(path) as held:
-            return {name: torch.from_numpy(held[f"arr_{place}"]) for place, name in enumerate(names)}
+        with np.load(path) as arrays:
+            return {name: torch.from_numpy(arrays[f"arr_{place}"]) for place, name in enumerate(names)}
     except (TypeError, ValueError) as error:
-        raise BackendError(f"an output can't be handed over by another interpreter: {first_line(error)}") from error
+        raise BackendError(f"can't read an output of another interpreter: {first_line(error)}") from error

@@ -188,7 +188,7 @@ def test_blocked_channels_are_given() -> None:
     blocked = {name for name, form in made.handle.forms.items() if any(isinstance(s, Unblock) for s in form.transforms)}
 
     assert blocked & values.keys()
-    assert all(made.handle.held({name: values[name]}) for name in blocked & values.keys())
+    assert all(made.handle.to_ort_values({name: values[name]}) for name in blocked & values.keys())
 
 
 @pytest.mark.parametrize(
