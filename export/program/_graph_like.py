@@ -1,4 +1,4 @@
-"""The graph, or the program, of whatever a caller holds a model in."""
+"""Convert models of several types to `Graph` or `Program`."""
 
 import os
 from dataclasses import replace
@@ -20,14 +20,14 @@ PROGRAMS = "a Program, the path of an ONNX file, an ONNX model, or a Graph that 
 
 
 def as_graph(given: Any) -> Graph:
-    """The graph of a model, whatever holds it.
+    """Return the graph of a model.
 
     Args:
         given: a `Graph`, a `Program`, an ONNX model (`onnx.ModelProto` or `onnx_ir.Model`, which is not changed), the
             path of an ONNX file, a `torch.export.ExportedProgram`, a `torch.fx.GraphModule` or a `torch.fx.Graph`.
 
     Raises:
-        ProgramError: it is none of these, or the file can't be read.
+        ProgramError: `given` is none of these, or the file can't be read.
     """
     if isinstance(given, Graph):
         return given
@@ -49,23 +49,23 @@ def as_graph(given: Any) -> Graph:
 
 
 def _of_exported(program: ExportedProgram) -> Graph:
-    """The graph of an exported program, whose weights are inputs in torch's graph, and constants here."""
+    """Return the graph of an exported program, with the weights, which are inputs of torch's graph, as constants."""
     graph = graph_from_fx(program.graph)
-    given = {*program.graph_signature.user_inputs}
-    weights = tuple(name for name in graph.inputs if name not in given)
-    inputs = tuple(name for name in graph.inputs if name in given)
+    user_inputs = {*program.graph_signature.user_inputs}
+    weights = tuple(name for name in graph.inputs if name not in user_inputs)
+    inputs = tuple(name for name in graph.inputs if name in user_inputs)
     return replace(graph, inputs=inputs, constants=(*weights, *graph.constants))
 
 
 def as_program(given: Any) -> Program:
-    """The program of a model, whatever holds it.
+    """Return the program of a model.
 
     Args:
         given: a `Program`, the path of an ONNX file, an ONNX model (`onnx.ModelProto` or `onnx_ir.Model`), or a `Graph`
             that was read from an ONNX model.
 
     Raises:
-        ProgramError: it is none of these, or the file can't be read.
+        ProgramError: `given` is none of these, or the file can't be read.
     """
     if isinstance(given, Program):
         return given

@@ -1,4 +1,4 @@
-"""From the names of the exported program's nodes to the values of the ONNX graph made of it."""
+"""Map node names of an exported program to values of its ONNX graph."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from ..evaluation._eager import weight_names
 from ..graph._graph import Graph
 from ..graph._module_calls import Port, Resolution
 
-# These give the numbers that they take, whatever their arguments, as long as the dtype is the same.
+# The output of these operators equals their input, whatever their arguments, if dtype and shape are equal.
 _IDENTITIES = frozenset(
     {
         "to",
@@ -27,7 +27,7 @@ _IDENTITIES = frozenset(
         "type_as",
     }
 )
-# These do where the decomposition drops them though their result is used: it drops them when they change nothing.
+# The output of these equals their input if the decomposition removed them although their result is used.
 _IDLE_WHEN_DROPPED = frozenset(
     {
         "expand",
@@ -46,33 +46,33 @@ _IDLE_WHEN_DROPPED = frozenset(
 
 
 class Names:
-    """Follows names through the decomposition of one exported program.
+    """Maps names through the decomposition of one exported program.
 
-    Equal names are no proof: decomposing renumbers (`view_3` may be another node afterwards). What is sure is each
-    node's own record of the node that it was made from; the last node of a decomposition carries the value.
+    Names can't be compared directly, because decomposing renumbers nodes (`view_3` may be another node afterwards).
+    Instead, each decomposed node records the node that it comes from; the last one of a decomposition has its value.
 
     Args:
-        exported: the program as torch.export made it; its nodes' names are those of the module call signatures.
-        decomposed: the program of which the ONNX graph is the translation; its nodes' names are the ONNX values'.
+        exported: the program as torch.export returned it; module call signatures use its node names.
+        decomposed: the program that was translated to ONNX; its node names are the names of the ONNX values.
         graph: the ONNX graph.
     """
 
     def __init__(self, exported: ExportedProgram, decomposed: ExportedProgram, graph: Graph) -> None:
         self._known = graph.known
-        self._held = dict(weight_names(exported))
+        self._weight_names = dict(weight_names(exported))
         self._live = _live(exported.graph_module)
         self._nodes: dict[str, fx.Node] = {}
-        self._stands_for: dict[fx.Node, fx.Node] = {}
-        self._becomes: dict[fx.Node, str] = {}
+        self._equivalents: dict[fx.Node, fx.Node] = {}
+        self._value_names: dict[fx.Node, str] = {}
         self._stale = _written_through_views(exported.graph_module)
-        self._read(exported.graph_module, _made_of(exported, decomposed))
+        self._read(exported.graph_module, _decompositions(exported, decomposed))
 
     def port(self, path: str, name: str) -> Port | None:
-        """What became of the exported program's value `name`; None if its trace is lost.
+        """Return the port for a node of the exported program; None if its value can't be found.
 
         Args:
-            path: where it stands in a module call.
-            name: of its node.
+            path: the path of the tensor in a module call.
+            name: the node's name.
         """
         resolution: Resolution = "exact"
         node = self._nodes.get(name)
@@ -85,15 +85,15 @@ class Names:
         return None if name in self._live else Port(path, None, "dead", "nothing uses it")
 
     def _value(self, node: fx.Node) -> str | None:
-        made = self._becomes.get(node, node.name if node.op == "placeholder" else None)
-        if made in self._known:
-            return made
-        held = self._held.get(node.name)
-        return held if held in self._known else None
+        name = self._value_names.get(node, node.name if node.op == "placeholder" else None)
+        if name in self._known:
+            return name
+        weight = self._weight_names.get(node.name)
+        return weight if weight in self._known else None
 
     def _source(self, node: fx.Node) -> fx.Node | None:
-        """The node whose numbers a dropped node gives."""
-        if (inner := self._stands_for.get(node)) is not None:
+        """Return the node whose value equals that of a removed node."""
+        if (inner := self._equivalents.get(node)) is not None:
             return inner
         first = node.args[0] if node.op == "call_function" and node.args else None
         if not isinstance(first, fx.Node) or not _same_type(node, first):
@@ -102,71 +102,71 @@ class Names:
         idle = operator in _IDLE_WHEN_DROPPED and node.name in self._live
         return first if operator in _IDENTITIES or idle else None
 
-    def _read(self, module: fx.GraphModule, made_of: Mapping[str, list[fx.Node]]) -> None:
-        """Take in all nodes of `module`, and those of the regions in it (`with torch.no_grad():`, autocast)."""
+    def _read(self, module: fx.GraphModule, decompositions: Mapping[str, list[fx.Node]]) -> None:
+        """Map the nodes of `module`, and those of its regions (`with torch.no_grad():`, autocast)."""
         regions: dict[fx.Node, list[Any]] = {}
         for node in module.graph.nodes:
             self._nodes[node.name] = node
             if (region := _region(module, node)) is not None:
-                regions[node] = self._read_region(region, made_of.get(node.name, []))
+                regions[node] = self._read_region(region, decompositions.get(node.name, []))
             elif _operator(node) == "getitem":
-                self._read_item(node, regions, made_of)
-            elif made := made_of.get(node.name):
-                self._becomes[node] = made[-1].name
+                self._read_item(node, regions, decompositions)
+            elif decomposition := decompositions.get(node.name):
+                self._value_names[node] = decomposition[-1].name
 
     def _read_item(
-        self, node: fx.Node, regions: Mapping[fx.Node, list[Any]], made_of: Mapping[str, list[fx.Node]]
+        self, node: fx.Node, regions: Mapping[fx.Node, list[Any]], decompositions: Mapping[str, list[fx.Node]]
     ) -> None:
         source: Any
         index: Any
         source, index = node.args
         if source in regions:
-            self._stands_for[node] = regions[source][index]
+            self._equivalents[node] = regions[source][index]
             return
-        made = [*made_of.get(node.name, ()), *made_of.get(source.name, ())]
+        nodes = [*decompositions.get(node.name, ()), *decompositions.get(source.name, ())]
         items = [
-            item for item in made if _operator(item) == "getitem" and item.args[1] == index and _leaves(item, made)
+            item for item in nodes if _operator(item) == "getitem" and item.args[1] == index and _is_result(item, nodes)
         ]
         if items:
-            self._becomes[node] = items[0].name
+            self._value_names[node] = items[0].name
 
-    def _read_region(self, region: tuple[fx.GraphModule, list[Any]], made: list[fx.Node]) -> list[Any]:
-        """Take in a region's nodes; returns what its results are.
+    def _read_region(self, region: tuple[fx.GraphModule, list[Any]], inlined: list[fx.Node]) -> list[Any]:
+        """Map a region's nodes and return its results.
 
-        Inlining records only that a node came from the region. Within it, the order is kept: where an operator occurs
-        as often before and after, its occurrences correspond.
+        Inlining records only that a node comes from the region, but keeps the order. If an operator occurs equally
+        often in the region and among the inlined nodes, its occurrences correspond in order.
         """
         body, operands = region
         self._read(body, {})
         nodes = list(body.graph.nodes)
         parameters = [node for node in nodes if node.op == "placeholder"]
-        self._stands_for |= {p: a for p, a in zip(parameters, operands, strict=False) if isinstance(a, fx.Node)}
+        self._equivalents |= {p: a for p, a in zip(parameters, operands, strict=False) if isinstance(a, fx.Node)}
         for target in {node.target for node in nodes if node.op == "call_function"}:
             before = [node for node in nodes if node.target == target]
-            after = [node for node in made if node.target == target]
+            after = [node for node in inlined if node.target == target]
             if len(before) == len(after):
-                self._becomes |= {node: successor.name for node, successor in zip(before, after, strict=True)}
+                self._value_names |= {node: successor.name for node, successor in zip(before, after, strict=True)}
         results = nodes[-1].args[0]
         return list(results) if isinstance(results, tuple | list) else [results]
 
 
-def _leaves(item: fx.Node, made: Sequence[fx.Node]) -> bool:
-    """Whether what an item is taken from is the result of the decomposition `made`, not computed with inside of it."""
-    inside = set(made)
+def _is_result(item: fx.Node, decomposition: Sequence[fx.Node]) -> bool:
+    """Whether a `getitem` node reads the result of a decomposition, not an intermediate value that others read, too."""
+    inside = set(decomposition)
     (source,) = item.all_input_nodes
     items = [user for user in source.users if user in inside]
     return all(_operator(other) == "getitem" and inside.isdisjoint(other.users) for other in items)
 
 
-# The operators whose results share memory with what they take, though their schema does not say so of lists.
+# Operators whose results share memory with their input; schemas do not declare that for lists of results.
 _SPLITTING = frozenset({"split", "split_with_sizes", "chunk", "tensor_split", "unbind", "getitem"})
 
 
 def _written_through_views(module: fx.GraphModule) -> set[fx.Node]:
-    """The nodes whose memory is written to under another name (`y = x[0]; y.add_(1)` changes x).
+    """Return the nodes whose memory is written to through another node (`y = x[0]; y.add_(1)` changes x).
 
-    What is written to directly goes by the name of the writing operation from then on. The other names of the same
-    memory stay, and stand for the numbers before as well as for those after.
+    After a write, the written node's value has the name of the writing operation. The other nodes that share its memory
+    keep their names, so that one name refers to the values before and after the write.
     """
     views: dict[fx.Node, list[fx.Node]] = {}
     root: dict[fx.Node, fx.Node] = {}
@@ -198,10 +198,10 @@ def _is_view(node: fx.Node) -> bool:
     return _operator(node) in _SPLITTING or any(item.alias_info is not None for item in results)
 
 
-def _made_of(exported: ExportedProgram, decomposed: ExportedProgram) -> dict[str, list[fx.Node]]:
-    """The nodes that decomposing made of each node, by its name."""
+def _decompositions(exported: ExportedProgram, decomposed: ExportedProgram) -> dict[str, list[fx.Node]]:
+    """Return the decomposed nodes of each exported node, by its name."""
     graph_id = id(exported.graph)
-    found: dict[str, list[fx.Node]] = {}
+    decompositions: dict[str, list[fx.Node]] = {}
     for node in decomposed.graph.nodes:
         pending = list(node.meta.get("from_node") or ())
         names = set()
@@ -211,8 +211,8 @@ def _made_of(exported: ExportedProgram, decomposed: ExportedProgram) -> dict[str
                 names.add(source.name)
             pending += source.from_node
         for name in names:
-            found.setdefault(name, []).append(node)
-    return found
+            decompositions.setdefault(name, []).append(node)
+    return decompositions
 
 
 def _same_type(node: fx.Node, other: fx.Node) -> bool:
@@ -221,12 +221,12 @@ def _same_type(node: fx.Node, other: fx.Node) -> bool:
 
 
 def _operator(node: fx.Node) -> str:
-    """An operator's name without its overload: `to` for `aten.to.dtype`."""
+    """Return an operator's name without its overload: `to` for `aten.to.dtype`."""
     return str(getattr(node.target, "__name__", "")).partition(".")[0]
 
 
 def _region(module: fx.GraphModule, node: fx.Node) -> tuple[fx.GraphModule, list[Any]] | None:
-    """The body and the operands of a node that only runs its body in another mode."""
+    """Return body and operands of a node that runs a subgraph in another mode (no_grad, autocast); else None."""
     if not _operator(node).startswith("wrap_with_"):
         return None
     for index, argument in enumerate(node.args):
@@ -238,7 +238,7 @@ def _region(module: fx.GraphModule, node: fx.Node) -> tuple[fx.GraphModule, list
 
 
 def _live(module: fx.GraphModule) -> frozenset[str]:
-    """The names of the nodes that the module's output depends on."""
+    """Return the names of the nodes that the module's output depends on."""
     pending = [node for node in module.graph.nodes if node.op == "output" or node.is_impure()]
     seen: set[fx.Node] = set()
     names: set[str] = set()

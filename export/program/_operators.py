@@ -1,4 +1,4 @@
-"""The operations of a model as they are written in PyTorch, one for each that torch.export found."""
+"""The operations of a model as written in PyTorch, for example `Linear(...)` and `torch.flatten`."""
 
 from dataclasses import dataclass
 
@@ -15,9 +15,9 @@ class ModelOperator:
     """One operation of a model.
 
     Attributes:
-        kind: `placeholder`, `call_module` (all that a module without submodules does), `call_function` or `output`.
+        kind: `placeholder`, `call_module` (all operations of a module without submodules), `call_function` or `output`.
         text: the module's repr, or the function's name.
-        value: the name of the graph's value that holds its result; None where it is no value of the graph.
+        value: the name of the graph's value that equals its result; None if the graph has no such value.
     """
 
     kind: str
@@ -26,17 +26,17 @@ class ModelOperator:
 
 
 def model_operators(model: nn.Module, exported: ExportedProgram, names: Names) -> tuple[ModelOperator, ...]:
-    """The operations in the order in which they run, from the inputs to the results.
+    """Return the model's inputs, its operations in execution order, and its first output.
 
     Args:
         model: the model.
-        exported: as torch.export made it, so that operations are those of the model's code.
-        names: where its values are in the graph.
+        exported: the program before decomposition, whose operations are those of the model's code.
+        names: maps its nodes to values of the graph.
     """
     signature = exported.graph_signature
     inputs = [spec.arg for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]
-    given = [argument.name for argument in inputs if not isinstance(argument, ConstantArgument)]
-    found = [ModelOperator("placeholder", "", name) for name in given]
+    tensors = [argument.name for argument in inputs if not isinstance(argument, ConstantArgument)]
+    operators = [ModelOperator("placeholder", "", name) for name in tensors]
     leaves = {path: module for path, module in model.named_modules() if not list(module.children())}
     nodes = [
         node
@@ -49,16 +49,16 @@ def model_operators(model: nn.Module, exported: ExportedProgram, names: Names) -
         port = names.port("", node.name)
         value = port.value if port else None
         if leaf is None:
-            found.append(ModelOperator("call_function", function_name(node), value))
+            operators.append(ModelOperator("call_function", function_name(node), value))
         elif index + 1 == len(nodes) or _module_path(nodes[index + 1]) != path:
-            found.append(ModelOperator("call_module", repr(leaf), value))
+            operators.append(ModelOperator("call_module", repr(leaf), value))
     results = [spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
     ports = [names.port("", name) for name in results[:1]]
-    return (*found, ModelOperator("output", "", ports[0].value if ports and ports[0] else None))
+    return (*operators, ModelOperator("output", "", ports[0].value if ports and ports[0] else None))
 
 
 def _module_path(node: fx.Node) -> str | None:
-    """The path of the innermost module that a node runs in, with `@1` for its second call."""
+    """Return the path of the innermost module that a node runs in, with `@1` for its second call."""
     stack = node.meta.get("nn_module_stack") or {}
     if not stack:
         return None
@@ -68,7 +68,7 @@ def _module_path(node: fx.Node) -> str | None:
 
 
 def function_name(node: fx.Node) -> str:
-    """What a user would have written.
+    """Return the function that a user calls to get this node.
 
     `torch.flatten` for `aten.flatten.using_ints`, `operator.iadd` for `aten.add_`.
     """

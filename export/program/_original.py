@@ -1,4 +1,4 @@
-"""What an ONNX graph was translated from, kept so that every node of it has a reference value."""
+"""`Original`: the torch program that an ONNX graph was translated from, as the source of its reference values."""
 
 import base64
 import copy
@@ -39,16 +39,16 @@ from ..pt2_files import Archive, StoredError, is_run, load_extra, load_program
 _log = logging.getLogger("filch")
 _ENTRY = "filch.onnx"
 _IDENTITY = "filch.id"
-_UNKEPT = "the exported program can't be kept beside the ONNX file (%s): only modules will have reference values"
-_IN_STATE = "filch-state"  # the 'file' of weights that are the exported program's own
+_NOT_SAVED = "the exported program can't be saved beside the ONNX file (%s): only modules will have reference values"
+_IN_STATE = "filch-state"  # the external-data location of weights that are in the exported program
 
 
 class Original:
-    """The torch program behind an ONNX graph, and the graph as it was before anything was changed in it.
+    """The torch program that an ONNX graph was translated from, and the graph as it was exported.
 
     Args:
-        load: makes both; called when one of them is asked for.
-        identity: what tells this export from all others; the ONNX file and the file of the original both hold it.
+        load: returns both; called on first use.
+        identity: a unique id of this export, stored in the ONNX file and in the file of the original.
     """
 
     def __init__(self, load: Callable[[], tuple[ExportedProgram, ir.Model]], identity: str) -> None:
@@ -64,13 +64,13 @@ class Original:
         """The decomposed program; its nodes have the names of the ONNX values.
 
         Raises:
-            ExportError: the file that it is kept in can't be loaded here.
+            ExportError: its file can't be loaded.
         """
         return self._parts[0]
 
     @property
     def model(self) -> ir.Model:
-        """The ONNX model, untouched."""
+        """The ONNX model as it was exported."""
         return self._parts[1]
 
     @cached_property
@@ -80,9 +80,9 @@ class Original:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of the program's operations in order, except those that return several values, such as a list.
+        """The names of the program's operations in order, except those that return a list or tuple.
 
-        Most of them are values of the graph.
+        Most of them are also values of the graph.
         """
         nodes = (node for node in self.program.graph.nodes if node.op == "call_function")
         return [node.name for node in nodes if not isinstance(node.meta.get("val"), list | tuple)]
@@ -94,13 +94,12 @@ class Original:
         known: Mapping[str, torch.Tensor] | None = None,
         wanted: Collection[str] | None = None,
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Run the program in eager PyTorch, and give each value with its name, in order, as it is made.
+        """Run the program in eager PyTorch and yield each name and value as soon as it is computed.
 
         Args:
-            inputs: by the names of the graph's inputs.
-            known: values that are had already, by name: they are taken as they are, and what only they need is left
-                out.
-            wanted: the names of the values to give; None is all.
+            inputs: the inputs, by the names of the graph's inputs.
+            known: values to use instead of running their nodes, by name. Nodes that only they need are not run.
+            wanted: the names of the values to yield; None for all.
         """
         walk = walk_eager(self.program, inputs, known=known, wanted=wanted)
         return limited_steps(walk, "eager PyTorch", "to run an operation of the exported program", error=ExportError)
@@ -110,39 +109,39 @@ class Original:
         """The program in float64.
 
         Raises:
-            ExportError: the file that it is kept in can't be loaded here.
+            ExportError: its file can't be loaded.
         """
         return Float64Program(self.program)
 
     def evaluate(self, node: str, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What a node of `graph` makes in float64, by name, by the ONNX specification's own evaluator.
+        """Compute the outputs of a node of `graph` in float64 with the ONNX reference evaluator.
 
         Args:
-            node: its name.
-            inputs: what it reads, by name: float64, and integers.
+            node: the node's name.
+            inputs: the values that it reads, by name: float64, and integers.
 
         Returns:
-            its outputs; none of them if the evaluator does not know the operator, or the node has a graph inside.
+            the outputs by name; empty if the evaluator does not support the operator, or the node has a subgraph.
         """
         return evaluate(self.model, self._nodes[node], inputs)
 
     def constant(self, name: str) -> torch.Tensor | None:
-        """The numbers of a value that `graph` holds; None if it does not hold one of this name."""
+        """Return a weight of `graph`; None if it has no weight of this name."""
         value = self.model.graph.initializers.get(name)
         return None if value is None or value.const_value is None else array_to_torch(value.const_value.numpy())
 
     @cached_property
     def unpredictable(self) -> Unpredictable:
-        """The values of the program, and of `graph`, on which no two runs have to agree."""
+        """The values of the program and of `graph` that may differ between correct runs."""
         return of_program(self.program.graph, self.graph)
 
     @cached_property
     def types(self) -> Mapping[str, torch.dtype]:
-        """The types of the program's values, its inputs and its weights, by name."""
+        """The dtypes of the program's values, inputs and weights, and of the graph's values, by name."""
         values = {node.name: node.meta.get("val") for node in self.program.graph.nodes}
-        found = {name: value.dtype for name, value in values.items() if isinstance(value, torch.Tensor)}
-        noted = {name: getattr(torch, value.dtype or "", None) for name, value in self.graph.values.items()}
-        return {**{name: dtype for name, dtype in noted.items() if isinstance(dtype, torch.dtype)}, **found}
+        traced = {name: value.dtype for name, value in values.items() if isinstance(value, torch.Tensor)}
+        declared = {name: getattr(torch, value.dtype or "", None) for name, value in self.graph.values.items()}
+        return {**{name: dtype for name, dtype in declared.items() if isinstance(dtype, torch.dtype)}, **traced}
 
     @cached_property
     def _nodes(self) -> Mapping[str, ir.Node]:
@@ -150,33 +149,34 @@ class Original:
 
     @classmethod
     def of(cls, program: ExportedProgram, model: ir.Model) -> "Original":
-        """Keep `program`, and `model` as it is now."""
-        untouched = model.clone()
-        return cls(lambda: (program, untouched), uuid.uuid4().hex)
+        """Return the original of a new export; `model` is copied."""
+        copied = model.clone()
+        return cls(lambda: (program, copied), uuid.uuid4().hex)
 
     @classmethod
     def at(cls, path: Path, identity: str) -> "Original":
-        """What `save` wrote to `path`, if it is of the export called `identity`."""
+        """Return the original that `save` wrote to `path`; loading it fails if its identity is another one."""
         return cls(lambda: _load(path, identity), identity)
 
 
 def save(original: Original, path: Path) -> bool:
-    """Write the program as torch.export does, with the graph beside it; say whether that was possible.
+    """Write the program and the graph to a file in torch.export's format, without pickles.
 
-    The file holds no pickle: what only a pickle could hold is not written.
+    Returns:
+        whether it was written. If not, a warning is logged: torch failed, or the program needs a pickle.
     """
     if refused := _refused(original.program):
-        _log.warning(_UNKEPT, refused)
+        _log.warning(_NOT_SAVED, refused)
         return False
     program, model = copy.copy(original.program), original.model.clone()
-    program.example_inputs = None  # they may nest a user's classes, which would be pickled
-    program._module_call_graph = _flat(program)  # noqa: SLF001  as may inputs and outputs; there is no setter
+    program.example_inputs = None  # they may contain a user's classes, which torch would pickle
+    program._module_call_graph = _flat(program)  # noqa: SLF001  as may the signature; there is no setter
     names = {target: target for target in weight_names(program).values()}
     for name, value in model.graph.initializers.items():
-        held = value.const_value
-        if name in names and held is not None:
-            shape = ir.Shape(held.shape.numpy())
-            value.const_value = ir.ExternalTensor(_IN_STATE, None, None, held.dtype, shape=shape, name=name)
+        tensor = value.const_value
+        if name in names and tensor is not None:
+            shape = ir.Shape(tensor.shape.numpy())
+            value.const_value = ir.ExternalTensor(_IN_STATE, None, None, tensor.dtype, shape=shape, name=name)
     contents = base64.b64encode(serde.serialize_model(model).SerializeToString()).decode()
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".pt2", dir=path.parent)
     os.close(handle)
@@ -185,8 +185,8 @@ def save(original: Original, path: Path) -> bool:
             torch.export.save(program, temporary, extra_files={_ENTRY: contents, _IDENTITY: original.identity})
         Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(path)
-    except Exception as error:  # noqa: BLE001  torch raises whatever its serializers meet
-        _log.warning(_UNKEPT, reason(error))
+    except Exception as error:  # noqa: BLE001  torch's serializers raise exceptions of any type
+        _log.warning(_NOT_SAVED, reason(error))
         return False
     finally:
         Path(temporary).unlink(missing_ok=True)
@@ -194,10 +194,10 @@ def save(original: Original, path: Path) -> bool:
 
 
 def _refused(program: ExportedProgram) -> str | None:
-    """What of a program would not be read back, if anything: see `stored`."""
-    for name, held in {**program.state_dict, **program.constants}.items():
-        if not isinstance(held, torch.Tensor) or type(held.data) is not torch.Tensor:
-            return f"{name!r} is a {type(held).__name__}, which only a pickle can hold"
+    """Return why `load_program` would refuse the program's file; None if it would not."""
+    for name, value in {**program.state_dict, **program.constants}.items():
+        if not isinstance(value, torch.Tensor) or type(value.data) is not torch.Tensor:
+            return f"{name!r} is a {type(value).__name__}, which only a pickle can hold"
     graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, fx.GraphModule)]
     for node in (node for graph in graphs for node in graph.nodes if node.op == "call_function"):
         if not is_run(node.target):
@@ -206,14 +206,15 @@ def _refused(program: ExportedProgram) -> str | None:
 
 
 def _flat(program: ExportedProgram) -> list[ModuleCallEntry]:
-    """The program's own call alone, its inputs and outputs in one row: it is run node by node.
+    """Return a module call graph of the program's own call, with flat inputs and outputs.
 
-    Their structure may hold classes (a cache) that are not imported where the file is loaded.
+    Their real structure may contain classes (a cache) that are not importable where the file is loaded. It is not
+    needed, because the program is run node by node.
     """
     signature = program.graph_signature
-    taken = sum(spec.kind.name == "USER_INPUT" for spec in signature.input_specs)
-    given = sum(spec.kind.name == "USER_OUTPUT" for spec in signature.output_specs)
-    specs = pytree.tree_structure(((0,) * taken, {})), pytree.tree_structure((0,) * given)
+    inputs = sum(spec.kind.name == "USER_INPUT" for spec in signature.input_specs)
+    outputs = sum(spec.kind.name == "USER_OUTPUT" for spec in signature.output_specs)
+    specs = pytree.tree_structure(((0,) * inputs, {})), pytree.tree_structure((0,) * outputs)
     return [ModuleCallEntry("", ModuleCallSignature([], [], *specs))]
 
 
@@ -226,14 +227,14 @@ def _umask() -> int:
 def _load(path: Path, identity: str) -> tuple[ExportedProgram, ir.Model]:
     try:
         with open_companion(path, path.name) as file:
-            found = _read(Archive(file), identity)
-    except Exception as error:  # onnx and onnx_ir raise whatever a damaged file makes them do
-        told = error.strerror if isinstance(error, OSError) else str(error)
-        told = told if isinstance(error, OSError | StoredError | ValueError) else reason(error)
-        raise ExportError(f"can't load {str(path)!r}, which holds the reference of all nodes: {told}") from error
-    if found is None:
+            parts = _read(Archive(file), identity)
+    except Exception as error:  # for a damaged file, onnx and onnx_ir raise exceptions of any type
+        cause = error.strerror if isinstance(error, OSError) else str(error)
+        cause = cause if isinstance(error, OSError | StoredError | ValueError) else reason(error)
+        raise ExportError(f"can't load {str(path)!r}, the source of reference values: {cause}") from error
+    if parts is None:
         raise ExportError(f"{str(path)!r} is of another export than the ONNX file: only modules have reference values")
-    return found
+    return parts
 
 
 def _read(archive: Archive, identity: str) -> tuple[ExportedProgram, ir.Model] | None:
@@ -244,30 +245,30 @@ def _read(archive: Archive, identity: str) -> tuple[ExportedProgram, ir.Model] |
 
 
 def _with_weights(contents: bytes, program: ExportedProgram) -> ir.Model:
-    """The graph, with the program's weights; it may refer to no other data outside of itself."""
+    """Parse the graph and give it the program's weights; refuse references to any other external data."""
     check_room(contents)
     proto = onnx.ModelProto.FromString(contents)
-    held = {**program.state_dict, **program.constants}
-    apart = [tensor for tensor in _tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    weights = {**program.state_dict, **program.constants}
+    external = [tensor for tensor in _tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     own = [tensor for tensor in proto.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
-    if len(apart) > len(own) or any(tensor.name not in held for tensor in own):
+    if len(external) > len(own) or any(tensor.name not in weights for tensor in own):
         raise StoredError("its graph refers to other files")
     check_graphs(proto, _check_inside)
     model = serde.deserialize_model(proto)
     for name, value in model.graph.initializers.items():
         if isinstance(value.const_value, ir.ExternalTensor):
-            value.const_value = tensor_adapters.TorchTensor(held[name].detach(), name=name)
+            value.const_value = tensor_adapters.TorchTensor(weights[name].detach(), name=name)
     return model
 
 
 def _check_inside(tensor: onnx.TensorProto, *, load: bool = False) -> None:
-    """As `Tensors.check`, of a tensor with its numbers in the graph."""
+    """Check a tensor whose data is in the graph (see `Tensors.check`)."""
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         Tensors(Path()).check(tensor, load=load)
 
 
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
-    """The tensors anywhere in a message."""
+    """Yield the tensors anywhere in a message."""
     if isinstance(message, onnx.TensorProto):
         yield message
         return

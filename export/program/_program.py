@@ -1,4 +1,4 @@
-"""A model exported to ONNX, with what is known of how its modules' calls became the graph's values."""
+"""`Program`: a model exported to ONNX, with the values of its module calls."""
 
 import contextlib
 import json
@@ -36,8 +36,8 @@ _OPERATORS = "filch.operators"
 _ORIGINAL = "filch.original"
 _STRATEGY = "filch.strategy"
 _VERSION = 1
-_ANY = "main_graph"  # what torch's exporter calls every graph
-_LARGE = 64 * 2**20  # beyond, weights go to a file beside the model
+_ANY = "main_graph"  # the name that torch's exporter gives every graph
+_LARGE = 64 * 2**20  # bytes; larger weights are written to a file beside the model
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,20 @@ class Program:
     """A model exported to ONNX.
 
     Attributes:
-        model: the ONNX model; passes may change it, `module_calls` follow by value names.
-        inputs: for each input of the graph, in order, the path of the argument that it is fed (`input_ids`,
-            `cache.layers[0].keys`); empty for a file that Filch did not export.
-        module_calls: by `(module path, iteration)`, which values each call of a module took and gave; `("", 0)` is the
+        model: the ONNX model. Passes may change it; `module_calls` refers to its values by name.
+        inputs: for each input of the graph, in order, the path of its argument (`input_ids`, `cache.layers[0].keys`);
+            empty for a file that Filch did not export.
+        module_calls: the input and output values of each module call, by `(module path, iteration)`; `("", 0)` is the
             model itself.
         model_type: the exported module's class as `"module:QualifiedName"`; `""` if not known.
-        missing: the file of the original, where it is not beside the ONNX file; `""` if none is missing.
-        operators: the model's operations as they are written in PyTorch, from its inputs to its results.
-        original: what the graph was translated from; None where only the file is there, and then only modules have
-            reference values.
-        path: the file it was loaded from, or None.
-        outputs: the names of the graph's outputs as they were exported: the model's results, in order, whatever became
-            of the graph since; empty for a file that Filch did not export.
-        strategy: how torch exported the model: `strict=False`, or the first of torch.onnx's strategies that could,
+        operators: the model's operations as written in PyTorch, from its inputs to its first output.
+        original: the torch program that the graph was translated from; None if it is not available, in which case only
+            modules have reference values.
+        path: the file that the program was loaded from, or None.
+        missing: the file of the original, if it is not beside the ONNX file; `""` if none is missing.
+        outputs: the names of the exported graph's outputs, which are the model's results in order, even if the graph
+            was changed since; empty for a file that Filch did not export.
+        strategy: how torch exported the model: `strict=False`, or the first of torch.onnx's strategies that succeeded,
             `strict=False, backed_size_oblivious`, `strict=True` or `draft_export`; `""` if not known.
     """
 
@@ -75,26 +75,26 @@ class Program:
 
     @property
     def graph(self) -> Graph:
-        """The graph as it is now, under the name of the model's class if the exporter's is all that it has.
+        """The current graph, named after the model's class if the exporter gave it only its default name.
 
         Raises:
             ProgramError: an attribute or a constant of the model can't be read.
         """
         try:
             graph = graph_from_onnx(self.model)
-        except Exception as error:  # a file may hold anything
+        except Exception as error:  # a file may contain anything
             name = repr(str(self.path)) if self.path else "the model"
             raise ProgramError(f"{name} can't be used: {reason(error)}") from error
         known = self.model_type.rpartition(":")[2].rpartition(".")[2]
         return replace(graph, name=known) if known and graph.name == _ANY else graph
 
     def __str__(self) -> str:
-        """The graph as text, a line a node (see `Graph.text`)."""
+        """Return the graph as text, one line per node (see `Graph.text`)."""
         return str(self.graph)
 
     @cached_property
     def is_foreign(self) -> bool:
-        """Whether the module calls are not known, so that values can only be mapped by inference."""
+        """Whether the module calls are unknown, so that values can only be mapped by inference."""
         return not self.module_calls
 
     @property
@@ -103,20 +103,21 @@ class Program:
         return self.original.program if self.original else None
 
     def is_changed(self) -> bool:
-        """Whether the graph, or a weight in it, is not what was exported; False if that is not known."""
+        """Whether the graph or one of its weights differs from the exported one; False if that is not known."""
         if self.original is None:
             return False
-        held, kept = self.model.graph.initializers, self.original.model.graph.initializers
+        weights, exported = self.model.graph.initializers, self.original.model.graph.initializers
         graph = self.graph
         return graph != replace(self.original.graph, name=graph.name) or any(
-            not _equal(held[name], kept[name]) for name in held
+            not _equal(weights[name], exported[name]) for name in weights
         )
 
     @cached_property
     def unpredictable(self) -> Unpredictable:
-        """The values that may differ between runs, found in the exported program if there is one, else by operator.
+        """The values that may differ between correct runs, found in the exported program if there is one.
 
-        What draws random numbers in the graph alone is no such value, but a fault of the graph.
+        A random node of the graph that the exported program does not have is a fault, and is not listed. Without an
+        exported program, random values are found by operator.
         """
         if self.original is not None:
             with contextlib.suppress(ExportError):
@@ -124,38 +125,38 @@ class Program:
         return of_graph(self.graph, nested_draws(self.model.graph))
 
     def constant(self, name: str) -> torch.Tensor | None:
-        """The numbers of a value that the graph holds; None if it does not hold one of this name."""
+        """Return a weight of the graph; None if it has no weight of this name."""
         value = self.model.graph.initializers.get(name)
         if value is None or value.const_value is None:
             return None
         return array_to_torch(value.const_value.numpy())
 
     def save(self, path: str | os.PathLike[str], *, original: bool = True) -> None:
-        """Write the ONNX file (weights over 64 MB in all go to `<path>.data`).
+        """Write the ONNX file. If its weights are larger than 64 MB in total, they are written to `<path>.data`.
 
         Args:
-            path: where to. The module calls travel in the file's metadata.
-            original: write what the graph was translated from too, to `<path>.pt2`, as torch.export does: comparing
-                the file, whatever was changed in it since, then has eager reference values for all nodes, not for
-                modules alone. It holds the weights once more.
+            path: the path of the file. Its metadata contain the module calls.
+            original: also write the exported torch program to `<path>.pt2`, in torch.export's format. With it, a
+                comparison of the file has eager reference values for all nodes, even if the file was changed since;
+                without it, only for modules. It contains the weights a second time.
 
         Raises:
-            ProgramError: the disk refuses.
+            ProgramError: the file can't be written.
         """
         where = Path(path)
         if not where.name or where.is_dir():
-            raise ProgramError(f"{os.fspath(path)!r} is no name for a file")
+            raise ProgramError(f"{os.fspath(path)!r} is not a file name")
         saved = self.model.clone()
         saved.metadata_props.update(self._metadata())
-        held = [value.const_value for value in saved.graph.initializers.values() if value.const_value is not None]
-        large = sum(tensor.nbytes for tensor in held) > _LARGE
+        weights = [value.const_value for value in saved.graph.initializers.values() if value.const_value is not None]
+        large = sum(tensor.nbytes for tensor in weights) > _LARGE
         try:
             for file in (where, where.with_name(f"{where.name}.data")):
                 refuse_link_out(file)
             if original and self.original is not None and _original.save(self.original, beside(where)):
                 saved.metadata_props[_ORIGINAL] = json.dumps([beside(where).name, self.original.identity])
             if not large:
-                ir.external_data.load_to_model(saved)  # of another file's
+                ir.external_data.load_to_model(saved)  # the weights of another file
             ir.save(saved, where, external_data=f"{where.name}.data" if large else None)
         except OSError as error:
             raise ProgramError(f"can't write {str(where)!r}: {error.strerror or error}") from error
@@ -178,7 +179,7 @@ def _equal(value: ir.Value, other: ir.Value) -> bool:
 
 
 def beside(path: Path) -> Path:
-    """Where the original of the program at `path` is kept."""
+    """Return the path of the original of the program at `path`."""
     return path.with_name(path.name + ".pt2")
 
 
@@ -187,10 +188,10 @@ def load_program(path: str | os.PathLike[str]) -> Program:
     """Load any ONNX file.
 
     Args:
-        path: a file that `Program.save` wrote, was changed since, or that anybody else exported.
+        path: the file: one that `Program.save` wrote, changed since or not, or one of any other exporter.
 
     Raises:
-        ProgramError: there is no such file, it is not an ONNX model, or what Filch noted in it is damaged.
+        ProgramError: the file does not exist, is not an ONNX model, or has damaged metadata of Filch.
     """
     where = Path(path)
     model = read_onnx(where)
@@ -213,24 +214,24 @@ def load_program(path: str | os.PathLike[str]) -> Program:
             outputs=_outputs(props, calls),
         )
     except (AttributeError, KeyError, ValueError, TypeError) as error:
-        raise ProgramError(f"what Filch noted in {str(where)!r} is damaged: {error}") from error
+        raise ProgramError(f"Filch's metadata in {str(where)!r} are damaged: {error}") from error
     return follow_changes(program)
 
 
-def _outputs(noted: Mapping[str, str], calls: Sequence[ModuleCall]) -> tuple[str, ...]:
-    """The outputs that were exported; the first files do not list them, but say what the model's own call gave."""
-    if _OUTPUTS in noted:
-        return tuple(str(_text(name)) for name in parse_json(noted[_OUTPUTS]))
+def _outputs(metadata: Mapping[str, str], calls: Sequence[ModuleCall]) -> tuple[str, ...]:
+    """Return the exported outputs; in early files, which do not list them, those of the model's own call."""
+    if _OUTPUTS in metadata:
+        return tuple(str(_text(name)) for name in parse_json(metadata[_OUTPUTS]))
     ports = [port.value for call in calls if (call.path, call.iteration) == ("", 0) for port in call.outputs]
     return tuple(filter(None, ports)) if all(ports) else ()
 
 
 def follow_changes(program: Program, before: Graph | None = None) -> Program:
-    """Resolve the module calls again, in case passes have changed the graph.
+    """Resolve the module calls again after passes may have changed the graph.
 
     Args:
-        program: its module calls are those of `before`.
-        before: the graph that passes have changed; None is the one that was exported.
+        program: a program whose module calls are those of `before`.
+        before: the graph before the passes; None for the exported one.
     """
     now = program.graph
     ports = (port for call in program.module_calls.values() for port in (*call.inputs, *call.outputs))
@@ -239,20 +240,24 @@ def follow_changes(program: Program, before: Graph | None = None) -> Program:
     try:
         before = program.original.graph if before is None and program.original else before
     except ExportError:
-        before = None  # the comparison, which needs it more, says why it can't be loaded
+        before = None  # the comparison reports why it can't be loaded
     return replace(
         program, module_calls={key: call.resolved(before, now) for key, call in program.module_calls.items()}
     )
 
 
-def _find_original(path: Path, noted: str) -> tuple[Original | None, str]:
-    """What an ONNX file was translated from, under its own name or the noted one; if there is none, what is missing."""
-    name, identity = parse_json(noted)
+def _find_original(path: Path, entry: str) -> tuple[Original | None, str]:
+    """Find the original of an ONNX file, under the file's current name or the recorded one.
+
+    Returns:
+        the original and `""`, or None and the recorded name of the missing file.
+    """
+    name, identity = parse_json(entry)
     if Path(name).name != name or not isinstance(identity, str):
-        raise ValueError(f"{noted!r} is no file beside it")
-    for found in (beside(path), path.with_name(name)):
-        if found.is_file():
-            return Original.at(found, identity), ""
+        raise ValueError(f"{entry!r} does not name a file in the same folder")
+    for candidate in (beside(path), path.with_name(name)):
+        if candidate.is_file():
+            return Original.at(candidate, identity), ""
     return None, name
 
 
@@ -272,5 +277,5 @@ def _unpack(entry: list[Any]) -> ModuleCall:
 
 def _text(item: Any) -> Any:
     if item is not None and not isinstance(item, str):
-        raise TypeError(f"{item!r} is no text")
+        raise TypeError(f"{item!r} is not a string")
     return item

@@ -204,7 +204,7 @@ BAD = {
         ["diff", "ref.onnx", "ref.onnx", "--tolerance", "-1"],
         "a tolerance is a number from 0 on",
     ),
-    "no name for the file": (["export", "export.py:good", "-o", ""], "is no name for a file"),
+    "no name for the file": (["export", "export.py:good", "-o", ""], "is not a file name"),
     "a changed file on eager": (["compare", "ref.onnx", "changed.onnx", "-b", "eager"], "this graph was changed since"),
     "a folder that is not there": (
         ["steal", "export.py:good", "-o", "no/ref.onnx"],

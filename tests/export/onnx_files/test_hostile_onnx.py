@@ -57,7 +57,7 @@ def test_a_hostile_program_is_refused_with_one_sentence(case, tmp_path):
             read_graph(path)
         assert str(again.value) == str(caught.value)
     message = str(caught.value)
-    assert message.startswith(("what Filch noted in", repr(str(path))))
+    assert message.startswith(("Filch's metadata in", repr(str(path))))
     assert message.isprintable()
     assert len(message) < 700
     assert SECRET.decode() not in message

@@ -1,4 +1,4 @@
-"""Programs: saved, loaded, changed since, refused."""
+"""Saving and loading programs, changed files, and files that are refused."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def program() -> Program:
 
 
 def test_a_saved_program_is_loaded_with_its_calls_inputs_and_operators(program: Program, tmp_path: Path) -> None:
-    """They travel in the file's metadata; the file passes the checker and is an ordinary ONNX file."""
+    """They are in the file's metadata; the file passes ONNX's checker."""
     program.save(tmp_path / "m.onnx")
 
     loaded = load_program(tmp_path / "m.onnx")
@@ -50,10 +50,10 @@ def test_a_saved_program_is_loaded_with_its_calls_inputs_and_operators(program: 
     onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
 
 
-def test_a_saved_program_judges_as_many_values_as_the_one_in_memory(
+def test_a_saved_program_has_as_many_reference_values_as_the_one_in_memory(
     program: Program, stolen: Capture, tmp_path: Path
 ) -> None:
-    """What it was translated from is kept beside it."""
+    """The torch program that it was translated from is saved beside it."""
     program.save(tmp_path / "m.onnx")
 
     report = compare(stolen, tmp_path / "m.onnx")
@@ -62,10 +62,10 @@ def test_a_saved_program_judges_as_many_values_as_the_one_in_memory(
     assert report.headline() == compare(stolen, program).headline()
 
 
-def test_without_its_original_a_file_is_still_judged_at_its_modules(
+def test_without_its_original_a_file_is_compared_at_its_modules(
     program: Program, stolen: Capture, tmp_path: Path
 ) -> None:
-    """Values that no module took or gave are then not mapped, and said not to be."""
+    """Values that are no input or output of a module are then reported as not mapped."""
     program.save(tmp_path / "m.onnx", original=False)
 
     report = compare(stolen, tmp_path / "m.onnx")
@@ -77,7 +77,7 @@ def test_without_its_original_a_file_is_still_judged_at_its_modules(
 
 
 def test_a_damaged_original_is_a_note_in_the_report(program: Program, stolen: Capture, tmp_path: Path) -> None:
-    """The comparison goes on with what the modules say."""
+    """The comparison continues with the reference values of the modules."""
     program.save(tmp_path / "m.onnx")
     (tmp_path / "m.onnx.pt2").write_bytes(b"nothing of use")
 
@@ -87,10 +87,8 @@ def test_a_damaged_original_is_a_note_in_the_report(program: Program, stolen: Ca
     assert "m.onnx.pt2" in report.notes[0]
 
 
-def test_a_file_that_was_changed_since_is_held_against_what_it_was(
-    program: Program, stolen: Capture, tmp_path: Path
-) -> None:
-    """A weight that somebody edited in the file is found at the node that reads it."""
+def test_a_changed_file_is_compared_with_what_was_exported(program: Program, stolen: Capture, tmp_path: Path) -> None:
+    """A weight that was edited in the file is reported at the node that reads it."""
     program.save(tmp_path / "m.onnx")
     model = ir.load(tmp_path / "m.onnx")
     weight = model.graph.initializers["decoder.feed_forward.linear_2.bias"]
@@ -107,7 +105,7 @@ def test_a_file_that_was_changed_since_is_held_against_what_it_was(
 
 
 def test_a_changed_graph_resolves_its_calls_again(program: Program, tmp_path: Path) -> None:
-    """An optimised file says what became of each value that is gone."""
+    """In an optimized file, each removed value is attributed to the nodes that it went into."""
     optimize(program).save(tmp_path / "m.onnx")
 
     loaded = load_program(tmp_path / "m.onnx")
@@ -121,7 +119,7 @@ def test_a_changed_graph_resolves_its_calls_again(program: Program, tmp_path: Pa
 
 
 def test_large_weights_go_to_a_file_beside_the_model(tmp_path: Path) -> None:
-    """64 MB of weights are too much for a protobuf that one wants to read quickly."""
+    """Weights of more than 64 MB are not stored in the protobuf."""
     model = nn.Linear(4100, 4100).eval()
     x = torch.randn(1, 4100)
 
@@ -134,7 +132,7 @@ def test_large_weights_go_to_a_file_beside_the_model(tmp_path: Path) -> None:
 
 
 def test_weights_beside_the_model_are_read_by_each_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The specification's own evaluator does not look for files: it gets the weights in memory."""
+    """The ONNX reference evaluator, which does not read external data, gets the weights in memory."""
     monkeypatch.setattr("filch.export.program._program._LARGE", 0)
     model, x = nn.Linear(64, 64).eval(), torch.randn(1, 64)
     export(model, (x,)).save(tmp_path / "m.onnx")
@@ -147,7 +145,7 @@ def test_weights_beside_the_model_are_read_by_each_backend(tmp_path: Path, monke
 
 
 def damaged(path: Path) -> None:
-    """A file whose notes are not what Filch writes."""
+    """Damage the module calls in a file's metadata."""
     model = onnx.load(path)
     for entry in model.metadata_props:
         if entry.key == "filch.module_calls":
@@ -173,7 +171,7 @@ def test_unusable_files_are_refused_in_a_sentence(program: Program, tmp_path: Pa
         (tmp_path / "none.onnx", "there is no file"),
         (text, "is not an ONNX file"),
         (short, "is not an ONNX file, or it is cut short"),
-        (notes, "what Filch noted in .* is damaged"),
+        (notes, "Filch's metadata in .* are damaged"),
         (dump, "is a dump, not a program"),
     ]:
         with pytest.raises(ProgramError, match=message):
@@ -218,7 +216,7 @@ def test_backends_go_by_name() -> None:
 
 @pytest.mark.gpu
 def test_the_cuda_backend_runs_the_tiny_llm(program: Program, stolen: Capture) -> None:
-    """On the device, by the session's own word."""
+    """The session reports that it runs on the device."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     report = compare(stolen, program, backend="onnxruntime-cuda", tolerance=1e-4)
@@ -226,8 +224,8 @@ def test_the_cuda_backend_runs_the_tiny_llm(program: Program, stolen: Capture) -
     assert report.close
 
 
-def test_another_exports_original_is_not_taken_for_this_ones(program: Program, stolen: Capture, tmp_path: Path) -> None:
-    """Neither under the name that the file notes, nor under its own."""
+def test_the_original_of_another_export_is_not_used(program: Program, stolen: Capture, tmp_path: Path) -> None:
+    """Neither the recorded name nor the file's own name is enough: the identity must match."""
     program.save(tmp_path / "m.onnx")
     shutil.copy(tmp_path / "m.onnx", tmp_path / "copy.onnx")
     export(*tiny_llm(seed=1)).save(tmp_path / "m.onnx")
@@ -240,7 +238,7 @@ def test_another_exports_original_is_not_taken_for_this_ones(program: Program, s
 
 
 def test_a_missing_original_is_noted(program: Program, stolen: Capture, tmp_path: Path) -> None:
-    """Else nobody would know why so little was judged."""
+    """The note explains why few values have references."""
     program.save(tmp_path / "m.onnx")
     (tmp_path / "m.onnx.pt2").unlink()
 
@@ -251,7 +249,7 @@ def test_a_missing_original_is_noted(program: Program, stolen: Capture, tmp_path
 
 
 def test_a_result_that_the_graph_does_not_have_is_no_pass(tmp_path: Path) -> None:
-    """Somebody removed an output from the file."""
+    """Removing an output from the file makes the comparison fail."""
 
     class Two(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -272,7 +270,7 @@ def test_a_result_that_the_graph_does_not_have_is_no_pass(tmp_path: Path) -> Non
 
 
 def test_an_option_may_be_called_as_what_each_backend_has():
-    """It is taken if the factory takes it, and not offered: of most it is no choice."""
+    """The factory accepts it, but messages do not suggest it, because most backends do not."""
 
     def factory(name="own", stages=(), speed=1):
         return name, stages, speed

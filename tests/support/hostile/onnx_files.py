@@ -316,12 +316,15 @@ BYTES: dict[str, tuple[Make, str]] = {
 NOTES: dict[str, tuple[Make, str]] = {
     "calls of many brackets": (lambda _: _noted(module_calls="[" * 100_000), "it is nested too deep"),
     "a strategy of many brackets": (lambda _: _noted(strategy="[" * 100_000), "it is nested too deep"),
-    "calls that are none": (lambda _: _noted(module_calls="[1]"), "is damaged"),
+    "calls that are none": (lambda _: _noted(module_calls="[1]"), "are damaged"),
     "a call of many digits": (lambda _: _noted(module_calls="[" + "1" * 5000 + "]"), "too many digits"),
     "calls that are many": (lambda _: _noted(module_calls="[" + "{}," * (2 * 10**6) + "{}]"), "would take about"),
-    "inputs that are none": (lambda _: _noted(inputs='{"x": ["y"]}'), "is damaged"),
-    "operators that are none": (lambda _: _noted(operators="[[1, 2, 3]]"), "is damaged"),
-    "original elsewhere": (lambda _: _noted(original='["../model.onnx.pt2", "x"]'), "is no file beside it"),
+    "inputs that are none": (lambda _: _noted(inputs='{"x": ["y"]}'), "are damaged"),
+    "operators that are none": (lambda _: _noted(operators="[[1, 2, 3]]"), "are damaged"),
+    "original elsewhere": (
+        lambda _: _noted(original='["../model.onnx.pt2", "x"]'),
+        "does not name a file in the same folder",
+    ),
 }
 
 REFUSED = {
