@@ -179,7 +179,7 @@ class CompiledStep(Dispatched):
             names[name] = self.recording.unique(name)
             self._buffers[names[name]] = Value(names[name])
         self._views |= operations.views
-        held = ((operations.values[name][0], names[label]) for name, label in made.held.items())
+        held = ((operations.values[name][0], names[label]) for name, label in made.buffers.items())
         self._views |= {name: label for name, label in held if name != label}
         for node in made.graph.nodes:
             origins = (operations.by_name.get(name) for name in made.computed[node.name])

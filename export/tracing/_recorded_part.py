@@ -91,7 +91,7 @@ class Reader:
     def __init__(
         self, part: Part, given: Sequence[Any], recording: Recording, joint: Joint, running: tuple[Frame, ...]
     ) -> None:
-        self._graph = part.lowered.given
+        self._graph = part.lowered.aot_graph
         self._again = part.lowered.backward
         self._recording = recording
         self._joint = joint

@@ -1,1 +1,1 @@
-"""Inductor, the compiler behind torch.compile, with its kernels observed."""
+"""Inductor, the compiler of torch.compile: runs its kernels and returns what they store."""

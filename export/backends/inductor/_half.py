@@ -1,4 +1,4 @@
-"""A graph in float16, which takes and returns what it did before."""
+"""Convert a graph to float16, with inputs and outputs of the original dtypes."""
 
 import copy
 from typing import Any
@@ -12,39 +12,40 @@ from ...graph._from_fx import results
 _LOWEST = torch.finfo(torch.float16).min
 
 
-def in_half(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of a graph in which float32 is float16: what is given is cast, what is returned is cast back.
+def to_float16(module: fx.GraphModule) -> fx.GraphModule:
+    """Return a copy of a graph with float16 in place of float32: inputs are cast to it and outputs cast back.
 
-    Masks of -3.4e38 become the lowest number there is. It is meant for inference: what the graph writes to its inputs
-    stays in the casts.
+    Masks of -3.4e38 become the lowest finite float16. This is for inference: in-place changes of the inputs are lost.
     """
-    made = copy.deepcopy(module)
-    returned = list(dict.fromkeys(filter(_is_float, results(made.graph))))
-    for node in list(made.graph.nodes):
+    copied = copy.deepcopy(module)
+    outputs = list(dict.fromkeys(filter(_is_float, results(copied.graph))))
+    for node in list(copied.graph.nodes):
         if node.op == "placeholder":
             if _is_float(node):
-                with made.graph.inserting_after(node):
-                    _cast(made.graph, node, torch.float16)
+                with copied.graph.inserting_after(node):
+                    _cast(copied.graph, node, torch.float16)
         elif node.op == "output":
-            for result in returned:
-                with made.graph.inserting_before(node):
-                    node.replace_input_with(result, made.graph.call_function(_TO, (result,), {"dtype": torch.float32}))
+            for result in outputs:
+                with copied.graph.inserting_before(node):
+                    node.replace_input_with(
+                        result, copied.graph.call_function(_TO, (result,), {"dtype": torch.float32})
+                    )
         else:
             node.target = "half" if node.op == "call_method" and node.target == "float" else node.target
-            node.args = map_aggregate(node.args, _narrowed)
-            node.kwargs = map_aggregate(node.kwargs, _narrowed)
+            node.args = map_aggregate(node.args, _to_float16_argument)
+            node.kwargs = map_aggregate(node.kwargs, _to_float16_argument)
             if _is_float(node):
                 node.meta |= {name: node.meta[name].half() for name in _VALUES if name in node.meta}
-    made.recompile()
-    return made
+    copied.recompile()
+    return copied
 
 
-def widened(value: torch.Tensor) -> torch.Tensor:
-    """A value of such a graph as the graph that it was made of has it."""
+def from_float16(value: torch.Tensor) -> torch.Tensor:
+    """Cast a value of the float16 graph to the dtype of the original graph."""
     return value.float() if value.dtype == torch.float16 else value
 
 
-_VALUES = ("val", "example_value")  # where torch.export and Dynamo note what a node makes
+_VALUES = ("val", "example_value")  # the keys of torch.export and Dynamo for the fake tensor of a node
 _TO = torch.ops.aten._to_copy.default  # noqa: SLF001  the operator's name
 
 
@@ -58,7 +59,7 @@ def _is_float(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype == torch.float32
 
 
-def _narrowed(item: Any) -> Any:
+def _to_float16_argument(item: Any) -> Any:
     if item is torch.float32:
         return torch.float16
     return max(item, _LOWEST) if isinstance(item, float) else item

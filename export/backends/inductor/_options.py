@@ -1,4 +1,4 @@
-"""What a user may set about Inductor, by hidet's names and by Inductor's own."""
+"""Options of the Inductor backend, by hidet's and by Inductor's names."""
 
 import contextlib
 import difflib
@@ -20,19 +20,19 @@ _SEARCH: Mapping[int, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class InductorOptions:
-    """How Inductor compiles; what is None is left as Inductor has it.
+    """How Inductor compiles; None is Inductor's default.
 
     Attributes:
-        mode: one of torch.compile's (`"max-autotune"`, …).
-        search_space: where the schedules of kernels are searched: 0 nowhere, 1 in the default space of max-autotune, 2
-            in the exhaustive one.
-        use_cuda_graph: whether kernels are recorded once and replayed.
-        use_fp16: compute in float16: what is given is cast, what is returned is cast back.
-        use_fp16_reduction: with `use_fp16`, whether matrix products on a CUDA device may add up in float16.
-        config: any setting of `torch._inductor.config`, by its name.
+        mode: the mode of torch.compile (`"max-autotune"`, …).
+        search_space: the search for kernel schedules: 0 (none), 1 (the default space of max-autotune) or 2 (the
+            exhaustive one).
+        use_cuda_graph: whether to use CUDA graphs, which record the kernels once and replay them.
+        use_fp16: compute in float16; inputs and outputs keep their dtypes.
+        use_fp16_reduction: with `use_fp16`, whether matrix products on a CUDA device may accumulate in float16.
+        config: settings of `torch._inductor.config`, by name.
 
     Raises:
-        BackendError: a value or a name that Inductor does not know.
+        BackendError: Inductor does not know a name or a value.
     """
 
     mode: str | None = None
@@ -45,28 +45,28 @@ class InductorOptions:
     def __post_init__(self) -> None:
         for name in ("use_cuda_graph", "use_fp16", "use_fp16_reduction", "search_space"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _read(name, getattr(self, name)))
+                object.__setattr__(self, name, _parse(name, getattr(self, name)))
         if isinstance(self.config, str):
-            object.__setattr__(self, "config", _of_text(self.config))
+            object.__setattr__(self, "config", _parse_config(self.config))
         if self.search_space not in (None, *_SEARCH):
             raise BackendError(f"search_space is 0 (none), 1 (default) or 2 (exhaustive), not {self.search_space!r}")
         if self.use_fp16_reduction is not None and not self.use_fp16:
-            raise BackendError("use_fp16_reduction says how float16 is added up, and needs use_fp16=True")
+            raise BackendError("use_fp16_reduction needs use_fp16=True: it sets how float16 accumulates")
 
     def settings(self) -> dict[str, Any]:
-        """All of it by Inductor's names.
+        """Return the options by Inductor's names.
 
         Raises:
-            BackendError: a mode or a setting that Inductor does not know.
+            BackendError: Inductor does not know the mode or a setting.
         """
-        found = {**self._of_mode(), **_SEARCH[self.search_space or 0]}
+        settings = {**self._mode_settings(), **_SEARCH[self.search_space or 0]}
         if self.use_cuda_graph is not None:
-            found["triton.cudagraphs"] = self.use_cuda_graph
-        return {**found, **self._checked()}
+            settings["triton.cudagraphs"] = self.use_cuda_graph
+        return {**settings, **self._config_settings()}
 
     @contextlib.contextmanager
     def reductions(self) -> Iterator[None]:
-        """What is no setting of Inductor's but of torch as a whole, inside of the block."""
+        """Set, inside of the block, how matrix products accumulate: a setting of torch, not of Inductor."""
         matmul = torch.backends.cuda.matmul
         names = ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation")
         before = {name: getattr(matmul, name) for name in names}
@@ -78,15 +78,15 @@ class InductorOptions:
             for name, value in before.items():
                 setattr(matmul, name, value)
 
-    def _of_mode(self) -> dict[str, Any]:
+    def _mode_settings(self) -> dict[str, Any]:
         if self.mode is None:
             return {}
         modes: dict[str, dict[str, Any]] = torch._inductor.list_mode_options()  # noqa: SLF001  torch documents it
         if self.mode not in modes:
-            raise BackendError(f"there is no mode {self.mode!r} of Inductor; there are {', '.join(modes)}")
+            raise BackendError(f"Inductor has no mode {self.mode!r}; there are {', '.join(modes)}")
         return dict(modes[self.mode])
 
-    def _checked(self) -> dict[str, Any]:
+    def _config_settings(self) -> dict[str, Any]:
         known: list[str] = torch._inductor.list_options()  # noqa: SLF001  torch documents it
         for name in self.config:
             if name not in known:
@@ -96,15 +96,15 @@ class InductorOptions:
         return dict(self.config)
 
 
-def _of_text(config: str) -> dict[str, Any]:
+def _parse_config(config: str) -> dict[str, Any]:
     try:
         return {name: literal(text) for name, text in table(config).items()}
     except ValueError as error:
         raise BackendError(f"config: {error}") from None
 
 
-def _read(name: str, value: Any) -> bool | int:
-    """A value that may be text."""
+def _parse(name: str, value: Any) -> bool | int:
+    """Parse a value, which may be a string."""
     try:
         return number(value) if name == "search_space" else flag(value)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What of Inductor's work on a program can be left: passes, fusions, generated kernels, and what a user has set."""
+"""The switches of Inductor: passes, fusions, generated kernels and options of the user."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -11,9 +11,9 @@ from .._backend import Switch
 from ._options import InductorOptions
 
 _PASSES, _CODE, _SETTING = "passes", "code generation", "setting"
-# In the order of the work, and what the setting is without it. Inductor does not say which of them had an effect.
-# Of two that help the later one is blamed: the first is PyTorch's own kernels instead of all that are generated, which
-# nearly always helps and says little.
+# In the order of compilation, with the value that turns the step off. Inductor does not report which had an effect.
+# If two steps remove an error, the later one is blamed. So the first is `fallback_by_default`, which uses PyTorch's own
+# kernels instead of generated ones: it nearly always removes the error, but locates nothing.
 _STEPS: Mapping[str, tuple[str, Any]] = {
     "fallback_by_default": (_CODE, True),
     "use_pre_grad_passes": (_PASSES, False),
@@ -27,7 +27,7 @@ _STEPS: Mapping[str, tuple[str, Any]] = {
     "split_reductions": (_CODE, False),
     "online_softmax": (_CODE, False),
     "unroll_reductions_threshold": (_CODE, 1),
-    "emulate_precision_casts": (_CODE, True),  # rounds between operations where eager does
+    "emulate_precision_casts": (_CODE, True),  # rounds between operations like eager PyTorch
     "prologue_fusion": (_CODE, False),
     "epilogue_fusion": (_CODE, False),
     "loop_ordering_after_fusion": (_CODE, False),
@@ -38,18 +38,18 @@ _STEPS: Mapping[str, tuple[str, Any]] = {
     "allow_buffer_reuse": (_CODE, False),
     "cpp.simdlen": (_CODE, 1),
 }
-_OWN = {"mode": None, "search_space": None, "use_cuda_graph": None, "use_fp16_reduction": None, "use_fp16": False}
-_UNSEEN = ("use_cuda_graph", "use_fp16_reduction")  # these change nothing that is generated
+_OPTIONS = {"mode": None, "search_space": None, "use_cuda_graph": None, "use_fp16_reduction": None, "use_fp16": False}
+_SAME_CODE = ("use_cuda_graph", "use_fp16_reduction")  # these do not change the generated code
 _COMMENT = re.compile(r"^\s*(?:# |//).*\n", re.MULTILINE)
 
 
 def switches_of(options: InductorOptions, settings: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[Switch, ...]:
-    """What could be left: of Inductor's steps, what is on; of the user's settings, what is set.
+    """Return what can be turned off: the steps of Inductor that are on, and the options that the user has set.
 
     Args:
-        options: what the user has set.
-        settings: all of it by Inductor's names.
-        known: all of Inductor's settings, as they are by themselves.
+        options: the options of the user.
+        settings: these options by Inductor's names.
+        known: all settings of Inductor with their defaults.
     """
     return (*_steps(settings, known), *_settings(options))
 
@@ -61,34 +61,34 @@ def _steps(settings: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[Sw
 
 
 def _settings(options: InductorOptions) -> Iterator[Switch]:
-    for name, off in _OWN.items():
+    for name, off in _OPTIONS.items():
         if getattr(options, name) != off:
-            yield Switch(_SETTING, name, changes_graph=name not in _UNSEEN)
+            yield Switch(_SETTING, name, changes_graph=name not in _SAME_CODE)
     yield from (Switch(_SETTING, f"config.{name}") for name in options.config)
 
 
 def without(options: InductorOptions, off: Collection[Switch]) -> InductorOptions:
-    """The options with which these are left.
+    """Return the options that turn off these switches.
 
     Raises:
-        BackendError: there is none of a name.
+        BackendError: there is no switch of this name.
     """
-    config, own = dict(options.config), dict[str, Any]()
-    for one in off:
-        entry = one.name.removeprefix("config.")
-        if one.kind == _SETTING and one.name in _OWN:
-            own[one.name] = _OWN[one.name]
-        elif one.kind == _SETTING and entry in options.config:
+    config, changed = dict(options.config), dict[str, Any]()
+    for switch in off:
+        entry = switch.name.removeprefix("config.")
+        if switch.kind == _SETTING and switch.name in _OPTIONS:
+            changed[switch.name] = _OPTIONS[switch.name]
+        elif switch.kind == _SETTING and entry in options.config:
             del config[entry]
-        elif one.name in _STEPS and one.kind == _STEPS[one.name][0]:
-            config[one.name] = _STEPS[one.name][1]
+        elif switch.name in _STEPS and switch.kind == _STEPS[switch.name][0]:
+            config[switch.name] = _STEPS[switch.name][1]
         else:
-            raise BackendError(f"Inductor has no {one.kind} {one.name!r} to turn off")
-    if own.get("use_fp16") is False:
-        own["use_fp16_reduction"] = None  # which needs it
-    return replace(options, **own, config=config)
+            raise BackendError(f"Inductor has no {switch.kind} {switch.name!r} to turn off")
+    if changed.get("use_fp16") is False:
+        changed["use_fp16_reduction"] = None  # requires use_fp16
+    return replace(options, **changed, config=config)
 
 
 def fingerprint_of(codes: Iterable[str]) -> str:
-    """Of generated code, without its comments: these tell apart what is compiled again."""
+    """Hash generated code without its comments, which differ between compilations."""
     return sha256("\n".join(_COMMENT.sub("", code) for code in codes).encode()).hexdigest()[:16]

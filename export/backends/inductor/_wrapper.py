@@ -1,7 +1,7 @@
-"""Generated code that shows the buffers as its kernels write them: the same kernels, in the same order.
+"""Instrument generated code to observe the buffers after each kernel.
 
-Inductor's code is a Python function that calls one kernel after the other. A copy of that function, with a call between
-them that looks at the buffers, runs what the user's runs: nothing is compiled again and nothing is fused otherwise.
+Inductor generates a Python function that calls one kernel after the other. A copy of that function, with calls of an
+observer inserted, runs the same compiled kernels in the same order.
 """
 
 import ast
@@ -15,49 +15,50 @@ import torch
 from ..._errors import BackendError
 from ._kernels import Kernel
 
-_LOOK = "filch_look"
-Look = Callable[[Kernel, Mapping[str, torch.Tensor]], None]
+_OBSERVER = "filch_look"
+Observe = Callable[[Kernel, Mapping[str, torch.Tensor]], None]
 
 
-def watched(module: ModuleType, kernels: Sequence[Kernel]) -> Callable[[list[Any], Look], Any]:
-    """A copy of the generated `module.call` that shows the buffers that a kernel wrote right after it.
+def instrument(module: ModuleType, kernels: Sequence[Kernel]) -> Callable[[list[Any], Observe], Any]:
+    """Return a copy of the generated `module.call` that calls an observer after each kernel.
 
     Args:
         module: the generated code.
-        kernels: what it calls.
+        kernels: the kernels that it calls.
 
     Returns:
-        takes what `call` takes (a list, which it empties) and what to call with each kernel and its buffers, by name:
-        more than once, where the code takes apart what a kernel returned. Later kernels may write over a buffer.
+        a function of the argument of `call` (a list, which it empties) and of an observer. The observer is called with
+        each kernel and its buffers by name, again for each item that the code takes from the kernel's result. Later
+        kernels may overwrite a buffer.
 
     Raises:
-        BackendError: the code is not as Inductor wrote it up to now.
+        BackendError: the code has no call of a kernel in the expected form.
     """
     tree = ast.parse(Path(module.__file__ or "").read_text("utf-8"))
     instrumented = _Instrumented(kernels)
-    kept = [instrumented.visit(item) for item in tree.body if _is_part(item)]
+    body = [instrumented.visit(item) for item in tree.body if _is_needed(item)]
     if instrumented.left:
-        raise BackendError(f"the call of kernel {instrumented.left[0].name!r} is not found in Inductor's code")
+        raise BackendError(f"Inductor's code has no call of kernel {instrumented.left[0].name!r}")
     by_name = {kernel.name: kernel for kernel in kernels}
-    space: dict[str, Any] = {**vars(module)}
-    code = compile(ast.fix_missing_locations(ast.Module(kept, [])), module.__file__ or "", "exec")
-    exec(code, space)  # noqa: S102  Inductor's own code
-    call = space["call"]
+    namespace: dict[str, Any] = {**vars(module)}
+    code = compile(ast.fix_missing_locations(ast.Module(body, [])), module.__file__ or "", "exec")
+    exec(code, namespace)  # noqa: S102  Inductor's own code
+    call = namespace["call"]
 
-    def run(inputs: list[Any], look: Look) -> Any:
-        space[_LOOK] = lambda name, held: _show(by_name[name], held, look)
+    def run(inputs: list[Any], observe: Observe) -> Any:
+        namespace[_OBSERVER] = lambda name, variables: _call_observer(by_name[name], variables, observe)
         return call(inputs)
 
     return run
 
 
-def _show(kernel: Kernel, held: Mapping[str, Any], look: Look) -> None:
-    stored = {name: held.get(variable) for name, variable in zip(kernel.writes, kernel.variables, strict=True)}
-    look(kernel, {name: tensor for name, tensor in stored.items() if isinstance(tensor, torch.Tensor)})
+def _call_observer(kernel: Kernel, variables: Mapping[str, Any], observe: Observe) -> None:
+    stored = {name: variables.get(variable) for name, variable in zip(kernel.writes, kernel.variables, strict=True)}
+    observe(kernel, {name: tensor for name, tensor in stored.items() if isinstance(tensor, torch.Tensor)})
 
 
-def _is_part(item: ast.stmt) -> bool:
-    """Whether a statement is needed to make `call` once more; the kernels themselves are there already."""
+def _is_needed(item: ast.stmt) -> bool:
+    """Return whether a statement is needed to define `call` again; the kernels exist already."""
     if isinstance(item, ast.Assign):
         return isinstance(item.targets[0], ast.Name) and item.targets[0].id in ("runner", "call")
     return isinstance(item, ast.ClassDef) or (
@@ -66,7 +67,7 @@ def _is_part(item: ast.stmt) -> bool:
 
 
 class _Instrumented(ast.NodeTransformer):
-    """Puts a look behind each kernel's call, and behind the statements that take its result apart."""
+    """Inserts a call of the observer after each kernel's call, and after the statements that unpack its result."""
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
         self.left = sorted(kernels, key=lambda kernel: kernel.line)
@@ -76,21 +77,21 @@ class _Instrumented(ast.NodeTransformer):
         for name in ("body", "orelse"):
             body = getattr(node, name, None)
             if isinstance(body, list) and not isinstance(node, ast.ClassDef):
-                setattr(node, name, self._looking(body))
+                setattr(node, name, self._with_observer_calls(body))
         return node
 
-    def _looking(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        found: list[ast.stmt] = []
+    def _with_observer_calls(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        statements: list[ast.stmt] = []
         called: dict[str, Kernel] = {}
         for statement in body:
-            found.append(statement)
+            statements.append(statement)
             if self._calls_next(statement):
                 kernel = self.left.pop(0)
                 called |= dict.fromkeys(kernel.variables, kernel)
-                found.append(_look(kernel, "locals()"))
-            elif (name := _named(statement)) in called:  # its other buffers may have been written to since
-                found.append(_look(called[name], f"{{{name!r}: {name}}}"))
-        return found
+                statements.append(_observer_call(kernel, "locals()"))
+            elif (name := _assigned_name(statement)) in called:  # its other buffers may have been overwritten since
+                statements.append(_observer_call(called[name], f"{{{name!r}: {name}}}"))
+        return statements
 
     def _calls_next(self, statement: ast.stmt) -> bool:
         if not self.left or statement.lineno <= self.left[0].line or not isinstance(statement, ast.Expr | ast.Assign):
@@ -102,12 +103,12 @@ def _is_called(op: str, function: str) -> bool:
     return function == op or function.removesuffix(".run") == op or function.endswith(op.rpartition(".")[2])
 
 
-def _named(statement: ast.stmt) -> str:
-    """The name that a statement gives to what a kernel returned, or to an item of it; "" if it does nothing such."""
+def _assigned_name(statement: ast.stmt) -> str:
+    """Return the name that a statement assigns to a kernel's result or an item of it, or `""`."""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Subscript | ast.Name):
         return ""
     return statement.targets[0].id if isinstance(statement.targets[0], ast.Name) else ""
 
 
-def _look(kernel: Kernel, held: str) -> ast.stmt:
-    return ast.parse(f"{_LOOK}({kernel.name!r}, {held})").body[0]
+def _observer_call(kernel: Kernel, variables: str) -> ast.stmt:
+    return ast.parse(f"{_OBSERVER}({kernel.name!r}, {variables})").body[0]

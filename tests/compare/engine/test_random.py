@@ -14,7 +14,7 @@ from filch.compare import Report, compare, load_report
 from filch.compare.engine._random import NESTED, distance_of_distributions
 from filch.export import Program, export
 from filch.export.backends import get_backend
-from filch.export.backends.inductor._backend import _drawing_as_eager
+from filch.export.backends.inductor._backend import _with_eager_random
 from filch.steal import Capture, steal_forward
 
 Case = tuple[Capture, Program]
@@ -225,9 +225,9 @@ def test_inductor_lets_pytorch_draw(dropping: Case, noisy: Case, reserving: Case
 
     for _, program in (dropping, noisy):
         module = program.exported_program.graph_module
-        assert _drawing_as_eager(options, module).config == {"fallback_random": True}
-        assert _drawing_as_eager(told, module) is told
-    assert _drawing_as_eager(options, reserving[1].exported_program.graph_module) is options
+        assert _with_eager_random(options, module).config == {"fallback_random": True}
+        assert _with_eager_random(told, module) is told
+    assert _with_eager_random(options, reserving[1].exported_program.graph_module) is options
 
 
 class Branching(nn.Module):

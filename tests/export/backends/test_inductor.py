@@ -267,9 +267,9 @@ def test_half_precision_stays_inside(case):
     ("options", "message"),
     [
         ({"search_space": 3}, "search_space is 0 (none), 1 (default) or 2 (exhaustive), not 3"),
-        ({"mode": "fastest"}, "there is no mode 'fastest' of Inductor; there are default, "),
+        ({"mode": "fastest"}, "Inductor has no mode 'fastest'; there are default, "),
         ({"config": {"max_autotun": True}}, "Inductor has no setting 'max_autotun'; did you mean 'max_autotune'?"),
-        ({"use_fp16_reduction": True}, "use_fp16_reduction says how float16 is added up, and needs use_fp16=True"),
+        ({"use_fp16_reduction": True}, "use_fp16_reduction needs use_fp16=True: it sets how float16 accumulates"),
         ({"serch_space": 2}, "does not take these options"),
         ({"config": "layout_optimization"}, "config: 'layout_optimization' is not name=value,name=value"),
     ],

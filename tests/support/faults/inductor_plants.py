@@ -63,7 +63,7 @@ def change_call(code: str, random: Random) -> Change:
     start, end = call.span("function")
     wrong = f"inductor_plants.TooLarge({function}).{function.rpartition('.')[2]}"
     changed = f"{code[:start]}{wrong}{code[end:]}"
-    return call[1], changed.replace("import torch\n", "import torch\nimport inductor_plants\n", 1)
+    return call[1], changed.replace("import torch\n", "import torch\nfrom support.faults import inductor_plants\n", 1)
 
 
 SOURCES: Mapping[str, Callable[[str, Random], Change]] = {"kernel source": change_kernel, "library call": change_call}
