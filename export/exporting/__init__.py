@@ -1,1 +1,1 @@
-"""Export a PyTorch model to ONNX and keep track of its module calls."""
+"""Export a PyTorch model to ONNX, with the values of its module calls."""

@@ -1,4 +1,4 @@
-"""Finds the values of module calls again by their numbers, where torch.export could not follow them by name."""
+"""Find the values of module calls by comparing tensors, for calls that torch.export could not follow by name."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ from filch.steal import Key, Records, argument_tensors, tensors
 from ..graph._module_calls import ModuleCall, Port, Sides
 from ..program._original import Original
 
-_NOTE = "found by its numbers"
-_NEAR = 1e-5  # a harmonic error
+_NOTE = "matched by value"
+_TOLERANCE = 1e-5  # of the harmonic error
 
 
 def find_by_value(
@@ -21,23 +21,23 @@ def find_by_value(
     inputs: Mapping[str, str],
     followed: Mapping[tuple[str, int], Sides],
 ) -> dict[tuple[str, int], ModuleCall]:
-    """The calls that could not be followed by name: their modules take or give what torch can't rebuild (a cache), say.
+    """Resolve module calls whose values have no known names, for example because torch can't rebuild a cache.
 
-    The exported program is run in eager mode on the same inputs, and each tensor that such a call took or gave is
-    looked for among its values: same shape, same dtype, the same numbers.
+    The exported program runs in eager mode on the same inputs. Each input and output tensor of the missing calls is
+    matched with a value of the same shape, dtype and elements, up to rounding.
 
     Args:
         missing: the calls to find, by module path and iteration.
-        values: what these calls and the model itself took and gave in eager mode.
+        values: the recorded inputs and outputs of these calls and of the model itself.
         original: the exported program.
         inputs: for each input of its graph, the path of the model's argument.
-        followed: the calls of which some ports were followed by name (these stay) and others were not (they are None).
+        followed: ports of calls that were partly followed by name; these are kept, and those that are None are found.
     """
     wanted = {key: _tensors_of(values, key) for key in missing}
     candidates = _candidates([t for sides in wanted.values() for side in sides for t in side.values()])
     root_args, root_kwargs = values["", 0, "I"]
     arguments = argument_tensors(values.modules[""].parameters, root_args, root_kwargs)
-    given = {name: arguments[path] for name, path in inputs.items()}
+    feeds = {name: arguments[path] for name, path in inputs.items()}
     known = original.graph.known
 
     def visit(name: str, value: torch.Tensor) -> None:
@@ -45,21 +45,21 @@ def find_by_value(
             for slot in candidates.get((value.dtype, value.shape), ()):
                 slot.offer(name, value)
 
-    for name, value in given.items():
+    for name, value in feeds.items():
         visit(name, value)
     for name in original.graph.constants:
-        held = original.program.state_dict.get(name, original.program.constants.get(name))
-        if isinstance(held, torch.Tensor):
-            visit(name, held)
-    for name, value in original.walk(given):
+        weight = original.program.state_dict.get(name, original.program.constants.get(name))
+        if isinstance(weight, torch.Tensor):
+            visit(name, weight)
+    for name, value in original.walk(feeds):
         visit(name, value)
-    found = {id(slot.tensor): slot for slots in candidates.values() for slot in slots}
+    by_tensor = {id(slot.tensor): slot for slots in candidates.values() for slot in slots}
     calls = {}
     for key, sides in wanted.items():
         known_ports = _followed(followed.get(key, ()))
         ports = (
-            tuple(known_ports.get((side, path)) or found[id(t)].port(path) for path, t in held.items())
-            for side, held in enumerate(sides)
+            tuple(known_ports.get((side, path)) or by_tensor[id(t)].port(path) for path, t in captured.items())
+            for side, captured in enumerate(sides)
         )
         calls[key] = ModuleCall(*key, *ports)
     return calls
@@ -70,7 +70,7 @@ def _followed(sides: Sides | tuple[()]) -> dict[tuple[int, str], Port]:
 
 
 class _Slot:
-    """One tensor that is looked for, and the best value so far."""
+    """A tensor to match, and the best matching value so far."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -80,21 +80,21 @@ class _Slot:
     def offer(self, name: str, value: torch.Tensor) -> None:
         if self._best is not None and self._best[0] == 0.0:
             return
-        # A look at a few elements tells nearly all others apart, at a thousandth of the cost.
-        if self.tensor.numel() and _error(*(t.reshape(-1)[self._places] for t in (self.tensor, value))) > _NEAR:
+        # Comparing 16 elements first rules out nearly all values, at a thousandth of the cost.
+        if self.tensor.numel() and _error(*(t.reshape(-1)[self._places] for t in (self.tensor, value))) > _TOLERANCE:
             return
         error = _error(self.tensor, value)
-        if error <= _NEAR and (self._best is None or error < self._best[0]):
+        if error <= _TOLERANCE and (self._best is None or error < self._best[0]):
             self._best = (error, name)
 
     def port(self, path: str) -> Port:
         if self._best is None:
-            return Port(path, None, "dead", "no value of the exported program has its numbers")
+            return Port(path, None, "dead", "no value of the exported program equals it")
         return Port(path, self._best[1], "exact", _NOTE)
 
 
 def _error(expected: torch.Tensor, actual: torch.Tensor) -> float:
-    """The largest harmonic error; decomposing may round differently, so that equality would ask too much."""
+    """Return the largest harmonic error; decomposed operators may round differently, so equality is not required."""
     if torch.equal(expected, actual):
         return 0.0
     if not (expected.dtype.is_floating_point or expected.dtype.is_complex):

@@ -1,4 +1,4 @@
-"""Exports a model to ONNX without losing track of its modules."""
+"""Export a model to ONNX and find the values of its module calls."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram, ModuleCallSignature
-from torch.export.graph_signature import ConstantArgument, OutputSpec
+from torch.export.graph_signature import ConstantArgument
 
 from filch.steal import ModuleInfo, argument_tensors
 
@@ -24,10 +24,10 @@ from ..program._original import Original
 from ..program._program import Program
 from ._by_value import find_by_value
 from ._infer import infer_types
-from ._module_trace import Seen, SeenCall, leaf_paths, observe, remember
+from ._module_trace import EagerCall, EagerRun, capture_calls, leaf_paths, observe
 
 _log = logging.getLogger("filch")
-_STRATEGIES = {  # by the name of torch.onnx's class
+_STRATEGIES = {  # by class name in torch.onnx
     "TorchExportNonStrictStrategy": "strict=False, backed_size_oblivious",
     "TorchExportStrictStrategy": "strict=True",
     "TorchExportDraftExportStrategy": "draft_export",
@@ -43,63 +43,63 @@ def export(
     *,
     dynamic_shapes: Any = None,
 ) -> Program:
-    """Export `model` to ONNX, unoptimised, and say for each call of each module which values it took and gave.
+    """Export `model` to ONNX without optimization, with the values of each module call.
 
-    The model is run once as it is, with these inputs, to see which modules run. Where torch.export can't export it with
-    `strict=False`, the strategies of `torch.onnx.export(dynamo=True)` are tried in their order; `Program.strategy` says
-    which one did it.
+    The model runs once in eager mode on these inputs, to record its module calls. If torch.export fails with
+    `strict=False`, the strategies of `torch.onnx.export(dynamo=True)` are tried in order; `Program.strategy` is the one
+    that succeeded.
 
     Args:
-        model: in eval mode, usually.
-        args: its positional arguments: tensors, or anything that nests them.
+        model: the model, usually in eval mode.
+        args: its positional arguments: tensors, or nested structures of tensors.
         kwargs: its keyword arguments.
-        dynamic_shapes: as `torch.export.export` takes them.
+        dynamic_shapes: see `torch.export.export`; dimensions may also be given by name, as for `torch.onnx.export`.
 
     Returns:
-        the program; `optimize` makes the one that people ship of it.
+        the program; pass it to `optimize` for the form that is deployed.
 
     Raises:
-        ExportError: the model fails on these inputs, or torch can't export it; torch's reason comes first.
+        ExportError: the model fails on these inputs, or torch can't export it; the message starts with torch's reason.
     """
     if not isinstance(model, nn.Module):
         raise ExportError(f"export takes a torch.nn.Module, not {type(model).__name__}")
     args, kwargs = tuple(args) if not isinstance(args, torch.Tensor) else (args,), dict(kwargs or {})
     _register_caches(model)
-    seen = observe(model, args, kwargs)
+    run = observe(model, args, kwargs)
     with _frozen(model):
-        exported, strategy = _torch_export(model, args, kwargs, dynamic_shapes, seen)
-        signatures = _set_aside(exported)
+        exported, strategy = _torch_export(model, args, kwargs, dynamic_shapes, run)
+        signatures = _pop_signatures(exported)
         _drop_tracepoints(exported)
-        _own_buffers(exported)
+        _copy_buffers(exported)
         translated = _torch_onnx_export(exported, dynamic_shapes)
     decomposed = translated.exported_program
     onnx_model = translated.model
     infer_types(onnx_model)
     graph = graph_from_onnx(onnx_model)
     names = Names(exported, decomposed, graph)
-    followed = {("", 0): _root_sides(seen, exported, names)}
+    followed = {("", 0): _root_sides(run, exported, names)}
     followed |= {
-        key: _sides(seen.calls[key], signature, names)
+        key: _sides(run.calls[key], signature, names)
         for key, signature in signatures.items()
-        if key in seen.calls and _is_filled(signature, seen.calls[key])
+        if key in run.calls and _is_filled(signature, run.calls[key])
     }
     calls = {key: call for key, sides in followed.items() if (call := _call(key, sides)) is not None}
     original = Original.of(decomposed, onnx_model)
     inputs = {name: path for name, path in _inputs(model, exported, args, kwargs).items() if name in graph.inputs}
-    lost = [key for key in seen.calls if key not in calls]
-    if lost:
-        values = remember(model, args, kwargs, lost)
-        calls |= find_by_value(lost, values, original, inputs, followed)
-    ordered = {key: calls[key] for key in seen.calls}
+    missing = [key for key in run.calls if key not in calls]
+    if missing:
+        values = capture_calls(model, args, kwargs, missing)
+        calls |= find_by_value(missing, values, original, inputs, followed)
+    ordered = {key: calls[key] for key in run.calls}
     operators = model_operators(model, exported, names)
     kind = ModuleInfo.of(model).type_name
     return Program(onnx_model, inputs, ordered, kind, operators, original, outputs=graph.outputs, strategy=strategy)
 
 
 def _torch_export(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, seen: Seen
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, run: EagerRun
 ) -> tuple[ExportedProgram, str]:
-    """The exported program, and the strategy that made it (see `Program.strategy`)."""
+    """Return the exported program and the strategy that succeeded (see `Program.strategy`)."""
 
     def attempt(preserve: Sequence[str]) -> ExportedProgram:
         with quiet():
@@ -113,18 +113,18 @@ def _torch_export(
             )
 
     try:
-        return attempt(seen.plain_modules()), "strict=False"
-    except Exception as error:  # noqa: BLE001  torch.export raises whatever it meets
+        return attempt(run.plain_modules()), "strict=False"
+    except Exception as error:  # noqa: BLE001  torch.export raises exceptions of any type
         first = error
     try:
-        # A module that is called with arguments of different structure has no one signature; without signatures, the
-        # calls are found again by what they took and gave.
+        # A module called with arguments of different structures has no single signature. Without signatures, calls are
+        # found by comparing their inputs and outputs.
         exported, strategy = attempt(()), "strict=False"
     except Exception as error:
-        found = _fall_back(model, args, kwargs, dynamic_shapes)
-        if found is None:
+        result = _fall_back(model, args, kwargs, dynamic_shapes)
+        if result is None:
             raise ExportError(f"torch can't export {type(model).__name__}: {reason(error)}") from error
-        exported, strategy = found
+        exported, strategy = result
         first = error
     _log.info("exported by %s without module signatures: %s", strategy, reason(first))
     return exported, strategy
@@ -133,21 +133,21 @@ def _torch_export(
 def _fall_back(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> tuple[ExportedProgram, str] | None:
-    """What the first of torch.onnx's own strategies makes that can export the model, and its name."""
+    """Export with the first of torch.onnx's strategies that succeeds; return the program and the strategy's name."""
     try:
-        from torch.onnx._internal.exporter._capture_strategies import CAPTURE_STRATEGIES  # noqa: PLC0415  may move
+        from torch.onnx._internal.exporter._capture_strategies import CAPTURE_STRATEGIES  # noqa: PLC0415  private, may move
     except ImportError:
         return None
     for strategy in CAPTURE_STRATEGIES:
         with quiet():
-            made = strategy()(model, args, kwargs, _dimensions(dynamic_shapes))
-        if made.exported_program is not None:
-            return made.exported_program, _STRATEGIES.get(made.strategy, made.strategy)
+            result = strategy()(model, args, kwargs, _dimensions(dynamic_shapes))
+        if result.exported_program is not None:
+            return result.exported_program, _STRATEGIES.get(result.strategy, result.strategy)
     return None
 
 
 def _dimensions(shapes: Any) -> Any:
-    """What torch.onnx.export takes for `dynamic_shapes` as torch.export does: a name is a dimension that it finds."""
+    """Convert the `dynamic_shapes` of torch.onnx.export to those of torch.export: a name becomes `Dim.DYNAMIC`."""
     if isinstance(shapes, str):
         return torch.export.Dim.DYNAMIC
     if isinstance(shapes, dict):
@@ -155,13 +155,13 @@ def _dimensions(shapes: Any) -> Any:
     return type(shapes)(map(_dimensions, shapes)) if type(shapes) in (list, tuple) else shapes
 
 
-def _is_filled(signature: ModuleCallSignature, seen: SeenCall) -> bool:
-    """Whether torch.export has filled a signature; inside of a region (autocast) it stays empty."""
-    return (len(signature.inputs), len(signature.outputs)) == (len(seen.inputs), len(seen.outputs))
+def _is_filled(signature: ModuleCallSignature, call: EagerCall) -> bool:
+    """Whether torch.export filled in a signature; in a region (autocast) it leaves signatures empty."""
+    return (len(signature.inputs), len(signature.outputs)) == (len(call.inputs), len(call.outputs))
 
 
 def _drop_tracepoints(exported: ExportedProgram) -> None:
-    """Remove what torch.export leaves of signatures inside of regions (autocast): nothing translates it to ONNX."""
+    """Remove the tracepoints that torch.export leaves in regions (autocast); they have no translation to ONNX."""
     for module in exported.graph_module.modules():
         if not isinstance(module, torch.fx.GraphModule):
             continue
@@ -174,55 +174,50 @@ def _drop_tracepoints(exported: ExportedProgram) -> None:
         module.recompile()
 
 
-def _own_buffers(exported: ExportedProgram) -> None:
-    """Let the program have buffers of its own: the model's next call may change the model's."""
+def _copy_buffers(exported: ExportedProgram) -> None:
+    """Copy the program's buffers, because the model's next call may change its own."""
     for spec in exported.graph_signature.input_specs:
         if spec.kind.name == "BUFFER" and spec.target is not None:
-            held = exported.state_dict if spec.target in exported.state_dict else exported.constants
-            held[spec.target] = held[spec.target].clone()  # pyright: ignore[reportAttributeAccessIssue]  a buffer is a tensor
+            state = exported.state_dict if spec.target in exported.state_dict else exported.constants
+            state[spec.target] = state[spec.target].clone()  # pyright: ignore[reportAttributeAccessIssue]  a buffer is a tensor
 
 
-def _set_aside(exported: ExportedProgram) -> Signatures:
-    """Take the module call signatures off the program.
+def _pop_signatures(exported: ExportedProgram) -> Signatures:
+    """Remove the module call signatures from the program and return them.
 
-    Left in, they dangle once dead code is removed, and the ONNX export fails on that.
+    With them, the ONNX export fails, because they refer to nodes that it removes as dead code.
     """
-    found = {}
+    signatures = {}
     for entry in exported.module_call_graph:
         if entry.fqn and entry.signature is not None:
             path, _, count = entry.fqn.partition("@")
-            found[path, int(count or 0)] = entry.signature
+            signatures[path, int(count or 0)] = entry.signature
             entry.signature = None
-    return found
+    return signatures
 
 
 def _torch_onnx_export(exported: ExportedProgram, dynamic_shapes: Any) -> Any:
     try:
-        with quiet():  # the shapes are in the program already; here they name the graph's dimensions
+        with quiet():  # the program already has the dynamic shapes; here they name the graph's dimensions
             return torch.onnx.export(
                 exported, dynamo=True, optimize=False, verbose=False, dynamic_shapes=dynamic_shapes
             )
     except Exception as error:
-        returned = (spec.arg for spec in exported.graph_signature.output_specs)  # None has no output in torch.onnx
+        returned = (spec.arg for spec in exported.graph_signature.output_specs)  # torch.onnx leaves out None
         plain = [arg.value for arg in returned if isinstance(arg, ConstantArgument) and arg.value is not None]
         why = f"it returns {plain[0]!r}, and ONNX graphs return tensors alone" if plain else reason(error)
         raise ExportError(f"torch.onnx can't translate the exported program: {why}") from error
 
 
-def _is_plain(spec: OutputSpec) -> bool:
-    """Whether what is returned is a number or a text; for None torch.onnx has no output."""
-    return isinstance(spec.arg, ConstantArgument) and spec.arg.value is not None
-
-
 def _call(key: tuple[str, int], sides: Sides) -> ModuleCall | None:
-    """The call that took and gave these ports; None if one of them is."""
+    """Return the module call with these ports; None if one of them was not found."""
     inputs, outputs = (tuple(port for port in side if port is not None) for side in sides)
-    whole = (len(inputs), len(outputs)) == (len(sides[0]), len(sides[1]))
-    return ModuleCall(*key, inputs, outputs) if whole else None
+    complete = (len(inputs), len(outputs)) == (len(sides[0]), len(sides[1]))
+    return ModuleCall(*key, inputs, outputs) if complete else None
 
 
-def _sides(seen: SeenCall, signature: ModuleCallSignature, names: Names) -> Sides:
-    return _ports(seen.inputs, signature.inputs, names), _ports(seen.outputs, signature.outputs, names)
+def _sides(call: EagerCall, signature: ModuleCallSignature, names: Names) -> Sides:
+    return _ports(call.inputs, signature.inputs, names), _ports(call.outputs, signature.outputs, names)
 
 
 def _ports(paths: Sequence[str | None], arguments: Sequence[Any], names: Names) -> tuple[Port | None, ...]:
@@ -230,9 +225,9 @@ def _ports(paths: Sequence[str | None], arguments: Sequence[Any], names: Names) 
     return tuple(names.port(path, argument.name) for path, argument in pairs if path is not None and argument.name)
 
 
-def _root_sides(seen: Seen, exported: ExportedProgram, names: Names) -> Sides:
-    """The model's own call, which has no signature entry: its inputs and outputs are the program's."""
-    signature, call = exported.graph_signature, seen.calls["", 0]
+def _root_sides(run: EagerRun, exported: ExportedProgram, names: Names) -> Sides:
+    """Return the ports of the model's own call, which has no signature: its inputs and outputs are the program's."""
+    signature, call = exported.graph_signature, run.calls["", 0]
     inputs = [spec.arg for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
     outputs = [spec.arg for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
     return _ports(call.inputs, inputs, names), _ports(call.outputs, outputs, names)
@@ -241,16 +236,16 @@ def _root_sides(seen: Seen, exported: ExportedProgram, names: Names) -> Sides:
 def _inputs(
     model: nn.Module, exported: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, str]:
-    """The graph's inputs, and for each the path of the argument that it is fed."""
+    """Return the path of the argument for each input of the graph."""
     order = exported.call_spec.in_spec.children()[1].context if exported.call_spec.in_spec is not None else kwargs
-    found = argument_tensors(ModuleInfo.of(model).parameters, args, kwargs)
-    paths = leaf_paths((args, {key: kwargs[key] for key in order}), found)
+    arguments = argument_tensors(ModuleInfo.of(model).parameters, args, kwargs)
+    paths = leaf_paths((args, {key: kwargs[key] for key in order}), arguments)
     specs = [spec for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     return {spec.arg.name: path for spec, path in zip(specs, paths, strict=True) if path is not None}
 
 
 def _register_caches(model: nn.Module) -> None:
-    """Tell torch how to take apart the caches of transformers, where that library is in use."""
+    """Register the cache classes of transformers as pytrees, if that library is imported."""
     if "transformers" not in sys.modules:
         return
     with contextlib.suppress(ImportError):
@@ -266,9 +261,9 @@ def _register_caches(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """Parameters without gradients.
+    """Switch off the gradients of the model's parameters in the block.
 
-    With them, torch 2.13 decomposes attention with a learned bias (T5, Swin) to strides unlike those it traced, and
+    With gradients, torch 2.13 decomposes attention with a learned bias (T5, Swin) to other strides than it traced, and
     fails.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -1,4 +1,4 @@
-"""Types and shapes of the values that an exporter leaves without."""
+"""Infer the types and shapes that an exporter left out."""
 
 import logging
 
@@ -8,32 +8,32 @@ from google.protobuf.message import EncodeError
 from onnx_ir import serde
 
 _log = logging.getLogger("filch")
-_SMALL = 1024  # elements: a constant of no more may be a shape, whose numbers inference has to know
+_SMALL = 1024  # elements; a constant up to this size may be a shape, whose elements inference needs
 
 
 def infer_types(model: ir.Model) -> None:
-    """Give the values of a model's graph that have no type or no shape those that ONNX's shape inference finds.
+    """Fill in missing types and shapes of a model's values with ONNX's shape inference.
 
-    What the exporter says of a value stays as it is; a value that inference knows nothing of does, too, and so does the
-    whole model where inference fails: it is no reason not to export.
+    Types and shapes that the exporter declared do not change. If inference fails, the model stays as it is: missing
+    types do not prevent the export.
     """
-    made = [value for node in model.graph for value in node.outputs]
-    if all(value.type is not None and value.shape is not None for value in made):
+    values = [value for node in model.graph for value in node.outputs]
+    if all(value.type is not None and value.shape is not None for value in values):
         return
     try:
         proto = onnx.shape_inference.infer_shapes(serde.serialize_model(_without_weights(model)), data_prop=True)
     except (onnx.shape_inference.InferenceError, EncodeError, ValueError) as error:
-        _log.debug("types and shapes that the exporter left out stay unknown: %s", error)
+        _log.debug("shape inference failed; types and shapes that the exporter left out stay unknown: %s", error)
         return
-    found = {value.name: value for node in serde.deserialize_model(proto).graph for value in node.outputs}
-    for value in made:
-        inferred = found.get(value.name, value)
+    by_name = {value.name: value for node in serde.deserialize_model(proto).graph for value in node.outputs}
+    for value in values:
+        inferred = by_name.get(value.name, value)
         value.type = inferred.type if value.type is None else value.type
         value.shape = inferred.shape if value.shape is None else value.shape
 
 
 def _without_weights(model: ir.Model) -> ir.Model:
-    """A copy whose large constants are inputs: protobuf holds no more than 2 GB."""
+    """Return a copy with inputs in place of large constants, because protobuf is limited to 2 GB."""
     light = model.clone()
     for name, value in [*light.graph.initializers.items()]:
         if value.const_value is not None and value.const_value.size > _SMALL:

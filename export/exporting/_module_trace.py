@@ -1,4 +1,4 @@
-"""What a model's modules take and give, seen once in eager mode before it is exported."""
+"""Record the inputs and outputs of a model's module calls in eager mode before the export."""
 
 import copy
 from collections import Counter
@@ -14,18 +14,18 @@ from filch.steal import ModuleInfo, Records, argument_tensors, steal_forward, te
 
 from .._errors import ExportError, reason
 
-_SCALARS = (torch.Tensor, int, float, bool, type(None))  # torch.export keeps no signature of a call with a string
+_SCALARS = (torch.Tensor, int, float, bool, type(None))  # torch.export has no signatures for calls with strings
 
 
 @dataclass
-class SeenCall:
+class EagerCall:
     """One call of a module in the eager run.
 
     Attributes:
         inputs: for each leaf of `(args, kwargs)`, in pytree order, the path of the tensor there (`mask`), or None.
         outputs: for each leaf of the output, the path of the tensor there (`[0]`), or None.
-        plain: whether torch.export can rebuild its arguments and output without the module noticing: they nest in
-            tuples, lists and dictionaries alone, and the module put nothing into these.
+        plain: whether torch.export can rebuild its arguments and output without a visible effect: they contain only
+            tuples, lists and dictionaries, and the module does not change these.
     """
 
     inputs: list[str | None] = field(default_factory=list)
@@ -34,69 +34,71 @@ class SeenCall:
 
 
 @dataclass
-class Seen:
-    """The eager run.
+class EagerRun:
+    """The module calls of the eager run.
 
     Attributes:
-        calls: by module path and iteration, in order of their start.
+        calls: the calls by module path and iteration, in the order in which they start.
     """
 
-    calls: dict[tuple[str, int], SeenCall] = field(default_factory=dict)
+    calls: dict[tuple[str, int], EagerCall] = field(default_factory=dict)
 
     def plain_modules(self) -> list[str]:
-        """The modules below the model itself whose calls are all plain."""
+        """Return the paths of the submodules whose calls are all plain."""
         unplain = {path for (path, _), call in self.calls.items() if not call.plain}
         return sorted({path for path, _ in self.calls if path and path not in unplain})
 
 
-def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Seen:
-    """Run `model` once on copies of its inputs and note what each of its modules took and gave.
+def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EagerRun:
+    """Run `model` once on copies of its inputs and record its module calls.
 
     Raises:
         ExportError: the model itself fails on these inputs.
     """
-    seen = Seen()
-    _run(model, args, kwargs, _Watch(model, seen))
-    return seen
+    run = EagerRun()
+    _run(model, args, kwargs, _CallRecorder(model, run))
+    return run
 
 
-def remember(
+def capture_calls(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], keys: Sequence[tuple[str, int]]
 ) -> Records:
-    """Run the model again and keep what it and these calls took and gave, to be found again by their numbers."""
+    """Run the model again and capture the inputs and outputs of the model itself and of these calls."""
     paths = sorted({path for path, _ in keys if path})
     with steal_forward([("", model), *((path, model.get_submodule(path)) for path in paths)]) as values:
         _run(model, args, kwargs, None)
     return values
 
 
-class _Watch:
-    """Forward hooks on all modules of a model."""
+class _CallRecorder:
+    """Records the calls of a model's modules with forward hooks."""
 
-    def __init__(self, model: nn.Module, seen: Seen) -> None:
-        self._seen = seen
+    def __init__(self, model: nn.Module, run: EagerRun) -> None:
+        self._run = run
         self._ran: Counter[str] = Counter()
-        self._open: list[tuple[SeenCall, list[int]]] = []
+        self._open: list[tuple[EagerCall, list[int]]] = []
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._parameters = {path: ModuleInfo.of(module).parameters for path, module in model.named_modules()}
         names = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
-        self._shared = {key for key, count in names.items() if count > 1}  # torch counts the calls of each name
+        self._shared = {
+            key for key, count in names.items() if count > 1
+        }  # torch counts the calls of each name separately
         self._forms: dict[str, Any] = {}
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_dynamo_compiling():  # the branches of torch.cond, which may have no effects
+        if torch.compiler.is_dynamo_compiling():  # in the branches of torch.cond, which must not have side effects
             return
         path = self._paths[id(module)]
-        call = self._seen.calls[path, self._ran[path]] = SeenCall()
+        call = self._run.calls[path, self._ran[path]] = EagerCall()
         self._ran[path] += 1
         self._open.append((call, _identities(args, kwargs)))
         call.inputs = leaf_paths((args, kwargs), argument_tensors(self._parameters[path], args, kwargs))
         call.plain = (
-            id(module) not in self._shared and _is_plain((args, kwargs)) and self._is_as_before(path, args, kwargs)
+            id(module) not in self._shared and _is_plain((args, kwargs)) and self._has_same_form(path, args, kwargs)
         )
 
-    def _is_as_before(self, path: str, args: Any, kwargs: Any) -> bool:
-        """Whether a module is called as it was before, numbers aside: one signature has to do for all its calls."""
+    def _has_same_form(self, path: str, args: Any, kwargs: Any) -> bool:
+        """Whether the arguments have the structure of the module's first call; all calls share one signature."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         form = (spec, [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
         return bool(self._forms.setdefault(path, form) == form)
@@ -109,18 +111,18 @@ class _Watch:
         call.plain = call.plain and _is_plain(output) and _identities(args, kwargs) == before
 
 
-def _run(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], watch: _Watch | None) -> None:
-    args, kwargs = copy.deepcopy((tuple(args), dict(kwargs)))  # caches are extended in place
+def _run(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: _CallRecorder | None) -> None:
+    args, kwargs = copy.deepcopy((tuple(args), dict(kwargs)))  # models extend caches in place
     buffers = [
         (module, name, buffer, buffer.clone())
         for module in model.modules()
         for name, buffer in module.named_buffers(recurse=False)
     ]
     handles = []
-    for module in (item for item in model.modules() if watch and not isinstance(item, torch.jit.ScriptModule)):
+    for module in (item for item in model.modules() if recorder and not isinstance(item, torch.jit.ScriptModule)):
         handles += [
-            module.register_forward_pre_hook(watch.before, with_kwargs=True),  # type: ignore[union-attr]
-            module.register_forward_hook(watch.after, with_kwargs=True),  # type: ignore[union-attr]
+            module.register_forward_pre_hook(recorder.before, with_kwargs=True),  # type: ignore[union-attr]
+            module.register_forward_hook(recorder.after, with_kwargs=True),  # type: ignore[union-attr]
         ]
     try:
         with torch.no_grad(), torch.random.fork_rng():
@@ -130,11 +132,11 @@ def _run(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], watch
     finally:
         for handle in handles:
             handle.remove()
-        _put_back(buffers)
+        _restore(buffers)
 
 
-def _put_back(buffers: Sequence[tuple[nn.Module, str, torch.Tensor, torch.Tensor]]) -> None:
-    """Give buffers their numbers again (counters, running statistics): exporting is no call of the user's."""
+def _restore(buffers: Sequence[tuple[nn.Module, str, torch.Tensor, torch.Tensor]]) -> None:
+    """Restore buffers (counters, running statistics), so that exporting does not change the model."""
     with torch.no_grad():
         for module, name, buffer, before in buffers:
             if getattr(module, name) is not buffer:
@@ -143,24 +145,24 @@ def _put_back(buffers: Sequence[tuple[nn.Module, str, torch.Tensor, torch.Tensor
                 buffer.copy_(before)
 
 
-def leaf_paths(tree: Any, found: Mapping[str, torch.Tensor]) -> list[str | None]:
-    """For each pytree leaf of `tree`, the path under which `found` has the same tensor."""
-    places: dict[int, list[str]] = {}
-    for path, tensor in found.items():
-        places.setdefault(id(tensor), []).append(path)
-    return [places[id(leaf)].pop(0) if places.get(id(leaf)) else None for leaf in pytree.tree_leaves(tree)]
+def leaf_paths(tree: Any, tensors_by_path: Mapping[str, torch.Tensor]) -> list[str | None]:
+    """Return, for each pytree leaf of `tree`, the path of the same tensor in `tensors_by_path`, or None."""
+    paths: dict[int, list[str]] = {}
+    for path, tensor in tensors_by_path.items():
+        paths.setdefault(id(tensor), []).append(path)
+    return [paths[id(leaf)].pop(0) if paths.get(id(leaf)) else None for leaf in pytree.tree_leaves(tree)]
 
 
 def _identities(args: Any, kwargs: Any) -> list[int]:
-    """Which objects the arguments nest.
+    """Return the ids of the objects in the arguments.
 
-    A module that puts others in writes to what torch.export would hand it a copy of.
+    If a call changes them, the module writes to its arguments, of which torch.export would pass it a copy.
     """
     return [id(leaf) for leaf in pytree.tree_leaves((args, kwargs))]
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether torch can take a value apart and rebuild it unnoticed: a cache, rebuilt, is not the caller's any more."""
+    """Whether torch can flatten and rebuild a value without a visible effect; a rebuilt cache is another object."""
     if isinstance(value, _SCALARS):
         return True
     if type(value) in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):

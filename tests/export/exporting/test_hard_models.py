@@ -1,4 +1,4 @@
-"""Models that are written as models are: what they do to names, buffers and structures is followed all the same."""
+"""Export of models with shared modules, buffers, autocast, string arguments and complex numbers."""
 
 import copy
 import subprocess
@@ -14,7 +14,7 @@ from filch.export import export, optimize
 from filch.steal import Capture, steal_forward
 
 
-def stolen(model: nn.Module, *args: object, dump_file: Path | None = None, **kwargs: object) -> Capture:
+def captured(model: nn.Module, *args: object, dump_file: Path | None = None, **kwargs: object) -> Capture:
     """A capture of one call of a model with all its submodules."""
     with torch.no_grad(), steal_forward(model, submodules=True, dump_file=dump_file) as capture:
         model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
@@ -34,7 +34,7 @@ class Shared(nn.Module):
 
 
 class Cell(nn.Module):
-    """A cell with two states, whose decomposition splits its gates."""
+    """An LSTM cell, whose decomposition splits its gates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Cell(nn.Module):
 
 
 class Through(nn.Module):
-    """Gives back what it is given, beside what it computes."""
+    """Returns its input and a computed value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Through(nn.Module):
 
 
 class Counting(nn.Module):
-    """Keeps count of its calls."""
+    """Counts its calls in a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Counting(nn.Module):
 
 
 class Cast(nn.Module):
-    """Runs a part of itself with autocast switched off."""
+    """Runs some of its modules with autocast switched off."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,14 +85,14 @@ class Cast(nn.Module):
 
 
 class Mode(nn.Module):
-    """Is told by a string what to do."""
+    """Has a string argument."""
 
-    def forward(self, x: torch.Tensor, how: str) -> torch.Tensor:
-        return x * 2 if how == "double" else x * 3
+    def forward(self, x: torch.Tensor, mode: str) -> torch.Tensor:
+        return x * 2 if mode == "double" else x * 3
 
 
 class Modes(nn.Module):
-    """Calls a module in two ways."""
+    """Calls a module with a positional and with a keyword argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,11 +100,11 @@ class Modes(nn.Module):
         self.linear = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.mode(self.linear(x), "double") + self.mode(x, how="triple")
+        return self.mode(self.linear(x), "double") + self.mode(x, mode="triple")
 
 
 class Spectrum(nn.Module):
-    """Goes through complex numbers."""
+    """Computes with complex numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,10 +119,10 @@ MODELS = (Shared, Cell, Through, Cast, Modes, Spectrum)
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_hard_models_are_followed_and_close(make: type[nn.Module]) -> None:
-    """Unoptimised and optimised: every call resolved, none wrong."""
+    """Every module call is resolved, none wrongly, in the exported and the optimized program."""
     torch.manual_seed(0)
     model, x = make().eval(), torch.randn(2, 4)
-    capture = stolen(model, x)
+    capture = captured(model, x)
     program = export(model, (x,))
 
     plain, optimized = compare(capture, program), compare(capture, optimize(program))
@@ -139,43 +139,43 @@ def test_hard_models_are_followed_and_close(make: type[nn.Module]) -> None:
     assert {row.resolution for row in plain.modules} <= {"exact", "alias", "dead"}
 
 
-def test_exporting_leaves_buffers_alone_and_the_program_has_its_own() -> None:
-    """A counter is neither advanced by the export, nor does the model's next call change the program."""
+def test_exporting_does_not_change_buffers_and_the_program_has_its_own() -> None:
+    """The export does not advance a counter, and the model's next call does not change the program."""
     torch.manual_seed(0)
     model, x = Counting().eval(), torch.randn(2, 4)
     program = export(model, (x,))
 
     assert model.calls == 0
-    capture = stolen(model, x)
-    stolen(model, x)
+    capture = captured(model, x)
+    captured(model, x)
 
     assert compare(capture, program).close
 
 
 def test_modules_called_in_two_ways_keep_the_signatures_of_the_others() -> None:
-    """Only the module itself is found by its numbers."""
+    """Only the values of the module itself are matched by value."""
     program = export(Modes().eval(), (torch.randn(2, 4),))
 
-    found = {path: port.note for (path, _), call in program.module_calls.items() for port in call.outputs}
-    assert found["mode"] == "found by its numbers"
-    assert found["linear"] == ""
+    notes = {path: port.note for (path, _), call in program.module_calls.items() for port in call.outputs}
+    assert notes["mode"] == "matched by value"
+    assert notes["linear"] == ""
 
 
 def test_dynamic_dimensions_may_be_given_by_name() -> None:
-    """As torch.onnx.export takes them."""
+    """torch.onnx.export accepts names, too."""
     model, x = nn.Linear(4, 4).eval(), torch.randn(2, 4)
 
     program = export(model, (x,), dynamic_shapes=({0: "batch"},))
 
-    assert compare(stolen(model, torch.randn(5, 4)), program).close
+    assert compare(captured(model, torch.randn(5, 4)), program).close
 
 
 def test_a_saved_program_with_a_cache_is_compared_where_its_library_is_not_imported(tmp_path: Path) -> None:
-    """All of its values are judged in a process that knows nothing of transformers."""
+    """All of its values are compared in a process that does not import transformers."""
     from support.models.zoo import HARD
 
     model, args, kwargs = HARD["llama_past"]()
-    stolen(model, *args, dump_file=tmp_path / "ref.onnx", **kwargs)
+    captured(model, *args, dump_file=tmp_path / "ref.onnx", **kwargs)
     export(model, args, kwargs).save(tmp_path / "model.onnx")
 
     script = (
@@ -189,7 +189,7 @@ def test_a_saved_program_with_a_cache_is_compared_where_its_library_is_not_impor
 
 
 def test_branches_of_a_condition_may_call_modules() -> None:
-    """Dynamo traces them in eager PyTorch, too, and refuses what has effects: looking on has none there."""
+    """Dynamo traces them in eager PyTorch, too, and refuses side effects, so the hooks do nothing there."""
 
     class Either(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Every call of every module is found again in the exported graph, and what is found is right."""
+"""Every module call is resolved to the right values of the exported graph."""
 
 import copy
 import re
@@ -19,7 +19,7 @@ EVIDENCE = Path(__file__).parents[3] / "docs" / "evidence.md"
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_module_call_of_an_architecture_is_resolved_and_none_is_wrong(name: str) -> None:
-    """Unoptimised, an output is exact, an alias, or dead; optimised, what is gone names the node that it went into."""
+    """An output is exact, an alias or dead; after optimization, a removed one names the node it went into."""
     line = measure(name)
 
     rows = [row for row in line.report.modules if row.side == "output"]
@@ -63,7 +63,7 @@ class Twice(nn.Module):
         return {"y": y, "nothing": None, "pair": (z if mask is None else z * mask, z + 1)}
 
 
-def stolen(model: nn.Module, *args: object, **kwargs: object):
+def captured(model: nn.Module, *args: object, **kwargs: object):
     """A capture of one call of a model with all its submodules."""
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
@@ -71,7 +71,7 @@ def stolen(model: nn.Module, *args: object, **kwargs: object):
 
 
 def test_a_module_used_twice_has_two_calls_with_values_of_their_own() -> None:
-    """The second call's value is the second one's, and a module that did not run has no call."""
+    """The two calls have different values, and a module that did not run has no call."""
     model, x = Twice().eval(), torch.randn(2, 4)
 
     program = export(model, (x,))
@@ -79,22 +79,22 @@ def test_a_module_used_twice_has_two_calls_with_values_of_their_own() -> None:
     assert set(program.module_calls) == {("", 0), ("linear", 0), ("linear", 1)}
     first, second = (program.module_calls["linear", index].outputs[0].value for index in (0, 1))
     assert first != second
-    assert compare(stolen(model, x), program).close
+    assert compare(captured(model, x), program).close
 
 
 def test_keyword_arguments_dict_outputs_and_none_are_followed() -> None:
-    """Inputs are found by parameter, however they were given; outputs by their place in the structure."""
+    """Inputs are identified by parameter, positional or not; outputs by their path in the structure."""
     model, x, mask = Twice().eval(), torch.randn(2, 4), torch.ones(4)
 
     program = export(model, (), {"x": x, "mask": mask})
 
     assert set(program.inputs.values()) == {"x", "mask"}
     assert [port.path for port in program.module_calls["", 0].outputs] == ["['y']", "['pair'][0]", "['pair'][1]"]
-    assert compare(stolen(model, x, mask=mask), program).close
+    assert compare(captured(model, x, mask=mask), program).close
 
 
 class Writer(nn.Module):
-    """A module that puts something into a dictionary which it is given."""
+    """A module that writes to a dictionary argument."""
 
     def forward(self, x: torch.Tensor, store: dict[str, torch.Tensor]) -> torch.Tensor:
         store["kept"] = x + 1
@@ -102,7 +102,7 @@ class Writer(nn.Module):
 
 
 class Reader(nn.Module):
-    """Reads what its submodule has put there."""
+    """Reads what its submodule has written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,18 +113,18 @@ class Reader(nn.Module):
         return self.writer(x, store) + store["kept"]
 
 
-def test_a_module_that_writes_to_its_arguments_is_exported_right() -> None:
-    """torch.export would hand it a copy and lose what it writes: its call is found by its numbers instead."""
+def test_a_module_that_writes_to_its_arguments_is_exported_correctly() -> None:
+    """torch.export would pass it a copy and lose the write, so its call is matched by value."""
     model, x = Reader().eval(), torch.randn(3)
 
     program = export(model, (x,))
 
-    assert program.module_calls["writer", 0].outputs[0].note == "found by its numbers"
-    assert compare(stolen(model, x), program).close
+    assert program.module_calls["writer", 0].outputs[0].note == "matched by value"
+    assert compare(captured(model, x), program).close
 
 
 class Early(nn.Module):
-    """A module that gives what nobody uses."""
+    """A module with an unused output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,8 +134,8 @@ class Early(nn.Module):
         return x + 1, self.linear(x)
 
 
-def test_an_output_that_nothing_uses_is_dead_with_its_reason() -> None:
-    """It is not left unresolved."""
+def test_an_unused_output_is_dead() -> None:
+    """The note has the reason."""
     model = nn.Sequential(Early(), Pick()).eval()
 
     program = export(model, (torch.randn(3),))
@@ -145,14 +145,14 @@ def test_an_output_that_nothing_uses_is_dead_with_its_reason() -> None:
 
 
 class Pick(nn.Module):
-    """The first of two."""
+    """Uses the first of two inputs."""
 
     def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         return pair[0] * 3
 
 
 def test_folding_a_batch_norm_into_its_convolution_names_the_convolution() -> None:
-    """The convolution's own result is gone; the call says which node it went into."""
+    """The convolution's own result no longer exists; the port's note names the node that it was fused into."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
     program: Program = optimize(export(model, (torch.randn(1, 3, 8, 8),)))
 
@@ -162,8 +162,8 @@ def test_folding_a_batch_norm_into_its_convolution_names_the_convolution() -> No
     assert (port.value, port.resolution, port.note) == (None, "fused", f"into {conv.name}")
 
 
-def test_exporting_leaves_the_model_as_it_was() -> None:
-    """No hook, no changed parameter, no lost gradient flag."""
+def test_exporting_does_not_change_the_model() -> None:
+    """It leaves no hooks and changes neither parameters nor their gradient flags."""
     model = Twice().eval()
     before = {name: (parameter.clone(), parameter.requires_grad) for name, parameter in model.named_parameters()}
 
@@ -176,11 +176,11 @@ def test_exporting_leaves_the_model_as_it_was() -> None:
     )
     for module in model.modules():
         assert not module._forward_hooks  # noqa: SLF001  nothing public lists a module's hooks
-        assert not module._forward_pre_hooks  # noqa: SLF001  nor these
+        assert not module._forward_pre_hooks  # noqa: SLF001  likewise
 
 
 class ViewWriter(nn.Module):
-    """Gives what it has filled row by row; and a module that gives a view of what it then adds to."""
+    """Returns a tensor that it fills row by row, or a view of a tensor that it then changes."""
 
     def __init__(self, *, fills: bool) -> None:
         super().__init__()
@@ -199,11 +199,11 @@ class ViewWriter(nn.Module):
 
 
 @pytest.mark.parametrize("fills", [True, False])
-def test_what_is_written_through_a_view_is_not_taken_for_what_it_was_before(*, fills: bool) -> None:
-    """torch.export's signature names the tensor by the operation that made it, before the writing."""
+def test_a_write_through_a_view_is_not_mistaken_for_the_value_before_it(*, fills: bool) -> None:
+    """torch.export's signature has the name of the operation that created the tensor, before the write."""
     model, x = nn.Sequential(ViewWriter(fills=fills), nn.ReLU()).eval(), torch.randn(3, 4)
 
     program = export(model, (x,))
 
-    assert program.module_calls["0", 0].outputs[0].note == "found by its numbers"
-    assert compare(stolen(model, x), program).close
+    assert program.module_calls["0", 0].outputs[0].note == "matched by value"
+    assert compare(captured(model, x), program).close

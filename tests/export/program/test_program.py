@@ -20,7 +20,7 @@ from filch.steal import Capture, FilchError, steal_forward
 
 
 @pytest.fixture(scope="module")
-def stolen() -> Capture:
+def captured() -> Capture:
     """The tiny LLM's eager run."""
     model, inputs = tiny_llm()
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
@@ -51,24 +51,24 @@ def test_a_saved_program_is_loaded_with_its_calls_inputs_and_operators(program: 
 
 
 def test_a_saved_program_has_as_many_reference_values_as_the_one_in_memory(
-    program: Program, stolen: Capture, tmp_path: Path
+    program: Program, captured: Capture, tmp_path: Path
 ) -> None:
     """The torch program that it was translated from is saved beside it."""
     program.save(tmp_path / "m.onnx")
 
-    report = compare(stolen, tmp_path / "m.onnx")
+    report = compare(captured, tmp_path / "m.onnx")
 
     assert report.close
-    assert report.headline() == compare(stolen, program).headline()
+    assert report.headline() == compare(captured, program).headline()
 
 
 def test_without_its_original_a_file_is_compared_at_its_modules(
-    program: Program, stolen: Capture, tmp_path: Path
+    program: Program, captured: Capture, tmp_path: Path
 ) -> None:
     """Values that are no input or output of a module are then reported as not mapped."""
     program.save(tmp_path / "m.onnx", original=False)
 
-    report = compare(stolen, tmp_path / "m.onnx")
+    report = compare(captured, tmp_path / "m.onnx")
 
     assert os.listdir(tmp_path) == ["m.onnx"]
     assert report.close
@@ -76,18 +76,18 @@ def test_without_its_original_a_file_is_compared_at_its_modules(
     assert {row.status for row in report.rows} == {"same", "not mapped"}
 
 
-def test_a_damaged_original_is_a_note_in_the_report(program: Program, stolen: Capture, tmp_path: Path) -> None:
+def test_a_damaged_original_is_a_note_in_the_report(program: Program, captured: Capture, tmp_path: Path) -> None:
     """The comparison continues with the reference values of the modules."""
     program.save(tmp_path / "m.onnx")
     (tmp_path / "m.onnx.pt2").write_bytes(b"nothing of use")
 
-    report = compare(stolen, tmp_path / "m.onnx")
+    report = compare(captured, tmp_path / "m.onnx")
 
     assert report.close
     assert "m.onnx.pt2" in report.notes[0]
 
 
-def test_a_changed_file_is_compared_with_what_was_exported(program: Program, stolen: Capture, tmp_path: Path) -> None:
+def test_a_changed_file_is_compared_with_what_was_exported(program: Program, captured: Capture, tmp_path: Path) -> None:
     """A weight that was edited in the file is reported at the node that reads it."""
     program.save(tmp_path / "m.onnx")
     model = ir.load(tmp_path / "m.onnx")
@@ -97,7 +97,7 @@ def test_a_changed_file_is_compared_with_what_was_exported(program: Program, sto
     weight.const_value = ir.tensor(changed)
     ir.save(model, tmp_path / "m.onnx")
 
-    report = compare(stolen, tmp_path / "m.onnx")
+    report = compare(captured, tmp_path / "m.onnx")
 
     assert not report.close
     assert (report.first_divergence.op, report.first_divergence.module) == ("Add", "decoder.feed_forward.linear_2")
@@ -215,34 +215,34 @@ def test_backends_go_by_name() -> None:
 
 
 @pytest.mark.gpu
-def test_the_cuda_backend_runs_the_tiny_llm(program: Program, stolen: Capture) -> None:
+def test_the_cuda_backend_runs_the_tiny_llm(program: Program, captured: Capture) -> None:
     """The session reports that it runs on the device."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    report = compare(stolen, program, backend="onnxruntime-cuda", tolerance=1e-4)
+    report = compare(captured, program, backend="onnxruntime-cuda", tolerance=1e-4)
 
     assert report.close
 
 
-def test_the_original_of_another_export_is_not_used(program: Program, stolen: Capture, tmp_path: Path) -> None:
+def test_the_original_of_another_export_is_not_used(program: Program, captured: Capture, tmp_path: Path) -> None:
     """Neither the recorded name nor the file's own name is enough: the identity must match."""
     program.save(tmp_path / "m.onnx")
     shutil.copy(tmp_path / "m.onnx", tmp_path / "copy.onnx")
     export(*tiny_llm(seed=1)).save(tmp_path / "m.onnx")
 
-    report = compare(stolen, tmp_path / "copy.onnx")
+    report = compare(captured, tmp_path / "copy.onnx")
 
     assert report.close
     assert "is of another export" in report.notes[0]
     assert {row.evidence for row in report.rows} == {"module", ""}
 
 
-def test_a_missing_original_is_noted(program: Program, stolen: Capture, tmp_path: Path) -> None:
+def test_a_missing_original_is_noted(program: Program, captured: Capture, tmp_path: Path) -> None:
     """The note explains why few values have references."""
     program.save(tmp_path / "m.onnx")
     (tmp_path / "m.onnx.pt2").unlink()
 
-    report = compare(stolen, tmp_path / "m.onnx")
+    report = compare(captured, tmp_path / "m.onnx")
 
     assert "'m.onnx.pt2' is not beside the ONNX file" in report.notes[0]
     assert "all that could be judged is close" in str(report).replace("\n", " ")

@@ -177,10 +177,10 @@ def test_a_comparison_goes_on_without_a_program_that_is_refused(
     write(hostile, tmp_path / "m.onnx.pt2")
     torch.manual_seed(0)
     model = Small().eval()
-    with steal_forward(model) as stolen:
+    with steal_forward(model) as captured:
         model(torch.ones(2, 4))
 
-    report = compare(stolen, tmp_path / "m.onnx")
+    report = compare(captured, tmp_path / "m.onnx")
 
     assert report.close and "torch knows no operator 'torch.os.system' here" in report.notes[0]
     assert not canary(tmp_path).exists()
