@@ -1,4 +1,4 @@
-"""Compares models in several dtypes, on several devices and backends."""
+"""Compare models in several dtypes, on several devices and backends."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
 from ..models._factory import Factory, find_factory
 from ..models._subject import Subject
-from ..results._cells import Cell, cell_of
+from ..results._cells import Cell, run_cell
 from ..results._report import Report
 
 
@@ -37,74 +37,81 @@ def matrix(
 
     Args:
         factories: see `find_factory`.
-        backends: names of backends; one whose library or device is missing gives cells that say so.
-        dtypes: what the model and its floating-point inputs are turned into, as torch calls it; none leaves them.
-        devices: where the model runs in eager PyTorch, as torch calls it; none leaves it where it is. The backend's
-            name says where the program runs.
+        backends: names of backends; the status is `missing` if a backend's library or device is not available.
+        dtypes: torch dtypes by name, to which the model and its floating-point inputs are cast; none casts nothing.
+        devices: torch devices by name, on which the model runs in eager PyTorch; none moves nothing. The backend
+            determines the device of the program.
         tolerance: see `compare`.
         lower_precision: see `compare`.
-        options: what each backend is made with.
+        options: options of each backend.
         limit: see `compare`.
+
+    Yields:
+        a cell for each comparison.
 
     Raises:
         FilchError: there is no factory, backend, dtype or device of this name, or a factory fails.
     """
-    made = [find_factory(name) for name in factories]
+    found_factories = [find_factory(name) for name in factories]
     engines = {name: _engine(name, options or {}) for name in backends}
     for name in dtypes:
         _dtype(name)
     for name in devices:
         _device(name)
-    how = partial(compare_export, tolerance=tolerance, lower_precision=lower_precision, limit=limit)
-    for factory, dtype, device in product(made, dtypes or [""], devices or [""]):
+    compare = partial(compare_export, tolerance=tolerance, lower_precision=lower_precision, limit=limit)
+    for factory, dtype, device in product(found_factories, dtypes or [""], devices or [""]):
         labels = {"model": factory.name} | ({"dtype": dtype} if dtype else {}) | ({"device": device} if device else {})
-        ready = _ready(factory, dtype, device, how)
+        comparison = _prepare(factory, dtype, device, compare)
         for name, engine in engines.items():
-            yield _cell(labels | {"backend": name}, ready, engine)
+            yield _cell(labels | {"backend": name}, comparison, engine)
 
 
 @dataclass(frozen=True)
-class _Absent:
-    """Why there is nothing to compare."""
+class _Unavailable:
+    """The reason why a comparison can't run."""
 
     status: Literal["failed", "missing"]
-    told: str
+    reason: str
 
 
-def _cell(labels: dict[str, str], ready: Callable[..., Report] | _Absent, engine: Backend | _Absent) -> Cell:
-    if isinstance(ready, _Absent):
-        return Cell(labels, ready.status, None, ready.told)
-    if isinstance(engine, _Absent):
-        return Cell(labels, engine.status, None, engine.told)
-    return cell_of(labels, partial(ready, backend=engine))
+def _cell(
+    labels: dict[str, str], comparison: Callable[..., Report] | _Unavailable, engine: Backend | _Unavailable
+) -> Cell:
+    if isinstance(comparison, _Unavailable):
+        return Cell(labels, comparison.status, None, comparison.reason)
+    if isinstance(engine, _Unavailable):
+        return Cell(labels, engine.status, None, engine.reason)
+    return run_cell(labels, partial(comparison, backend=engine))
 
 
-def _ready(factory: Factory, dtype: str, device: str, how: Callable[..., Report]) -> Callable[..., Report] | _Absent:
-    """The comparison of a model, which takes a backend."""
-    if device and (missing := _missing(torch.device(device))):
-        return _Absent("missing", missing)
+def _prepare(
+    factory: Factory, dtype: str, device: str, compare: Callable[..., Report]
+) -> Callable[..., Report] | _Unavailable:
+    """Record and export a model; return its comparison, which takes a backend."""
+    if device and (problem := _device_problem(torch.device(device))):
+        return _Unavailable("missing", problem)
     subject = factory.make()
     try:
         moved = _moved(subject, dtype, device)
-        return partial(how, moved.steal(), moved.export())
+        return partial(compare, moved.steal(), moved.export())
     except FilchError as error:
-        return _Absent("failed", str(error))
+        return _Unavailable("failed", str(error))
 
 
-def _engine(name: str, options: Mapping[str, Any]) -> Backend | _Absent:
+def _engine(name: str, options: Mapping[str, Any]) -> Backend | _Unavailable:
     try:
         return get_backend(name, **options)
     except BackendError as error:
         if name not in backend_names():
             raise
-        return _Absent("missing", str(error))
+        return _Unavailable("missing", str(error))
 
 
 def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise CompareError(f"a dtype is one like float16, bfloat16, float32 or float64, not {name!r}")
-    return found
+    return dtype
 
 
 def _device(name: str) -> torch.device:
@@ -114,23 +121,23 @@ def _device(name: str) -> torch.device:
         raise CompareError(f"a device is one like cpu or cuda:0, not {name!r}") from None
 
 
-def _missing(device: torch.device) -> str:
-    """Why torch can't use a device; `""` if it can."""
+def _device_problem(device: torch.device) -> str:
+    """Return why torch can't use a device; `""` if it can."""
     try:
         torch.empty(0, device=device)
-    except (AssertionError, NotImplementedError, RuntimeError) as error:  # what it was not built for, what is not there
+    except (AssertionError, NotImplementedError, RuntimeError) as error:  # no support in this build, no such device
         return f"torch can't use {str(device)!r}: {next(iter(str(error).splitlines()), '')}"
     return ""
 
 
 def _moved(subject: Subject, dtype: str, device: str) -> Subject:
-    kind, place = _dtype(dtype) if dtype else None, _device(device) if device else None
+    to_dtype, to_device = _dtype(dtype) if dtype else None, _device(device) if device else None
 
     def move(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        return value.to(device=place, dtype=kind if value.is_floating_point() else None)
+        return value.to(device=to_device, dtype=to_dtype if value.is_floating_point() else None)
 
     to: Callable[..., Any] = subject.model.to
-    model = to(device=place, dtype=kind) if kind or place else subject.model
+    model = to(device=to_device, dtype=to_dtype) if to_dtype or to_device else subject.model
     return replace(subject, model=model, args=tree_map(move, subject.args), kwargs=tree_map(move, dict(subject.kwargs)))

@@ -1,4 +1,4 @@
-"""Compares one program, exported once with dynamic shapes, at many sizes of its inputs."""
+"""Compare one program, exported once with dynamic shapes, at several sizes of its inputs."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from ..metrics._tolerance import Tolerance
 from ..models._factory import Factory, find_factory
 from ..models._resize import dimension_names, resized
 from ..models._subject import Subject
-from ..results._cells import Cell, cell_of
+from ..results._cells import Cell, run_cell
 from ..results._report import Report
 
 
@@ -35,54 +35,56 @@ def sweep(
     """Export a model once, and compare it at each combination of sizes, one after the other.
 
     Args:
-        factory: see `find_factory`; its dynamic shapes name their dimensions. If it takes the names as arguments, it
-            is called for the inputs of each size (its first model is the one that runs); otherwise these are made like
-            its inputs (see `resized`).
-        sizes: by the name of the dimension.
+        factory: see `find_factory`; its dynamic shapes name their dimensions. If it takes these names as arguments, it
+            is called for the inputs of each size (but its first model runs); otherwise inputs are generated (see
+            `resized`).
+        sizes: the sizes of each dimension, by its name.
         backends: names of backends.
-        options: what each of them is made with.
+        options: options of each of them.
         tolerance: see `compare`.
         lower_precision: see `compare`.
         limit: see `compare`.
 
+    Yields:
+        a cell for each comparison.
+
     Raises:
         FilchError: there is no such factory, dimension or backend, or the model can't be exported.
     """
-    found, engines = find_factory(factory), {name: get_backend(name, **(options or {})) for name in backends}
-    asked = _asked(found, sizes)
-    # Of size 1 torch would make a constant; the largest one is the least likely to be that.
-    subject = found.make(**{name: max(sizes[name]) for name in asked})
-    named = dimension_names(subject.dynamic_shapes)
-    if unknown := [name for name in sizes if name not in named]:
-        there = f"there are {', '.join(named)}" if named else "the factory returns none that are named"
-        raise CompareError(f"{factory!r} has no dynamic dimension {unknown[0]!r}: {there}")
-    program = subject.export()
-    against = partial(
-        compare_export, program=program, tolerance=tolerance, lower_precision=lower_precision, limit=limit
+    maker, engines = find_factory(factory), {name: get_backend(name, **(options or {})) for name in backends}
+    arguments = _size_arguments(maker, sizes)
+    # torch specializes size 1; the largest size is the least likely to be 1.
+    subject = maker.make(**{name: max(sizes[name]) for name in arguments})
+    dimensions = dimension_names(subject.dynamic_shapes)
+    if unknown := [name for name in sizes if name not in dimensions]:
+        known = f"there are {', '.join(dimensions)}" if dimensions else "the factory returns no named dimensions"
+        raise CompareError(f"{factory!r} has no dynamic dimension {unknown[0]!r}: {known}")
+    compare = partial(
+        compare_export, program=subject.export(), tolerance=tolerance, lower_precision=lower_precision, limit=limit
     )
     for combination in product(*sizes.values()):
         chosen = dict(zip(sizes, combination, strict=True))
         labels = {name: str(size) for name, size in chosen.items()}
-        make = partial(found.make, **chosen) if asked else partial(resized, subject, chosen)
-        stolen = cache(partial(_stolen, make, subject.model))
+        make = partial(maker.make, **chosen) if arguments else partial(resized, subject, chosen)
+        capture = cache(partial(_capture, make, subject.model))
         for name, engine in engines.items():
-            told = labels | ({"backend": name} if len(engines) > 1 else {})
-            yield cell_of(told, partial(_at_size, stolen, partial(against, backend=engine)))
+            backend = {"backend": name} if len(engines) > 1 else {}
+            yield run_cell(labels | backend, partial(_compare_captured, capture, partial(compare, backend=engine)))
 
 
-def _stolen(make: Callable[[], Subject], model: nn.Module) -> Capture:
+def _capture(make: Callable[[], Subject], model: nn.Module) -> Capture:
     return replace(make(), model=model).steal()
 
 
-def _at_size(stolen: Callable[[], Capture], against: Callable[[Capture], Report]) -> Report:
-    return against(stolen())
+def _compare_captured(capture: Callable[[], Capture], compare: Callable[[Capture], Report]) -> Report:
+    return compare(capture())  # within `run_cell`: making the inputs or running the model may fail, too
 
 
-def _asked(factory: Factory, sizes: Mapping[str, Sequence[int]]) -> list[str]:
-    """The sizes that the factory takes: all of them, or none."""
-    taken = inspect.signature(factory.function).parameters
-    asked = [name for name in sizes if name in taken]
-    if asked and len(asked) < len(sizes):
-        other = next(name for name in sizes if name not in taken)
-        raise CompareError(f"the factory {factory.name!r} takes {asked[0]!r}, and so has to take {other!r}, too")
-    return asked
+def _size_arguments(factory: Factory, sizes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Return the sizes that the factory takes as arguments: all of them, or none."""
+    parameters = inspect.signature(factory.function).parameters
+    taken = [name for name in sizes if name in parameters]
+    if taken and len(taken) < len(sizes):
+        other = next(name for name in sizes if name not in parameters)
+        raise CompareError(f"the factory {factory.name!r} takes {taken[0]!r}, so it has to take {other!r}, too")
+    return taken

@@ -1,4 +1,4 @@
-"""Finds the transformations that are to blame for an error."""
+"""Find the transformations that cause an error."""
 
 import difflib
 import os
@@ -25,8 +25,8 @@ from ..results._bisection import BisectReport, Culprit, Step
 from ._criterion import Criterion, against_model
 from ._journal import Journal
 from ._variant_runner import VariantRunner
-from ._variants import AnyPass, ProgramVariants, named
-from ._versions import versions
+from ._variants import AnyPass, ProgramVariants, pass_switches
+from ._versions import run_versions
 
 _LIBRARIES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "openvino")
 
@@ -47,73 +47,75 @@ def bisect(
     interpreters: Sequence[str | os.PathLike[str]] = (),
     limit: float | None = None,
 ) -> BisectReport:
-    """Find the smallest set of transformations that has to be left out for an error to go.
+    """Find a smallest set of transformations that has to be disabled for an error to disappear.
 
-    What is tried is what has changed the graph: steps of the backend's optimiser (ONNX Runtime's graph transformers and
-    rewrite rules, Inductor's passes and fusions), its settings, the passes that are run before, the nodes that are
-    lowered. Every figure is measured by running the program, undisturbed if no `value` is asked for. The set is
-    smallest in the sense that the error is there again with any one of its members back.
+    The candidates are the transformations that change the graph: steps of the backend's optimiser (ONNX Runtime's graph
+    transformers and rewrite rules, Inductor's passes and fusions), its settings, the passes that run before it, and the
+    nodes that are lowered. Every figure is measured by running the program; no intermediate value is read unless
+    `value` is given. The set is minimal: the error reappears if any one of its members is enabled.
 
     Args:
-        reference: what the model did, as for `compare`.
-        program: as for `compare`; with `passes` or `to`, as it is before these.
-        backend: what runs it.
-        options: what the backend, given by its name, is to be made with.
-        tolerance: how far the outputs may be off, as for `compare`: the error is that they are not close.
+        reference: a capture or dump of the model, as for `compare`.
+        program: as for `compare`; the program before `passes` and `to` are applied.
+        backend: the backend that runs it.
+        options: the options of a backend that is given by its name.
+        tolerance: as for `compare`; there is an error if the outputs are not close.
         lower_precision: as for `compare`; `to` implies it.
         value: the name of a value of the exported graph to judge instead of the outputs.
-        passes: passes to run first, see `optimize`; each that changes the graph can be to blame.
-        to: lower the program first, see `lower`; each node that is lowered can be to blame. On ONNX Runtime's CPU
-            provider float16 and bfloat16 are simulated, as for `keep_precise`.
-        only: names of what is to be tried; None is all that has changed the graph.
-        journal: a file to which each run is written when it is over; those that are in it already are not made again.
-        interpreters: paths of Pythons with other versions of the backend's library (ONNX Runtime): the report says with
-            which of them the error shows. Nothing else is needed there.
-        limit: as for `compare`; a run without some transformations that takes longer is no pass.
+        passes: passes to run first, see `optimize`; each that changes the graph is a candidate.
+        to: the precision to lower the program to first, see `lower`; each lowered node is a candidate. On ONNX
+            Runtime's CPU provider float16 and bfloat16 are simulated, as for `keep_precise`.
+        only: names of the candidates; None is every transformation that changes the graph.
+        journal: a file to which each run is written; the runs that it holds already are not repeated.
+        interpreters: paths of Python interpreters with other versions of the backend's library (ONNX Runtime); the
+            report has an outcome for each. They need no other package.
+        limit: as for `compare`; a run with transformations disabled that takes longer counts as failed.
 
     Returns:
-        the report. Without an error, and if nothing helps, it has no culprits, and says which.
+        the report. It has no culprits if there is no error, or if disabling all candidates does not remove it.
 
     Raises:
-        FilchError: the two sides do not fit, the backend can't run the program, a name in `only` has no effect, what is
-            to blame has no effect on the graph, or the journal is of something else.
+        FilchError: reference and program do not match, the backend can't run the program, a name in `only` or a culprit
+            has no effect on the graph, or the journal belongs to another bisection.
     """
-    held = reference if isinstance(reference, Records) else restore(reference)
-    given, engine = as_program(program), make_engine(backend, options)
-    stolen = captured_calls(held, given)
+    records = reference if isinstance(reference, Records) else restore(reference)
+    exported, engine = as_program(program), make_engine(backend, options)
+    captured = captured_calls(records, exported)
     simulate = to is not None and is_simulated(to, engine)
-    making = ProgramVariants(given, tuple(passes or ()), to, [call.inputs for call in stolen.calls], simulate)
-    limits = Limits(making.made(frozenset())[0].graph, tolerance, lower_precision=lower_precision or to is not None)
-    with time_limit(given, limit):
-        criterion = against_model(held, given, stolen.calls, limits, value)
-        about = _about(making, engine, criterion, options)
-        rig = VariantRunner(making, engine, criterion, Journal(None if journal is None else Path(journal), about))
-        before = rig.without(())
+    variants = ProgramVariants(exported, tuple(passes or ()), to, [call.inputs for call in captured.calls], simulate)
+    complete = variants.without(frozenset())[0]
+    limits = Limits(complete.graph, tolerance, lower_precision=lower_precision or to is not None)
+    with time_limit(exported, limit):
+        criterion = against_model(records, exported, captured.calls, limits, value)
+        identity = _identity(variants, engine, criterion, options)
+        saved = Journal(None if journal is None else Path(journal), identity)
+        runner = VariantRunner(variants, engine, criterion, saved)
+        before = runner.without(())
         if value is not None and before.outcome.problem:
             raise CompareError(f"{value!r} can't be judged on {engine.name}: {before.outcome.problem}")
         report = BisectReport(
             backend=engine.name,
-            reference=held.source if held.source != "memory" else "the capture",
-            program=str(given.path) if given.path else given.model_type.rpartition(":")[2] or "the program",
+            reference=records.source if records.source != "memory" else "the capture",
+            program=str(exported.path) if exported.path else exported.model_type.rpartition(":")[2] or "the program",
             value=value,
             before=before.outcome,
             after=None,
             best=None,
             culprits=(),
             candidates=_candidates(before, only),
-            steps=rig.steps,
+            steps=runner.steps,
         )
         if not report.close and report.candidates:
-            report = _searched(report, rig, grow=only is None)
-        notes = [*stolen.notes, *stolen.left_out, *rig.notes]
+            report = _search(report, runner, grow=only is None)
+        notes = [*captured.notes, *captured.left_out, *runner.notes]
         if not isinstance(engine, Switches):
-            notes.append(f"backend {engine.name!r} has no steps of its own that could be left out")
+            notes.append(f"backend {engine.name!r} has no transformations that can be disabled")
         if simulate:
             notes.append(f"{to} was simulated: each result was rounded, as on a GPU")
-        if rig.resumed:
-            notes.append(f"{rig.resumed} of {len(rig.steps)} runs are from the journal")
-        elsewhere = versions([os.fspath(one) for one in interpreters], making.made(frozenset())[0], engine, criterion)
-    return replace(report, steps=rig.steps, notes=tuple(notes), versions=tuple(elsewhere))
+        if runner.resumed:
+            notes.append(f"{runner.resumed} of {len(runner.steps)} runs are from the journal")
+        versions = tuple(run_versions([os.fspath(path) for path in interpreters], complete, engine, criterion))
+    return replace(report, steps=runner.steps, notes=tuple(notes), versions=versions)
 
 
 def _candidates(before: Step, only: Collection[str] | None) -> tuple[Switch, ...]:
@@ -121,63 +123,67 @@ def _candidates(before: Step, only: Collection[str] | None) -> tuple[Switch, ...
     for name in only or ():
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"what has: {', '.join(names) or 'nothing'}"
-            raise CompareError(f"leaving out {name!r} has no effect: nothing of that name changed this graph; {hint}")
+            hint = f"did you mean {close[0]!r}?" if close else f"candidates: {', '.join(names) or 'none'}"
+            raise CompareError(
+                f"disabling {name!r} has no effect: no transformation of that name changed this graph; {hint}"
+            )
     return tuple(one for one in before.switches if only is None or one.name in only)
 
 
-def _searched(report: BisectReport, rig: VariantRunner, *, grow: bool) -> BisectReport:
+def _search(report: BisectReport, runner: VariantRunner, *, grow: bool) -> BisectReport:
     candidates = list(report.candidates)
-    best = rig.without(candidates)
+    best = runner.without(candidates)
     while grow and not best.outcome.passes:
-        # What was left out may have kept another one from the graph, which now does the same.
+        # With some transformations disabled, others may change the graph instead, with the same error.
         more = [one for one in best.switches if one not in candidates]
         if not more:
             break
         candidates += more
-        best = rig.without(candidates)
+        best = runner.without(candidates)
     report = replace(report, candidates=tuple(candidates), best=best.outcome)
     if not best.outcome.passes:
         return report
-    # The last ones are left out first: what only makes room for the culprit, and comes before it, stays.
+    # Try the last ones first, so that a transformation that only prepares the graph for the culprit stays enabled.
     half = (len(candidates) + 1) // 2
-    blamed = smallest(candidates[::-1], lambda some: rig.without(some).outcome.passes, guess=half)[::-1]
-    after = rig.without(blamed)
-    culprits = tuple(_culprit(one, rig.without([other for other in blamed if other != one]), after) for one in blamed)
+    blamed = smallest(candidates[::-1], lambda some: runner.without(some).outcome.passes, guess=half)[::-1]
+    after = runner.without(blamed)
+    culprits = tuple(
+        _culprit(one, runner.without([other for other in blamed if other != one]), after) for one in blamed
+    )
     return replace(report, after=after.outcome, culprits=culprits)
 
 
 def _culprit(one: Switch, on: Step, off: Step) -> Culprit:
-    """What one of them does, all others left out."""
+    """Return the effect of one culprit, with all others disabled."""
     if one.changes_graph and on.fingerprint == off.fingerprint:
         raise CompareError(
-            f"leaving out {one.name!r} has no effect on the graph, though the error is gone without it: "
+            f"disabling {one.name!r} has no effect on the graph, but the error disappears without it: "
             "the backend's results vary from run to run"
         )
-    with_it, without = on.ops or {}, off.ops or {}
-    names = sorted({*with_it, *without})
-    more = {name: with_it.get(name, 0) - without.get(name, 0) for name in names}
+    enabled, disabled = on.ops or {}, off.ops or {}
+    names = sorted({*enabled, *disabled})
+    more = {name: enabled.get(name, 0) - disabled.get(name, 0) for name in names}
     return Culprit(
         one.kind,
         one.name,
         on.outcome,
         {name: count for name, count in more.items() if count > 0},
         {name: -count for name, count in more.items() if count < 0},
-        (sum(with_it.values()), sum(without.values())),
+        (sum(enabled.values()), sum(disabled.values())),
     )
 
 
-def _about(
-    making: ProgramVariants, engine: Backend, criterion: Criterion, options: Mapping[str, Any] | None
+def _identity(
+    variants: ProgramVariants, engine: Backend, criterion: Criterion, options: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """What a journal has to be of."""
-    told = getattr(engine, "options", dict(options or {}))
-    passes = [one.name for one in named(making.passes)]
+    """Return the properties that a journal has to share with this bisection."""
+    used = getattr(engine, "options", dict(options or {}))
+    passes = [one.name for one in pass_switches(variants.passes)]
     return {
-        "program": fingerprint(making.program.model),
+        "program": fingerprint(variants.program.model),
         "reference_or_tolerance": f"{criterion.identity()} {sorted(criterion.watch)}",
-        "backend_or_options": f"{engine.name} {told!r}",
-        "list_of_passes_or_precision": f"{passes} {making.to} {making.simulate}",
+        "backend_or_options": f"{engine.name} {used!r}",
+        "list_of_passes_or_precision": f"{passes} {variants.to} {variants.simulate}",
         "version_of_a_library": ", ".join(filter(None, map(_version, _LIBRARIES))),
     }
 

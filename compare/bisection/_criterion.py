@@ -1,4 +1,4 @@
-"""When an error is there, and when it is gone."""
+"""Decide whether the results of a run show the error."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from .._compare import BUFFER
 from ..common._errors import CompareError
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, bytes_of, compare_tensors
-from ..precision._trial import results_of
+from ..precision._trial import expected_outputs
 from ..references._inputs import CapturedCall, cast_inputs
 from ..references._references import References
 from ..results._precision import Goal, Outcome
@@ -23,36 +23,36 @@ Values = Mapping[str, torch.Tensor]
 
 
 class Criterion(Protocol):
-    """What is run, and how it is judged."""
+    """The inputs of a run and the judgement of its results."""
 
     @property
     def inputs(self) -> Sequence[Values]:
-        """What the program is fed, call by call."""
+        """The inputs of the program, call by call."""
         ...
 
     @property
     def watch(self) -> frozenset[str]:
-        """Names of values of the exported graph to be shown besides its outputs."""
+        """Names of values of the exported graph to read besides its outputs."""
         ...
 
-    def judge(self, found: Sequence[Values]) -> Outcome:
-        """What the values of each call, by their names in the exported graph, are like."""
+    def judge(self, results: Sequence[Values]) -> Outcome:
+        """Judge the values of each call, given by their names in the exported graph."""
         ...
 
     def identity(self) -> str:
-        """What is the same only for a criterion that judges alike."""
+        """Return a string that is equal only for criteria that judge alike."""
         ...
 
 
 @dataclass(frozen=True)
 class AgainstModel:
-    """Values are held against what the model had.
+    """Compares values with those of the model.
 
     Attributes:
         inputs: see `Criterion`.
-        watch: likewise.
-        expected: for each call, what the values should be.
-        limits: how far each may be off.
+        watch: see `Criterion`.
+        expected: the expected values of each call.
+        limits: the tolerance of each value.
     """
 
     inputs: Sequence[Values]
@@ -60,23 +60,22 @@ class AgainstModel:
     expected: Sequence[Values]
     limits: Limits
 
-    def judge(self, found: Sequence[Values]) -> Outcome:
+    def judge(self, results: Sequence[Values]) -> Outcome:
         """See `Criterion.judge`."""
-        return Outcome.of(self._differences(found), Goal())
+        return Outcome.of(self._differences(results), Goal())
 
     def identity(self) -> str:
-        """See `Criterion.identity`: the numbers, given and expected, and the limits."""
-        told = hashlib.sha256()
+        """Return a hash of the inputs, the expected values and the limits."""
+        digest = hashlib.sha256()
         for values in (*self.inputs, *self.expected):
             for name, tensor in values.items():
-                told.update(
-                    f"{name} {tensor.dtype} {tuple(tensor.shape)} {self.limits.of(name, tensor.dtype)}".encode()
-                )
-                told.update(bytes_of(compact(tensor)).cpu().numpy().tobytes())
-        return told.hexdigest()[:16]
+                limit = self.limits.of(name, tensor.dtype)
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {limit}".encode())
+                digest.update(bytes_of(compact(tensor)).cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
-    def _differences(self, found: Sequence[Values]) -> Iterator[Difference]:
-        for expected, values in zip(self.expected, found, strict=True):
+    def _differences(self, results: Sequence[Values]) -> Iterator[Difference]:
+        for expected, values in zip(self.expected, results, strict=True):
             for name, tensor in expected.items():
                 actual = values.get(name)
                 limit = self.limits.of(name, None if actual is None else actual.dtype)
@@ -86,16 +85,16 @@ class AgainstModel:
 def against_model(
     reference: Records, program: Program, calls: Sequence[CapturedCall], limits: Limits, value: str | None
 ) -> AgainstModel:
-    """The outputs, or one value, held against what the model had.
+    """Return the criterion that compares the outputs, or one value, with the model's.
 
     Raises:
-        CompareError: there is no such value, or nothing says what it should be.
+        CompareError: there is no such value, or it has no reference.
     """
     inputs = [cast_inputs(program.graph, call.inputs) if limits.lower_precision else call.inputs for call in calls]
     if value is None:
-        return AgainstModel(inputs, frozenset(), results_of(reference, program, calls), limits)
+        return AgainstModel(inputs, frozenset(), expected_outputs(reference, program, calls), limits)
     if value not in program.graph.producer:
-        raise CompareError(f"the program has no node that makes a value {value!r}; `filch show` lists them")
+        raise CompareError(f"no node of the program computes a value {value!r}; `filch show` lists them")
     return AgainstModel(inputs, frozenset({value}), list(_expected(reference, program, calls, limits, value)), limits)
 
 
@@ -105,7 +104,7 @@ def _expected(
     lower = limits.lower_precision
     references = References(reference, program, wanted={value}, buffer=BUFFER, lower_precision=lower)
     for call in calls:
-        found = references.of(call, {value}).get(value)
-        if found is None:
-            raise CompareError(f"nothing says what {value!r} should be: it is no module's result, and has no reference")
-        yield {value: found.tensor}
+        expected = references.of(call, {value}).get(value)
+        if expected is None:
+            raise CompareError(f"{value!r} has no reference: it is no module's output and can't be recomputed")
+        yield {value: expected.tensor}

@@ -1,4 +1,4 @@
-"""The runs of a bisection on disk, so that one that was stopped goes on where it was."""
+"""The runs of a bisection on disk, so that an interrupted bisection can be resumed."""
 
 import json
 import os
@@ -14,67 +14,66 @@ from ..rendering._json import plain, typed
 from ..results._bisection import Step
 
 _VERSION = 1
-_LARGEST = 2**26  # bytes; a run takes some hundreds
+_MAX_BYTES = 2**26  # a run takes some hundreds
 
 
 class Journal:
-    """A file of JSON lines: what it is about, then each run as soon as it is over.
+    """A file of JSON lines: a header that identifies the bisection, then each run when it has ended.
 
     Args:
-        path: the file; None keeps nothing.
-        about: what must be the same for the runs to count, by what it is called.
+        path: the file; None stores nothing.
+        identity: the properties that must be equal for stored runs to be valid, by their names.
 
     Attributes:
-        steps: the runs that were there already.
+        steps: the runs that the file held already.
 
     Raises:
-        CompareError: the file is about something else, or is no journal, or can't be written.
+        CompareError: the file belongs to another bisection, is no journal, or can't be read or written.
     """
 
-    def __init__(self, path: Path | None, about: Mapping[str, str]) -> None:
+    def __init__(self, path: Path | None, identity: Mapping[str, str]) -> None:
         self._path = path
         self.steps: list[Step] = []
         if path is None:
             return
-        heading = {"filch_bisect_journal": _VERSION, **about}
+        header = {"filch_bisect_journal": _VERSION, **identity}
         lines = self._lines(path)
         if lines:
-            self._check(lines[0], heading)
-            self.steps = [self._read(line, number) for number, line in enumerate(lines[1:], 2)]
-        # What a kill has cut off goes, so that the next line does not stand behind it.
-        self._write("".join(f"{line}\n" for line in lines) or _line(heading), "w")
+            self._check(lines[0], header)
+            self.steps = [self._step(line, number) for number, line in enumerate(lines[1:], 2)]
+        # Remove a line that a kill cut short, so that the next line is not appended to it.
+        self._write("".join(f"{line}\n" for line in lines) or _line(header), "w")
 
     def add(self, step: Step) -> None:
-        """Keep a run."""
+        """Append a run."""
         if self._path is not None:
-            outcome = asdict(step.outcome)
-            self._write(_line({**asdict(step), "outcome": outcome}), "a")
+            self._write(_line(asdict(step)), "a")
 
     def _lines(self, path: Path) -> list[str]:
         try:
-            text = read_untrusted(path, _LARGEST, follow=False).decode("utf-8")
+            text = read_untrusted(path, _MAX_BYTES, follow=False).decode("utf-8")
         except FileNotFoundError:
             text = ""
         except OSError as error:
             raise CompareError(f"can't read the journal {str(path)!r}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
             raise CompareError(f"can't read the journal {str(path)!r}: {error}") from error
-        return text.split("\n")[:-1]  # what has no end is what was being written
+        return text.split("\n")[:-1]  # a last line without an end is incomplete
 
-    def _check(self, line: str, heading: Mapping[str, Any]) -> None:
-        found = _read(line)
-        if not isinstance(found, dict) or "filch_bisect_journal" not in found:
+    def _check(self, line: str, header: Mapping[str, Any]) -> None:
+        stored = _parse(line)
+        if not isinstance(stored, dict) or "filch_bisect_journal" not in stored:
             raise CompareError(f"{str(self._path)!r} is no journal of a bisection: give another file")
-        other = [name.replace("_", " ") for name in heading if found.get(name) != heading[name]]
+        other = [name.replace("_", " ") for name in header if stored.get(name) != header[name]]
         if other:
             raise CompareError(
                 f"the journal {str(self._path)!r} is of another {' and another '.join(other)}: "
                 "remove it, or give another file"
             )
 
-    def _read(self, line: str, number: int) -> Step:
+    def _step(self, line: str, number: int) -> Step:
         try:
-            step: Step = typed(Step, _read(line), "step")
+            step: Step = typed(Step, _parse(line), "step")
         except (KeyError, TypeError, ValueError) as error:
             raise CompareError(f"the journal {str(self._path)!r} is damaged in line {number}: remove it") from error
         return step
@@ -92,7 +91,7 @@ def _line(contents: Mapping[str, Any]) -> str:
     return f"{json.dumps(plain(dict(contents)))}\n"
 
 
-def _read(line: str) -> Any:
+def _parse(line: str) -> Any:
     try:
         return parse_json(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Makes a program with some of its own transformations left out: passes, and nodes of lower precision."""
+"""Make variants of a program, with some passes or some lowered nodes left out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ PASS, PRECISION = "pass", "node in lower precision"
 
 @dataclass
 class ProgramVariants:
-    """What is done to a program before a backend has it.
+    """The transformations of a program before a backend compiles it.
 
     Attributes:
-        program: as it was given.
-        passes: what `optimize` is told; nothing is done if there are none.
-        to: what it is lowered to, if it is.
+        program: the program before them.
+        passes: the passes that `optimize` runs.
+        to: the precision it is lowered to; None does not lower it.
         calibration: see `lower`.
-        simulate: likewise.
+        simulate: see `lower`.
     """
 
     program: Program
@@ -32,61 +32,62 @@ class ProgramVariants:
     to: Precision | None = None
     calibration: Sequence[Mapping[str, torch.Tensor]] = ()
     simulate: bool = False
-    _known: dict[frozenset[Switch], tuple[Program, tuple[Switch, ...]]] = field(default_factory=dict)
+    _optimized: dict[frozenset[Switch], tuple[Program, tuple[Switch, ...]]] = field(default_factory=dict)
 
-    def made(self, off: frozenset[Switch]) -> tuple[Program, tuple[Switch, ...]]:
-        """The program without what is `off`, and what was done to it that changed it.
+    def without(self, off: frozenset[Switch]) -> tuple[Program, tuple[Switch, ...]]:
+        """Return the program without the transformations in `off`, and the applied ones that changed it.
 
         Raises:
-            FilchError: it can't be made.
+            FilchError: a pass fails, or the program can't be lowered.
         """
-        program, done = self._optimized(frozenset(one for one in off if one.kind == PASS))
+        program, applied = self._optimize(frozenset(one for one in off if one.kind == PASS))
         if self.to is None:
-            return program, done
+            return program, applied
         lowering = Lowering(program, self.to, calibration=self.calibration, simulate=self.simulate)
         kept = {one.name for one in off if one.kind == PRECISION}
         lowered = tuple(Switch(PRECISION, name) for name in lowering.nodes if name not in kept)
-        return lowering.keeping([name for name in lowering.nodes if name in kept]), (*done, *lowered)
+        return lowering.keeping([name for name in lowering.nodes if name in kept]), (*applied, *lowered)
 
-    def _optimized(self, off: frozenset[Switch]) -> tuple[Program, tuple[Switch, ...]]:
-        if off not in self._known:
-            steps = [(one, each) for one, each in zip(named(self.passes), self.passes, strict=True) if one not in off]
-            watch: Any = _Watch([one for one, _ in steps])  # it has some of an instrument's methods
+    def _optimize(self, off: frozenset[Switch]) -> tuple[Program, tuple[Switch, ...]]:
+        if off not in self._optimized:
+            switches = pass_switches(self.passes)
+            steps = [(one, each) for one, each in zip(switches, self.passes, strict=True) if one not in off]
+            detector: Any = _ChangeDetector([one for one, _ in steps])  # it has some of an instrument's methods
             with PassContext() as context:
-                context.instrument(watch)
-                made = optimize(self.program, [each for _, each in steps]) if steps else self.program
-            self._known[off] = made, tuple(watch.changed)
-        return self._known[off]
+                context.instrument(detector)
+                program = optimize(self.program, [each for _, each in steps]) if steps else self.program
+            self._optimized[off] = program, tuple(detector.changed)
+        return self._optimized[off]
 
 
-class _Watch:
-    """Sees which passes change the graph."""
+class _ChangeDetector:
+    """A pass instrument that records which passes change the graph."""
 
     def __init__(self, steps: Sequence[Switch]) -> None:
-        self._left = list(steps)
-        self._seen = ""
+        self._pending = list(steps)
+        self._fingerprint = ""
         self.changed: list[Switch] = []
 
     def before_all_passes(self, program: Program) -> None:
         """See `Instrument`."""
-        self._seen = fingerprint(program.model)
+        self._fingerprint = fingerprint(program.model)
 
     def after_pass(self, _: str, program: Program) -> None:
-        """See `Instrument`: it hears of all passes that run, in their order."""
-        before, self._seen, one = self._seen, fingerprint(program.model), self._left.pop(0)
-        if self._seen != before:
+        """See `Instrument`; called for each pass that runs, in order."""
+        before, self._fingerprint, one = self._fingerprint, fingerprint(program.model), self._pending.pop(0)
+        if self._fingerprint != before:
             self.changed.append(one)
 
 
-def named(passes: Sequence[AnyPass]) -> list[Switch]:
-    """Passes by name; one that comes again has its number behind it."""
-    names = [each if isinstance(each, str) else _name(each) for each in passes]
+def pass_switches(passes: Sequence[AnyPass]) -> list[Switch]:
+    """Return a switch for each pass, by its name; a repeated pass has its number behind the name."""
+    names = [each if isinstance(each, str) else _pass_name(each) for each in passes]
     return [
         Switch(PASS, name if names.index(name) == place else f"{name} ({names[: place + 1].count(name)})")
         for place, name in enumerate(names)
     ]
 
 
-def _name(given: Any) -> str:
-    found = getattr(given, "name", None)
-    return found if isinstance(found, str) and found else getattr(given, "__name__", type(given).__name__)
+def _pass_name(step: Any) -> str:
+    name = getattr(step, "name", None)
+    return name if isinstance(name, str) and name else getattr(step, "__name__", type(step).__name__)

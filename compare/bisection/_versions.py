@@ -1,4 +1,4 @@
-"""With which versions of a library an error shows."""
+"""Run a program with other versions of a backend's library."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,24 +13,26 @@ from ..results._precision import Outcome
 from ._criterion import Criterion
 
 
-def versions(interpreters: Sequence[str], program: Program, engine: Backend, criterion: Criterion) -> Iterator[Version]:
-    """What comes of it in each interpreter; where it can't be run, that is a problem and no pass.
+def run_versions(
+    interpreters: Sequence[str], program: Program, engine: Backend, criterion: Criterion
+) -> Iterator[Version]:
+    """Yield the outcome in each interpreter; one that can't run the program does not pass.
 
     Raises:
-        CompareError: the backend can't run elsewhere, or what is judged is no output.
+        CompareError: the backend can't run in another interpreter, or a value other than the outputs is judged.
     """
     if not interpreters:
         return
     if not isinstance(engine, RunsOtherVersions):
         raise CompareError(f"backend {engine.name!r} can't run in another interpreter")
     if criterion.watch:
-        raise CompareError("other interpreters give the outputs alone: judge these, not a value inside")
+        raise CompareError("other interpreters return only the outputs: `interpreters` can't be used with `value`")
     for number, interpreter in enumerate(interpreters):
         step(interpreter, number, len(interpreters))
         try:
-            version, found = engine.run_in(interpreter, program, criterion.inputs)
+            version, results = engine.run_in(interpreter, program, criterion.inputs)
         except FilchError as error:
             outcome = Outcome(passes=False, error=float("inf"), snr=float("-inf"), problem=str(error))
             yield Version(interpreter, "", outcome)
         else:
-            yield Version(interpreter, version, criterion.judge(found))
+            yield Version(interpreter, version, criterion.judge(results))

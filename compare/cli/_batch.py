@@ -99,7 +99,7 @@ def sweep_command(
     first = next((cell for cell in cells if cell.status == "different"), None)
     if first is not None and not (quiet or as_json or as_markdown):
         place = ", ".join(f"{name}={size}" for name, size in first.labels.items())
-        echo(f"\nfirst difference at {place}:\n  {first.told}")
+        echo(f"\nfirst difference at {place}:\n  {first.detail}")
     raise typer.Exit(exit_code(cells))
 
 

@@ -1,4 +1,4 @@
-"""`torch.compile(model, backend="filch")`: another compiler, with each graph that it compiles checked."""
+"""`torch.compile(model, backend="filch")`: compile with another compiler and check each graph."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -30,35 +30,34 @@ def filch(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compile one graph with `options["inner"]`, and check it on what it is first called with.
+    """Compile one graph with `options["inner"]`, and check it on the inputs of its first call.
 
     Args:
-        module: what Dynamo hands over; its weights are among its inputs.
-        inputs: as Dynamo gives them.
-        mode: torch.compile's.
+        module: the graph from Dynamo; its weights are among its inputs.
+        inputs: the example inputs from Dynamo.
+        mode: the mode of `torch.compile`.
         options: those of `DynamoOptions`.
 
     Returns:
-        what the inner compiler made of the graph, undisturbed; its first call makes the report too.
+        the graph as the inner compiler compiled it; its first call also makes the report.
 
     Raises:
-        FilchError: an option, a compiler or a device that there is not.
+        FilchError: an option or compiler is unknown, or its device is missing.
     """
     chosen = DynamoOptions.of(options or {}, mode)
     if chosen.print_input_graph:
         titles = ("opcode", "name", "target", "args", "kwargs")
         columns = tuple(Column(title, "never") for title in titles)
-        print_text(as_text([Table(columns, tuple(map(_told, module.graph.nodes)))], width=WIDE))
+        print_text(as_text([Table(columns, tuple(map(_cells, module.graph.nodes)))], width=WIDE))
     name = f"graph {next(_numbers)}"
-    drawn = None if chosen.dump_graph_ir is None else GraphIr(chosen.dump_graph_ir)
+    drawings = None if chosen.dump_graph_ir is None else GraphIr(chosen.dump_graph_ir)
     own = _own_backend(chosen.inner, inputs)
     if own is not None:
-        return _by_backend(own, module, inputs, name=name, chosen=chosen, drawn=drawn)
-    _draw(drawn, module, None)
+        return _by_backend(own, module, inputs, name=name, chosen=chosen, drawings=drawings)
+    _draw(drawings, module, None)
     compiler = _compiler(chosen)
     run = compiler(module, inputs)
-    said = chosen.inner if isinstance(chosen.inner, str) else getattr(chosen.inner, "__name__", repr(chosen.inner))
-    check = GraphCheck(name, module, run, compiler, said, tolerance=chosen.tolerance)
+    check = GraphCheck(name, module, run, compiler, _compiler_name(chosen), tolerance=chosen.tolerance)
     return _checked(run, check.report, chosen)
 
 
@@ -69,43 +68,43 @@ def _by_backend(
     *,
     name: str,
     chosen: DynamoOptions,
-    drawn: GraphIr | None,
+    drawings: GraphIr | None,
 ) -> Callable[..., Any]:
-    """Compile a graph with a backend of Filch's, which shows what it made."""
+    """Compile a graph with a backend of Filch, whose intermediate graphs and kernels are known."""
     engine = get_backend(own, **chosen.of_compiler())
     if not isinstance(engine, CompilesTorch):
-        _draw(drawn, module, None)
+        _draw(drawings, module, None)
         through = ThroughOnnx(module, engine, name)
-        return _checked(through, lambda given: through.report(given, chosen.tolerance), chosen)
-    made = engine.compile_graph(module, inputs)
-    _draw(drawn, module, made)
+        return _checked(through, lambda values: through.report(values, chosen.tolerance), chosen)
+    compiled = engine.compile_graph(module, inputs)
+    _draw(drawings, module, compiled)
     tolerance = default_tolerance(torch.float16) if chosen.use_fp16 else None
     limit = tolerance if chosen.tolerance is None else chosen.tolerance
 
-    def see(run: BackwardRun) -> None:
-        if drawn is not None:
-            drawn.backward(run)
+    def on_backward(run: BackwardRun) -> None:
+        if drawings is not None:
+            drawings.backward(run)
         if chosen.correctness_report is not False:
             _collect(backward_report(run, name, own, limit), chosen)
 
-    if chosen.correctness_report is not False or drawn is not None:
-        made.handle.watch_backward(see)
-    check = GraphCheck(name, module, made.handle, _compile(engine), own, engine, made, limit)
-    return _checked(made.handle, check.report, chosen)
+    if chosen.correctness_report is not False or drawings is not None:
+        compiled.handle.watch_backward(on_backward)
+    check = GraphCheck(name, module, compiled.handle, _compile(engine), own, engine, compiled, limit)
+    return _checked(compiled.handle, check.report, chosen)
 
 
-def _draw(drawn: GraphIr | None, module: fx.GraphModule, made: Compiled | None) -> None:
-    if drawn is not None:
-        drawn.forward(module, made)
+def _draw(drawings: GraphIr | None, module: fx.GraphModule, compiled: Compiled | None) -> None:
+    if drawings is not None:
+        drawings.forward(module, compiled)
 
 
 def _checked(
-    run: Callable[..., Any], make: Callable[[Sequence[Any]], Report], options: DynamoOptions
+    run: Callable[..., Any], make_report: Callable[[Sequence[Any]], Report], options: DynamoOptions
 ) -> Callable[..., Any]:
-    """`run`, which reports at its first call; what it is given, and the random numbers to come, are not touched."""
+    """Return `run` with a report at its first call, which changes neither its inputs nor the random number state."""
     if options.correctness_report is False:
         return run
-    pending = [make]
+    pending = [make_report]
 
     def checked(*inputs: Any) -> Any:
         if pending:
@@ -118,17 +117,17 @@ def _checked(
 
 
 def _collect(report: Report, options: DynamoOptions) -> None:
-    into = options.correctness_report
-    if isinstance(into, list):
-        into.append(report)
-    elif callable(into):
-        into(report)
+    target = options.correctness_report
+    if isinstance(target, list):
+        target.append(report)
+    elif callable(target):
+        target(report)
     else:
         print_text(report.table("dynamo", wide=True))
 
 
 def _own_backend(inner: str | Callable[..., Any], inputs: Sequence[Any]) -> str | None:
-    """The name of Filch's backend that `inner` means; None if it is torch's or a function."""
+    """Return the name of Filch's backend that `inner` selects; None if it is a compiler of torch or a function."""
     on_cuda = any(isinstance(item, torch.Tensor) and item.is_cuda for item in inputs)
     name = f"onnxruntime-{'cuda' if on_cuda else 'cpu'}" if inner == "onnxruntime" else inner
     return name if isinstance(name, str) and name in backend_names() and name != "eager" else None
@@ -143,19 +142,25 @@ def _compile(engine: CompilesTorch) -> Callable[[fx.GraphModule, Sequence[Any]],
 
 
 def _compiler(options: DynamoOptions) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-    """A compiler of torch's, or a user's function."""
+    """Return a compiler of torch, or the user's function."""
     inner = options.inner
-    said = inner if isinstance(inner, str) else getattr(inner, "__name__", repr(inner))
-    if told := options.of_compiler():
-        raise CompareError(f"inner {said!r} can't be told {', '.join(told)}: only Filch's own backends take options")
+    if unsupported := options.of_compiler():
+        raise CompareError(
+            f"inner {_compiler_name(options)!r} takes no option {', '.join(unsupported)}: only Filch's own backends do"
+        )
     if not isinstance(inner, str):
         return inner
     if inner not in list_backends(None) or inner == "filch":
         names = {*list_backends(), *backend_names(), "onnxruntime"} - {"filch", "reference"}
         raise CompareError(f"there is no compiler {inner!r} for inner; there are {', '.join(sorted(names))}")
-    found: Any = lookup_backend(inner)
-    return found  # type: ignore[no-any-return]
+    compiler: Any = lookup_backend(inner)
+    return compiler  # type: ignore[no-any-return]
 
 
-def _told(node: fx.Node) -> tuple[str, ...]:
+def _compiler_name(options: DynamoOptions) -> str:
+    inner = options.inner
+    return inner if isinstance(inner, str) else getattr(inner, "__name__", repr(inner))
+
+
+def _cells(node: fx.Node) -> tuple[str, ...]:
     return tuple(map(str, (node.op, node.name, node.target, node.args, node.kwargs)))

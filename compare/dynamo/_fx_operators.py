@@ -1,4 +1,4 @@
-"""The operations of a torch graph as its author wrote them, each with the row that judges it."""
+"""The operations of a torch graph as in the source code, each with its row of a report."""
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ _PLACES = {"torch": torch, "torch.nn.functional": nn.functional}
 
 
 def fx_operators(graph: fx.Graph, rows: Sequence[Row]) -> Iterator[Operator]:
-    """The inputs, the operations and the result of a graph that Dynamo made; its weights are left out.
+    """Yield the inputs, the operations and the result of a graph from Dynamo, without its weights.
 
     Args:
         graph: its weights are among its placeholders.
@@ -25,7 +25,7 @@ def fx_operators(graph: fx.Graph, rows: Sequence[Row]) -> Iterator[Operator]:
     for index, node in enumerate(nodes):
         leaf = leaves.get(_call(node))
         if node.op == "placeholder":
-            if not isinstance(node.meta["example_value"], nn.Parameter) and not _is_held(node):
+            if not isinstance(node.meta["example_value"], nn.Parameter) and not _is_weight(node):
                 yield Operator("placeholder", "", None, str(node.meta["example_value"].dtype).removeprefix("torch."))
         elif leaf is None:
             yield Operator("call_function", function_text(node), by_value.get(node.name))
@@ -36,7 +36,7 @@ def fx_operators(graph: fx.Graph, rows: Sequence[Row]) -> Iterator[Operator]:
 
 
 def function_text(node: fx.Node) -> str:
-    """What a user would have written: `torch.flatten`, `operator.iadd`, `torch.Tensor.view`."""
+    """Return the function's name in source code: `torch.flatten`, `operator.iadd`, `torch.Tensor.view`."""
     if node.op == "call_method":
         return f"torch.Tensor.{node.target}"
     name = str(getattr(node.target, "__name__", node.target))
@@ -48,21 +48,21 @@ def _is_tensor(node: fx.Node) -> bool:
     return node.op != "output" and isinstance(node.meta.get("example_value"), torch.Tensor)
 
 
-def _is_held(node: fx.Node) -> bool:
-    """Whether an input is a weight or a buffer of a module, by the name that Dynamo gives those."""
+def _is_weight(node: fx.Node) -> bool:
+    """Return whether an input is a parameter or buffer of a module, judged by the name that Dynamo gives it."""
     return any(part in str(node.target) for part in ("_parameters_", "_buffers_"))
 
 
 def _call(node: fx.Node) -> str | None:
-    """Which call of which module a node belongs to."""
+    """Return the innermost module call of a node, as Dynamo identifies it."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or {}
     return str(list(stack)[-1]) if stack else None
 
 
 def _leaves(graph: fx.Graph) -> dict[str | None, nn.Module]:
-    """The modules without submodules, by their calls: Dynamo notes the identity of each, and nothing else of it."""
+    """Return the modules without submodules, by their calls; Dynamo only stores the `id` of each module."""
     calls = {call for node in graph.nodes if node.op != "placeholder" and (call := _call(node)) is not None}
     wanted = {int(identity) for call in calls if (identity := call.partition("@")[0]).isdigit()}
-    found = {id(item): item for item in gc.get_objects() if id(item) in wanted and isinstance(item, nn.Module)}
-    modules = {call: found.get(int(identity)) for call in calls if (identity := call.partition("@")[0]).isdigit()}
+    by_id = {id(item): item for item in gc.get_objects() if id(item) in wanted and isinstance(item, nn.Module)}
+    modules = {call: by_id.get(int(identity)) for call in calls if (identity := call.partition("@")[0]).isdigit()}
     return {call: module for call, module in modules.items() if module is not None and not list(module.children())}

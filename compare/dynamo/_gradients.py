@@ -1,4 +1,4 @@
-"""The gradients of a compiled model, held against those of the same model in eager PyTorch."""
+"""Compare the gradients of a compiled model with those of the same model in eager PyTorch."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,37 +36,37 @@ def compare_gradients(
     loss: Loss | None = None,
     tolerance: float | Tolerance | None = None,
 ) -> Report:
-    """Run `model` forward and backward in eager PyTorch and compiled, and hold every gradient against its own.
+    """Run `model` forward and backward in eager PyTorch and compiled, and compare the gradients.
 
     Args:
-        model: in train mode, usually; its gradients and buffers are left as they were.
+        model: in train mode, usually; its gradients and buffers are restored afterwards.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        inner: what compiles (see `DynamoOptions.inner`).
-        loss: from what the model returns to a scalar; None weighs all its floating-point numbers with fixed numbers of
-            both signs and adds them up: the plain sum of what a norm gives has no gradient but rounding.
+        inner: the compiler (see `DynamoOptions.inner`).
+        loss: maps the model's result to a scalar; None is a weighted sum of all floating-point elements, with fixed
+            weights of both signs, since the plain sum of a normalised result has a gradient of 0 plus rounding.
         tolerance: see `compare`.
 
     Returns:
-        the report: with Inductor, the rows of the forward graphs and of each backward kernel (its gradients of
-        activations among them); then a row for the gradient of each parameter, in the order of the backward pass.
+        the report: with Inductor, the rows of the forward graphs and of each backward kernel, including gradients of
+        activations; then a row for the gradient of each parameter, in the order of the backward pass.
 
     Raises:
         CompareError: no gradient reaches a parameter.
-        FilchError: the compiler is not there.
+        FilchError: the compiler is unknown or not available.
     """
-    scalar = loss or _weighed
+    scalar = loss or _weighted_sum
     reports: list[Report] = []
     options = {"correctness_report": reports, "inner": inner, "tolerance": tolerance}
-    arriving: dict[str, torch.Tensor] = {}
-    with _left_alone(model), _arriving(model, arriving):
+    output_gradients: dict[str, torch.Tensor] = {}
+    with _preserve_state(model), _record_output_gradients(model, output_gradients):
         expected = _gradients(model, model, args, kwargs or {}, scalar)
     if not expected:
         raise CompareError("no gradient reaches a parameter of the model: is it frozen, or the loss detached?")
-    with _left_alone(model):
+    with _preserve_state(model):
         compiled = torch.compile(model, backend=partial(filch, options=options))
         actual = _gradients(model, compiled, args, kwargs or {}, scalar)
-    rows, graphs = joined([*reports, _judged(expected, actual, arriving, tolerance)])
+    rows, graphs = joined([*reports, _parameter_report(expected, actual, output_gradients, tolerance)])
     return Report(
         backend=reports[0].backend if reports else str(inner),
         reference="eager PyTorch",
@@ -87,47 +87,48 @@ def _backward_notes(report: Report) -> tuple[str, ...]:
 
 _DECOMPOSED = (
     "backward kernels are compared with the backward graph after its operations were decomposed: "
-    "a wrong decomposition shows in the parameters' gradients alone"
+    "a wrong decomposition shows only in the gradients of the parameters"
 )
 
 
-def _judged(
+def _parameter_report(
     expected: Mapping[str, torch.Tensor],
     actual: Mapping[str, torch.Tensor],
-    arriving: Mapping[str, torch.Tensor],
+    output_gradients: Mapping[str, torch.Tensor],
     tolerance: float | Tolerance | None,
 ) -> Report:
-    """A row for each parameter; gradients flow back, so the last parameter comes first.
+    """Return a report with a row for each parameter, the last one first, in the order of the backward pass.
 
-    A parameter's gradient is added up from what arrives at its module, and is rounded like that: a bias in front of a
-    BatchNorm has a gradient of 0 and rounding. What a row belongs to is the parameter: a module has several.
+    A parameter's gradient is a sum over the gradient of its module's output, which determines its rounding: a bias
+    before a BatchNorm has a gradient of 0 plus rounding. Each row names its parameter as module, as a module may have
+    several.
     """
     owners = {name: name.rpartition(".")[0] for name in reversed([*expected])}
     nodes = [Node(name, "gradient", (path,), (f"{name}.grad",), module=name) for name, path in owners.items()]
     values = {value: Value(value) for node in nodes for value in node.outputs}
     graph = Graph("gradients", tuple(dict.fromkeys(owners.values())), (), (), tuple(nodes), values)
-    found = {f"{name}.grad": tensor for name, tensor in actual.items()}
+    gradients = {f"{name}.grad": tensor for name, tensor in actual.items()}
     references = {f"{name}.grad": Reference(tensor, "eager") for name, tensor in expected.items()}
-    run = Run(0, "compiled", Compiled(graph, None), arriving, {})
-    rows, _ = judge(run, found, references, None, Limits(graph, tolerance))
-    drawn = replace(graph, inputs=(), nodes=tuple(replace(node, inputs=()) for node in nodes))  # paths are no values
+    run = Run(0, "compiled", Compiled(graph, None), output_gradients, {})
+    rows, _ = judge(run, gradients, references, None, Limits(graph, tolerance))
+    drawn = replace(graph, inputs=(), nodes=tuple(replace(node, inputs=()) for node in nodes))  # paths are not values
     return Report("", "", "parameters", tuple(rows), graphs={"compiled": drawn})
 
 
 def _gradients(
     model: nn.Module, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], loss: Loss
 ) -> dict[str, torch.Tensor]:
-    """The gradients of the parameters that the loss depends on, in the order of the model's parameters."""
-    copied, named = pytree.tree_map(_copy, (tuple(args), dict(kwargs)))
+    """Return the gradients of the parameters that the loss depends on, in the order of the model's parameters."""
+    copied_args, copied_kwargs = pytree.tree_map(_copy, (tuple(args), dict(kwargs)))
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        result = loss(run(*copied, **named))
+        result = loss(run(*copied_args, **copied_kwargs))
         if result.requires_grad:
             result.backward()  # type: ignore[no-untyped-call]
-    held = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return {name: gradient.detach().clone() for name, gradient in held.items() if gradient is not None}
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {name: gradient.detach().clone() for name, gradient in gradients.items() if gradient is not None}
 
 
-def _weighed(result: Any) -> torch.Tensor:
+def _weighted_sum(result: Any) -> torch.Tensor:
     tensors = [item for item in pytree.tree_leaves(result) if isinstance(item, torch.Tensor)]
     return sum((_dot(item) for item in tensors if item.is_floating_point()), start=torch.zeros(()))
 
@@ -142,17 +143,17 @@ def _copy(item: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _arriving(model: nn.Module, found: dict[str, torch.Tensor]) -> Iterator[None]:
-    """Keep the gradient that arrives at each module's result, by the module's path."""
+def _record_output_gradients(model: nn.Module, gradients: dict[str, torch.Tensor]) -> Iterator[None]:
+    """Record the gradient of each module's output in `gradients`, by the module's path."""
 
     def hook(path: str) -> Callable[..., None]:
-        def keep(_module: nn.Module, _args: Any, result: Any) -> None:
+        def record(_module: nn.Module, _args: Any, result: Any) -> None:
             if isinstance(result, torch.Tensor) and result.requires_grad:
                 result.register_hook(  # type: ignore[no-untyped-call]
-                    lambda gradient: found.update({path: gradient.detach().clone()})
+                    lambda gradient: gradients.update({path: gradient.detach().clone()})
                 )
 
-        return keep
+        return record
 
     handles = [module.register_forward_hook(hook(path)) for path, module in model.named_modules()]
     try:
@@ -163,8 +164,8 @@ def _arriving(model: nn.Module, found: dict[str, torch.Tensor]) -> Iterator[None
 
 
 @contextlib.contextmanager
-def _left_alone(model: nn.Module) -> Iterator[None]:
-    """The model without gradients inside of the block; afterwards its gradients and buffers are what they were."""
+def _preserve_state(model: nn.Module) -> Iterator[None]:
+    """Clear the model's gradients for the block, and restore its gradients and buffers afterwards."""
     gradients = {parameter: parameter.grad for parameter in model.parameters()}
     buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
     try:
@@ -175,5 +176,5 @@ def _left_alone(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for parameter, gradient in gradients.items():
                 parameter.grad = gradient
-            for buffer, kept in buffers.items():
-                buffer.copy_(kept)
+            for buffer, saved in buffers.items():
+                buffer.copy_(saved)

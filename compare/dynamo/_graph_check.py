@@ -1,4 +1,4 @@
-"""Holds what a compiler made of a torch graph against the graph itself, on the inputs that it is called with."""
+"""Compare a compiled torch graph with the graph in eager PyTorch, on the inputs of a call."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,22 +23,22 @@ from ..results._report import Report
 from ..results._rows import Row
 from ._fx_operators import fx_operators
 
-BACKWARD = ", backward"  # behind the name of a graph
+BACKWARD = ", backward"  # suffix of the name of a graph
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
 @dataclass(frozen=True)
 class GraphCheck:
-    """One graph that Dynamo handed over.
+    """The check of one graph from Dynamo.
 
     Attributes:
-        name: for people.
+        name: the name of the graph in the report.
         module: the graph.
-        run: what was compiled of it; what its user gets.
+        run: the compiled graph that the user calls.
         compile: compiles another graph in the same way.
         backend: the compiler's name.
-        engine: the backend that shows what `compiled` has inside; None if the compiler has none.
-        compiled: what it made of the graph.
+        engine: the backend that runs the kernels of `compiled`; None for a compiler that Filch has no backend for.
+        compiled: the compiled graph with its kernels; None without `engine`.
         tolerance: see `compare`.
     """
 
@@ -52,21 +52,21 @@ class GraphCheck:
     tolerance: float | Tolerance | None = None
 
     def report(self, inputs: Sequence[Any]) -> Report:
-        """Run the graph in eager PyTorch, compiled, and compiled with each value exposed; on copies of `inputs`."""
+        """Run the graph in eager PyTorch, compiled, and compiled to return every value; on copies of `inputs`."""
         graph = graph_from_fx(self.module.graph, self.name)
-        given = dict(zip(graph.inputs, inputs, strict=True))
-        with _same_numbers():
-            known = _values(self.module, copies(inputs))
-        with _same_numbers():
-            outputs = dict(zip(graph.outputs, _tensors(self.module, self.run(*copies(inputs))), strict=True))
-        references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in known.items()}
+        arguments = dict(zip(graph.inputs, inputs, strict=True))
+        with _same_random_numbers():
+            eager = _eager_values(self.module, copies(inputs))
+        with _same_random_numbers():
+            outputs = dict(zip(graph.outputs, _node_results(self.module, self.run(*copies(inputs))), strict=True))
+        references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in eager.items()}
         limits = Limits(graph, self.tolerance)
-        run = Run(0, "exported", Compiled(graph, None), _of_tensors(given), outputs)
+        run = Run(0, "exported", Compiled(graph, None), _tensors_only(arguments), outputs)
         rows, effect = judge(run, self._exposed(inputs), references, None, limits)
-        notes = _of_second(effect)
+        notes = _recompilation_notes(effect)
         origins = None if self.compiled is None else NodeProvenance(graph, self.compiled)
-        for found, of_kernels in self._kernels(given, outputs, references, limits, origins):
-            rows, effect = [*rows, *found], of_kernels
+        for kernel_rows, kernel_effect in self._kernels(arguments, outputs, references, limits, origins):
+            rows, effect = [*rows, *kernel_rows], kernel_effect
         random = random_nodes(self.module.graph)
         rows = [replace(row, random=row.node in random) for row in rows]
         return Report(
@@ -77,63 +77,63 @@ class GraphCheck:
             observer_effect=effect,
             notes=(*notes, *self._notes(random)),
             operators=(tuple(fx_operators(self.module.graph, rows)),),
-            graphs={stage: _with_weights(drawn, given) for stage, drawn in _drawn(graph, origins).items()},
+            graphs={stage: _with_weights(drawn, arguments) for stage, drawn in _drawn(graph, origins).items()},
         )
 
     def _notes(self, random: Sequence[str]) -> tuple[str, ...]:
         if self.compiled is not None:
             return self.compiled.notes
-        return (f"{random[0]} draws random numbers: compilers draw others than eager PyTorch",) if random else ()
+        return (f"{random[0]} draws random numbers: compiled code draws others than eager PyTorch",) if random else ()
 
     def _exposed(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
-        """Every value of the graph, compiled so that each is returned: what is fused then may differ."""
+        """Return every value of the graph from a compilation that returns them all, which may fuse differently."""
         names, module = exposed(self.module)
         compiled = self.compile(module, copies(inputs))
-        with _same_numbers():
-            found = compiled(*copies(inputs))
-        return {name: complex_as_real(value.detach()) for name, value in zip(names, found, strict=True)}
+        with _same_random_numbers():
+            values = compiled(*copies(inputs))
+        return {name: complex_as_real(value.detach()) for name, value in zip(names, values, strict=True)}
 
     def _kernels(
         self,
-        given: Mapping[str, Any],
+        arguments: Mapping[str, Any],
         outputs: Mapping[str, torch.Tensor],
-        known: Mapping[str, Reference],
+        eager: Mapping[str, Reference],
         limits: Limits,
         origins: NodeProvenance | None,
     ) -> Iterator[tuple[list[Row], Difference | None]]:
-        """What the compiled graph's own kernels store."""
+        """Yield the rows of the values that the compiled graph's own kernels store."""
         if self.engine is None or self.compiled is None:
             return
-        made = self.compiled
-        with _same_numbers():
-            values = self.engine.run(made, given, made.graph.producer)
-        with _same_numbers():
-            said = self.engine.reference(made, given) if isinstance(self.engine, ProvidesReferences) else {}
-        held = {name: Reference(tensor, "given") for name, tensor in _of_tensors(given).items()}
-        own = {name: Reference(tensor, "derived") for name, tensor in said.items()}
-        run = Run(0, "compiled", made, _of_tensors(given), outputs)
-        yield judge(run, values, {**held, **own, **known}, origins, limits)
+        engine, compiled = self.engine, self.compiled
+        with _same_random_numbers():
+            values = engine.run(compiled, arguments, compiled.graph.producer)
+        with _same_random_numbers():
+            derived = engine.reference(compiled, arguments) if isinstance(engine, ProvidesReferences) else {}
+        references = {name: Reference(tensor, "given") for name, tensor in _tensors_only(arguments).items()}
+        references |= {name: Reference(tensor, "derived") for name, tensor in derived.items()}
+        run = Run(0, "compiled", compiled, _tensors_only(arguments), outputs)
+        yield judge(run, values, {**references, **eager}, origins, limits)
 
 
 def _drawn(graph: Graph, origins: NodeProvenance | None) -> dict[Stage, Graph]:
     return {"exported": graph} if origins is None else {"exported": graph, "compiled": origins.drawn()}
 
 
-def _with_weights(graph: Graph, given: Mapping[str, Any]) -> Graph:
-    """The graph with its weights as what it holds; Dynamo hands them over as inputs, hundreds of them."""
-    held = {name for name, item in given.items() if isinstance(item, nn.Parameter) or "_buffers_" in name}
-    inputs = tuple(name for name in graph.inputs if name not in held)
-    return replace(graph, inputs=inputs, constants=(*graph.constants, *sorted(held.intersection(graph.inputs))))
+def _with_weights(graph: Graph, arguments: Mapping[str, Any]) -> Graph:
+    """Return the graph with its weights as constants; in Dynamo's graph they are inputs, often hundreds."""
+    weights = {name for name, item in arguments.items() if isinstance(item, nn.Parameter) or "_buffers_" in name}
+    inputs = tuple(name for name in graph.inputs if name not in weights)
+    return replace(graph, inputs=inputs, constants=(*graph.constants, *sorted(weights.intersection(graph.inputs))))
 
 
 def backward_report(run: BackwardRun, name: str, backend: str, tolerance: float | Tolerance | None) -> Report:
-    """Hold the kernels of a backward pass against the same pass in eager PyTorch, on the same inputs."""
-    made = run.compiled
-    given = {name: value for name, value in run.values.items() if name not in made.graph.producer}
+    """Compare the kernels of a backward pass with the same pass in eager PyTorch, on the same inputs."""
+    compiled = run.compiled
+    inputs = {name: value for name, value in run.values.items() if name not in compiled.graph.producer}
     references = {name: Reference(tensor, "eager") for name, tensor in run.expected.items()}
-    ran = Run(0, "compiled", made, given, run.outputs)
-    origins = NodeProvenance(run.graph, made)
-    rows, effect = judge(ran, run.values, references, origins, Limits(run.graph, tolerance))
+    origins = NodeProvenance(run.graph, compiled)
+    backward = Run(0, "compiled", compiled, inputs, run.outputs)
+    rows, effect = judge(backward, run.values, references, origins, Limits(run.graph, tolerance))
     return Report(
         backend=backend,
         reference="eager PyTorch",
@@ -145,66 +145,66 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: float 
 
 
 def exposed(module: fx.GraphModule) -> tuple[list[str], fx.GraphModule]:
-    """A copy of a graph that returns every tensor that it makes, as it is when it is made, and their names."""
+    """Return the names of the tensors that a graph computes, and a copy of the graph that returns them all."""
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
-    kept: dict[str, fx.Node] = {}
+    clones: dict[str, fx.Node] = {}
     for node in module.graph.nodes:
         if node.op == "output":
             continue
         env[node] = graph.node_copy(node, env.__getitem__)
         if node.op.startswith("call_") and isinstance(node.meta.get("example_value"), torch.Tensor):
-            kept[node.name] = graph.call_function(torch.clone, (env[node],))  # it may be written to later
-            kept[node.name].meta.update(example_value=node.meta["example_value"])
-    graph.output(tuple(kept.values()))
-    return list(kept), fx.GraphModule(module, graph)
+            clones[node.name] = graph.call_function(torch.clone, (env[node],))  # a later operation may be in-place
+            clones[node.name].meta.update(example_value=node.meta["example_value"])
+    graph.output(tuple(clones.values()))
+    return list(clones), fx.GraphModule(module, graph)
 
 
 def copies(values: Sequence[Any]) -> list[Any]:
-    """Copies of the tensors among some values, which a graph may write to."""
+    """Return the values with tensors copied, since the graph may modify its inputs."""
     return [
         item.detach().clone().requires_grad_(item.requires_grad) if isinstance(item, torch.Tensor) else item
         for item in values
     ]
 
 
-def _values(module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """Every tensor that the graph makes in eager PyTorch, as it is when it is made."""
-    found: dict[str, torch.Tensor] = {}
+def _eager_values(module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """Return every tensor that the graph computes in eager PyTorch, copied before an in-place operation."""
+    values: dict[str, torch.Tensor] = {}
 
-    class Keeping(fx.Interpreter):
+    class Recorder(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             value = super().run_node(n)
             if n.op.startswith("call_") and isinstance(value, torch.Tensor):
-                found[n.name] = value.detach().clone()
+                values[n.name] = value.detach().clone()
             return value
 
-    Keeping(module).run(*inputs)
-    return found
+    Recorder(module).run(*inputs)
+    return values
 
 
-def _tensors(module: fx.GraphModule, given: Sequence[Any]) -> list[Any]:
-    """What a graph returned for the nodes among its results."""
+def _node_results(module: fx.GraphModule, returned: Sequence[Any]) -> list[Any]:
+    """Return the results that are nodes of the graph, without the constants among them."""
     results: Any = module.graph.output_node().args[0]
-    kept = [value for value, result in zip(given, results, strict=True) if isinstance(result, fx.Node)]
-    return [complex_as_real(value.detach()) if isinstance(value, torch.Tensor) else value for value in kept]
+    values = [value for value, result in zip(returned, results, strict=True) if isinstance(result, fx.Node)]
+    return [complex_as_real(value.detach()) if isinstance(value, torch.Tensor) else value for value in values]
 
 
-def _of_tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def _tensors_only(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: value.detach() for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
-def _of_second(effect: Difference | None) -> tuple[str, ...]:
-    """What the operations' rows are of, where that is not what the user runs."""
+def _recompilation_notes(effect: Difference | None) -> tuple[str, ...]:
+    """Return a note if the compilation that returns all values has other results than the one the user runs."""
     if effect is None:
         return ()
     amount = effect.problem or f"{effect.error_max:.1e}"
-    text = "the table of operations is of a second compilation, which returns every value and so may fuse others"
+    text = "the table of operations is of a second compilation, which returns every value and may fuse differently"
     return (f"{text}: its results differ from those of the compiled graph that is used, by up to {amount}",)
 
 
 @contextlib.contextmanager
-def _same_numbers() -> Iterator[None]:
-    """Draw the same random numbers each time, and leave the user's as they were."""
+def _same_random_numbers() -> Iterator[None]:
+    """Draw the same random numbers each time, and restore the user's random state."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield

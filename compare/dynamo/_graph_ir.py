@@ -1,4 +1,4 @@
-"""Draws a graph of Dynamo's as what a compiler made of it, step by step."""
+"""Draw a Dynamo graph and the graphs that a compiler made of it, step by step."""
 
 import os
 from collections import Counter
@@ -13,33 +13,33 @@ from filch.export.views import Series
 
 from ..provenance._provenance import NodeProvenance
 
-_count: Counter[Path] = Counter()  # of the graphs that went into each folder
+_count: Counter[Path] = Counter()  # of the graphs written to each folder
 
 
 class GraphIr:
     """The files of one graph: `graph_0/0_Dynamo.json`, `graph_0/0_Dynamo.txt`, `graph_0/1_AOTAutograd.json` and so on.
 
     Args:
-        folder: where the folder of the graph goes; the first of a process begins at 0 again.
+        folder: the parent of the graph's folder; each process counts from 0.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        where = Path(folder).absolute()
-        self._series = Series(where / f"graph_{_count[where]}")
-        _count[where] += 1
+        parent = Path(folder).absolute()
+        self._series = Series(parent / f"graph_{_count[parent]}")
+        _count[parent] += 1
         self._series.begin()
 
-    def forward(self, module: fx.GraphModule, made: Compiled | None) -> None:
-        """Draw what was handed over, and what was made of it, as far as the compiler shows it."""
+    def forward(self, module: fx.GraphModule, compiled: Compiled | None) -> None:
+        """Draw the graph from Dynamo and, if `compiled` is given, the compiler's graphs and kernels."""
         graph = graph_from_fx(module.graph)
         self._series.draw("Dynamo", graph)
-        if made is not None:
-            for name, step in made.intermediate_graphs().items():
+        if compiled is not None:
+            for name, step in compiled.intermediate_graphs().items():
                 self._series.draw(name, step)
-            self._series.draw("Kernels", replace(NodeProvenance(graph, made).drawn(), source_graph=graph))
+            self._series.draw("Kernels", replace(NodeProvenance(graph, compiled).drawn(), source_graph=graph))
 
     def backward(self, run: BackwardRun) -> None:
-        """Draw what became of the backward pass."""
+        """Draw the graphs and kernels of the backward pass."""
         for name, step in run.compiled.intermediate_graphs().items():
             self._series.draw(f"Backward{name}", step)
         self._series.draw(

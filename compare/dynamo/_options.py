@@ -1,4 +1,4 @@
-"""What `torch.compile(model, backend="filch", options=…)` may say, in hidet's words."""
+"""The options of `torch.compile(model, backend="filch", options=…)`, named as in hidet."""
 
 import difflib
 import os
@@ -15,21 +15,21 @@ Collect = bool | list[Report] | Callable[[Report], object]
 
 @dataclass(frozen=True)
 class DynamoOptions:
-    """How each graph that Dynamo hands over is compiled, checked and shown.
+    """How each graph from Dynamo is compiled, checked and shown.
 
     Attributes:
-        correctness_report: True prints a report for each graph, at its first call; a list or a function is given it.
-        print_input_graph: print each graph as it is handed over.
-        dump_graph_ir: a folder; in `graph_0`, `graph_1` and so on there, each graph is drawn as it was handed over, and
-            as what the compiler made of it step by step: as hidet's JSON and as text.
-        search_space: how far the compiler searches: 0, 1 or 2 (see the compiler's own backend).
+        correctness_report: True prints a report for each graph at its first call; a list or a function receives it.
+        print_input_graph: print each graph from Dynamo.
+        dump_graph_ir: a folder; its subfolders `graph_0`, `graph_1` and so on hold the drawings of each graph from
+            Dynamo and of the compiler's steps, as hidet's JSON and as text.
+        search_space: the size of the compiler's search: 0, 1 or 2 (see the backend of the compiler).
         use_cuda_graph: whether kernels are recorded once and replayed.
         use_fp16: compute in float16.
-        use_fp16_reduction: add up in float16, too.
-        inner: what compiles: `inductor`, `onnxruntime` or another of Filch's backends, any of torch.compile's, or a
-            function that is one.
-        config: settings of Inductor by its own names.
-        mode: torch.compile's.
+        use_fp16_reduction: sum in float16, too.
+        inner: the compiler: `inductor`, `onnxruntime` or another backend of Filch, a backend of `torch.compile` by
+            name, or a function that is one.
+        config: settings of Inductor by their own names.
+        mode: the mode of `torch.compile`.
         tolerance: see `compare`.
     """
 
@@ -53,10 +53,10 @@ class DynamoOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], mode: str | None) -> "DynamoOptions":
-        """Read what torch.compile passes on.
+        """Read the options that `torch.compile` passes on.
 
         Raises:
-            CompareError: an option that there is not.
+            CompareError: an option is unknown.
         """
         known = [item.name for item in fields(cls)]
         for name in given:
@@ -67,6 +67,6 @@ class DynamoOptions:
         return cls(**{"mode": mode, **given})
 
     def of_compiler(self) -> dict[str, Any]:
-        """What the compiler is told: the options that were given."""
+        """Return the options of the compiler that were set."""
         names = ("search_space", "use_cuda_graph", "use_fp16", "use_fp16_reduction", "config", "mode")
         return {name: value for name in names if (value := getattr(self, name)) not in (None, False, {})}

@@ -1,4 +1,4 @@
-"""A torch graph, exported to ONNX and run by one of Filch's backends."""
+"""Run a torch graph, exported to ONNX, with one of Filch's backends."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,56 +19,56 @@ from ..results._report import Report
 
 
 class ThroughOnnx:
-    """Called as the graph is; it is exported when it is first called, for the shapes of that call.
+    """A callable with the signature of the graph, which is exported at the first call, for the shapes of that call.
 
     Args:
         module: the graph.
-        engine: what runs it.
-        name: what the graph is called.
+        engine: the backend that runs it.
+        name: the name of the graph in messages and reports.
     """
 
     def __init__(self, module: fx.GraphModule, engine: Backend, name: str) -> None:
-        self._whole = _Whole(module)
+        self._module = _GraphAsModule(module)
         self._engine = engine
         self._name = name
         self._inputs: tuple[torch.Tensor, ...] = ()
 
     def __call__(self, *inputs: Any) -> Any:
-        """Run it; no gradients flow through ONNX."""
-        given = self._taken(inputs)
-        paths = argument_tensors(ModuleInfo.of(self._whole).parameters, given, {})
+        """Run the program; no gradients flow through ONNX."""
+        tensors = self._copies(inputs)
+        paths = argument_tensors(ModuleInfo.of(self._module).parameters, tensors, {})
         feeds = {value: paths[path].cpu() for value, path in self._program.inputs.items()}
-        found = self._engine.run(self._compiled, feeds)
-        return tuple(found[value].to(given[0].device) for value in self._program.graph.outputs)
+        results = self._engine.run(self._compiled, feeds)
+        return tuple(results[value].to(tensors[0].device) for value in self._program.graph.outputs)
 
     def report(self, inputs: Sequence[Any], tolerance: float | Tolerance | None) -> Report:
-        """Hold it against the graph in eager PyTorch (see `compare`)."""
-        given = self._taken(inputs)
-        with torch.no_grad(), steal_forward(self._whole) as capture:
-            self._whole(*given)
+        """Compare the program with the graph in eager PyTorch (see `compare`)."""
+        tensors = self._copies(inputs)
+        with torch.no_grad(), steal_forward(self._module) as capture:
+            self._module(*tensors)
         return replace(compare(capture, self._program, backend=self._engine, tolerance=tolerance), program=self._name)
 
-    def _taken(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    def _copies(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         if not all(isinstance(item, torch.Tensor) for item in inputs):
             raise CompareError(
                 f"{self._name} has sizes among its inputs, which {self._engine.name!r} can't take: "
                 "use torch.compile(…, dynamic=False)"
             )
-        copied = tuple(item.detach().clone() for item in inputs)  # an operation of the graph may write to them
+        copied = tuple(item.detach().clone() for item in inputs)  # an operation of the graph may be in-place
         self._inputs = self._inputs or copied
         return copied
 
     @cached_property
     def _program(self) -> Program:
-        return export(self._whole, self._inputs)
+        return export(self._module, self._inputs)
 
     @cached_property
     def _compiled(self) -> Compiled:
         return self._engine.compile(self._program, optimize="compiled" in self._engine.stages)
 
 
-class _Whole(nn.Module):
-    """The graph as a module that hooks see the calls of; Dynamo's own is called around them."""
+class _GraphAsModule(nn.Module):
+    """The graph as a module whose hooks run; Dynamo calls its own module without them."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__()

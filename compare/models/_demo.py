@@ -1,4 +1,4 @@
-"""A language model small enough to be stolen, exported and read in a minute."""
+"""A language model small enough to be captured, exported and read in a minute."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Embedding(nn.Module):
-    """Tokens and their positions as vectors."""
+    """The sum of token and position embeddings."""
 
     def __init__(self, vocabulary: int, context: int, size: int) -> None:
         super().__init__()
@@ -15,14 +15,14 @@ class Embedding(nn.Module):
         self.pe = nn.Embedding(context, size)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """`(batch, length)` tokens as `(batch, length, size)`."""
+        """Map `(batch, length)` tokens to `(batch, length, size)`."""
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         embedded: torch.Tensor = self.embedding(input_ids) + self.pe(positions)
         return embedded
 
 
 class AttentionBlock(nn.Module):
-    """One causal head."""
+    """One head of causal attention."""
 
     mask: torch.Tensor
 
@@ -35,7 +35,7 @@ class AttentionBlock(nn.Module):
         self.scale = head**-0.5
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`(batch, length, size)` to `(batch, length, head)`."""
+        """Map `(batch, length, size)` to `(batch, length, head)`."""
         length = x.shape[1]
         scores = self.query(x) @ self.key(x).transpose(1, 2) * self.scale + self.mask[:length, :length]
         attended: torch.Tensor = torch.softmax(scores, dim=-1) @ self.value(x)
@@ -43,7 +43,7 @@ class AttentionBlock(nn.Module):
 
 
 class MultiAttentionBlock(nn.Module):
-    """Several heads side by side."""
+    """Multi-head causal attention."""
 
     def __init__(self, size: int, heads: int, context: int) -> None:
         super().__init__()
@@ -51,13 +51,13 @@ class MultiAttentionBlock(nn.Module):
         self.linear = nn.Linear(size, size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`(batch, length, size)` to the same."""
+        """Map `(batch, length, size)` to the same shape."""
         mixed: torch.Tensor = self.linear(torch.cat([head(x) for head in self.attention], dim=-1))
         return mixed
 
 
 class FeedForward(nn.Module):
-    """Two layers with a ReLU between."""
+    """Two linear layers with a ReLU between them."""
 
     def __init__(self, size: int, hidden: int) -> None:
         super().__init__()
@@ -66,13 +66,13 @@ class FeedForward(nn.Module):
         self.linear_2 = nn.Linear(hidden, size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`(batch, length, size)` to the same."""
+        """Map `(batch, length, size)` to the same shape."""
         out: torch.Tensor = self.linear_2(self.relu(self.linear_1(x)))
         return out
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward, each after a norm and beside a residual."""
+    """Attention and feed-forward, each with a preceding norm and a residual connection."""
 
     def __init__(self, size: int, heads: int, hidden: int, context: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class DecoderLayer(nn.Module):
         self.norm_2 = nn.LayerNorm(size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`(batch, length, size)` to the same."""
+        """Map `(batch, length, size)` to the same shape."""
         attended: torch.Tensor = x + self.attention(self.norm_1(x))
         out: torch.Tensor = attended + self.feed_forward(self.norm_2(attended))
         return out
@@ -99,20 +99,20 @@ class LLM(nn.Module):
         self.decoder = DecoderLayer(size, heads, hidden, context)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """`(batch, length)` tokens to `(batch, length, size)`."""
+        """Map `(batch, length)` tokens to `(batch, length, size)`."""
         decoded: torch.Tensor = self.decoder(self.embedding(input_ids))
         return decoded
 
 
 def tiny_llm(*, dynamic_shapes: bool = False, seed: int = 0) -> tuple[Any, ...]:
-    """A language model of one layer and 16 dimensions with random weights, and what it is called with.
+    """Return a language model of one layer and 16 dimensions with random weights, and arguments for it.
 
     Args:
-        dynamic_shapes: return the shapes with which it can be exported, too.
-        seed: of its weights and tokens.
+        dynamic_shapes: also return dynamic shapes to export it with.
+        seed: the seed of weights and tokens.
 
     Returns:
-        the model in eval mode; its arguments, `(int64[2, 30],)`; and, if asked for, the dynamic shapes.
+        the model in eval mode; its arguments, `(int64[2, 30],)`; and the dynamic shapes if `dynamic_shapes` is true.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

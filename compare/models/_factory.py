@@ -1,4 +1,4 @@
-"""Models named on the command line."""
+"""Load the models that are named on the command line."""
 
 import importlib
 import importlib.util
@@ -15,15 +15,15 @@ from torch import nn
 from ..common._errors import CompareError
 from ._subject import Subject
 
-_MOST_FUNCTIONS = 5  # in an error message
+_MAX_FUNCTIONS = 5  # in an error message
 
 
 @dataclass(frozen=True)
 class Factory:
-    """A function that makes a model and what it is called with.
+    """A function that returns a model and its arguments.
 
     Attributes:
-        name: as it was given.
+        name: as on the command line.
         function: returns `(model, args[, kwargs[, dynamic_shapes]])`.
     """
 
@@ -31,7 +31,7 @@ class Factory:
     function: Callable[..., Any]
 
     def make(self, **sizes: int) -> Subject:
-        """Call it.
+        """Call the function and return the model with its arguments.
 
         Raises:
             CompareError: it raises, or returns something else.
@@ -44,10 +44,10 @@ class Factory:
 
 
 def find_factory(name: str) -> Factory:
-    """The factory called `package.module:factory` or `path.py:factory`.
+    """Return the factory called `package.module:factory` or `path.py:factory`.
 
     Raises:
-        CompareError: it is not there.
+        CompareError: there is no such module, file or function, or the import fails.
     """
     place, colon, attribute = name.rpartition(":")
     if not colon or not place:
@@ -57,20 +57,20 @@ def find_factory(name: str) -> Factory:
     if not callable(function):
         own = [known for known, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
         close = get_close_matches(attribute, own, n=1)
-        raise CompareError(f"{place!r} has no function {attribute!r}{_meant(close, own)}")
+        raise CompareError(f"{place!r} has no function {attribute!r}{_suggestion(close, own)}")
     return Factory(name, function)
 
 
-def _meant(close: list[str], own: list[str]) -> str:
-    """What may have been meant: the function of nearly this name, or whichever there are."""
+def _suggestion(close: list[str], own: list[str]) -> str:
+    """Return a hint: the function with a similar name, or the functions of the module."""
     if close:
         return f"; did you mean {close[0]!r}?"
     functions = [name for name in own if not name.startswith("_")]
-    return f"; it has {', '.join(map(repr, functions[:_MOST_FUNCTIONS]))}" if functions else ""
+    return f"; it has {', '.join(map(repr, functions[:_MAX_FUNCTIONS]))}" if functions else ""
 
 
 def make_subject(name: str) -> Subject:
-    """What the factory of this name makes (see `find_factory`)."""
+    """Return the model of a factory (see `find_factory`)."""
     return find_factory(name).make()
 
 
@@ -94,12 +94,12 @@ def _load_file(place: str) -> ModuleType:
     if not path.is_file():
         raise CompareError(f"there is no file {place!r}")
     sys.path.insert(0, str(path.parent))
-    # The path is part of the name, so that a user's export.py is not taken for any other module of that name.
+    # The prefix keeps a user's export.py apart from other modules of that name.
     spec = importlib.util.spec_from_file_location(f"filch_factory_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise CompareError(f"{place!r} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickles look their module up
+    sys.modules[spec.name] = module  # dataclasses and pickle look it up
     spec.loader.exec_module(module)
     return module
 
@@ -115,7 +115,7 @@ def _subject(name: str, made: Any) -> Subject:
         raise CompareError(f"the factory {name!r} has to return a torch.nn.Module first, not {type(model).__name__}")
     if not isinstance(kwargs, Mapping):
         raise CompareError(
-            f"the third of what the factory {name!r} returns has to be the keyword arguments, "
+            f"the third item that the factory {name!r} returns has to be a mapping of keyword arguments, "
             f"not {type(kwargs).__name__}"
         )
     return Subject.of(model, args, kwargs, rest[1] if len(rest) > 1 else None)

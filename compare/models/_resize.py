@@ -1,4 +1,4 @@
-"""Inputs of other sizes, made like those that are there."""
+"""Generate inputs of other sizes that are distributed like given ones."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ _SEED = 0
 
 
 def dimension_names(shapes: Any) -> list[str]:
-    """The names of the dimensions in dynamic shapes, as `torch.export.export` takes these, in order."""
+    """Return the names of the dimensions in dynamic shapes for `torch.export.export`, in order."""
     return list(dict.fromkeys(_names(shapes)))
 
 
@@ -27,23 +27,23 @@ def _names(shapes: Any) -> Iterator[str]:
 
 
 def _name(dimension: Any) -> str | None:
-    """The name of a `torch.export.Dim`, or a name itself; `Dim.AUTO`, a number and None have none."""
+    """Return the name of a `torch.export.Dim` or of a string; None for `Dim.AUTO`, a number or None."""
     name = dimension if isinstance(dimension, str) else getattr(dimension, "__name__", None)
     return name if isinstance(name, str) else None
 
 
 def resized(subject: Subject, sizes: Mapping[str, int]) -> Subject:
-    """The same model with inputs of other sizes: random ones in the range of those that are there.
+    """Return the same model with random inputs of other sizes, distributed like the given ones.
 
-    Integers are drawn from the least to the largest of the example, so that a mask of ones stays one; floating-point
-    numbers have its mean and deviation, booleans its share of True. The same sizes give the same numbers.
+    Integers are drawn between the example's minimum and maximum, so that a mask of ones stays one; floating-point
+    numbers have its mean and standard deviation, booleans its share of True. Equal sizes give equal numbers.
 
     Args:
         subject: with dynamic shapes that name their dimensions.
-        sizes: by name; dimensions without one stay as they are.
+        sizes: the size of each dimension, by name; other dimensions keep their sizes.
 
     Raises:
-        CompareError: an argument is nested in a way that can't be followed.
+        CompareError: an argument is in a container other than list, tuple or dict.
     """
     generator = torch.Generator().manual_seed(_SEED)
     signature = inspect.signature(subject.model.forward)
@@ -52,29 +52,29 @@ def resized(subject: Subject, sizes: Mapping[str, int]) -> Subject:
     if not isinstance(shapes, Mapping):
         shapes = dict(zip(bound.arguments, shapes, strict=False))
     for name, value in bound.arguments.items():
-        found = shapes.get(name)
-        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD and found is None:
-            found = shapes  # torch names what goes into **kwargs beside the others
-        bound.arguments[name] = _remade(value, found, sizes, generator)
+        own_shapes = shapes.get(name)
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD and own_shapes is None:
+            own_shapes = shapes  # torch has the shapes of **kwargs at the top level, too
+        bound.arguments[name] = _resize(value, own_shapes, sizes, generator)
     return replace(subject, args=bound.args, kwargs=bound.kwargs)
 
 
-def _remade(value: Any, shapes: Any, sizes: Mapping[str, int], generator: torch.Generator) -> Any:
+def _resize(value: Any, shapes: Any, sizes: Mapping[str, int], generator: torch.Generator) -> Any:
     if not shapes or not dimension_names(shapes):
         return value
     if isinstance(value, torch.Tensor):
         dims = dict(shapes) if isinstance(shapes, Mapping) else dict(enumerate(shapes))
         shape = [sizes.get(_name(dims.get(index)) or "", length) for index, length in enumerate(value.shape)]
-        return _like(value, shape, generator)
+        return _random_like(value, shape, generator)
     if isinstance(value, dict):
-        return {key: _remade(item, shapes.get(key), sizes, generator) for key, item in value.items()}
+        return {key: _resize(item, shapes.get(key), sizes, generator) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_remade(*pair, sizes, generator) for pair in zip(value, shapes, strict=True))
+        return type(value)(_resize(*pair, sizes, generator) for pair in zip(value, shapes, strict=True))
     kind = type(value).__name__
     raise CompareError(f"can't make a {kind} of other sizes: let the factory take {', '.join(sizes)} as arguments")
 
 
-def _like(example: torch.Tensor, shape: list[int], generator: torch.Generator) -> torch.Tensor:
+def _random_like(example: torch.Tensor, shape: list[int], generator: torch.Generator) -> torch.Tensor:
     if list(example.shape) == shape or not example.numel():
         return example.new_zeros(shape) if not example.numel() else example
     if example.is_floating_point() or example.is_complex():

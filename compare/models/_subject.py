@@ -1,4 +1,4 @@
-"""A model, and what it is called with."""
+"""A model and the arguments to call it with."""
 
 import copy
 import os
@@ -17,13 +17,13 @@ from ..common._errors import CompareError
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, and what it is called with.
+    """A model and the arguments to call it with.
 
     Attributes:
         model: the model.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        dynamic_shapes: with which it is exported; None for static ones.
+        dynamic_shapes: the dynamic shapes to export it with; None for static shapes.
     """
 
     model: nn.Module
@@ -33,9 +33,9 @@ class Subject:
 
     @classmethod
     def of(cls, model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any = None) -> Self:
-        """With one tensor for `args`, if that is all, and None for no `kwargs`."""
+        """Return a subject; `args` may be a single tensor, and `kwargs` None."""
         if not isinstance(model, nn.Module):
-            raise CompareError(f"the model comes first: a torch.nn.Module, not a {type(model).__name__}")
+            raise CompareError(f"the first argument is the model, a torch.nn.Module, not a {type(model).__name__}")
         return cls(model, (args,) if isinstance(args, torch.Tensor) else tuple(args), kwargs or {}, dynamic_shapes)
 
     def run(self) -> None:
@@ -44,7 +44,7 @@ class Subject:
         Raises:
             CompareError: it fails.
         """
-        args, kwargs = copy.deepcopy((self.args, dict(self.kwargs)))  # a call may extend a cache that it is given
+        args, kwargs = copy.deepcopy((self.args, dict(self.kwargs)))  # a call may extend a cache among them
         try:
             with torch.no_grad():
                 self.model(*args, **kwargs)
@@ -54,7 +54,7 @@ class Subject:
             raise CompareError(f"{name} itself fails on these inputs: {type(error).__name__}: {text}") from error
 
     def steal(self, dump_file: str | os.PathLike[str] | None = None) -> Capture:
-        """Call the model, and take what all its modules take and give."""
+        """Call the model and capture the inputs and outputs of all its modules."""
         with steal_forward(self.model, submodules=True, dump_file=dump_file, on_error="raise") as capture:
             self.run()
         return capture

@@ -1,4 +1,4 @@
-"""Finds the shortest list of nodes to keep in float32 so that a program of lower precision is good enough."""
+"""Find a minimal list of nodes to keep in float32 for a program of lower precision to meet a goal."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from ..common._progress import step
 from ..metrics._tolerance import Tolerance
 from ..references._inputs import captured_calls
 from ..results._precision import Goal, PrecisionReport
-from ._sensitivity import local_costs, measured
-from ._trial import Trial, results_of
+from ._sensitivity import isolated_costs, measure_alone
+from ._trial import Trial, expected_outputs
 
-_MEASURED = 32  # nodes are lowered alone; of the others, their own results tell the order
+_MEASURED = 32  # nodes are lowered alone; the others are ordered by the error of their own results
 _SIMULATED = (
-    "{} was simulated: each result was rounded, as on a GPU, where this backend computes on in float32; "
-    "without that, the program with the same nodes kept: {}"
+    "{} was simulated by rounding each result, as a GPU does; this backend computes in float32 between nodes; "
+    "the same program without the simulation: {}"
 )
 
 
@@ -42,47 +42,47 @@ def keep_precise(
 ) -> PrecisionReport:
     """Lower a program's precision, and find the nodes that have to stay in float32.
 
-    The list is the shortest that was found, not the shortest there is: no node can be taken off it, which is checked by
-    running. Every figure is measured by running a program.
+    The list is minimal but not necessarily the shortest: the goal is missed if any of its nodes is lowered too, which
+    is checked. Every figure is measured by running a program.
 
     Args:
-        reference: what the model did in float32, as for `compare`; its results are what the outputs are held against.
-        program: in float32; what `optimize` returned for `int8` and `int4`.
+        reference: a capture or dump of the model in float32, as for `compare`; the outputs are compared with it.
+        program: in float32; for `int8` and `int4`, the program that `optimize` returned.
         to: see `lower`.
-        backend: what runs the programs.
-        tolerance: how far the outputs may be off; None is that of `to` (float16 1e-2, bfloat16 5e-2).
-        snr: instead, the signal-to-noise ratio in decibel that each output needs at least; the default of `int8` and
-            `int4` is 20.
-        calibration: for `int8`, see `lower`; None are the inputs of the stolen calls.
+        backend: the backend that runs the programs.
+        tolerance: the tolerance of the outputs; None is that of `to` (float16 1e-2, bfloat16 5e-2).
+        snr: instead, the least signal-to-noise ratio of each output in decibel; 20 by default for `int8` and `int4`.
+        calibration: for `int8`, see `lower`; None are the inputs of the captured calls.
         simulate: see `lower`; None is True for ONNX Runtime's CPU provider, which does not round between nodes.
-        measure: how many nodes are lowered alone, to order them by what that does to the outputs; None is 32.
+        measure: how many nodes are lowered one by one, to order them by the error of the outputs; None is 32.
         limit: see `compare`.
 
     Raises:
-        FilchError: the two sides do not fit, the precision can't be had, or the backend can't run it.
+        FilchError: reference and program do not match, the program can't be lowered, or the backend can't run it.
     """
-    held = reference if isinstance(reference, Records) else restore(reference)
-    given, engine = as_program(program), make_engine(backend, None)
-    stolen = captured_calls(held, given)
+    records = reference if isinstance(reference, Records) else restore(reference)
+    exported, engine = as_program(program), make_engine(backend, None)
+    captured = captured_calls(records, exported)
+    calls = captured.calls
     goal = Goal.of(to, tolerance, snr)
-    rounds = is_simulated(to, engine) if simulate is None else simulate
-    ranges = calibration or [call.inputs for call in stolen.calls]
-    trial_of = partial(Trial, stolen.calls, results_of(held, given, stolen.calls), backend=engine, goal=goal)
-    trial = trial_of(Lowering(given, to, calibration=ranges, simulate=rounds))
+    simulated = is_simulated(to, engine) if simulate is None else simulate
+    ranges = calibration or [call.inputs for call in calls]
+    trial_of = partial(Trial, calls, expected_outputs(records, exported, calls), backend=engine, goal=goal)
+    trial = trial_of(Lowering(exported, to, calibration=ranges, simulate=simulated))
     step("all nodes lowered", 0, 1)
-    with time_limit(given, limit):
+    with time_limit(exported, limit):
         before, best = trial.keeping(()), trial.keeping(trial.nodes)
-        order = local_costs(given, to, engine, stolen.calls, simulate=rounds)
+        order = isolated_costs(exported, to, engine, calls, simulate=simulated)
         if before.passes or best.passes:
-            order = measured(trial, order, _MEASURED if measure is None else measure)
-        names = list(dict.fromkeys((*(item.node for item in order), *trial.nodes)))  # the first ones cost most
+            order = measure_alone(trial, order, _MEASURED if measure is None else measure)
+        names = list(dict.fromkeys((*(item.node for item in order), *trial.nodes)))  # highest cost first
 
-        def enough(kept: Sequence[str]) -> bool:
+        def passes(kept: Sequence[str]) -> bool:
             step(f"{len(kept)} of {len(names)} nodes kept", 0, 1)
             return trial.keeping(kept).passes
 
-        keep = smallest(names, enough) if best.passes and not before.passes else []
-        simulated = _SIMULATED.format(to, _real(trial_of(Lowering(given, to)), keep)) if rounds else None
+        keep = smallest(names, passes) if best.passes and not before.passes else []
+        note = (_SIMULATED.format(to, _unsimulated(trial_of(Lowering(exported, to)), keep)),) if simulated else ()
         return PrecisionReport(
             to=to,
             backend=engine.name,
@@ -90,21 +90,21 @@ def keep_precise(
             before=before,
             after=trial.keeping(keep) if before.passes or best.passes else None,
             best=best,
-            keep=tuple(node.name for node in given.graph.nodes if node.name in keep),
+            keep=tuple(node.name for node in exported.graph.nodes if node.name in keep),
             without={name: trial.keeping([other for other in keep if other != name]) for name in keep},
             order=order,
             runs=trial.runs,
-            notes=(*stolen.notes, *stolen.left_out, *([simulated] if simulated else [])),
+            notes=(*captured.notes, *captured.left_out, *note),
         )
 
 
 def is_simulated(to: Precision, backend: Backend) -> bool:
-    """Whether a backend computes on in float32 where a precision is asked for, so that it has to be simulated."""
+    """Return whether a backend computes in float32 between nodes, so that a precision has to be simulated."""
     return to in ("float16", "bfloat16") and backend.name == "onnxruntime-cpu"
 
 
-def _real(trial: Trial, keep: Sequence[str]) -> str:
-    """What the program gives that does not simulate the precision, or that the backend can't run it."""
+def _unsimulated(trial: Trial, keep: Sequence[str]) -> str:
+    """Return the outcome of the program without simulation, if the backend can run it."""
     try:
         return str(trial.keeping(keep))
     except BackendError:

@@ -1,4 +1,4 @@
-"""Which nodes cost most when they are of lower precision."""
+"""The error that lowering each node causes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,36 +16,35 @@ from ..results._precision import Sensitivity
 from ._trial import Trial
 
 
-def measured(trial: Trial, nodes: Sequence[Sensitivity], most: int) -> tuple[Sensitivity, ...]:
-    """The nodes in their order, the first `most` of them measured by lowering each alone, and ordered by that."""
-    found = []
-    for number, item in enumerate(nodes):
-        if number < most:
-            step(f"{item.node} alone", number, min(most, len(nodes)))
-            item = replace(item, alone=trial.keeping([name for name in trial.nodes if name != item.node]))  # noqa: PLW2901
-        found.append(item)
-    return tuple(sorted(found, key=lambda item: item.cost))
+def measure_alone(trial: Trial, nodes: Sequence[Sensitivity], most: int) -> tuple[Sensitivity, ...]:
+    """Lower each of the first `most` nodes alone, measure the outputs, and return all nodes, highest cost first."""
+    measured = []
+    for number, item in enumerate(nodes[:most]):
+        step(f"{item.node} alone", number, min(most, len(nodes)))
+        outcome = trial.keeping([name for name in trial.nodes if name != item.node])
+        measured.append(replace(item, alone=outcome))
+    return tuple(sorted((*measured, *nodes[most:]), key=lambda item: item.cost))
 
 
-def local_costs(
+def isolated_costs(
     program: Program, to: Precision, backend: Backend, calls: Sequence[CapturedCall], *, simulate: bool
 ) -> tuple[Sensitivity, ...]:
-    """Each node that can be lowered, the one whose own results suffer most first.
+    """Return the nodes that can be lowered, the one with the largest error of its own first.
 
-    One program does it for all: every value between two nodes is cut and fed from the float32 program's run, so that no
-    node inherits another one's error.
+    All are measured in one program: every value between two nodes is cut and fed from a run of the float32 program, so
+    that no node inherits the error of another.
     """
     graph = program.graph
     exact = backend.compile(program, optimize=False)
     values = [{**call.inputs, **backend.run(exact, call.inputs, graph.producer)} for call in calls]
-    fed = {name for name in graph.known - graph.constant_values if all(name in held for held in values)}
+    fed = {name for name in graph.known - graph.constant_values if all(name in expected for expected in values)}
     model = Cutter(program.model, graph).cut(graph.nodes, {name for name in graph.producer if name not in fed})
-    lowering = Lowering(Program(model), to, calibration=[_feeds(model, held) for held in values], simulate=simulate)
+    lowering = Lowering(Program(model), to, calibration=[_inputs(model, known) for known in values], simulate=simulate)
     lowered = backend.compile(lowering.keeping(()), optimize=False)
     worst: dict[str, Difference] = {}
-    for held in values:
-        found = backend.run(lowered, _feeds(model, held))
-        for name, difference in _differences(graph, lowering.nodes, held, found):
+    for expected in values:
+        actual = backend.run(lowered, _inputs(model, expected))
+        for name, difference in _differences(graph, lowering.nodes, expected, actual):
             worst[name] = max(worst.get(name, difference), difference, key=_noise)
     rows = [
         Sensitivity(node.name, node.op, node.module, worst[node.name]) for node in graph.nodes if node.name in worst
@@ -53,25 +52,24 @@ def local_costs(
     return tuple(sorted(rows, key=lambda item: item.cost))
 
 
-def _feeds(model: ir.Model, held: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    names = [value.name or "" for value in model.graph.inputs]
-    return {name: held[name] for name in names}
+def _inputs(model: ir.Model, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: values[name] for name in (value.name or "" for value in model.graph.inputs)}
 
 
 def _differences(
-    graph: Graph, nodes: Sequence[str], held: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
+    graph: Graph, nodes: Sequence[str], expected: Mapping[str, torch.Tensor], actual: Mapping[str, torch.Tensor]
 ) -> Iterator[tuple[str, Difference]]:
-    """The worst difference of each node."""
+    """Yield the largest difference of each lowered node."""
     lowered = frozenset(nodes)
     for node in graph.nodes:
         if node.name in lowered:
-            measured = [
-                compare_tensors(held[name], found.get(name + AGAIN, found.get(name)), lower_precision=True)
+            differences = [
+                compare_tensors(expected[name], actual.get(name + AGAIN, actual.get(name)), lower_precision=True)
                 for name in node.outputs
-                if name in held
+                if name in expected
             ]
-            if measured:
-                yield node.name, max(measured, key=_noise)
+            if differences:
+                yield node.name, max(differences, key=_noise)
 
 
 def _noise(difference: Difference) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Runs programs of lower precision, and says whether their outputs are good enough."""
+"""Run programs of lower precision, and judge their outputs."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -16,14 +16,14 @@ from ..results._precision import Goal, Outcome
 
 
 class Trial:
-    """One program in one precision, to be run with one list of kept nodes after the other.
+    """Runs one program in one precision with different lists of nodes kept in float32.
 
     Args:
-        calls: the stolen calls of the model.
-        expected: for each of them, the outputs that the model gave, by name (see `results_of`).
+        calls: the captured calls of the model.
+        expected: the outputs of each call, by name (see `expected_outputs`).
         lowering: makes the programs of lower precision.
-        backend: what runs them.
-        goal: what is good enough.
+        backend: the backend that runs them.
+        goal: when the outputs are close enough.
     """
 
     def __init__(
@@ -41,35 +41,39 @@ class Trial:
         self._backend = backend
         self._goal = goal
         self._calls = calls
-        self._known: dict[frozenset[str], Outcome] = {}
+        self._outcomes: dict[frozenset[str], Outcome] = {}
 
     @property
     def runs(self) -> int:
-        """How many programs were made and run."""
-        return len(self._known)
+        """The number of programs that were compiled and run."""
+        return len(self._outcomes)
 
     def keeping(self, keep: Collection[str]) -> Outcome:
-        """What the outputs are like if these nodes stay in float32."""
+        """Return the outcome with these nodes kept in float32."""
         kept = frozenset(keep)
-        if kept not in self._known:
-            self._known[kept] = Outcome.of(self._differences(kept), self._goal)
-        return self._known[kept]
+        if kept not in self._outcomes:
+            self._outcomes[kept] = Outcome.of(self._differences(kept), self._goal)
+        return self._outcomes[kept]
 
     def _differences(self, keep: frozenset[str]) -> Iterator[Difference]:
-        made = self._backend.compile(self._lowering.keeping(keep), optimize="compiled" in self._backend.stages)
+        compiled = self._backend.compile(self._lowering.keeping(keep), optimize="compiled" in self._backend.stages)
         for call, expected in zip(self._calls, self._expected, strict=True):
-            found: Mapping[str, torch.Tensor] = self._backend.run(made, call.inputs)
-            yield from (self._goal.measure(tensor, found.get(name)) for name, tensor in expected.items())
+            actual: Mapping[str, torch.Tensor] = self._backend.run(compiled, call.inputs)
+            yield from (self._goal.measure(tensor, actual.get(name)) for name, tensor in expected.items())
 
 
-def results_of(reference: Records, program: Program, calls: Sequence[CapturedCall]) -> list[dict[str, torch.Tensor]]:
-    """What the model gave in each call, by the names of the program's outputs.
+def expected_outputs(
+    reference: Records, program: Program, calls: Sequence[CapturedCall]
+) -> list[dict[str, torch.Tensor]]:
+    """Return the model's outputs in each call, by the names of the program's outputs.
 
     Raises:
-        CompareError: the model does not give as many tensors as the program.
+        CompareError: the model returns another number of tensors than the program.
     """
     graph = program.graph
-    found = [{name: held.tensor for name, held in result_references(reference, graph, call).items()} for call in calls]
-    if not all(found):
-        raise CompareError(f"the program has {len(graph.outputs)} outputs, the model gives another number of tensors")
-    return found
+    outputs = [
+        {name: output.tensor for name, output in result_references(reference, graph, call).items()} for call in calls
+    ]
+    if not all(outputs):
+        raise CompareError(f"the program has {len(graph.outputs)} outputs, the model returns another number of tensors")
+    return outputs

@@ -1,4 +1,4 @@
-"""What a bisection found."""
+"""The report of a bisection."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ _SHOWN = 20  # steps, and culprits
 
 @dataclass(frozen=True)
 class Step:
-    """One run with some transformations left out.
+    """One run with some transformations disabled.
 
     Attributes:
-        off: what was left out.
-        outcome: what was then held against its reference.
-        fingerprint: of the graph that ran; `""` if none could be made.
-        ops: how many nodes of each operator that graph has.
-        switches: what was done to it that could have been left out, too.
+        off: the transformations that were disabled.
+        outcome: the error of the run.
+        fingerprint: of the graph that ran; `""` if it could not be compiled.
+        ops: the number of nodes of each operator in that graph.
+        switches: the transformations that changed the graph in this run.
     """
 
     off: tuple[Switch, ...]
@@ -35,15 +35,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Culprit:
-    """A transformation without which, and without the other culprits, there is no error.
+    """A transformation that causes the error, alone or together with the other culprits.
 
     Attributes:
-        kind: what it is (see `Switch`).
-        name: what it is called.
-        without: what comes of it if it is done and the other culprits are left out: the error.
-        appears: how many nodes of which operator it brings into the graph, the other culprits left out.
-        disappears: how many nodes of which operator it takes out.
-        nodes: how many nodes the graph has with it and without it.
+        kind: its kind (see `Switch`).
+        name: its name.
+        without: the outcome with this one applied and the other culprits disabled: the error.
+        appears: the number of nodes of each operator that it adds to the graph, the other culprits disabled.
+        disappears: the number of nodes of each operator that it removes.
+        nodes: the number of nodes of the graph with it and without it.
     """
 
     kind: str
@@ -56,12 +56,12 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Version:
-    """What came of it with another version of the backend's library, nothing left out.
+    """The outcome with another version of the backend's library, nothing disabled.
 
     Attributes:
-        interpreter: whose it is.
-        version: the library's; `""` if it can't be run there.
-        outcome: as for a step.
+        interpreter: the path of the Python interpreter that has it.
+        version: the library's version; `""` if the program can't be run there.
+        outcome: the error of the run.
     """
 
     interpreter: str
@@ -71,21 +71,21 @@ class Version:
 
 @dataclass(frozen=True)
 class BisectReport(Result):
-    """Which transformations are to blame for an error.
+    """The transformations that cause an error.
 
     Attributes:
-        backend: what ran.
+        backend: the name of the backend.
         reference: the capture or dump.
-        program: what was run.
+        program: the name or path of the program.
         value: the value that was judged; None is all outputs.
-        before: with nothing left out.
-        after: with the culprits left out, and nothing else; None if there are none.
-        best: with every candidate left out; None if there is no error, or no candidate.
-        culprits: a smallest set of what makes the error go: with any one of them back it is there again.
-        candidates: all that could be left out.
-        steps: every run, in the order in which they were made.
-        notes: what else a reader has to know.
-        versions: what came of it in other interpreters.
+        before: the outcome with nothing disabled.
+        after: the outcome with only the culprits disabled; None if there are none.
+        best: the outcome with every candidate disabled; None if there is no error, or no candidate.
+        culprits: a minimal set without which there is no error; the error reappears with any one of them.
+        candidates: the transformations that could be disabled.
+        steps: every run, in order.
+        notes: remarks for the reader.
+        versions: the outcomes in other interpreters.
     """
 
     backend: str
@@ -103,36 +103,36 @@ class BisectReport(Result):
 
     @property
     def close(self) -> bool:
-        """Whether there is nothing to blame, because nothing is wrong with every step left in."""
+        """Whether there is no error with nothing disabled."""
         return self.before.passes
 
     @property
     def runs(self) -> int:
-        """How many programs were made and run, those that a journal told included."""
+        """The number of runs, including those that were read from a journal."""
         return len(self.steps)
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
-        """Return each run, then what is to blame."""
+        """Return each run, then the culprits."""
         judged = "the outputs" if self.value is None else self.value
         counted = f"{_count(len(self.candidates), 'candidate')}, {_count(self.runs, 'run')}"
         yield f"{self.program} on {self.backend} against {self.reference}: {judged}; {counted}"
         yield from (f"note: {note}" for note in self.notes)
         yield from ("", _table(self, wide=wide), "")
         yield from _verdict(self, len(self.culprits) if wide else _SHOWN)
-        yield from (f"{_where(one)}: {_told(one.outcome)}" for one in self.versions)
+        yield from (f"{_version_name(one)}: {_outcome_text(one.outcome)}" for one in self.versions)
 
     def derived(self) -> Mapping[str, Any]:
-        """Return whether there is nothing to blame, and how many programs were run."""
+        """Return whether there is no error, and the number of runs."""
         return {"filch_bisect": 1, "close": self.close, "runs": self.runs}
 
 
 def _table(report: BisectReport, *, wide: bool) -> Table:
-    titles = ("run", "left out", "error", "SNR", "nodes", "graph")
-    columns = tuple(Column(title, "fold" if title == "left out" else "never") for title in titles)
+    titles = ("run", "disabled", "error", "SNR", "nodes", "graph")
+    columns = tuple(Column(title, "fold" if title == "disabled" else "never") for title in titles)
     rows = [
         (
             str(number),
-            _left_out(step, report.candidates, wide=wide),
+            _disabled(step, report.candidates, wide=wide),
             *_figures(step.outcome),
             str(sum((step.ops or {}).values())),
             step.fingerprint[:8],
@@ -145,7 +145,7 @@ def _table(report: BisectReport, *, wide: bool) -> Table:
     return Table(columns, tuple(rows))
 
 
-def _left_out(step: Step, candidates: Sequence[Switch], *, wide: bool) -> str:
+def _disabled(step: Step, candidates: Sequence[Switch], *, wide: bool) -> str:
     names = ", ".join(one.name for one in step.off)
     if wide or len(names) <= _NARROW:
         return names or "nothing"
@@ -164,36 +164,36 @@ def _figures(outcome: Outcome) -> tuple[str, str]:
 
 def _verdict(report: BisectReport, shown: int) -> list[str]:
     if report.close:
-        return [f"nothing to blame: with everything as it is, {report.before}"]
+        return [f"no error with nothing disabled: {report.before}"]
     if not report.candidates:
-        return [f"there is an error ({report.before}), and nothing that could be left out changed the graph"]
+        return [f"there is an error ({report.before}), but no transformation that can be disabled changed the graph"]
     if report.after is None:
         return [
-            f"no culprit among them: {report.before}; with all of them left out, {report.best}",
+            f"no culprit among the candidates: {report.before}; with all of them disabled, {report.best}",
             "The difference is in the program that was exported, or in the kernels that run it.",
         ]
     count = "this one is" if len(report.culprits) == 1 else f"these {len(report.culprits)} together are"
-    lines = [f"with everything as it is: {report.before}", f"{count} left out: {report.after}"]
+    lines = [f"with nothing disabled: {report.before}", f"{count} disabled: {report.after}"]
     for culprit in report.culprits[:shown]:
         lines.append(f"  {culprit.kind} {culprit.name}: {_change(culprit)}")
         if len(report.culprits) > 1:
-            lines.append(f"    (without the others, but with it: {culprit.without})")
+            lines.append(f"    (with this one but without the others: {culprit.without})")
     return [*lines, f"  and {len(report.culprits) - shown} more"] if len(report.culprits) > shown else lines
 
 
-def _where(one: Version) -> str:
+def _version_name(one: Version) -> str:
     return f"version {one.version} in {one.interpreter}" if one.version else one.interpreter
 
 
-def _told(outcome: Outcome) -> str:
+def _outcome_text(outcome: Outcome) -> str:
     return f"{outcome}{'' if outcome.passes or outcome.problem else ', not close'}"
 
 
 def _change(culprit: Culprit) -> str:
     on, off = culprit.nodes
-    parts = [_ops(culprit.appears, "brings in"), _ops(culprit.disappears, "takes out")]
-    told = "; ".join(filter(None, parts)) or "the same operators in another order, or of other numbers"
-    return f"{told} ({_count(on, 'node')} with it, {off} without)"
+    parts = [_ops(culprit.appears, "adds"), _ops(culprit.disappears, "removes")]
+    changes = "; ".join(filter(None, parts)) or "same operators, in another order or with other numbers"
+    return f"{changes} ({_count(on, 'node')} with it, {off} without)"
 
 
 def _ops(counts: Mapping[str, int], verb: str) -> str:

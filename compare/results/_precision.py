@@ -1,4 +1,4 @@
-"""What lower precision costs: the goal, the outcome of a run, the cost of each node, and the report."""
+"""The report on lower precision: the goal, the outcome of a run, and the cost of each node."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -24,11 +24,11 @@ _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Goal:
-    """When an output is good enough.
+    """When an output is close enough: a tolerance or a signal-to-noise ratio.
 
     Attributes:
-        tolerance: how far its numbers may be off, if that is what counts.
-        snr: the least signal-to-noise ratio in decibel, if that is.
+        tolerance: the tolerance of its elements; None if `snr` is the goal.
+        snr: the least signal-to-noise ratio in decibel; None if `tolerance` is the goal.
     """
 
     tolerance: Tolerance | None = None
@@ -36,10 +36,10 @@ class Goal:
 
     @classmethod
     def of(cls, to: Precision, tolerance: float | Tolerance | None, snr: float | None) -> "Goal":
-        """What a user asks for; by default, the tolerance of float16 or bfloat16, and 20 dB for integers.
+        """Return the goal that a user gave; by default the tolerance of float16 or bfloat16, and 20 dB for integers.
 
         Raises:
-            CompareError: both are asked for, or a ratio that is none.
+            CompareError: both are given, or `snr` is not finite.
         """
         if tolerance is not None and snr is not None:
             raise CompareError("the goal is a tolerance or an SNR, not both")
@@ -50,11 +50,11 @@ class Goal:
         return cls(tolerance=tolerance_for(_DTYPES.get(to, torch.float32), tolerance))
 
     def measure(self, expected: torch.Tensor | None, actual: torch.Tensor | None) -> Difference:
-        """How far an output is from what it should be."""
+        """Return the difference of an output from its reference."""
         return compare_tensors(expected, actual, tolerance=self.tolerance, lower_precision=True)
 
     def met(self, difference: Difference) -> bool:
-        """Whether that is good enough; what must be exact (indices, say) has to be, whatever the ratio."""
+        """Return whether a difference meets the goal; indices and other exact values must be equal."""
         if self.snr is None or difference.problem or difference.tolerance == Tolerance(0.0, 0.0):
             return difference.close
         return not difference.nonfinite and difference.snr >= self.snr
@@ -67,14 +67,14 @@ class Goal:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far the outputs of one program are from the model's, at the worst.
+    """The largest differences between the outputs of one program and the model's.
 
     Attributes:
-        passes: whether each of them is good enough.
+        passes: whether every output meets the goal.
         error: the largest harmonic error.
         snr: the lowest signal-to-noise ratio, in decibel.
-        overflowed: elements that are NaN or infinite and should not be.
-        problem: what can't be compared by numbers, or `""`.
+        overflowed: the number of elements that are NaN or infinite where the reference is not.
+        problem: why an output can't be compared by numbers, or `""`.
     """
 
     passes: bool
@@ -85,14 +85,14 @@ class Outcome:
 
     @classmethod
     def of(cls, differences: Iterable[Difference], goal: Goal) -> "Outcome":
-        """The worst of some outputs; none is no pass."""
-        found = list(differences)
-        problem = next((item.problem for item in found if item.problem), "")
+        """Return the outcome of some outputs; without any it does not pass."""
+        items = list(differences)
+        problem = next((item.problem for item in items if item.problem), "")
         return cls(
-            passes=bool(found) and all(map(goal.met, found)),
-            error=math.inf if problem else max((item.error_max for item in found), default=math.nan),
-            snr=-math.inf if problem else min((item.snr for item in found), default=math.nan),
-            overflowed=sum(item.overflowed for item in found),
+            passes=bool(items) and all(map(goal.met, items)),
+            error=math.inf if problem else max((item.error_max for item in items), default=math.nan),
+            snr=-math.inf if problem else min((item.snr for item in items), default=math.nan),
+            overflowed=sum(item.overflowed for item in items),
             problem=problem,
         )
 
@@ -105,14 +105,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What it costs to lower one node.
+    """The error that lowering one node causes.
 
     Attributes:
         node: its name.
         op: its operator.
         module: the path of its module; None if not known.
-        isolated: how far its results are off if it is lowered and is given what it should be; the worst one's.
-        alone: how far the outputs are off if it is the only one that is lowered; None where that was not measured.
+        isolated: the largest difference of its outputs if it is lowered and gets the float32 program's values.
+        alone: the outcome if only this node is lowered; None if not measured.
     """
 
     node: str
@@ -130,20 +130,20 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class PrecisionReport(Result):
-    """What it costs to lower a program's precision, and which nodes have to be kept.
+    """The error of a program in lower precision, and the nodes that have to stay in float32.
 
     Attributes:
         to: the precision.
-        backend: what ran.
-        goal: when an output is good enough.
-        before: the outputs when every node is lowered.
-        after: the outputs when the nodes in `keep` are kept; None if even all together they do not help.
+        backend: the name of the backend.
+        goal: when an output is close enough.
+        before: the outcome with every node lowered.
+        after: the outcome with the nodes in `keep` kept; None if the goal is missed even with every node kept.
         keep: the names of the nodes to keep in float32, in the order of the graph.
-        without: for each of them, the outputs when it is lowered, too, and all others in `keep` are kept: each fails.
-        best: the outputs when every node is kept, which is the best that can be had.
-        order: all nodes that can be lowered, the one that costs most first.
-        runs: how many programs were made and run to find that.
-        notes: what else a reader has to know.
+        without: for each of them, the outcome if it is lowered too and the others in `keep` are kept: each fails.
+        best: the outcome with every node kept, the best possible one.
+        order: all nodes that can be lowered, highest cost first.
+        runs: the number of programs that were compiled and run.
+        notes: remarks for the reader.
     """
 
     to: Precision
@@ -160,11 +160,11 @@ class PrecisionReport(Result):
 
     @property
     def close(self) -> bool:
-        """Whether the outputs are good enough when every node is lowered."""
+        """Whether the goal is met with every node lowered."""
         return self.before.passes
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
-        """Return what each node costs (the ten that cost most unless it is `wide`), and which ones to keep."""
+        """Return the cost of each node (only the ten highest unless `wide`), and the nodes to keep."""
         yield f"{len(self.order)} nodes in {self.to} on {self.backend}; {self.runs} programs were run"
         yield from (f"note: {note}" for note in self.notes)
         yield from ("", _table(self.order if wide else self.order[:_SHOWN], wide=wide))
@@ -173,7 +173,7 @@ class PrecisionReport(Result):
         yield from ("", *_verdict(self))
 
     def derived(self) -> Mapping[str, Any]:
-        """Return whether the outputs are good enough when every node is lowered."""
+        """Return whether the goal is met with every node lowered."""
         return {"filch_precision": 1, "close": self.close}
 
 
@@ -201,8 +201,8 @@ def _verdict(report: PrecisionReport) -> list[str]:
     if report.close:
         return [f"no node has to be kept in float32: {report.before}; the goal is {report.goal}"]
     if report.after is None:
-        return [f"no list of nodes helps: with all of them in float32, {report.best}; the goal is {report.goal}"]
+        return [f"the goal is missed with every node in float32, too: {report.best}; the goal is {report.goal}"]
     count = "this node is" if len(report.keep) == 1 else f"these {len(report.keep)} nodes are"
     lines = [f"all lowered: {report.before}", f"{count} kept in float32: {report.after}"]
     lines += [f"  {name}  (lowered too: {report.without[name]})" for name in report.keep]
-    return [*lines, f"the goal is {report.goal}; without any of them it is missed"]
+    return [*lines, f"the goal is {report.goal}; it is missed if any of them is lowered"]

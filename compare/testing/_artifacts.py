@@ -1,4 +1,4 @@
-"""Where a test's reports go, and who hears what came out."""
+"""The files and recorded properties of a test."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,43 +10,43 @@ from ..results._report import Report
 
 @dataclass
 class ArtifactStore:
-    """Where a test's files go, and who hears what came out.
+    """Writes the files of a test and records its properties.
 
     Attributes:
         golden: the folder of the golden dumps of the test's file.
         reports: the folder for the test's reports; None if only failures are written.
-        scratch: makes a folder for what a failure leaves, where `reports` is None.
-        say: called with the name and the value of each result: `backend` begins one, and `result`, `worst_error`,
-            `first_divergence`, `report`, `repro` and `golden` tell of it.
-        update: whether golden dumps are stored anew.
+        scratch: creates the folder for the files of a failure, where `reports` is None.
+        record: called with the name and value of each property. `backend` starts a comparison; `result`,
+            `worst_error`, `first_divergence`, `report`, `repro` and `golden` describe it.
+        update: whether golden dumps are overwritten.
         stored: the golden dumps that were stored in this run.
     """
 
     golden: Path
     reports: Path | None
     scratch: Callable[[], Path]
-    say: Callable[[str, str], None]
+    record: Callable[[str, str], None]
     update: bool = False
     stored: set[Path] = field(default_factory=set)
     _count: int = 0
 
     def folder(self) -> Path:
-        """The folder for what this test leaves."""
+        """Return the folder for this test's files, and create it."""
         folder = self.scratch() if self.reports is None else self.reports
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def numbered(self, name: str) -> str:
-        """`name`, told apart from those of this test's other comparisons."""
+    def unique_name(self, name: str) -> str:
+        """Return `name`, with a number in front after the first comparison of this test."""
         self._count += 1
         return name if self._count == 1 else f"{self._count}-{name}"
 
-    def write(self, found: Report | DumpDiff, name: str) -> Path | None:
-        """Write a report as a page and as JSON, if it is wanted or tells of a failure; returns the page."""
-        if found.close and self.reports is None:
+    def write(self, result: Report | DumpDiff, name: str) -> Path | None:
+        """Write a result as HTML and JSON and return the page; skip one that is close unless `reports` is set."""
+        if result.close and self.reports is None:
             return None
         page = self.folder() / f"{name}.html"
-        found.to_html(page)
-        found.to_json(page.with_suffix(".json"))
-        self.say("report", str(page))
+        result.to_html(page)
+        result.to_json(page.with_suffix(".json"))
+        self.record("report", str(page))
         return page

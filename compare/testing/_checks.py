@@ -1,4 +1,4 @@
-"""What the fixture `filch` gives a test: comparisons that raise, with all that a reader of the failure needs."""
+"""The object behind the fixture `filch`: comparisons that raise an `AssertionError` if a value differs."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ from ._artifacts import ArtifactStore
 from ._golden import Golden
 
 _DEFAULT = "onnxruntime-cpu"
-_AGAIN = "if that is meant, pytest --filch-update stores it anew"
+_UPDATE_HINT = "if the change is intended, run pytest --filch-update"
 Backends = str | Backend | Iterable[str | Backend] | None
 
 
@@ -36,9 +36,9 @@ class Checks:
         backend: the backend that this test is for (`@pytest.mark.filch_backends`), or None.
     """
 
-    def __init__(self, place: ArtifactStore, backend: str | None = None) -> None:
+    def __init__(self, artifacts: ArtifactStore, backend: str | None = None) -> None:
         self.backend = backend
-        self._place = place
+        self._artifacts = artifacts
 
     def check(
         self,
@@ -53,7 +53,7 @@ class Checks:
         lower_precision: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> tuple[Report, ...]:
-        """Steal from a model, export it, and compare it on each backend, node by node.
+        """Record a model, export it, and compare it on each backend, node by node.
 
         Args:
             model: in eval mode, usually.
@@ -61,16 +61,16 @@ class Checks:
             kwargs: its keyword arguments.
             backends: names or backends; None is the test's own (`@pytest.mark.filch_backends`), else ONNX Runtime.
             dynamic_shapes: see `export`.
-            program: what to compare instead of the exported model: a program, or the path of an ONNX file.
+            program: the program to compare instead of the exported model, or the path of its ONNX file.
             tolerance: see `compare`.
             lower_precision: see `compare`.
-            options: what the named backends are made with (see `get_backend`).
+            options: options of the backends that are given by name (see `get_backend`).
 
         Returns:
             a report for each backend.
 
         Raises:
-            AssertionError: with all that any backend got wrong, or why it could not be compared.
+            AssertionError: a backend's values differ, or it could not be compared; the message covers all backends.
             FilchError: the model fails, or can't be exported.
         """
         __tracebackhide__ = True
@@ -78,42 +78,43 @@ class Checks:
         with Scratch() as folder:
             dump = folder / "reference.onnx"
             subject.steal(dump)
-            told = self._place.reports is not None  # every page is kept
-            given = _Given(
-                dump, _program(subject, program), tolerance, options or {}, lower_precision, told, program is None
+            statistics = self._artifacts.reports is not None  # every page is written
+            setup = _Setup(
+                dump, _program(subject, program), tolerance, options or {}, lower_precision, statistics, program is None
             )
-            found = [self._compared(given, backend) for backend in self._chosen(backends)]
-        problems = [problem for _, problem in found if problem]
+            results = [self._check_backend(setup, backend) for backend in self._backends(backends)]
+        problems = [problem for _, problem in results if problem]
         if problems:
             raise AssertionError(for_terminal("\n\n".join(problems)))
-        return tuple(report for report, _ in found if report is not None)
+        return tuple(report for report, _ in results if report is not None)
 
     def golden(self, name: str, *, tolerance: float | Tolerance | None = None) -> Golden:
-        """The golden dump of a name, to hold a model against.
+        """Return the golden dump of a name, to compare a model with.
 
-        `filch.golden("encoder").check(model, x)` calls the model; `with filch.golden("encoder").steal(model):` follows
-        what the block does with it. `pytest --filch-update` stores the dump.
+        `filch.golden("encoder").check(model, x)` calls the model; `with filch.golden("encoder").steal(model):` compares
+        the calls in the block. `pytest --filch-update` stores the dump.
 
         Args:
-            name: a file's, without its ending; each test file has a folder of its own.
+            name: a file name without suffix; each test file has its own folder.
             tolerance: see `compare`.
         """
         if re.fullmatch(r"\w[\w.-]*", name) is None:
             raise CompareError(f"a golden dump has a name like 'encoder' or 'encoder-2', not {name!r}")
-        path = self._place.golden / f"{name}.onnx"
+        path = self._artifacts.golden / f"{name}.onnx"
 
-        def judge(found: DumpDiff) -> None:
+        def check_diff(result: DumpDiff) -> None:
             __tracebackhide__ = True
-            self._judge(name, found)
+            self._check_golden(name, result)
 
-        def told(changes: DumpDiff | None, is_new: bool) -> None:  # noqa: FBT001  Golden alone calls it
-            self._place.stored.add(path)
-            self._place.say("golden", _stored(path, changes, is_new=is_new))
+        def report_update(changes: DumpDiff | None, is_new: bool) -> None:  # noqa: FBT001  Golden alone calls it
+            self._artifacts.stored.add(path)
+            self._artifacts.record("golden", _update_message(path, changes, is_new=is_new))
 
-        # What a second test of this run takes for the same is held against what the first one stored.
-        return Golden(path, self._place.update and path not in self._place.stored, tolerance, judge, told)
+        # A second test of this run with the same name is compared with the dump that the first one stored.
+        update = self._artifacts.update and path not in self._artifacts.stored
+        return Golden(path, update, tolerance, check_diff, report_update)
 
-    def _chosen(self, backends: Backends) -> list[str | Backend]:
+    def _backends(self, backends: Backends) -> list[str | Backend]:
         if backends is None:
             return [self.backend or _DEFAULT]
         chosen = list(backends) if isinstance(backends, Iterable) and not isinstance(backends, str) else [backends]
@@ -121,21 +122,21 @@ class Checks:
             raise CompareError("backends is empty: nothing would be compared")
         return chosen
 
-    def _compared(self, given: "_Given", backend: str | Backend) -> tuple[Report | None, str]:
-        """The report of one backend, and what is wrong."""
+    def _check_backend(self, setup: "_Setup", backend: str | Backend) -> tuple[Report | None, str]:
+        """Return the report of one backend, and a message if it failed."""
         name = backend if isinstance(backend, str) else backend.name
-        self._place.say("backend", name)
+        self._artifacts.record("backend", name)
         try:
-            report, given = given.compared(backend)
+            report, setup = setup.compare(backend)
         except FilchError as error:
-            self._place.say("result", "failed")
-            self._place.say("first_divergence", str(error))
+            self._artifacts.record("result", "failed")
+            self._artifacts.record("first_divergence", str(error))
             return None, f"{name} could not be compared: {error}"
-        if not report.close and not given.statistics:  # its page is read
-            report, given = replace(given, statistics=True).compared(backend)
-        self._told(report)
-        label = self._place.numbered(_file_name(name))
-        page = self._place.write(report, label)
+        if not report.close and not setup.statistics:  # the page of a failure shows them
+            report, setup = replace(setup, statistics=True).compare(backend)
+        self._record(report)
+        label = self._artifacts.unique_name(_file_name(name))
+        page = self._artifacts.write(report, label)
         if report.close:
             return report, ""
         lines = [f"{report.program} on {report.backend} is not close to {report.reference}", report.headline()]
@@ -146,44 +147,43 @@ class Checks:
             report.excerpt(),
             "",
             f"report: {page}",
-            self._repro(given, backend, label),
+            self._repro(setup, backend, label),
         ]
         return report, "\n".join(lines)
 
-    def _repro(self, given: "_Given", backend: str | Backend, label: str) -> str:
+    def _repro(self, setup: "_Setup", backend: str | Backend, label: str) -> str:
         if not isinstance(backend, str):
             return "repro: none, as the backend was not given by name"
         try:
-            script = given.repro(backend, self._place.folder() / f"{label}-repro")
+            script = setup.write_repro(backend, self._artifacts.folder() / f"{label}-repro")
         except (FilchError, OSError) as error:
             return f"repro: none, as {error}"
-        self._place.say("repro", str(script))
+        self._artifacts.record("repro", str(script))
         return f"repro: python {script}"
 
-    def _judge(self, name: str, found: DumpDiff) -> None:
+    def _check_golden(self, name: str, result: DumpDiff) -> None:
         __tracebackhide__ = True
-        self._place.say("backend", f"golden:{name}")
-        self._told(found)
-        page = self._place.write(found, self._place.numbered(f"golden-{name}"))
-        if not found.close:
-            first = found.first_divergence or "nothing could be judged"
-            lines = [f"this run is not what the golden dump {name!r} holds: {found.headline()}; {_AGAIN}", ""]
-            lines += [f"First: {first}", "", found.excerpt(), "", f"report: {page}"]
+        self._artifacts.record("backend", f"golden:{name}")
+        self._record(result)
+        page = self._artifacts.write(result, self._artifacts.unique_name(f"golden-{name}"))
+        if not result.close:
+            first = result.first_divergence or "no value could be judged"
+            lines = [f"this run differs from the golden dump {name!r}: {result.headline()}; {_UPDATE_HINT}", ""]
+            lines += [f"First: {first}", "", result.excerpt(), "", f"report: {page}"]
             raise AssertionError(for_terminal("\n".join(lines)))
 
-    def _told(self, found: Report | DumpDiff) -> None:
-        errors = [row.difference.error_max for row in found.rows if row.difference and not row.difference.problem]
-        self._place.say("result", "close" if found.close else "different")
-        self._place.say("worst_error", f"{max(errors):.1e}" if errors else "")
-        first = found.first_divergence
-        interface = found.interface if isinstance(found, Report) else ()
-        told = "" if first is None else str(first)
-        self._place.say("first_divergence", told or next(iter(interface), ""))
+    def _record(self, result: Report | DumpDiff) -> None:
+        errors = [row.difference.error_max for row in result.rows if row.difference and not row.difference.problem]
+        self._artifacts.record("result", "close" if result.close else "different")
+        self._artifacts.record("worst_error", f"{max(errors):.1e}" if errors else "")
+        first = result.first_divergence
+        interface = result.interface if isinstance(result, Report) else ()
+        self._artifacts.record("first_divergence", str(first) if first is not None else next(iter(interface), ""))
 
 
 @dataclass(frozen=True)
-class _Given:
-    """What each backend is compared with."""
+class _Setup:
+    """A model's dump and program, and the options with which each backend is compared."""
 
     dump: Path
     program: Program
@@ -191,25 +191,25 @@ class _Given:
     options: Mapping[str, Any]
     lower_precision: bool
     statistics: bool
-    exported: bool  # not given by the user: it may be optimised, if the backend can't run it otherwise
+    exported: bool  # by us: it may be optimised if the backend can't run it otherwise
 
-    def compared(self, backend: str | Backend) -> tuple[Report, "_Given"]:
-        """The report, and what was compared in the end."""
+    def compare(self, backend: str | Backend) -> tuple[Report, "_Setup"]:
+        """Return the report, and the setup with the program that was compared in the end."""
         engine = get_backend(backend, **self.options) if isinstance(backend, str) else backend
-        how: dict[str, Any] = {
+        options: dict[str, Any] = {
             "backend": engine,
             "tolerance": self.tolerance,
             "lower_precision": self.lower_precision,
             "statistics": self.statistics,
         }
         if self.exported:
-            report, ran = compare_runnable(self.dump, self.program, **how)
+            report, program = compare_runnable(self.dump, self.program, **options)
         else:
-            report, ran = compare(self.dump, self.program, **how), self.program
-        # Where the dump was matters to nobody.
-        return replace(report, reference="eager PyTorch"), replace(self, program=ran)
+            report, program = compare(self.dump, self.program, **options), self.program
+        # The path of the dump is a temporary one.
+        return replace(report, reference="eager PyTorch"), replace(self, program=program)
 
-    def repro(self, backend: str, folder: Path) -> Path:
+    def write_repro(self, backend: str, folder: Path) -> Path:
         return write_comparison(
             self.dump,
             self.program,
@@ -221,13 +221,13 @@ class _Given:
         )
 
 
-def _program(subject: Subject, given: Program | str | Path | None) -> Program:
-    if given is None:
+def _program(subject: Subject, program: Program | str | Path | None) -> Program:
+    if program is None:
         return subject.export()
-    return given if isinstance(given, Program) else load_program(given)
+    return program if isinstance(program, Program) else load_program(program)
 
 
-def _stored(path: Path, changes: DumpDiff | None, *, is_new: bool) -> str:
+def _update_message(path: Path, changes: DumpDiff | None, *, is_new: bool) -> str:
     if changes is None:
         return f"stored {path}"
     if not is_new:

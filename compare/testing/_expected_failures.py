@@ -1,4 +1,4 @@
-"""Expected failures, in a table by backend: an unexpected pass fails."""
+"""A TOML table of expected failures by backend; an unexpected pass fails."""
 
 import reprlib
 import tomllib
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-_LARGEST = 2**20  # bytes of a table
-_DOTS = 100  # in a line: tables are nested by them
-_REASON = 2_000  # characters of a reason
+_MAX_BYTES = 2**20  # of a table
+_MAX_DOTS = 100  # in a line: each nests a table one level deeper
+_MAX_REASON = 2_000  # characters
 Table = dict[str, dict[str, str]]
 
 
 def without_backend(nodeid: str, backend: str) -> str:
-    """The name of a test without the backend that it is run on.
+    """Return the name of a test without the backend among its parameters.
 
     >>> without_backend("tests/test_x.py::test_y[tiny-onnxruntime-cpu]", "onnxruntime-cpu")
     'tests/test_x.py::test_y[tiny]'
@@ -22,30 +22,29 @@ def without_backend(nodeid: str, backend: str) -> str:
     if not backend:
         return nodeid
     test, bracket, parameters = nodeid.partition("[")
-    found = f"-{parameters.removesuffix(']')}-".replace(f"-{backend}-", "-", 1).strip("-")
-    return f"{test}[{found}]" if bracket and found else test
+    others = f"-{parameters.removesuffix(']')}-".replace(f"-{backend}-", "-", 1).strip("-")
+    return f"{test}[{others}]" if bracket and others else test
 
 
 def expect_failures(table: Table, session: pytest.Session, items: Iterable[pytest.Item]) -> list[str]:
-    """Mark the tests that a table names as expected to fail, strictly.
+    """Mark the tests of a table as strict expected failures.
 
     Returns:
-        what is wrong with the table: the tests that are not there, as far as this run tells.
+        an error message for each test of the table that this run should have collected and did not.
     """
-    left = {(backend, test) for backend, tests in table.items() for test in tests}
+    unused = {(backend, test) for backend, tests in table.items() for test in tests}
     files = set()
     for item in items:
         files.add(item.nodeid.partition("::")[0])
         backend = _backend(item) or ""
         name = without_backend(item.nodeid, backend)
-        for known in {name, name.partition("[")[0]} & table.get(backend, {}).keys():
-            item.add_marker(
-                pytest.mark.xfail(reason=_shown(table[backend][known], _REASON), raises=AssertionError, strict=True)
-            )
-            left.discard((backend, known))
-    stale = sorted(entry for entry in left if _is_judged(entry[1], session, files))
+        for entry in {name, name.partition("[")[0]} & table.get(backend, {}).keys():
+            reason = _printable(table[backend][entry], _MAX_REASON)
+            item.add_marker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True))
+            unused.discard((backend, entry))
+    stale = sorted(entry for entry in unused if _should_be_collected(entry[1], session, files))
     return [
-        f"there is no test '{_shown(name)}' on backend '{_shown(backend)}' to be expected to fail"
+        f"there is no test '{_printable(name)}' on backend '{_printable(backend)}', but a failure of it is expected"
         for backend, name in stale
     ]
 
@@ -55,60 +54,60 @@ def _backend(item: pytest.Item) -> str | None:
     return None if callspec is None else callspec.params.get("filch_backend")
 
 
-def _is_judged(name: str, session: pytest.Session, files: set[str]) -> bool:
-    """Whether this run would have collected a test of this name, so that it is known not to be there."""
+def _should_be_collected(name: str, session: pytest.Session, files: set[str]) -> bool:
+    """Return whether this run would have collected a test of this name if it existed."""
     config = session.config
-    some = config.getoption("lf", default=False) or any("::" in argument for argument in config.args)
-    if session.testsfailed or some:
+    partial = config.getoption("lf", default=False) or any("::" in argument for argument in config.args)
+    if session.testsfailed or partial:
         return False
     source, invoked = config.args_source, config.invocation_params.dir
-    whole = source is config.ArgsSource.TESTPATHS or (
+    complete = source is config.ArgsSource.TESTPATHS or (
         source is config.ArgsSource.INVOCATION_DIR and invoked == config.rootpath
     )
-    return whole or name.partition("::")[0] in files
+    return complete or name.partition("::")[0] in files
 
 
-def _shown(text: object, longest: int = 300) -> str:
-    """Text of a table as a sentence shows it."""
+def _printable(text: object, longest: int = 300) -> str:
+    """Return text of the table, escaped and shortened for a message."""
     from filch.steal.text import named  # noqa: PLC0415  loads torch
 
     return named(text, longest)
 
 
-def _value(value: object) -> str:
-    """What stands in a table, shortened."""
+def _describe(value: object) -> str:
+    """Return a value of the table, shortened."""
     try:
-        return _shown(reprlib.repr(value))
+        return _printable(reprlib.repr(value))
     except (ValueError, RecursionError):  # a number of too many digits, tables in tables
         return f"a value of type {type(value).__name__}"
 
 
 def _contents(path: Path) -> str:
-    """The text of a file; `filch.steal`, which has more to say of files, would load torch at each start of pytest."""
+    """Return the text of a file; `read_untrusted` of `filch.steal` would load torch at each start of pytest."""
     if path.exists() and not path.is_file():
         raise OSError("it is not a regular file")
-    if path.stat().st_size > _LARGEST:
-        raise OSError(f"it has more than {_LARGEST:,} bytes")
+    if path.stat().st_size > _MAX_BYTES:
+        raise OSError(f"it has more than {_MAX_BYTES:,} bytes")
     text = path.read_text("utf-8")
-    if any(line.count(".") > _DOTS for line in text.split("\n")):
-        raise ValueError(f"a line has more than {_DOTS} dots")
+    if any(line.count(".") > _MAX_DOTS for line in text.split("\n")):
+        raise ValueError(f"a line has more than {_MAX_DOTS} dots")
     return text
 
 
 def read_table(path: Path) -> Table:
-    """The reasons by backend and test.
+    """Return the reasons of the expected failures, by backend and test.
 
     Raises:
-        pytest.UsageError: it can't be read.
+        pytest.UsageError: the file can't be read.
     """
     try:
         table = tomllib.loads(_contents(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise pytest.UsageError(f"the expected failures '{_shown(path)}' can't be read: {_shown(error)}") from None
+        raise pytest.UsageError(f"can't read the expected failures '{_printable(path)}': {_printable(error)}") from None
     for backend, tests in table.items():
         if not isinstance(tests, dict) or not all("::" in name and isinstance(tests[name], str) for name in tests):
             raise pytest.UsageError(
-                f"{_shown(path)}: under [{_shown(backend)}] stand lines like "
-                f'"tests/test_x.py::test_y" = "the reason", not {_value(tests)}'
+                f"{_printable(path)}: expected lines like "
+                f'"tests/test_x.py::test_y" = "the reason" under [{_printable(backend)}], found {_describe(tests)}'
             )
     return table

@@ -1,6 +1,6 @@
 """The pytest plugin: fixture `filch`, marker `filch_backends`, options `--filch-…`.
 
-pytest imports it at each of its starts, whether it is used or not: what is heavy is imported when the fixture is.
+pytest imports this module at every start, used or not; therefore the fixtures import the slow modules.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ _EXPECTED = pytest.StashKey[Table]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options and settings."""
+    """Add the command line options and ini settings."""
     group = parser.getgroup("filch", "filch: regression tests of models")
-    group.addoption("--filch-update", action="store_true", help="Store golden dumps anew, and say what changed.")
+    group.addoption("--filch-update", action="store_true", help="Overwrite golden dumps, and print what changed.")
     group.addoption("--filch-report", type=Path, metavar="DIR", help="Write each comparison, as HTML and JSON.")
     group.addoption(
         "--filch-summary",
@@ -41,29 +41,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known; the process that gathers the results writes the summary."""
+    """Register the marker and, in the process that collects the results, the summary."""
     config.addinivalue_line("markers", f"{_MARK}(*names): run the test once for each of these backends")
     config.stash[_STORED] = set()
     expected = config.getini("filch_expected_failures")
     config.stash[_EXPECTED] = read_table(config.rootpath / expected) if expected else {}
-    if not hasattr(config, "workerinput"):  # of xdist
+    if not hasattr(config, "workerinput"):  # which workers of xdist have
         config.pluginmanager.register(Summary(config.getoption("--filch-summary")), _SUMMARY)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each backend that is asked for."""
+    """Parametrize a test with the backends of its marker."""
     marker, test = metafunc.definition.get_closest_marker(_MARK), metafunc.definition.nodeid
     if marker is None:
         return
     if not marker.args or not all(isinstance(name, str) for name in marker.args):
         pytest.fail(f"{test}: {_MARK} takes names of backends, not {marker.args!r}", pytrace=False)
     if "filch_backend" not in metafunc.fixturenames:
-        wanted = "the fixture `filch` or `filch_backend`"
-        pytest.fail(f"{test}: {_MARK} is for tests that take {wanted}", pytrace=False)
+        pytest.fail(f"{test}: {_MARK} is for tests that take the fixture `filch` or `filch_backend`", pytrace=False)
     metafunc.parametrize("filch_backend", marker.args, indirect=True)
 
 
-@pytest.hookimpl(tryfirst=True)  # before -k and -m, which leave some out
+@pytest.hookimpl(tryfirst=True)  # before -k and -m deselect tests
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Mark the tests that are expected to fail."""
     stale = expect_failures(session.config.stash[_EXPECTED], session, items)
@@ -76,57 +75,56 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 @pytest.fixture
 def filch_backend(request: pytest.FixtureRequest) -> str | None:
-    """The name of the backend that this test is for; None without `@pytest.mark.filch_backends`."""
+    """Return the name of this test's backend; None without `@pytest.mark.filch_backends`."""
     name: str | None = getattr(request, "param", None)
     if name is None:
         return None
     from filch.export import BackendError
     from filch.export.backends import backend_names, get_backend
 
-    if name in backend_names():  # of any other name, get_backend says that there is none
-        try:
-            get_backend(name)
-        except BackendError as error:
-            for said in (("backend", name), ("result", "skipped"), ("first_divergence", str(error))):
-                _say(request.node, *said)
-            pytest.skip(str(error))
-    else:
+    try:
         get_backend(name)
+    except BackendError as error:
+        if name not in backend_names():
+            raise
+        for entry in (("backend", name), ("result", "skipped"), ("first_divergence", str(error))):
+            _record_property(request.node, *entry)
+        pytest.skip(str(error))
     return name
 
 
 @pytest.fixture
 def filch(request: pytest.FixtureRequest, filch_backend: str | None) -> Iterator["Checks"]:
-    """Regression tests of models: `filch.check(model, args)`, `filch.golden("name").check(model, args)`."""
+    """Return the object for regression tests: `filch.check(model, args)`, `filch.golden("name").check(model, args)`."""
     from ._artifacts import ArtifactStore
     from ._checks import Checks
 
     config, node = request.config, request.node
     folder: Path | None = config.getoption("--filch-report")
 
-    place = ArtifactStore(
+    artifacts = ArtifactStore(
         golden=request.path.parent / config.getini("filch_golden") / request.path.stem,
         reports=None if folder is None else folder.absolute() / _folder_name(node.nodeid),
         scratch=lambda: request.getfixturevalue("tmp_path") / "filch",
-        say=partial(_say, node),
+        record=partial(_record_property, node),
         update=bool(config.getoption("--filch-update")),
         stored=config.stash[_STORED],
     )
-    # torch tells of each step of an export, in lines that a failing test would show.
-    traces = logging.getLogger("torch.__trace")
-    before, traces.propagate = traces.propagate, False
-    yield Checks(place, filch_backend)
-    traces.propagate = before
+    # torch logs each step of an export to this logger; pytest would show the lines of a failing test.
+    logger = logging.getLogger("torch.__trace")
+    before, logger.propagate = logger.propagate, False
+    yield Checks(artifacts, filch_backend)
+    logger.propagate = before
 
 
-def _say(node: pytest.Item, name: str, value: str) -> None:
-    """Note a result with the test: it goes into the JUnit file, and to the process that writes the summary."""
+def _record_property(node: pytest.Item, name: str, value: str) -> None:
+    """Add a property to the test, for the JUnit file and for the process that writes the summary."""
     from filch.steal.text import visible  # loads torch, as the comparison did
 
     node.user_properties.append((f"filch.{name}", visible(value)))
 
 
 def _folder_name(nodeid: str) -> str:
-    """A name for the files of a test: the same in each run, and safe whatever the test is called."""
+    """Return a folder name for a test: the same in each run, and safe for any test name."""
     readable = re.sub(r"[^\w.-]+", "-", nodeid)[-80:].strip("-.")
     return f"{readable}-{hashlib.sha256(nodeid.encode('utf-8', 'backslashreplace')).hexdigest()[:8]}"

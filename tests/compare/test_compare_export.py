@@ -97,4 +97,4 @@ def test_many_comparisons_do_so(factory, kind):
     found = matrix([factory], backends=["onnxruntime-cpu"]) if kind == "matrix" else sweep(factory, {"batch": [3]})
     (cell,) = found
     assert cell.status == "close"
-    assert "bias must be a 1D tensor" in cell.told
+    assert "bias must be a 1D tensor" in cell.detail

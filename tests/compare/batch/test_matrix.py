@@ -123,7 +123,7 @@ def test_a_difference_is_printed_as_json_and_markdown(run, wrong):
     (found,) = json.loads(out)["cells"]
     assert code == 1
     assert (found["labels"]["batch"], found["status"]) == ("7", "different")
-    assert found["worst"] > 0.1 and found["told"].startswith("exported node node_linear")
+    assert found["worst"] > 0.1 and found["detail"].startswith("exported node node_linear")
 
     code, out, _ = run("sweep", "models.py:fixed", "--dim", "batch=7", "--markdown")
     assert code == 1
@@ -204,7 +204,7 @@ def test_invalid_matrix_arguments_are_refused(run, arguments, message):
 
 def test_a_sweep_needs_names_and_one_way_to_make_inputs(run):
     """Refuse a factory without named dynamic shapes, and one that takes only one of two swept sizes."""
-    assert "returns none that are named" in run("sweep", "models.py:static", "--dim", "batch=1")[2]
+    assert "returns no named dimensions" in run("sweep", "models.py:static", "--dim", "batch=1")[2]
     with open("models.py", "a", encoding="utf-8") as file:  # noqa: PTH123  in the fixture's folder
         file.write("def half(batch=2):\n    return made(batch)\n")
     assert "has to take 'length', too" in run("sweep", "models.py:half", "--dim", "batch=1", "--dim", "length=1")[2]

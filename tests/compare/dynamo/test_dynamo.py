@@ -360,7 +360,7 @@ def test_options_reach_the_backends_of_filch(monkeypatch):
         ({"serch_space": 2}, "backend 'filch' has no option 'serch_space'; did you mean 'search_space'?"),
         ({"inner": "nope"}, "there is no compiler 'nope' for inner; there are "),
         ({"inner": "filch"}, "there is no compiler 'filch' for inner; there are "),
-        ({"inner": "aot_eager", "use_fp16": True}, "inner 'aot_eager' can't be told use_fp16"),
+        ({"inner": "aot_eager", "use_fp16": True}, "inner 'aot_eager' takes no option use_fp16"),
         (
             {"correctness_report": "yes"},
             "correctness_report is True, a list or a function that takes a report, not 'yes'",

@@ -1,4 +1,4 @@
-"""What lower precision costs, and which nodes are to be kept: planted faults, clean models, goals out of reach."""
+"""Test `keep_precise` with planted faults, clean models and goals out of reach."""
 
 import json
 import math
@@ -25,7 +25,7 @@ from filch.steal import Capture, steal_forward
 
 
 class RootMeanSquare(nn.Module):
-    """Numbers around 300 are squared, for which float16 is too small; all else is harmless."""
+    """A model in which only the squares of numbers around 300 overflow in float16."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class RootMeanSquare(nn.Module):
 
 
 class Outlier(nn.Module):
-    """One channel between two layers is large and does not matter, and takes the range of all others."""
+    """A model with one large, unused channel between two layers, which determines the quantisation range."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def nodes_of(program: Program, *ops: str) -> list[str]:
 
 
 def squares(program: Program) -> list[str]:
-    """The node that squares, and the one that takes the mean of what does not fit."""
+    """Return the names of the node that squares and the one that averages the squares."""
     return [
         node.name
         for node in program.graph.nodes
@@ -89,8 +89,8 @@ def squares(program: Program) -> list[str]:
     ]
 
 
-def test_the_nodes_that_overflow_are_the_list(overflowing: tuple[Capture, Program], found: PrecisionReport) -> None:
-    """Exactly the two that hold numbers beyond float16."""
+def test_only_the_nodes_that_overflow_are_kept(overflowing: tuple[Capture, Program], found: PrecisionReport) -> None:
+    """These are the two with numbers beyond float16."""
     assert list(found.keep) == squares(overflowing[1])
     assert not found.close
     assert not found.before.passes
@@ -99,7 +99,7 @@ def test_the_nodes_that_overflow_are_the_list(overflowing: tuple[Capture, Progra
 
 
 def test_the_nodes_that_overflow_cost_most(overflowing: tuple[Capture, Program], found: PrecisionReport) -> None:
-    """They are in front, and their own values are counted; the others' do not overflow."""
+    """They come first, and only they have overflowed elements."""
     assert {item.node for item in found.order[:2]} == set(squares(overflowing[1]))
     for item in found.order:
         assert bool(item.isolated.overflowed) == (item.node in found.keep), item
@@ -110,7 +110,7 @@ def test_the_nodes_that_overflow_cost_most(overflowing: tuple[Capture, Program],
 def test_overflows_of_a_node_are_counted_as_they_are(
     overflowing: tuple[Capture, Program], found: PrecisionReport, inputs: torch.Tensor
 ) -> None:
-    """As many elements of the square as are over 65504 when the number squared is rounded to float16 before."""
+    """The count equals the squares beyond 65504 of numbers rounded to float16."""
     name = squares(overflowing[1])[0]
     program = overflowing[1]
     node = next(node for node in program.graph.nodes if node.name == name)
@@ -124,7 +124,7 @@ def test_overflows_of_a_node_are_counted_as_they_are(
 def test_the_errors_are_those_of_programs_that_anybody_can_make(
     overflowing: tuple[Capture, Program], found: PrecisionReport, inputs: torch.Tensor
 ) -> None:
-    """Before, after, and with each kept node lowered: made and run again here, and held against the model."""
+    """`before`, `after` and `without` equal the errors of programs lowered and run here."""
     capture, program = overflowing
     expected = capture["", 0, "O"]
 
@@ -141,8 +141,8 @@ def test_the_errors_are_those_of_programs_that_anybody_can_make(
         assert not outcome.passes
 
 
-def test_what_is_simulated_is_said(found: PrecisionReport) -> None:
-    """And what the program gives that is not, on the same backend."""
+def test_a_note_says_what_is_simulated(found: PrecisionReport) -> None:
+    """The note also has the outcome without simulation on the same backend."""
     assert any("float16 was simulated" in note and "error" in note for note in found.notes)
 
 
@@ -154,7 +154,7 @@ def test_a_backend_that_rounds_is_not_simulated(overflowing: tuple[Capture, Prog
 
 
 def test_a_type_of_a_larger_range_needs_no_node(overflowing: tuple[Capture, Program]) -> None:
-    """bfloat16 reaches as far as float32."""
+    """bfloat16 has the range of float32."""
     report = keep_precise(*overflowing, to="bfloat16", measure=2)
     assert report.close
     assert (report.keep, report.after) == ((), report.before)
@@ -162,16 +162,16 @@ def test_a_type_of_a_larger_range_needs_no_node(overflowing: tuple[Capture, Prog
     assert any("can't be run" in note for note in report.notes)
 
 
-def test_a_goal_out_of_reach_is_said(overflowing: tuple[Capture, Program]) -> None:
-    """With tolerance 0 the program in float32 itself is not close enough."""
+def test_a_goal_that_float32_misses_has_no_list(overflowing: tuple[Capture, Program]) -> None:
+    """With tolerance 0 even the float32 program misses the goal."""
     report = keep_precise(*overflowing, to="float16", tolerance=0.0)
     assert (report.close, report.keep, report.after) == (False, (), None)
     assert not report.best.passes
-    assert "no list of nodes helps" in str(report)
+    assert "the goal is missed with every node in float32, too" in str(report)
 
 
-def test_no_node_of_the_list_can_be_spared(overflowing: tuple[Capture, Program]) -> None:
-    """A harder goal needs more nodes; each of them is needed."""
+def test_every_node_of_the_list_is_needed(overflowing: tuple[Capture, Program]) -> None:
+    """A stricter goal needs more nodes, and is missed without any one of them."""
     report = keep_precise(*overflowing, to="float16", tolerance=1e-4, measure=0)
     assert len(report.keep) > 2
     assert report.after.passes
@@ -180,7 +180,7 @@ def test_no_node_of_the_list_can_be_spared(overflowing: tuple[Capture, Program])
 
 
 def test_an_outlier_among_channels_is_found_in_int8(inputs: torch.Tensor) -> None:
-    """The layer that makes it, or the one that reads it, is kept; the first layer is not."""
+    """The layer that computes it or the one that reads it is kept; the first layer is not."""
     torch.manual_seed(0)
     capture, program = subject(Outlier().eval(), inputs)
     report = keep_precise(capture, program, to="int8", snr=25)
@@ -191,14 +191,14 @@ def test_an_outlier_among_channels_is_found_in_int8(inputs: torch.Tensor) -> Non
     assert report.order[0].module in {"second", "last"}
 
 
-def test_a_layer_that_4_bits_do_not_hold_is_found(inputs: torch.Tensor) -> None:
-    """Weights of which one in a block is a hundred times the others are all but gone."""
+def test_a_layer_that_needs_more_than_4_bits_is_found(inputs: torch.Tensor) -> None:
+    """Small weights vanish if one weight of their block is a hundred times larger."""
     torch.manual_seed(0)
     model = Outlier().eval()
     with torch.no_grad():
         model.second.weight[0] /= 20000.0
         model.second.weight[:, 3] *= 100.0
-        model.first.weight[3] = 0.0  # what the large weights read is 0
+        model.first.weight[3] = 0.0  # the input of the large weights is 0
         model.first.bias[3] = 0.0
     capture, program = subject(model, inputs)
     report = keep_precise(capture, program, to="int4")
@@ -222,7 +222,7 @@ def test_every_call_of_a_capture_has_to_pass(inputs: torch.Tensor) -> None:
 
 
 def test_nan_and_missing_outputs_never_pass() -> None:
-    """Whatever the goal."""
+    """No goal accepts them."""
     expected = torch.ones(4)
     wrong = [torch.tensor([1.0, 1.0, 1.0, bad]) for bad in (math.nan, math.inf, -math.inf)]
     for goal in (Goal(snr=-1000.0), Goal.of("float16", 1e300, None), Goal.of("int8", None, None)):
@@ -235,7 +235,7 @@ def test_nan_and_missing_outputs_never_pass() -> None:
 
 
 def test_indices_have_to_be_exact_whatever_the_ratio() -> None:
-    """Another token is another token."""
+    """A wrong index fails although its SNR is high."""
     goal = Goal(snr=1.0)
     difference = goal.measure(torch.tensor([1000, 2000]), torch.tensor([1000, 2001]))
     assert difference.snr > 60
@@ -243,7 +243,7 @@ def test_indices_have_to_be_exact_whatever_the_ratio() -> None:
 
 
 def test_the_worst_output_is_what_counts() -> None:
-    """The largest error and the lowest ratio, of whichever output."""
+    """An outcome has the largest error and the lowest ratio of all outputs."""
     goal = Goal(snr=10.0)
     limits = Tolerance(1e-3, 1e-1)
     good = Difference(close=True, error_max=0.1, snr=50.0, tolerance=limits)
@@ -262,16 +262,16 @@ def test_the_worst_output_is_what_counts() -> None:
         ({"to": "bfloat16", "simulate": False}, BackendError, "ONNX Runtime refuses the program"),
     ],
 )
-def test_what_can_not_be_done_is_refused(
+def test_invalid_options_are_refused(
     overflowing: tuple[Capture, Program], options: dict[str, object], error: type[Exception], message: str
 ) -> None:
-    """In one sentence."""
+    """The error has the type and message of the option."""
     with pytest.raises(error, match=message):
         keep_precise(*overflowing, **options)
 
 
-def test_the_report_says_it_in_80_columns(found: PrecisionReport) -> None:
-    """The table of what costs most, the list by name, and the error before and after."""
+def test_the_report_fits_in_80_columns(found: PrecisionReport) -> None:
+    """It has the table of costs, the names of the kept nodes, and the outcomes before and after."""
     text = str(found)
     assert max(map(len, text.splitlines())) <= 80
     assert f"these 2 nodes are kept in float32: {found.after}" in text
@@ -280,7 +280,7 @@ def test_the_report_says_it_in_80_columns(found: PrecisionReport) -> None:
 
 
 def test_the_report_is_json_too(found: PrecisionReport) -> None:
-    """With every node's cost."""
+    """JSON has the cost of every node."""
     held = json.loads(found.to_json())
     assert held["keep"] == list(found.keep)
     assert (held["before"]["passes"], held["after"]["passes"], held["close"]) == (False, True, False)
@@ -304,7 +304,7 @@ def large():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["small", "--to", "float16"], 0, "no node has to be kept in float32"),
         (["large", "--to", "float16"], 1, "node_mul"),
@@ -312,20 +312,20 @@ def large():
     ],
 )
 def test_the_command_says_by_its_exit_code_whether_precision_matters(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:
-    """0 if the model is good enough when all is lowered, 1 if it is not."""
+    """The code is 0 if the goal is met with every node lowered, and 1 if not."""
     (tmp_path / "model.py").write_text(FACTORY)
     with pytest.raises(SystemExit) as ended:
         app(["precision", f"{tmp_path / 'model.py'}:{arguments[0]}", *arguments[1:]])
     assert ended.value.code == code
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
-def test_a_precision_that_there_is_not_is_trouble(
+def test_an_unknown_precision_exits_with_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 2, and one sentence."""
+    """The error names it."""
     (tmp_path / "model.py").write_text(FACTORY)
     monkeypatch.setattr("sys.argv", ["filch", "precision", f"{tmp_path / 'model.py'}:small", "--to", "float12"])
     with pytest.raises(SystemExit) as ended:

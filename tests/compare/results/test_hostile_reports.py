@@ -154,7 +154,7 @@ def test_a_table_of_expected_failures_is_a_file(case, folder):
     """Pytest says so at its start."""
     FILES[case][0](folder / "table.toml")
 
-    with pytest.raises(pytest.UsageError, match="can't be read"):
+    with pytest.raises(pytest.UsageError, match="can't read"):
         read_table(folder / "table.toml")
 
 

@@ -49,19 +49,19 @@ def wrong():
 
 @pytest.fixture(scope="module", autouse=True)
 def _loaded(tmp_path_factory):
-    """What a comparison loads is loaded: pytest inside pytest forgets what it imported, and torch bears that once."""
-    place = ArtifactStore(
+    """Import all that a comparison needs: pytest inside pytest unloads what it imports, and torch can't load twice."""
+    artifacts = ArtifactStore(
         tmp_path_factory.mktemp("golden"), None, lambda: tmp_path_factory.mktemp("scratch"), lambda *_: None
     )
     backends = ["onnxruntime-cpu", "reference", "eager"]
-    Checks(place).check(nn.Linear(2, 2).eval(), torch.ones(1, 2), backends=backends)
+    Checks(artifacts).check(nn.Linear(2, 2).eval(), torch.ones(1, 2), backends=backends)
     with pytest.raises(AssertionError):
-        Checks(place).check(nn.Linear(2, 2), torch.ones(1, 2), program=export(nn.Linear(2, 2), (torch.ones(1, 2),)))
+        Checks(artifacts).check(nn.Linear(2, 2), torch.ones(1, 2), program=export(nn.Linear(2, 2), (torch.ones(1, 2),)))
 
 
 @pytest.fixture
 def project(pytester, monkeypatch):
-    """Writes a test file of a project that uses Filch, and runs pytest on it."""
+    """Return a function that writes a test file of a project that uses Filch, and runs pytest on it."""
     for name in ("GITHUB_STEP_SUMMARY", "CI", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
 
@@ -82,8 +82,8 @@ def test_golden(filch):
 """
 
 
-def test_a_golden_dump_is_stored_once_and_held_against_each_later_run(project):
-    """Missing, stored, the same, another, stored anew: the whole way."""
+def test_a_golden_dump_is_stored_once_and_compared_with_each_later_run(project):
+    """The dump is missing, stored, the same, different and overwritten in turn."""
     missing = project(text=GOLDEN)
     missing.assert_outcomes(failed=1)
     missing.stdout.fnmatch_lines(["*there is no golden dump *small.onnx': pytest --filch-update stores it*"])
@@ -97,7 +97,7 @@ def test_a_golden_dump_is_stored_once_and_held_against_each_later_run(project):
     changed.assert_outcomes(failed=1)
     changed.stdout.fnmatch_lines(
         [
-            "*this run is not what the golden dump 'small' holds: judged 8 of 8 values; 4 differ*",
+            "*this run differs from the golden dump 'small': judged 8 of 8 values; 4 differ*",
             "*First: 1#0.O: * elements differ*",
             "*1#0.O * <------*",
             "*report: *golden-small.html*",
@@ -112,8 +112,8 @@ def test_a_golden_dump_is_stored_once_and_held_against_each_later_run(project):
     project().assert_outcomes(passed=1)
 
 
-def test_an_unchanged_golden_dump_is_left_alone(project):
-    """The time in it would be another: git must see no change."""
+def test_an_unchanged_golden_dump_is_not_overwritten(project):
+    """A new file would differ in its time stamp, and git would show a change."""
     project("--filch-update", text=GOLDEN).stdout.fnmatch_lines(["stored *small.onnx"])
     before = {file: file.read_bytes() for file in project.path.rglob("golden/**/*") if file.is_file()}
 
@@ -122,8 +122,8 @@ def test_an_unchanged_golden_dump_is_left_alone(project):
     assert {file: file.read_bytes() for file in project.path.rglob("golden/**/*") if file.is_file()} == before
 
 
-def test_what_is_missing_new_or_of_another_shape_is_found(project):
-    """No record and no shape goes by unseen."""
+def test_missing_records_new_records_and_other_shapes_fail(project):
+    """The message names the first record of each kind."""
     project("--filch-update", text=GOLDEN)
 
     shorter = project(text="def test_golden(filch):\n    filch.golden('small').check(make()[:2], x)\n")
@@ -136,8 +136,8 @@ def test_what_is_missing_new_or_of_another_shape_is_found(project):
     wider.stdout.fnmatch_lines(["*First: (root)#0.I*f32?3, 8?*"])
 
 
-def test_a_block_is_followed_and_a_tolerance_holds(project):
-    """Several calls, with options of steal_forward; what is within the tolerance is close."""
+def test_golden_steal_compares_the_calls_of_a_block_within_a_tolerance(project):
+    """The block has several calls, and options of steal_forward."""
     block = """
 def test_block(filch):
     model = make({gelu})
@@ -152,14 +152,14 @@ def test_block(filch):
 
 
 def test_two_tests_that_share_a_golden_dump_have_to_agree(project):
-    """The second one is held against what the first one stored, also with --filch-update."""
+    """The second test is compared with the dump of the first, also with --filch-update."""
     text = GOLDEN + "\ndef test_other(filch):\n    filch.golden('small').check(make('tanh'), x)\n"
 
     project("--filch-update", text=text).assert_outcomes(passed=1, failed=1)
 
 
-def test_a_block_that_raises_stores_and_judges_nothing(project):
-    """What it raised is what the test shows."""
+def test_a_block_that_raises_stores_and_compares_nothing(project):
+    """The test fails with the error of the block."""
     text = "def test_raises(filch):\n    with filch.golden('small').steal(make()):\n        raise KeyError('mine')\n"
 
     project("--filch-update", text=text).stdout.fnmatch_lines(["*KeyError: 'mine'*"])
@@ -168,7 +168,7 @@ def test_a_block_that_raises_stores_and_judges_nothing(project):
 
 @pytest.mark.parametrize("name", ["../up", "", ".hidden", "a/b", "a b"])
 def test_a_golden_name_is_no_path(project, name):
-    """It stays in its folder."""
+    """The message shows what a name looks like."""
     found = project("--filch-update", text=f"def test_name(filch):\n    filch.golden({name!r}).check(make(), x)\n")
 
     found.stdout.fnmatch_lines(["*a golden dump has a name like 'encoder'*"])
@@ -182,7 +182,7 @@ def test_close(filch):
 
 
 def test_one_test_for_each_backend_and_a_missing_one_is_skipped(project, monkeypatch):
-    """With the reason; an unknown one is an error."""
+    """The skip has the backend's reason; an unknown backend is an error."""
 
     def refuse():
         raise BackendError("backend 'absent' needs a thing that is not there")
@@ -207,13 +207,13 @@ def test_one_test_for_each_backend_and_a_missing_one_is_skipped(project, monkeyp
         ("@pytest.mark.filch_backends('eager')\ndef test_x(): pass", "is for tests that take the fixture `filch`"),
     ],
 )
-def test_a_marker_that_makes_no_sense_is_said(project, text, message):
-    """While the tests are collected."""
+def test_an_invalid_marker_is_an_error(project, text, message):
+    """The error is raised while the tests are collected."""
     assert message in project(text=text).stdout.str()
 
 
 def test_a_failure_shows_all_that_differs_and_leaves_a_report_and_a_repro(project):
-    """The first divergence, rows around it, a page; and a folder which shows it again without the model."""
+    """The message has the first divergence and rows around it; the repro shows the difference without the model."""
     text = (
         WRONG
         + "\ndef test_wrong(filch):\n    filch.check(make(), x, program=wrong(), backends=['eager', 'reference'])\n"
@@ -242,7 +242,7 @@ def test_a_failure_shows_all_that_differs_and_leaves_a_report_and_a_repro(projec
 
 
 def test_a_lower_precision_has_to_be_allowed_and_its_repro_allows_it_too(project):
-    """A fault of more than the rounding of bfloat16 is found all the same."""
+    """A difference larger than the rounding of bfloat16 is still found."""
     how = "backends='eager', options={'dtype': 'bfloat16'}, lower_precision="
     text = f"""
 def test_refused(filch):
@@ -265,7 +265,7 @@ def test_too_far(filch):
 
 
 def test_a_check_that_compares_nothing_is_an_error(project):
-    """An empty list of backends is no pass; nor is a model that is none."""
+    """An empty list of backends fails, and so do swapped arguments."""
     found = project(
         text="def test_a(filch):\n    filch.check(make(), x, backends=[])\n"
         "def test_b(filch):\n    filch.check(x, make())\n"
@@ -273,7 +273,7 @@ def test_a_check_that_compares_nothing_is_an_error(project):
 
     found.assert_outcomes(failed=2)
     found.stdout.fnmatch_lines(["*backends is empty*"])
-    found.stdout.fnmatch_lines(["*the model comes first: a torch.nn.Module, not a Tensor*"])
+    found.stdout.fnmatch_lines(["*the first argument is the model, a torch.nn.Module, not a Tensor*"])
 
 
 EXPECTING = "[pytest]\nfilch_expected_failures = expected.toml\n"
@@ -284,7 +284,7 @@ BOTH = WRONG + CHECK.format(
 
 
 def test_an_expected_failure_may_fail_and_must_not_pass(project):
-    """By backend, in a table beside the tests."""
+    """The table lists the failures by backend."""
     wrong = '[reference]\n"test_model.py::test_close" = "the planted fault"\n'
     found = project("-rx", text=BOTH, pytest__ini=EXPECTING, expected__toml=wrong)
     found.assert_outcomes(passed=1, xfailed=1)
@@ -297,7 +297,7 @@ def test_an_expected_failure_may_fail_and_must_not_pass(project):
 
 
 def test_an_expected_failure_of_no_test_is_an_error(project):
-    """Unless the run was not to collect it."""
+    """It is none if the run did not select the file of the test."""
     stale = '[reference]\n"test_model.py::test_clothes" = "a slip"\n"test_gone.py::test_x" = "a file that is gone"\n'
     plain = "def test_other(): pass\n"
     found = project(text=plain, pytest__ini=EXPECTING, expected__toml=stale)
@@ -318,21 +318,21 @@ def test_an_expected_failure_of_no_test_is_an_error(project):
     assert nameless.ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_a_table_of_expected_failures_colours_no_terminal(project):
-    """Neither by a backend's name nor by a reason or the name of a test that is gone."""
+def test_terminal_escapes_in_the_expected_failures_are_escaped(project):
+    """They may be in a backend's name, a reason or the name of a test that does not exist."""
     colour = "\\u001b[31m"
     project(text=WRONG, pytest__ini=EXPECTING, expected__toml=f'["{colour}"]\nx = 1\n').stderr.fnmatch_lines(
-        ["ERROR: *under [[]\\u001b[[]31m] stand lines like*"]
+        ["ERROR: *expected lines like * under [[]\\u001b[[]31m], found*"]
     )
 
-    told = f'["{colour}"]\n"test_model.py::{colour}" = "x"\n[reference]\n"test_model.py::test_close" = "{colour}"\n'
-    found = project("-rx", text=BOTH, expected__toml=told)
+    table = f'["{colour}"]\n"test_model.py::{colour}" = "x"\n[reference]\n"test_model.py::test_close" = "{colour}"\n'
+    found = project("-rx", text=BOTH, expected__toml=table)
 
     assert "\x1b[31m" not in found.stdout.str() and "\\u001b[31m" in found.stdout.str()
 
 
-def test_reports_have_the_same_names_in_each_run_whatever_the_tests_are_called(project):
-    """HTML and JSON of every comparison, in a folder of its test's; nothing is written beside it."""
+def test_report_files_have_the_same_safe_names_in_each_run(project):
+    """Each test has a folder with the HTML and JSON of its comparisons, also if its name looks like a path."""
     text = """
 @pytest.mark.parametrize("name", ["../../up", "a/b", "<script>alert(1)</script>", "é" * 200])
 def test_close(filch, name):
@@ -356,8 +356,8 @@ def test_close(filch, name):
 SEVERAL = BOTH + GOLDEN + "\ndef test_plain(): pass\n"
 
 
-def test_the_junit_file_and_the_summary_tell_of_each_comparison(project, monkeypatch):
-    """Backend, worst error, first divergence: properties of the test, and a table of tests and backends."""
+def test_the_junit_file_and_the_summary_have_each_comparison(project, monkeypatch):
+    """Backend, worst error and first divergence are properties of the test, and in a table of tests and backends."""
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path / "summary.md"))
     project("--filch-update", "-k", "golden", text=SEVERAL)
     (project.path / "summary.md").unlink(missing_ok=True)
@@ -384,14 +384,14 @@ def test_the_junit_file_and_the_summary_tell_of_each_comparison(project, monkeyp
 
 
 def test_a_run_without_comparisons_writes_no_summary(project):
-    """Nothing is appended to a job's page for nothing."""
+    """The file is not created."""
     project("--filch-summary", "summary.md", text="def test_plain(): pass\n")
 
     assert not (project.path / "summary.md").exists()
 
 
 def test_it_works_under_xdist(project, pytester):
-    """Each result comes once, to one summary; what workers stored is told, and what they found amiss."""
+    """One summary has each result once, and prints the dumps that workers stored and the errors they found."""
     pytest.importorskip("xdist")
     text = """
 @pytest.mark.parametrize("n", range(4))
@@ -417,7 +417,7 @@ def test_golden(filch, n):
 
 
 class _Page(HTMLParser):
-    """What stands in a page: elements, their attributes, the text."""
+    """Collects the elements, attributes and text of a page."""
 
     def __init__(self):
         super().__init__()
@@ -437,7 +437,7 @@ HOSTILE = "<script>alert(1)</script>\"><img src=x onerror='alert(2)'>{{ 7 * 7 }}
 
 
 def test_no_name_can_run_a_script_in_a_page(tmp_path):
-    """Names come from models and files that nobody has looked at."""
+    """Names come from models and files of unknown origin."""
     model = nn.Linear(2, 2)
     with torch.no_grad(), steal_forward((HOSTILE, model)) as capture:
         model(torch.ones(1, 2))
@@ -457,7 +457,7 @@ def test_no_name_can_run_a_script_in_a_page(tmp_path):
 
 
 def test_a_page_shows_each_row_and_marks_those_that_differ():
-    """With all columns that hold anything."""
+    """Columns without text are left out."""
     torch.manual_seed(0)
     models = [nn.Linear(2, 2), nn.Linear(2, 2)]
     captures = []
