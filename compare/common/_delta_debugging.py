@@ -1,4 +1,4 @@
-"""Finds a smallest set that is enough: delta debugging, after Zeller and Hildebrandt (2002)."""
+"""Find a minimal sufficient subset by delta debugging (Zeller and Hildebrandt 2002)."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -7,19 +7,19 @@ T = TypeVar("T")
 
 
 def smallest(items: Sequence[T], enough: Callable[[Sequence[T]], bool], *, guess: int = 1) -> list[T]:
-    """Those of `items` without which they are not enough, those in front preferred.
+    """Return a minimal sufficient subset of `items`, preferring the first ones.
 
-    The first ones that are enough are found by doubling and halving their number: the last of them is needed among
-    them. If that one alone is not enough, what is not needed of the others is dropped. Where it is, `enough` was asked
-    at most `2 * ceil(log2(n)) + 2` times about some of n items; with `guess` half of them, `ceil(log2(n)) + 1` times.
+    A binary search finds the shortest sufficient prefix; its last item is necessary. If that item alone is sufficient,
+    `enough` was called at most `2 * ceil(log2(n)) + 2` times for n items (`ceil(log2(n)) + 1` times if `guess` is n/2).
+    Otherwise `needed` reduces the prefix.
 
     Args:
-        items: are enough together.
-        enough: whether some of them are; it is asked again about what it was asked before. None are not.
-        guess: how many of the first ones are tried first.
+        items: a sufficient set.
+        enough: whether a subset is sufficient; it may be called repeatedly with the same subset. The empty set is not.
+        guess: the length of the first prefix to try.
 
     Returns:
-        a smallest set in the sense that it is not enough without any single one of its members: `enough` said so.
+        a subset that is sufficient, and of which `enough` returned False without any single member.
     """
     low, high = 0, min(max(1, guess), len(items))
     while high < len(items) and not enough(items[:high]):
@@ -32,13 +32,13 @@ def smallest(items: Sequence[T], enough: Callable[[Sequence[T]], bool], *, guess
 
 
 def needed(items: Sequence[T], enough: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Those of `items` that are needed, of which there is one at least.
+    """Return a minimal sufficient subset of `items`, with at least one item.
 
-    Parts are left out as long as the rest is enough: halves at first, then smaller ones, single items at last.
+    Parts are removed while the rest is sufficient: first halves, then smaller parts, finally single items.
 
     Args:
-        items: are enough together.
-        enough: whether some of them are; it is not asked about none.
+        items: a sufficient set.
+        enough: whether a subset is sufficient; it is never called with the empty set.
     """
     kept, size = list(items), len(items)
     while size:

@@ -1,7 +1,7 @@
-"""What a comparison refuses."""
+"""The error that comparisons raise."""
 
 from filch.steal import FilchError
 
 
 class CompareError(FilchError):
-    """A reference and a program that do not fit together."""
+    """A comparison is not possible: options, inputs or files are invalid or do not fit together."""

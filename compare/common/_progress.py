@@ -1,4 +1,4 @@
-"""Shows on a terminal how far long work is."""
+"""Show the progress of long operations on a terminal."""
 
 import logging
 import sys
@@ -14,13 +14,13 @@ log = logging.getLogger("filch")
 
 
 def step(text: str, done: int, total: int) -> None:
-    """Say that `done` of `total` steps are done, and what comes next; silent unless somebody listens."""
+    """Report to an active `progress` that `done` of `total` steps are complete, and what the next one is."""
     log.debug(text, extra={"filch_step": (done, total)})
 
 
 @contextmanager
 def progress(title: str, *, quiet: bool = False) -> Iterator[None]:
-    """Show the steps that are taken inside of the block, if standard error is a terminal."""
+    """Show a progress bar of the steps reported inside the `with` block, if standard error is a terminal."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal or not sys.stderr.isatty():
         yield
@@ -46,8 +46,8 @@ class _Bar(logging.Handler):
         self._task = bar.add_task(title, total=None)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if (counted := getattr(record, "filch_step", None)) is not None:
-            done, total = counted
+        if (counts := getattr(record, "filch_step", None)) is not None:
+            done, total = counts
             self._bar.update(
                 self._task, description=named(f"{self._title}: {record.getMessage()}"), completed=done, total=total
             )

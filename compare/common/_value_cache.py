@@ -1,4 +1,4 @@
-"""One place that decides how long values live."""
+"""Keep values until their last use."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -8,13 +8,12 @@ T = TypeVar("T")
 
 
 class ValueCache(Generic[T]):
-    """Values by name, each kept until its last use, or as long as all values together fit in a buffer.
+    """Map names to values; drop each value after its last use, unless all values together fit in a buffer.
 
     Args:
-        uses: how often each value is read by others; each read is reported to `consume`.
-        wanted: the names of the values that are also handed out, until `release`.
-        buffer: bytes up to which nothing is dropped; inf keeps everything, for a second pass in which any value may
-            be asked for again.
+        uses: how often each value is read to compute others; each read is reported with `consume`.
+        wanted: the names of the values that callers also read, until they call `release`.
+        buffer: bytes up to which nothing is dropped; inf keeps everything, for a second pass that may read any value.
     """
 
     def __init__(self, uses: Mapping[str, int], wanted: Iterable[str] = (), *, buffer: float = 0) -> None:
@@ -26,20 +25,20 @@ class ValueCache(Generic[T]):
 
     @property
     def values(self) -> Mapping[str, T]:
-        """The values that are held."""
+        """The values in the cache."""
         return self._values
 
     @property
     def fully_cached(self) -> bool:
-        """Whether nothing was dropped, so that every value that was put can be asked for again."""
+        """Whether nothing was dropped, so that every value that was put can be read again."""
         return self._size <= self._buffer
 
     def needs(self, name: str) -> bool:
-        """Whether a value will be read or asked for."""
+        """Whether a value has uses left."""
         return self._uses[name] > 0 or name in self._wanted
 
     def put(self, name: str, value: T, size: int = 1) -> None:
-        """Hold a value of a size in bytes."""
+        """Add a value of `size` bytes."""
         was_fully_cached = self.fully_cached
         self._values[name] = value
         self._size += size
@@ -53,7 +52,7 @@ class ValueCache(Generic[T]):
         return self._drop(read)
 
     def release(self, name: str) -> list[str]:
-        """Take note that a value is not handed out any more, and return its name if it was dropped."""
+        """Declare that callers will not read a value again, and return its name if it was dropped."""
         if self._buffer < float("inf"):
             self._wanted.discard(name)
         return self._drop([name])
@@ -61,7 +60,7 @@ class ValueCache(Generic[T]):
     def _drop(self, names: Iterable[str]) -> list[str]:
         if self.fully_cached:
             return []
-        gone = [name for name in names if name in self._values and not self.needs(name)]
-        for name in gone:
+        unused = [name for name in names if name in self._values and not self.needs(name)]
+        for name in unused:
             del self._values[name]
-        return gone
+        return unused

@@ -1,4 +1,4 @@
-"""How long values live while a run is compared."""
+"""`ValueCache` drops each value after its last use."""
 
 import math
 
@@ -6,7 +6,7 @@ from filch.compare.common._value_cache import ValueCache
 
 
 def test_a_value_is_dropped_after_its_last_read() -> None:
-    """Not before, and another value stays."""
+    """It is not dropped before, and no other value is."""
     cache = ValueCache[str]({"a": 2, "b": 1})
     cache.put("a", "A")
     cache.put("b", "B")
@@ -16,8 +16,8 @@ def test_a_value_is_dropped_after_its_last_read() -> None:
     assert dict(cache.values) == {"b": "B"} and not cache.needs("a")
 
 
-def test_a_value_that_is_handed_out_stays_until_it_is_released() -> None:
-    """In whichever order its readers and whoever asked for it are done with it."""
+def test_a_wanted_value_is_kept_until_it_is_released() -> None:
+    """It is dropped after the later of its last read and its release."""
     for first in ("consume", "release"):
         cache = ValueCache[str]({"a": 1}, ["a"])
         cache.put("a", "A")
@@ -27,8 +27,8 @@ def test_a_value_that_is_handed_out_stays_until_it_is_released() -> None:
         assert last() == ["a"]
 
 
-def test_releasing_twice_is_no_second_read() -> None:
-    """Two passes over a graph release a value each; what reads it still needs it."""
+def test_releasing_a_value_twice_does_not_count_as_a_read() -> None:
+    """Two passes over a graph each release a value; its reader still needs it."""
     cache = ValueCache[str]({"a": 1}, ["a"])
     cache.put("a", "A")
     cache.release("a")
@@ -37,7 +37,7 @@ def test_releasing_twice_is_no_second_read() -> None:
 
 
 def test_nothing_is_dropped_while_all_fits_the_buffer() -> None:
-    """The first value that does not fit drops all that nobody needs any more."""
+    """The first value that exceeds the buffer drops all values without uses."""
     cache = ValueCache[str]({}, ["a", "b"], buffer=10)
     cache.put("a", "A", 6)
     assert cache.release("a") == [] and cache.fully_cached and cache.values["a"] == "A"
@@ -46,8 +46,8 @@ def test_nothing_is_dropped_while_all_fits_the_buffer() -> None:
     assert not cache.fully_cached and dict(cache.values) == {"b": "B"}
 
 
-def test_without_a_limit_a_released_value_is_needed_again() -> None:
-    """As what was not computed in the first pass may be asked for in the second."""
+def test_with_an_infinite_buffer_a_released_value_is_still_needed() -> None:
+    """A second pass may read any value."""
     cache = ValueCache[str]({}, ["a"], buffer=math.inf)
     cache.release("a")
     assert cache.needs("a")
