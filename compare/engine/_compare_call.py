@@ -245,6 +245,6 @@ def _spread(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tenso
     for other in others:
         again = complex_as_real(other).double()
         alike = (again == first) | (again.isnan() & first.isnan())
-        distance = (again - first).abs().nan_to_num(nan=math.inf)
+        distance = (again - first).abs().nan_to_num(nan=math.inf, posinf=math.inf)
         found = torch.maximum(found, torch.where(alike, 0.0, distance))
     return found

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,29 +12,15 @@ from filch.compare.common._complex import complex_as_real
 from filch.compare.engine._float64_checker import Float64Checker
 from filch.compare.engine._run import Run
 from filch.compare.engine._value_comparator import ValueComparator
-from filch.compare.float64 import Float64Values, unit_of
 from filch.compare.metrics._limits import Limits
 from filch.compare.references._references import Reference, StaticReferences
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
 from support.faults.wrong_answers import CASES, NAN, Case
+from support.models.hand_made import float64_values
 
 SPECIAL = (0.0, 1.5, -2.0, 1e-30, 3e4, float("inf"), float("-inf"), NAN)
 GRAPH = Graph("main", ("x",), ("y",), (), (Node("copy", "Identity", ("x",), ("y",)),), {"y": Value("y")})
-
-
-@dataclass(frozen=True)
-class Values:
-    """What values are in float64."""
-
-    values: Mapping[str, torch.Tensor]
-    problem: str = ""
-
-    def get(self, name: str) -> torch.Tensor | None:
-        return self.values.get(name)
-
-    def done(self, name: str) -> None:
-        pass
 
 
 def compared(expected: torch.Tensor | None, actual: torch.Tensor | None, *, truth: bool) -> Report:
@@ -46,23 +29,15 @@ def compared(expected: torch.Tensor | None, actual: torch.Tensor | None, *, trut
     made = {} if actual is None else {"y": complex_as_real(actual)}
     run = Run(0, "exported", Compiled(GRAPH, None), {"x": known["y"]} if known else {}, made)
     rounding = (
-        Float64Checker(_truth(expected), run, lambda node: (node,), GRAPH) if truth and expected is not None else None
+        Float64Checker(float64_values(known), run, lambda node: (node,), GRAPH)
+        if truth and expected is not None
+        else None
     )
     references = {name: Reference(tensor, "module") for name, tensor in known.items()}
     judge = ValueComparator(run, StaticReferences(references), None, Limits(GRAPH, None), None, rounding)
     return Report(
         "backend", "model", "program", tuple(judge.rows((name, tensor, None) for name, tensor in made.items()))
     )
-
-
-def _truth(expected: torch.Tensor) -> Float64Values:
-    """The expected numbers, and the same off by some units as what a node makes of rounded inputs is."""
-    unit, plain = unit_of(expected.dtype), complex_as_real(expected)
-    exact = plain.double() if plain.is_floating_point() else plain
-    noisy = (
-        exact * (1 + 3 * unit * torch.ones(exact.shape, dtype=exact.dtype).cumsum(-1).remainder(2)) if unit else exact
-    )
-    return Float64Values(Values({"y": exact}), Values({"y": noisy}), {"y": unit} if unit else {})
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -1,0 +1,137 @@
+"""One call of a model: the order of its stages, and what is noted of outputs, repeats and backends that fail."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+
+from filch.compare.engine._compare_call import _spread, compare_call
+from filch.compare.engine._options import CompareOptions
+from filch.compare.engine._prepare import prepare
+from filch.compare.references._inputs import captured_calls
+from filch.export import BackendError, Program
+from filch.export.backends import Compiled
+from filch.steal import steal_forward
+
+X = torch.arange(1.0, 5.0)
+MODEL = """<ir_version: 10, opset_import: ["" : 18]>
+main (float[4] x) => (float[4] y) { a = Relu(x) y = Neg(a) }"""
+TWO = """<ir_version: 10, opset_import: ["" : 18]>
+main (float[4] x) => (float[4] y, float[4] a) { a = Relu(x) y = Neg(a) }"""
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return -x.relu()
+
+
+@dataclass
+class Given:
+    """A backend that computes the two operations, with a hook for faults.
+
+    Attributes:
+        fault: is called with the stage, whether the run is observed and the values, and returns them changed.
+        runs: the stages that ran, and whether they were observed.
+    """
+
+    fault: Callable[[str, bool, dict[str, Any]], dict[str, Any]] = lambda stage, observed, values: values
+    name: str = "given"
+    stages: tuple[str, ...] = ("exported", "compiled")
+    runs: list[tuple[str, bool]] = field(default_factory=list)
+
+    def compile(self, program, *, optimize):
+        return Compiled(program.graph, self.stages[optimize])
+
+    def run(self, compiled, inputs, watch=()):
+        self.runs.append((compiled.handle, bool(watch)))
+        values = {"a": inputs["x"].relu(), "y": -inputs["x"].relu()}
+        values = self.fault(compiled.handle, bool(watch), values)
+        return {name: values[name] for name in {*compiled.graph.outputs, *watch} if name in values}
+
+
+@pytest.fixture(scope="module")
+def capture():
+    """One call of the model."""
+    model = Model()
+    with steal_forward(model) as captured:
+        model(X)
+    return captured
+
+
+def compared(capture, backend, model=MODEL):
+    program = Program(ir.from_onnx_text(model))
+    options = CompareOptions(("exported", "compiled"), None, False, False, False, 2**20)
+    (call,) = captured_calls(capture, program).calls
+    return compare_call(prepare(capture, program, backend, options), call)
+
+
+def test_each_stage_runs_plainly_then_observed(capture):
+    """The exported one first; a program that is right has nothing to note."""
+    backend = Given()
+    result = compared(capture, backend)
+    assert backend.runs == [("exported", False), ("exported", True), ("compiled", False), ("compiled", True)]
+    assert [(row.stage, row.value) for row in result.rows if row.kind == "output"] == [
+        ("exported", "y"),
+        ("compiled", "y"),
+    ]
+    assert not any(row.diverged for row in result.rows)
+    assert (result.notes, result.failed, result.exchanged, result.observer_effect) == ((), (), (), None)
+
+
+def failing(stage):
+    """A backend that can't run a stage."""
+
+    def fail(running, observed, values):
+        if running == stage:
+            raise BackendError(f"no memory for {running}")
+        return values
+
+    return Given(fail)
+
+
+def test_the_first_stage_that_fails_to_run_is_an_error(capture):
+    """There are no rows yet."""
+    with pytest.raises(BackendError, match="no memory for exported"):
+        compared(capture, failing("exported"))
+
+
+def test_a_later_stage_that_fails_to_run_is_noted(capture):
+    """The rows of the first one stay."""
+    result = compared(capture, failing("compiled"))
+    assert {row.stage for row in result.rows} == {"exported"}
+    assert result.failed == ("no memory for compiled",)
+
+
+@pytest.mark.parametrize("stage", ["exported", "compiled"])
+def test_the_effect_of_observing_is_that_of_the_last_stage_and_a_note_for_others(capture, stage):
+    """What the undisturbed run computes differs in one stage alone."""
+
+    def change(running, observed, values):
+        return {**values, "y": values["y"] * 2} if running == stage and not observed else values
+
+    result = compared(capture, Given(change))
+    assert (result.observer_effect is not None) == (stage == "compiled")
+    assert [note.partition(" graph")[0] for note in result.notes] == (
+        ["without instrumentation the exported"] if stage == "exported" else []
+    )
+    assert [row.stage for row in result.rows if row.diverged] == [stage]
+
+
+def test_a_program_with_another_number_of_outputs_is_noted(capture):
+    """Its values are compared nevertheless."""
+    result = compared(capture, Given(), TWO)
+    assert result.failed == ("the model gives 1 tensors, the graph has 2 outputs",)
+    assert {row.value for row in result.rows} == {"a", "y"}
+
+
+def test_the_spread_of_repeated_runs_is_the_largest_distance_of_each_element():
+    """NaN in all runs is no distance; a number that is finite in some of them alone is infinitely far."""
+    inf, nan = math.inf, math.nan
+    first = torch.tensor([1.0, nan, inf, 3.0, nan])
+    others = [torch.tensor([1.5, nan, inf, inf, nan]), torch.tensor([0.0, nan, inf, 3.0, 1.0])]
+    assert _spread(first, others).tolist() == [1.0, 0.0, 0.0, inf, inf]

@@ -1,0 +1,87 @@
+"""Values of a run against float64: what is judged, by the rounding of which type, and what a verdict makes of a row."""
+
+import math
+
+import pytest
+import torch
+
+from filch.compare.engine._float64_checker import Float64Checker, with_verdict
+from filch.compare.float64 import RoundingVerdict, same
+from filch.compare.results._rows import Row
+from support.models.hand_made import chain, float64_values, run_of
+
+X = torch.linspace(1.0, 2.0, 16)
+HALF = 2.0**-10  # relative: rounding of float16, and 8,000 times that of float32
+
+
+def checker(*operators, truth=None, lower_precision=False, cut=(), made=None):
+    graph = chain(*operators)
+    run = run_of(graph, {"x": X}, **made or {})
+    known = float64_values({"x": X, **dict.fromkeys(graph.producer, X)} if truth is None else truth)
+    return Float64Checker(known, run, lambda node: (node,), graph, lower_precision=lower_precision, cut=cut)
+
+
+def judged(one, name, tensor, reference=X):
+    return one.judged(name, name, chain("Relu", "Neg", "Abs").producer[name], reference, tensor)
+
+
+def record(one, *dtypes):
+    for node, dtype in zip(chain("Relu", "Neg", "Abs").nodes, dtypes, strict=False):
+        one.record_output_dtype(node, node.outputs[0], dtype)
+
+
+def test_equal_bits_are_the_same_whatever_float64_says():
+    """The model had them, so that nothing is wrong with them."""
+    assert judged(checker("Relu", truth={"a": X * 7}), "a", X.clone()).verdict == "same"
+    assert judged(checker("Relu"), "a", X * 1.01).verdict == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("truth", "actual"), [({}, X + 1), ({"a": X.int()}, X + 1), ({"a": X[:2]}, X + 1), ({"a": X}, X[:2])]
+)
+def test_there_is_no_verdict_without_float64_values_of_the_same_kind_and_shape(truth, actual):
+    """Unknown, integers for floating-point numbers, and another shape."""
+    assert judged(checker("Relu", truth=truth), "a", actual) is None
+
+
+def test_without_a_reference_the_rounded_float64_value_is_one():
+    """So the same bits as that are the same."""
+    one = checker("Relu")
+    assert judged(one, "a", X.clone(), reference=None).verdict == "same"
+    assert judged(one, "a", X * 1.01, reference=None).verdict == "wrong"
+
+
+def test_the_coarsest_type_before_a_value_says_how_it_is_rounded_in_lower_precision():
+    """float16 in the first node explains as much in the third, unless lower precision is not allowed."""
+    for lower_precision, verdict in ((True, "rounding"), (False, "wrong")):
+        one = checker("Relu", "Neg", "Abs", lower_precision=lower_precision)
+        record(one, torch.float16, torch.float32, torch.float32)
+        assert judged(one, "c", X * (1 + HALF)).verdict == verdict
+
+
+def test_what_is_before_a_value_that_was_given_explains_nothing():
+    """A node that was given the reference of `b` does not inherit the rounding of `a`."""
+    for cut, verdict in (((), "rounding"), ({"b"}, "wrong")):
+        one = checker("Relu", "Neg", "Abs", lower_precision=True, cut=cut)
+        record(one, torch.float16, torch.float32, torch.float32)
+        assert judged(one, "c", X * (1 + HALF)).verdict == verdict
+
+
+@pytest.mark.parametrize(("operator", "verdict"), [("MatMul", "rounding"), ("Relu", "wrong")])
+def test_a_backend_that_rounds_the_inputs_of_products_may_be_off_by_that_in_products(operator, verdict):
+    """As with TF32; any other operation has the rounding of its type."""
+    one = checker(operator, made={"matmul_input_eps": HALF / 2})
+    node = chain(operator).nodes[0]
+    one.record_output_dtype(node, "a", torch.float32)
+    assert one.judged("a", "a", node, X, X * (1 + HALF)).verdict == verdict
+
+
+def test_a_verdict_decides_the_status_of_a_row_but_not_of_one_with_another_shape():
+    """In both directions; without one the row stays as it is."""
+    row = Row(0, "exported", 0, "node", "a", "Relu", "a", status="different")
+    wrong = RoundingVerdict("wrong", math.inf, math.inf)
+    assert with_verdict(row, same(None)).status == "same"
+    assert with_verdict(row, wrong).float64 is wrong
+    odd = Row(0, "exported", 0, "node", "a", "Relu", "a", status="shape or dtype differs")
+    assert with_verdict(odd, same(None)) is odd
+    assert with_verdict(row, None) is row

@@ -1,0 +1,122 @@
+"""Nodes on reference inputs: what each of them is given, and which of them introduces an error."""
+
+import math
+
+import pytest
+import torch
+
+from filch.compare.engine._allowances import Allowances
+from filch.compare.engine._float64_checker import Float64Checker
+from filch.compare.engine._isolated_nodes import IsolatedInputs, by_limits, compare_isolated_nodes
+from filch.compare.metrics._metrics import compare_tensors
+from filch.compare.results._rows import Row
+from support.models.hand_made import HeldReferences, chain, float64_values, run_of
+
+X = torch.arange(1.0, 5.0)
+GRAPH = chain("Relu", "Neg", "Abs")
+
+
+def row_of(name, actual=X, status="same", **fields):
+    dtype = str(actual.dtype).removeprefix("torch.")
+    fixed = {"kind": "node", "node": name, "op": "", "value": name, "dtype": dtype, "shape": tuple(actual.shape)}
+    return Row(0, "exported", 0, status=status, **fixed | fields)
+
+
+def inputs_of(*rows, expected, **made):
+    return IsolatedInputs(run_of(GRAPH, {"x": X}, **made), rows, expected)
+
+
+def isolated(observed, expected, *, statuses=None, float64=None, unjudged=()):
+    """The verdicts on the nodes of the graph, by value; `observed` is what they compute from the references."""
+    run = run_of(GRAPH, {"x": X})
+    rows = [row_of(name, status=(statuses or {}).get(name, "same")) for name in "abc"]
+    sources = HeldReferences(expected)
+    inputs = IsolatedInputs(run, rows, sources)
+    checker = Float64Checker(float64_values(float64 or {}), run, lambda node: (node,), GRAPH, cut=inputs.cut)
+    allowances = Allowances(lambda node: (node,), str, lambda _: None)
+    values = [(name, tensor, None) for name, tensor in observed.items()]
+    found = compare_isolated_nodes(run, rows, values, inputs, checker, allowances, lambda node: (node,), unjudged)
+    return {row.value: row.isolated for row in found}, sources
+
+
+def test_a_node_is_given_the_reference_and_only_for_values_that_were_judged():
+    """Not for one without a reference, or of another shape; and one of the same bits once, from the cache."""
+    expected = HeldReferences({"a": X, "b": X[:2], "c": X})
+    inputs = inputs_of(row_of("a"), row_of("b"), row_of("c", status="not mapped"), expected=expected)
+    assert torch.equal(inputs.given("a"), X)
+    assert inputs.given("a") is inputs.given("a")
+    assert inputs.given("b") is None
+    assert inputs.given("c") is None
+    assert inputs.cut == {"a", "b"}
+
+
+def test_a_reference_is_given_in_the_type_of_the_run():
+    """The lowest float32 stands for a mask: in float16 it is the lowest number of that, and no infinity."""
+    lowest = torch.finfo(torch.float32).min
+    inputs = inputs_of(row_of("a", X.half()), expected=HeldReferences({"a": torch.tensor([1.0, lowest, -math.inf, 4])}))
+    given = inputs.given("a")
+    assert given.dtype == torch.float16
+    assert given.tolist() == [1.0, torch.finfo(torch.float16).min, -math.inf, 4.0]
+
+
+def test_what_a_fused_node_computes_itself_is_not_known_to_it():
+    """`c` computes `a` and `b` again; the value that it reads is known."""
+    inputs = inputs_of(*map(row_of, "abc"), expected=HeldReferences(dict.fromkeys("abc", X)))
+    inputs.read_by(GRAPH.producer["c"], GRAPH.nodes)
+    assert inputs.known("a") is None
+    assert inputs.known("b") is not None
+    inputs.read_by(GRAPH.producer["b"], [GRAPH.producer["b"]])
+    assert inputs.known("a") is not None
+
+
+def test_only_the_node_that_is_wrong_on_its_reference_inputs_introduces_an_error():
+    """By the tolerance, as float64 knows none of them."""
+    verdicts, _ = isolated({"a": X, "b": X * 1.5, "c": X * (1 + 1e-7)}, dict.fromkeys("abc", X))
+    assert {name: one.verdict for name, one in verdicts.items()} == {"a": "same", "b": "wrong", "c": "rounding"}
+    assert verdicts["b"].note == verdicts["c"].note != ""
+
+
+def test_float64_judges_a_value_that_has_no_reference():
+    """The specification says what its node computes; where nobody knows, there is no verdict."""
+    verdicts, _ = isolated({"a": X, "b": X * 1.01, "c": X}, {}, float64={"a": X, "b": X})
+    assert verdicts["a"].verdict == "same"
+    assert verdicts["b"].verdict == "wrong"
+    assert verdicts["c"] is None
+
+
+def test_random_numbers_have_no_verdict():
+    """No reference can judge them."""
+    verdicts, _ = isolated({"a": X, "b": X * 9}, dict.fromkeys("abc", X), unjudged={"b"})
+    assert verdicts["b"] is None
+    assert verdicts["a"] is not None
+
+
+def test_a_wrong_shape_is_the_fault_of_the_first_node_that_has_one():
+    """The values computed from it have other shapes by right."""
+    verdicts, _ = isolated({}, {}, statuses=dict.fromkeys("bc", "shape or dtype differs"))
+    assert verdicts["b"].verdict == "wrong"
+    assert verdicts["a"] is verdicts["c"] is None
+
+
+def test_a_reference_is_released_after_the_last_node_that_reads_it():
+    """Each once; what nothing reads, once it is judged."""
+    _, sources = isolated(dict.fromkeys("abc", X), dict.fromkeys("abc", X))
+    assert sources.released == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("actual", "spread", "verdict"),
+    [
+        (X, None, "same"),
+        (X * (1 + 1e-7), None, "rounding"),
+        (X * 1.1, None, "wrong"),
+        (X * 1.1, 0.3, "unstable"),
+        (X * 1.1, 0.15, "wrong"),
+        (X[:2], None, "wrong"),
+        (X / 0, math.inf, "wrong"),
+    ],
+)
+def test_the_tolerance_is_a_verdict_where_float64_is_unknown(actual, spread, verdict):
+    """Up to twice the largest distance between runs is unstable; what is not finite is wrong."""
+    distances = None if spread is None else torch.full((4,), spread)
+    assert by_limits(compare_tensors(X, actual), distances).verdict == verdict

@@ -1,0 +1,123 @@
+"""The rows of one run: statuses, observer effect, references by exported name, and when these are released."""
+
+import pytest
+import torch
+
+from filch.compare.engine._value_comparator import ValueComparator, largest_effect, with_covered
+from filch.compare.metrics._limits import Limits
+from filch.compare.metrics._metrics import compare_tensors
+from filch.compare.provenance._provenance import NodeProvenance
+from filch.export import Node
+from support.models.hand_made import HeldReferences, chain, graph_of, run_of
+
+X = torch.arange(1.0, 5.0)
+
+
+def comparator(run, references, provenance=None, listen=None):
+    return ValueComparator(run, references, provenance, Limits(run.graph, None), listen)
+
+
+def rows_of(graph, observed, expected, outputs=None, **made):
+    """The rows of a run, by value; outputs aside."""
+    run = run_of(graph, {"x": X}, outputs, **made)
+    provenance = NodeProvenance(graph, run.made) if made.get("stage") == "compiled" else None
+    found = comparator(run, HeldReferences(expected), provenance).rows((*item, None) for item in observed.items())
+    return {row.value: row for row in found if row.kind != "output"}
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected", "status"),
+    [
+        (X, X, "same"),
+        (X * (1 + 1e-7), X, "same"),
+        (X * 1.01, X, "different"),
+        (X[:2], X, "shape or dtype differs"),
+        (X.double(), X, "shape or dtype differs"),
+        (None, X, "no value"),
+        (X, None, "not mapped"),
+    ],
+)
+def test_a_value_has_the_status_of_its_difference_from_the_reference(observed, expected, status):
+    """Its row also has the type and shape of what was observed."""
+    given = {} if observed is None else {"a": observed}
+    row = rows_of(chain("Relu"), given, {} if expected is None else {"a": expected})["a"]
+    assert row.status == status
+    assert row.shape == (None if observed is None else tuple(observed.shape))
+    assert row.evidence == ("" if expected is None else "eager")
+
+
+@pytest.mark.parametrize(("stage", "field"), [("exported", "origins"), ("compiled", "behind")])
+def test_a_divergence_names_the_nodes_before_it_that_were_not_judged(stage, field):
+    """Back to the last value that was; `b` has no reference."""
+    values = dict.fromkeys("abc", X)
+    rows = rows_of(chain("Relu", "Neg", "Abs"), values, {"a": X, "c": X * 2}, stage=stage)
+    assert rows["c"].diverged
+    assert {*getattr(rows["c"], field)} - {"c"} == {"b"}
+
+
+def test_a_sequence_is_the_same_if_all_its_elements_are():
+    """And not judged if one of them is wrong."""
+    nodes = [
+        Node("s", "SplitToSequence", ("x",), ("s",)),
+        Node("a", "SequenceAt", ("s",), ("a",)),
+        Node("b", "SequenceAt", ("s",), ("b",)),
+    ]
+    graph, observed = graph_of(nodes, outputs=("a", "b")), {"a": X, "b": -X}
+    assert rows_of(graph, observed, observed | {"s": X})["s"].status == "same"
+    assert rows_of(graph, observed, {"a": X, "b": X, "s": X})["s"].status == "no value"
+
+
+def test_a_reference_is_looked_up_by_its_exported_name_and_released_after_its_last_use():
+    """Two compiled values are one exported value; that of an output is used once more, for the undisturbed run."""
+    graph = chain("Relu", "Cast", "Neg")
+    run = run_of(graph, {"x": X}, {"c": X}, value_aliases={"b": "a"})
+    references, heard = HeldReferences({"a": X, "c": X}), []
+    one = comparator(run, references, listen=lambda name, *_: heard.append((name, [*references.released])))
+    rows = one.rows((name, X, None) for name in "abc")
+    assert references.asked == ["a", "a", "c", "c"]
+    assert heard == [("a", []), ("a", []), ("c", ["a"])]
+    assert [row.status for row in rows] == ["same"] * 4
+
+
+def test_outputs_are_judged_by_the_undisturbed_run():
+    """The observed run is right, and the other one is not; how far they are apart is the observer's effect."""
+    run = run_of(chain("Relu"), {"x": X}, {"a": X + 1})
+    one = comparator(run, HeldReferences({"a": X}))
+    observed, output = one.rows([("a", X, None)])
+    assert (observed.kind, observed.status) == ("node", "same")
+    assert (output.kind, output.status) == ("output", "different")
+    assert one.observer_effect.absolute == 1.0
+
+
+def test_equal_bits_have_no_observer_effect_and_an_output_that_was_not_observed_has_one():
+    """-0 is not 0, and NaN is NaN."""
+    odd = torch.tensor([float("nan"), -0.0])
+
+    def effect(observed):
+        one = comparator(run_of(chain("Relu"), {"x": X}, {"a": odd}), HeldReferences({}))
+        one.rows(observed)
+        return one.observer_effect
+
+    assert effect([("a", odd.clone(), None)]) is None
+    assert effect([("a", odd.abs(), None)]) is not None
+    assert effect([]).problem
+
+
+def test_the_largest_effect_is_one_that_cannot_be_measured():
+    """Then the one of the largest error."""
+    small, large = (compare_tensors(X, X + by) for by in (0.1, 1.0))
+    odd = compare_tensors(X, X[:2])
+    assert largest_effect([small, None, large]) is large
+    assert largest_effect([large, odd, small]) is odd
+    assert largest_effect([None]) is None
+
+
+def test_a_compiled_value_whose_error_begins_there_names_the_removed_node_before_it():
+    """`a` and `c` were removed: a fault of `a` shows in `b`, and `d` inherits that error."""
+    exported = chain("Identity", "Neg", "Identity", "Abs")
+    compiled = graph_of([Node("b", "Neg", ("x",), ("b",)), Node("d", "Abs", ("b",), ("d",))], outputs=("d",))
+    run = run_of(compiled, {"x": X}, stage="compiled")
+    provenance = NodeProvenance(exported, run.made)
+    found = comparator(run, HeldReferences({"b": -X, "d": X}), provenance).rows([("b", X, None), ("d", -X, None)])
+    rows = {row.value: row.origins for row in with_covered(found, compiled, provenance) if row.kind != "output"}
+    assert rows == {"b": ("a", "b"), "d": ("d",)}

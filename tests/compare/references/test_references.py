@@ -1,0 +1,112 @@
+"""Where the reference of a value comes from: which source takes precedence, and what is noted if one is missing."""
+
+from types import SimpleNamespace
+
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+
+from filch.compare.references._inputs import CapturedCall
+from filch.compare.references._references import Reference, ReferenceResolver, References, captured_values
+from filch.export import ExportError, ModuleCall, Port, Program
+from filch.steal import steal_forward
+
+X = torch.arange(1.0, 5.0)
+
+
+class Computed:
+    """Stands for the eager replay: it has one value, or fails."""
+
+    fully_cached = False
+
+    def __init__(self, values, error=None):
+        self.values, self.error, self.calls, self.released = values, error, 0, []
+
+    def get(self, name):
+        self.calls += 1
+        if self.error:
+            raise ExportError(self.error)
+        return (self.values[name], "eager") if name in self.values else None
+
+    def release(self, name):
+        self.released.append(name)
+
+
+def test_captured_tensors_precede_weights_and_these_what_is_computed():
+    """The preferred ones precede all, and the fallback none."""
+    given = {name: Reference(X, "given") for name in "ab"}
+    resolver = ReferenceResolver(given, {"a": X}, Computed(dict.fromkeys("abcd", X)))
+    resolver.set_fallback({name: Reference(X, "derived") for name in "abcde"})
+
+    def evidence():
+        return [None if (found := resolver.get(name)) is None else found.evidence for name in "abcdef"]
+
+    assert evidence() == ["module", "given", "eager", "eager", "derived", None]
+    resolver.set_preferred({name: Reference(X, "inferred") for name in "ac"})
+    assert evidence() == ["inferred", "given", "inferred", "eager", "derived", None]
+
+
+def test_an_eager_run_that_fails_is_noted_once_and_not_tried_again():
+    """The fallback has what it would have had."""
+    notes, computed = [], Computed({}, "it needs a GPU")
+    resolver = ReferenceResolver({}, {}, computed, notes.append)
+    resolver.set_fallback({"a": Reference(X, "derived")})
+    assert not resolver.fully_cached
+    assert [resolver.get("a").evidence, resolver.get("b")] == ["derived", None]
+    assert (notes, computed.calls) == (["it needs a GPU"], 1)
+    assert resolver.fully_cached
+
+
+def test_a_release_reaches_the_eager_replay():
+    """Otherwise it would hold every value."""
+    computed = Computed({"a": X})
+    ReferenceResolver({}, {}, computed).release("a")
+    assert computed.released == ["a"]
+
+
+@pytest.fixture(scope="module")
+def called():
+    """A captured call of a model with one submodule, which is called twice."""
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.ReLU()
+
+        def forward(self, x):
+            return self.inner(-self.inner(x))
+
+    model = Twice()
+    with steal_forward(model, submodules=True) as capture:
+        model(X)
+    keys = {("", 0): ("", 0), ("inner", 0): ("inner", 0), ("inner", 1): ("inner", 1)}
+    return capture, CapturedCall(0, "", {"x": X}, keys)
+
+
+def module_call(path, iteration, taken, returned):
+    return ModuleCall(path, iteration, (Port("input", taken, "exact"),), (Port("", returned, "exact"),))
+
+
+def test_a_captured_tensor_is_the_reference_of_the_value_that_its_port_names(called):
+    """Each call of a module has its own; inputs, fused values and calls that the program lacks have none."""
+    capture, call = called
+    calls = {("inner", 0): module_call("inner", 0, "x", "a"), ("inner", 1): module_call("inner", 1, "b", None)}
+    found = captured_values(capture, SimpleNamespace(module_calls=calls), call)
+    assert found.keys() == {"a", "b"}
+    assert torch.equal(found["a"], X)
+    assert torch.equal(found["b"], -X)
+
+
+def test_without_the_exported_program_only_modules_are_references_and_this_is_noted(called):
+    """Weights that are asked for are references of themselves."""
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+    main (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}> { a = Relu(x) b = Neg(a) y = Mul(b, w) }"""
+    capture, call = called
+    calls = {("inner", 0): module_call("inner", 0, "x", "a")}
+    program = Program(ir.from_onnx_text(text), module_calls=calls, missing="model.pt2")
+    references = References(capture, program, wanted={"a", "b", "w"}, buffer=0)
+    resolver = references.of(call, {"a", "b", "w"})
+    evidence = {name: found.evidence for name in "abwx" if (found := resolver.get(name)) is not None}
+    assert evidence == {"a": "module", "w": "given", "x": "given"}
+    assert references.notes == ["'model.pt2' is not beside the ONNX file: only modules have reference values"]

@@ -1,0 +1,89 @@
+"""Graphs made by hand, runs of them whose values are given, and their float64 values: no exporter and no backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from filch.compare.engine._run import Run
+from filch.compare.float64 import Float64Values, unit_of
+from filch.compare.references._references import Reference
+from filch.export import Graph, Node, Value
+from filch.export.backends import Compiled
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def chain(*operators: str) -> Graph:
+    """Nodes in a row: the first reads `x`, and each computes the value that has its name, `a`, `b` and so on."""
+    names = "abcdefgh"[: len(operators)]
+    nodes = [
+        Node(name, op, (before,), (name,)) for name, op, before in zip(names, operators, "x" + names, strict=False)
+    ]
+    return graph_of(nodes, outputs=(names[-1],))
+
+
+def graph_of(nodes: Sequence[Node], *, outputs: tuple[str, ...], constants: tuple[str, ...] = ()) -> Graph:
+    """A graph with the input `x`, all values of which are float32."""
+    names = ["x", *constants, *(name for node in nodes for name in node.outputs)]
+    values = {name: Value(name, "float32") for name in names}
+    return Graph("main", ("x",), outputs, constants, tuple(nodes), values)
+
+
+def run_of(graph: Graph, inputs: Tensors, outputs: Tensors | None = None, **made: Any) -> Run:
+    """A run of a graph; `made` are further attributes of `Compiled`, and the stage."""
+    stage = made.pop("stage", "exported")
+    return Run(0, stage, Compiled(graph, None, **made), inputs, {} if outputs is None else outputs)
+
+
+@dataclass
+class HeldReferences:
+    """References by name, which notes what is asked for and released.
+
+    Attributes:
+        tensors: what the values should be.
+        asked: the names that were asked for, in order.
+        released: the names that were released, in order.
+    """
+
+    tensors: Tensors
+    asked: list[str] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+
+    def get(self, name: str) -> Reference | None:
+        self.asked.append(name)
+        return Reference(self.tensors[name], "eager") if name in self.tensors else None
+
+    def release(self, name: str) -> None:
+        self.released.append(name)
+
+
+@dataclass
+class HeldFloat64:
+    """What values are in float64, by name."""
+
+    tensors: Tensors
+    problem: str = ""
+    released: list[str] = field(default_factory=list)
+
+    def get(self, name: str) -> torch.Tensor | None:
+        return self.tensors.get(name)
+
+    def release(self, name: str) -> None:
+        self.released.append(name)
+
+
+def float64_values(tensors: Tensors) -> Float64Values:
+    """The numbers of tensors in float64, and the same off by some units as those computed from rounded inputs are."""
+    exact, noisy, units = {}, {}, {}
+    for name, tensor in tensors.items():
+        unit = unit_of(tensor.dtype)
+        exact[name] = tensor.double() if tensor.is_floating_point() else tensor
+        noisy[name] = exact[name]
+        if unit:
+            pattern = torch.ones(tensor.shape, dtype=torch.float64).cumsum(-1).remainder(2)
+            noisy[name], units[name] = exact[name] * (1 + 3 * unit * pattern), unit
+    return Float64Values(HeldFloat64(exact), HeldFloat64(noisy), units)
