@@ -1,1 +1,1 @@
-"""Read ONNX files of unknown origin, and refuse those that ask for too much memory or time."""
+"""Read untrusted ONNX files, and refuse those that would need too much memory or time."""

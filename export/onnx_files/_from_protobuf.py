@@ -1,4 +1,4 @@
-"""Reads the protobuf of an ONNX model as a `Graph`, without the onnx-ir model that changing or running it needs."""
+"""Convert the protobuf of an ONNX model to a `Graph`, without the onnx-ir model that is needed to change or run it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -14,77 +14,77 @@ from ..graph._from_onnx import GRAPHS_TEXT, attribute_of, graph_text, node_names
 from ..graph._graph import Graph
 from ..graph._nodes import Node, Value
 
-_OWN_TYPES = 10  # the version of ONNX's format from which functions say the types of their values themselves
+_OWN_TYPES = 10  # the IR version since which functions declare the types of their own values
 
 
 @no_collection()
 def graph_from_proto(model: ModelProto, folder: Path) -> Graph:
-    """The graph that `graph_from_onnx` makes of the model that onnx-ir makes of this one, in a third of the time.
+    """Convert a model to the same graph as `graph_from_onnx`, in a third of the time.
 
     Args:
-        model: it has passed `check_graphs`.
-        folder: where its external data is.
+        model: a model that has passed `check_graphs`.
+        folder: the folder of its external data.
     """
     graph, read = model.graph, _Values()
-    held = {tensor.name: serde.deserialize_tensor(tensor, folder) for tensor in graph.initializer if tensor.name}
+    weights = {tensor.name: serde.deserialize_tensor(tensor, folder) for tensor in graph.initializer if tensor.name}
     infos = {info.name: info for info in (*graph.value_info, *graph.input, *graph.output)}
     functions = {}
-    for made in model.functions:
-        key = f"{made.domain}::{made.name}"
-        functions[key] = _function(made, {} if model.ir_version >= _OWN_TYPES else infos, f"{key}/", read)
+    for function in model.functions:
+        key = f"{function.domain}::{function.name}"
+        functions[key] = _function(function, {} if model.ir_version >= _OWN_TYPES else infos, f"{key}/", read)
     nodes = _nodes(graph.node)
-    given = [info.name for info in graph.input]
+    inputs = [info.name for info in graph.input]
     return Graph(
         name=graph.name,
-        inputs=tuple(name for name in given if name not in held),
+        inputs=tuple(name for name in inputs if name not in weights),
         outputs=tuple(info.name for info in graph.output),
-        constants=tuple(held),
+        constants=tuple(weights),
         nodes=nodes,
-        values={name: read(name, infos.get(name), held.get(name)) for name in _names([*given, *held], nodes)},
+        values={name: read(name, infos.get(name), weights.get(name)) for name in _names([*inputs, *weights], nodes)},
         functions=functions,
     )
 
 
-def _function(made: FunctionProto, elsewhere: Mapping[str, ValueInfoProto], prefix: str, read: "_Values") -> Graph:
-    """The graph of a function; `elsewhere` says the types of its values, each under its name behind `prefix`."""
-    nodes = _nodes(made.node)
-    own = {info.name: info for info in made.value_info}
+def _function(function: FunctionProto, infos: Mapping[str, ValueInfoProto], prefix: str, read: "_Values") -> Graph:
+    """Convert a function; `infos` are the value infos of the main graph, where its own have a `prefix`."""
+    nodes = _nodes(function.node)
+    own = {info.name: info for info in function.value_info}
     return Graph(
-        name=made.name,
-        inputs=tuple(made.input),
-        outputs=tuple(made.output),
+        name=function.name,
+        inputs=tuple(function.input),
+        outputs=tuple(function.output),
         constants=(),
         nodes=nodes,
-        values={name: read(name, elsewhere.get(prefix + name, own.get(name))) for name in _names(made.input, nodes)},
+        values={name: read(name, infos.get(prefix + name, own.get(name))) for name in _names(function.input, nodes)},
     )
 
 
-def _names(given: Iterable[str], nodes: Iterable[Node]) -> Iterable[str]:
-    return filter(None, (*given, *(name for node in nodes for name in node.outputs)))
+def _names(inputs: Iterable[str], nodes: Iterable[Node]) -> Iterable[str]:
+    return filter(None, (*inputs, *(name for node in nodes for name in node.outputs)))
 
 
 class _Values:
-    """Reads values; those of one type share what they say of it."""
+    """Converts values; the conversion of each type is cached."""
 
     def __init__(self) -> None:
         self._typed = cache(_typed)
 
-    def __call__(self, name: str, info: ValueInfoProto | None, held: ir.TensorProtocol | None = None) -> Value:
-        if held is not None:
-            return value_of(name, *_type(TypeProto() if info is None else info.type), held)
+    def __call__(self, name: str, info: ValueInfoProto | None, weight: ir.TensorProtocol | None = None) -> Value:
+        if weight is not None:
+            return value_of(name, *_type(TypeProto() if info is None else info.type), weight)
         if info is None:
             return Value(name)
         typed = self._typed(info.type.SerializeToString())
         return Value(name, typed.dtype, typed.shape)
 
 
-def _typed(written: bytes) -> Value:
-    return value_of("", *_type(TypeProto.FromString(written)))
+def _typed(serialized: bytes) -> Value:
+    return value_of("", *_type(TypeProto.FromString(serialized)))
 
 
-def _type(said: TypeProto) -> tuple[ir.DataType | None, ir.Shape | None]:
-    kind = serde.deserialize_type_proto_for_type(said)
-    return None if kind is None else kind.dtype, serde.deserialize_type_proto_for_shape(said)
+def _type(proto: TypeProto) -> tuple[ir.DataType | None, ir.Shape | None]:
+    kind = serde.deserialize_type_proto_for_type(proto)
+    return None if kind is None else kind.dtype, serde.deserialize_type_proto_for_shape(proto)
 
 
 def _nodes(nodes: Sequence[NodeProto]) -> tuple[Node, ...]:
@@ -113,11 +113,11 @@ def _attribute(attribute: AttributeProto) -> Any:
 
 
 def _captured(node: NodeProto) -> set[str]:
-    """Names of outer values that are read inside a node's subgraphs."""
+    """Return the names of outer values that a node's subgraphs read."""
     found: set[str] = set()
     for attribute in node.attribute:
         for graph in _subgraphs(attribute):
-            own = {held.name for held in (*graph.input, *graph.initializer)}
+            own = {item.name for item in (*graph.input, *graph.initializer)}
             own |= {name for inner in graph.node for name in inner.output}
             read = {name for inner in graph.node for name in inner.input} | {info.name for info in graph.output}
             read |= {name for inner in graph.node for name in _captured(inner)}

@@ -1,6 +1,6 @@
-"""Checks the graphs of an ONNX file of unknown origin: that each value is made once, and can be before it is needed.
+"""Check that the graphs of an untrusted ONNX file define each value once and have no cycles.
 
-Runtimes and shape inference take that for granted, and some crash or never end where it does not hold.
+Runtimes and shape inference rely on that; on other graphs, some crash or never end.
 """
 
 from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import networkx as nx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
-_MOST_NODES = 250_000  # once every call of a function is replaced by its nodes
-_NEWEST = 1000  # version of ONNX's operators; OpenVINO counts down from what a file says
-_DEEPEST_CALL = 50  # a function that calls a function …
-_SHOWN = 8  # nodes of a cycle
+_MOST_NODES = 250_000  # after inlining all function calls
+_NEWEST = 1000  # version of ONNX's operator set; OpenVINO counts down from the version of the file
+_DEEPEST_CALL = 50  # nested function calls
+_SHOWN = 8  # nodes of a cycle in a message
 
 CheckTensor = Callable[..., None]
 _Function = tuple[str, str]  # domain, name
@@ -21,12 +21,12 @@ _Nodes = MutableSequence[NodeProto]
 
 
 class _Unit(NamedTuple):
-    """What a graph or function has, those inside its nodes included.
+    """A summary of a graph or function, including its subgraphs.
 
     Attributes:
-        free: names that it reads from outside, in order.
-        nodes: how many it has.
-        calls: how often it calls each function.
+        free: names of outer values that it reads, in order.
+        nodes: the number of its nodes.
+        calls: the number of calls of each function.
     """
 
     free: tuple[str, ...]
@@ -35,15 +35,15 @@ class _Unit(NamedTuple):
 
 
 def check_graphs(model: ModelProto, check_tensor: CheckTensor) -> None:
-    """Refuse a model with a graph that can't be run: a cycle, a value that nothing makes, one that is made twice.
+    """Refuse a model that can't be run because of a cycle, an undefined value or a value that is defined twice.
 
     Args:
-        model: it; its graphs are nested so deep that recursion ends. Nodes that stand before what they read are put
-            behind it: ONNX Runtime's float16 converter leaves them in any order.
-        check_tensor: is called with each tensor, and `load=True` if that is an attribute's.
+        model: the model, whose nesting depth `check_room` has checked. Its nodes are sorted in place if necessary:
+            ONNX Runtime's float16 converter writes them in any order.
+        check_tensor: called with each tensor, and with `load=True` for tensors of attributes.
 
     Raises:
-        ValueError: what is wrong with it.
+        ValueError: the model is refused; the message has the reason.
     """
     functions = {}
     _check_versions(model.opset_import)
@@ -56,14 +56,14 @@ def check_graphs(model: ModelProto, check_tensor: CheckTensor) -> None:
     check = _Checker(frozenset(functions), check_tensor)
     main = check.graph(model.graph)
     if main.free:
-        raise ValueError(f"nothing makes {main.free[0]!r:.80}, which a node reads or the graph gives")
+        raise ValueError(f"no node computes {main.free[0]!r:.80}, which a node reads or the graph returns")
     _check_calls(main, {key: check.function(function) for key, function in functions.items()})
 
 
 def _check_versions(imports: Iterable[OperatorSetIdProto]) -> None:
     for entry in imports:
         if entry.domain in ("", "ai.onnx") and entry.version > _NEWEST:
-            raise ValueError(f"it wants version {entry.version:,} of ONNX's operators, which is none")
+            raise ValueError(f"it imports version {entry.version:,} of ONNX's operators, which does not exist")
 
 
 class _Checker:
@@ -73,26 +73,26 @@ class _Checker:
 
     def graph(self, graph: GraphProto) -> _Unit:
         if len(graph.sparse_initializer):
-            raise ValueError("it has sparse initialisers, which no backend here runs")
+            raise ValueError("it has sparse initializers, which no backend supports")
         for tensor in graph.initializer:
             self._check_tensor(tensor)
-        taken = [value.name for value in graph.input]
-        held = {tensor.name for tensor in graph.initializer}
-        if len(held) < len(graph.initializer):
-            raise ValueError("two of its initialisers have the same name")
-        return self._unit(taken, held, graph.node, [value.name for value in graph.output])
+        inputs = [value.name for value in graph.input]
+        weights = {tensor.name for tensor in graph.initializer}
+        if len(weights) < len(graph.initializer):
+            raise ValueError("two of its initializers have the same name")
+        return self._unit(inputs, weights, graph.node, [value.name for value in graph.output])
 
     def function(self, function: FunctionProto) -> _Unit:
         unit = self._unit(list(function.input), set(), function.node, list(function.output))
         if unit.free:
-            raise ValueError(f"nothing in the function {function.name!r:.80} makes {unit.free[0]!r:.80}")
+            raise ValueError(f"no node of the function {function.name!r:.80} computes {unit.free[0]!r:.80}")
         return unit
 
-    def _unit(self, taken: Sequence[str], held: set[str], nodes: _Nodes, given: Sequence[str]) -> _Unit:
-        if len(set(taken)) < len(taken):
+    def _unit(self, inputs: Sequence[str], weights: set[str], nodes: _Nodes, outputs: Sequence[str]) -> _Unit:
+        if len(set(inputs)) < len(inputs):
             raise ValueError("two of its inputs have the same name")
-        known = held.union(taken)
-        early: list[tuple[int, str]] = []  # what nodes read that is not there yet
+        known = weights.union(inputs)
+        early: list[tuple[int, str]] = []  # values that nodes read before they are defined, by the nodes' indices
         captured: dict[int, list[str]] = {}
         count, calls = len(nodes), dict[_Function, int]()
         for index, node in enumerate(nodes):
@@ -102,25 +102,25 @@ class _Checker:
                 early += [(index, name) for name in unit.free if name not in known]
                 count += unit.nodes
                 _add(calls, unit.calls)
-            _make(known, node)
+            _define(known, node)
             if self._functions and (called := (node.domain, node.op_type)) in self._functions:
                 _add(calls, {called: 1})
         if back := [(index, name) for index, name in early if name in known]:
             _sort(nodes, back, captured)
-        free = dict.fromkeys(name for name in (*(name for _, name in early), *given) if name not in known)
+        free = dict.fromkeys(name for name in (*(name for _, name in early), *outputs) if name not in known)
         return _Unit(tuple(free), count, calls)
 
     def _attributes(self, attributes: Iterable[AttributeProto]) -> list[_Unit]:
-        """Check the tensors of a node, and what is in its graphs."""
+        """Check the tensors and subgraphs of a node; return a summary of each subgraph."""
         units = []
         for attribute in attributes:
             kind = attribute.type
             if kind in _PLAIN:
                 continue
             if kind == AttributeProto.UNDEFINED:
-                raise ValueError(f"the attribute {attribute.name!r:.80} has no type that is known")
+                raise ValueError(f"the attribute {attribute.name!r:.80} has an unknown type")
             if attribute.HasField("sparse_tensor") or len(attribute.sparse_tensors):
-                raise ValueError(f"the attribute {attribute.name!r:.80} is a sparse tensor, which no backend here runs")
+                raise ValueError(f"the attribute {attribute.name!r:.80} is a sparse tensor, which no backend supports")
             tensors: list[TensorProto] = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else ())]
             for tensor in tensors:
                 self._check_tensor(tensor, load=True)
@@ -141,11 +141,11 @@ _PLAIN = frozenset(
 )
 
 
-def _make(known: set[str], node: NodeProto) -> None:
-    """Add what a node makes to the names that are known."""
+def _define(known: set[str], node: NodeProto) -> None:
+    """Add the outputs of a node to the defined names."""
     for name in node.output:
         if name in known:
-            raise ValueError(f"two nodes or inputs make {name!r:.80}")
+            raise ValueError(f"two nodes or inputs define {name!r:.80}")
         if name:
             known.add(name)
 
@@ -156,19 +156,19 @@ def _add(counts: dict[_Function, int], more: Mapping[_Function, int]) -> None:
 
 
 def _sort(nodes: _Nodes, early: Iterable[tuple[int, str]], captured: Mapping[int, Sequence[str]]) -> None:
-    """Put nodes behind what they read, as few as have to be, or refuse a cycle.
+    """Sort nodes topologically in place, moving as few as possible, or refuse a cycle.
 
     Args:
-        nodes: of one graph.
-        early: the index of each node that reads what is not made before, and the name of that.
-        captured: what the graphs inside a node read, by the node's index.
+        nodes: the nodes of one graph.
+        early: pairs of a node's index and a value that it reads before it is defined.
+        captured: the outer values that the subgraphs of a node read, by the node's index.
     """
-    made_by = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    back = [(made_by[name], index) for index, name in early]
-    # Every cycle has such an edge, and none of its nodes is outside of what these span.
-    span = range(min(reader for _, reader in back), max(maker for maker, _ in back) + 1)
+    producers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    back = [(producers[name], index) for index, name in early]
+    # Every cycle contains one of these edges, and all of its nodes are within their span.
+    span = range(min(reader for _, reader in back), max(producer for producer, _ in back) + 1)
     before = {
-        index: {made_by[name] for name in (*nodes[index].input, *captured.get(index, ())) if name in made_by}
+        index: {producers[name] for name in (*nodes[index].input, *captured.get(index, ())) if name in producers}
         for index in span
     }
     try:
@@ -176,7 +176,7 @@ def _sort(nodes: _Nodes, early: Iterable[tuple[int, str]], captured: Mapping[int
     except CycleError as error:
         names = [_name_of(nodes[index]) for index in _cycle(error)]
         raise ValueError(f"the graph has a cycle: {_chain(names)}") from None
-    edges = nx.DiGraph((maker, index) for index, makers in before.items() for maker in makers if maker in span)
+    edges = nx.DiGraph((source, index) for index, sources in before.items() for source in sources if source in span)
     edges.add_nodes_from(span)
     order = [*range(span.start), *nx.lexicographical_topological_sort(edges), *range(span.stop, len(nodes))]
     ordered = [nodes[index] for index in order]
@@ -185,9 +185,9 @@ def _sort(nodes: _Nodes, early: Iterable[tuple[int, str]], captured: Mapping[int
 
 
 def _cycle(error: CycleError) -> list[Any]:
-    """What is on a cycle, each before what follows from it."""
+    """Return the members of the cycle, in order."""
     cycle: list[Any] = error.args[1]
-    return cycle[:-1]  # it ends with the first again
+    return cycle[:-1]  # the last member is the first again
 
 
 def _chain(names: Iterable[str]) -> str:
@@ -201,18 +201,18 @@ def _name_of(node: NodeProto) -> str:
 
 
 def _check_calls(main: _Unit, functions: Mapping[_Function, _Unit]) -> None:
-    """Refuse functions that call themselves, or become too many nodes."""
+    """Refuse functions that call themselves, or that have too many nodes when inlined."""
     try:
         order = [*TopologicalSorter({key: unit.calls for key, unit in functions.items()}).static_order()]
     except CycleError as error:
         raise ValueError(f"a function calls itself: {_chain(name for _, name in reversed(_cycle(error)))}") from None
     depth: dict[_Function, int] = {}
     nodes: dict[_Function, int] = {}
-    for key in order:  # first those that call none
+    for key in order:  # callees before callers
         unit = functions[key]
         depth[key] = 1 + max((depth[called] for called in unit.calls), default=0)
         nodes[key] = unit.nodes + sum(count * nodes[called] for called, count in unit.calls.items())
         if depth[key] > _DEEPEST_CALL:
             raise ValueError(f"its functions call each other more than {_DEEPEST_CALL} deep")
     if sum(count * nodes[called] for called, count in main.calls.items()) > _MOST_NODES:
-        raise ValueError(f"its functions become more than {_MOST_NODES:,} nodes")
+        raise ValueError(f"its functions have more than {_MOST_NODES:,} nodes when inlined")

@@ -1,8 +1,8 @@
-"""Estimates the memory that a parsed ONNX file will take, before anything parses it.
+"""Estimate the memory that an ONNX file takes once it is parsed, before parsing it.
 
-`protobuf` makes an object of a hundred bytes of every two bytes that say "an empty node", and onnx-ir one of two
-kilobytes of that: a file of 10 MB can ask for 20 GB. So the file is walked once where it lies, and each field is
-counted with about what will be made of it.
+Two bytes can encode an empty node, for which `protobuf` creates an object of a hundred bytes and onnx-ir one of two
+kilobytes, so that a file of 10 MB can take 20 GB. The estimate walks over the serialized bytes once and adds up the
+approximate size of the objects for each field.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from typing import NamedTuple
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from onnx import ModelProto
 
-MEMORY = 768 * 2**20  # bytes that a graph may take, weights apart: 80,000 nodes with all that torch's exporter notes
-DEEPEST = 16  # graphs inside of graphs
+MEMORY = 768 * 2**20  # bytes for a graph without weights: 80,000 nodes with the metadata of torch's exporter
+DEEPEST = 16  # nested graphs
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4, groups, were given up before ONNX began
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4, groups, are older than ONNX
 _LONGEST = 10  # bytes of a varint
-_SHORT = 128  # bytes of a type that is remembered
-# Bytes of what protobuf, onnx-ir and `Graph` make of one message, measured; `_MESSAGE` is any other.
+_SHORT = 128  # bytes of a type whose size is cached
+# Measured bytes of the objects of protobuf, onnx-ir and `Graph` for one message; `_MESSAGE` is for any other message.
 _MESSAGES = {
     "NodeProto": 1400,
     "ValueInfoProto": 850,
@@ -29,25 +29,25 @@ _MESSAGES = {
     "GraphProto": 4000,
 }
 _MESSAGE = 600
-_ENTRY = 300  # a pair of texts
-_TEXTS = {"NodeProto.output": 700, "NodeProto.input": 200, "FunctionProto.input": 700}  # each a value, or a use of one
-_TEXT = 60  # a text, without its characters
-_NUMBER = 110  # a number of a list, in its own field
-_PACKED = 48  # a number of one byte in a list whose numbers are in one field
+_ENTRY = 300  # a pair of strings
+_TEXTS = {"NodeProto.output": 700, "NodeProto.input": 200, "FunctionProto.input": 700}  # a value, or a use of one
+_TEXT = 60  # a string, without its characters
+_NUMBER = 110  # a number in a field of its own
+_PACKED = 48  # a number of one byte in a packed list
 _ENTRIES = frozenset({"StringStringEntryProto", "OperatorSetIdProto", "Dimension"})
 _WEIGHTS = "TensorProto.raw_data"
 
 
 class _Field(NamedTuple):
-    """What becomes of one field.
+    """The cost of one field.
 
     Attributes:
-        once: bytes that it takes.
-        each: bytes that each of its own bytes takes.
-        inside: the fields of the message in it, by tag; None if it is none, or is counted as a whole.
+        once: bytes per field.
+        each: bytes per byte of the field's contents.
+        inside: the fields of its message, by tag; None if it is not a message, or is not walked.
         deeper: whether it is a graph.
-        text: whether it is text, or a pair of texts, which is looked into only if it is not plain ASCII.
-        same: whether it is a type, which many values have.
+        text: whether it is a string or a pair of strings, which is only checked if it is not ASCII.
+        same: whether it is a type, whose cost is cached because many values share it.
     """
 
     once: int
@@ -59,20 +59,20 @@ class _Field(NamedTuple):
 
 
 def check_room(contents: bytes) -> None:
-    """Refuse a model whose graph would take too much memory, or is nested too deep.
+    """Refuse a model whose graph would take too much memory, or is nested too deeply.
 
     Args:
-        contents: of the file.
+        contents: the contents of the file.
 
     Raises:
-        ValueError: what is wrong with it.
+        ValueError: the model is refused; the message has the reason.
     """
-    _left(contents, _MODEL, MEMORY, {})
+    _remaining(contents, _MODEL, MEMORY, {})
 
 
-# One loop: a call for each field takes three times as long.
-def _left(contents: bytes, fields: Mapping[int, _Field], left: int, types: dict[bytes, int]) -> int:  # noqa: C901, PLR0912
-    """What a message leaves of the memory; `types` has what each short type took that was seen."""
+# One loop, because a function call for each field takes three times as long.
+def _remaining(contents: bytes, fields: Mapping[int, _Field], left: int, types: dict[bytes, int]) -> int:  # noqa: C901, PLR0912
+    """Return the memory that remains of `left` after a message; `types` caches the cost of short types."""
     spans: list[tuple[int, int, Mapping[int, _Field], int]] = [(0, len(contents), fields, 0)]
     while spans:
         at, stop, known, depth = spans.pop()
@@ -96,10 +96,10 @@ def _left(contents: bytes, fields: Mapping[int, _Field], left: int, types: dict[
                 elif same and length < _SHORT:
                     part = contents[at : at + length]
                     if part not in types:
-                        types[part] = left - _left(part, inside or {}, left, types)
+                        types[part] = left - _remaining(part, inside or {}, left, types)
                     left -= types[part]
                 elif text and inside is None:
-                    _check_text(part)  # pyright: ignore[reportPossiblyUnboundVariable]  `text` has read it above
+                    _check_text(part)  # pyright: ignore[reportPossiblyUnboundVariable]  set above if `text`
                 elif inside is not None:
                     spans.append((at, at + length, inside, depth + deeper))
                 at += length
@@ -135,26 +135,26 @@ def _check_text(part: bytes) -> None:
     try:
         part.decode("utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"it has a text that is not UTF-8: {part!r:.80}") from None
+        raise ValueError(f"it has a string that is not UTF-8: {part!r:.80}") from None
 
 
-def _fields(message: Descriptor, made: dict[str, dict[int, _Field]]) -> dict[int, _Field]:
-    """The fields of a message that have a length, by tag."""
-    if message.full_name in made:
-        return made[message.full_name]
-    found = made[message.full_name] = {}
+def _fields(message: Descriptor, cache: dict[str, dict[int, _Field]]) -> dict[int, _Field]:
+    """Return the length-delimited fields of a message, by tag."""
+    if message.full_name in cache:
+        return cache[message.full_name]
+    fields = cache[message.full_name] = {}
     for field in message.fields:
-        found[field.number << 3 | _BYTES] = _field(field, made)
-    return found
+        fields[field.number << 3 | _BYTES] = _field(field, cache)
+    return fields
 
 
-def _field(field: FieldDescriptor, made: dict[str, dict[int, _Field]]) -> _Field:
+def _field(field: FieldDescriptor, cache: dict[str, dict[int, _Field]]) -> _Field:
     inner, holder = field.message_type, field.containing_type.name  # pyright: ignore[reportOptionalMemberAccess]  a message's
     if inner is not None:
         if inner.name in _ENTRIES:
-            return _Field(_ENTRY, 1, _fields(inner, made), text=True)
+            return _Field(_ENTRY, 1, _fields(inner, cache), text=True)
         once = _MESSAGES.get(inner.name, _MESSAGE)
-        return _Field(once, 0, _fields(inner, made), deeper=inner.name == "GraphProto", same=inner.name == "TypeProto")
+        return _Field(once, 0, _fields(inner, cache), deeper=inner.name == "GraphProto", same=inner.name == "TypeProto")
     if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
         name = f"{holder}.{field.name}"
         text = field.type == FieldDescriptor.TYPE_STRING

@@ -1,7 +1,7 @@
-"""Refuses a program whose values have dimensions out of all proportion: a few nodes can ask for billions of them.
+"""Refuse programs whose values would have too many dimensions; a few nodes can require billions of them.
 
-A `Gather` of a value by itself has nearly twice its dimensions, and a `Concat` of a shape with itself describes
-twice as many. Shape inference, ONNX's and a runtime's, would write all of them down.
+A `Gather` of a value with itself as indices has nearly twice its dimensions, and a `Concat` of a shape with itself
+describes twice as many. The shape inference of ONNX and of runtimes would store all of them.
 """
 
 import math
@@ -11,13 +11,13 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, numpy_helpe
 
 _MOST = 1_000  # dimensions of a value
 _MOST_RANKS = 5_000_000  # of all values together
-_MOST_NUMBERS = 1_000_000  # in all shapes that are put together
-_WRITTEN = 64  # numbers of a constant are looked at
+_MOST_NUMBERS = 1_000_000  # elements of all concatenated shapes together
+_READ = 64  # elements of the largest constant that is read
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 _ONE_MORE = frozenset(
     {"OneHot", "LSTM", "GRU", "RNN", "AffineGrid", "ConcatFromSequence", "STFT", "StringSplit", "Scan", "Loop"}
 )
-_AS_MANY = frozenset(  # numbers as their first input, or fewer
+_AS_MANY = frozenset(  # operators whose output has at most as many elements as their first input
     {
         *("Abs", "Cast", "CastLike", "Ceil", "Floor", "Flatten", "Identity", "Neg", "Not", "Reshape", "Round", "Slice"),
         *(
@@ -41,16 +41,16 @@ _BY_ELEMENT = frozenset(
 
 
 def check_ranks(graph: GraphProto) -> bool:
-    """Refuse a graph with a value of more than 1,000 dimensions, or too many dimensions in all.
+    """Refuse a graph with a value of more than 1,000 dimensions, or too many dimensions in total.
 
     Args:
-        graph: in an order in which it can run, without functions.
+        graph: the graph, sorted topologically and without function calls.
 
     Returns:
-        whether all shapes that its nodes read are known to be short; else some are of a computed length.
+        whether the length of each shape that a node reads is known; otherwise, some lengths are computed.
 
     Raises:
-        ValueError: it has.
+        ValueError: the graph is refused.
     """
     ranks = _Ranks()
     ranks.add(graph, 0)
@@ -58,55 +58,55 @@ def check_ranks(graph: GraphProto) -> bool:
 
 
 class _Ranks:
-    """For each value that was added, how many dimensions it has at most, and how many numbers, if that is known.
+    """Upper bounds for the number of dimensions and, if known, of elements of each value.
 
     Attributes:
-        are_known: whether each shape that a node reads has a number of dimensions that is known.
+        are_known: whether the length of each shape that a node reads is known.
     """
 
     def __init__(self) -> None:
         self.are_known = True
         self._ranks: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
-        self._written: dict[str, list[int]] = {}  # the numbers of small constants
-        self._joined: set[str] = set()  # shapes that were put together
+        self._contents: dict[str, list[int]] = {}  # the elements of small constants
+        self._joined: set[str] = set()  # concatenated shapes
         self._sum = self._sum_joined = 0
 
     def add(self, graph: GraphProto, given: int) -> int:
-        """Add a graph, and those inside its nodes; say how many dimensions its outputs have at most.
+        """Add a graph and its subgraphs; return the largest number of dimensions of its outputs.
 
         Args:
             graph: the graph.
-            given: the dimensions that its inputs have at most, where it does not say.
+            given: the largest number of dimensions of inputs without a declared shape.
         """
         for tensor in graph.initializer:
-            self._hold(tensor.name, tensor)
+            self._add_tensor(tensor.name, tensor)
         for value in graph.input:
-            said = value.type.tensor_type
-            self._ranks.setdefault(value.name, len(said.shape.dim) if said.HasField("shape") else given)
-            sizes = [dim.dim_value for dim in said.shape.dim if dim.HasField("dim_value")]
-            if said.HasField("shape") and len(sizes) == len(said.shape.dim) and said.elem_type in _INTEGERS:
+            declared = value.type.tensor_type
+            self._ranks.setdefault(value.name, len(declared.shape.dim) if declared.HasField("shape") else given)
+            sizes = [dim.dim_value for dim in declared.shape.dim if dim.HasField("dim_value")]
+            if declared.HasField("shape") and len(sizes) == len(declared.shape.dim) and declared.elem_type in _INTEGERS:
                 self._numbers.setdefault(value.name, math.prod(sizes))
         for node in graph.node:
             self._add(node)
         return max((self._ranks.get(value.name, 0) for value in graph.output), default=0)
 
-    def _hold(self, name: str, tensor: TensorProto) -> None:
+    def _add_tensor(self, name: str, tensor: TensorProto) -> None:
         self._ranks[name] = len(tensor.dims)
         if tensor.data_type not in _INTEGERS:
             return
         self._numbers[name] = math.prod(tensor.dims)
-        if self._numbers[name] <= _WRITTEN and tensor.data_location != TensorProto.EXTERNAL:
-            self._written[name] = numpy_helper.to_array(tensor).reshape(-1).tolist()
+        if self._numbers[name] <= _READ and tensor.data_location != TensorProto.EXTERNAL:
+            self._contents[name] = numpy_helper.to_array(tensor).reshape(-1).tolist()
 
     def _add(self, node: NodeProto) -> None:
-        said = {attribute.name: attribute for attribute in node.attribute}
+        attributes = {attribute.name: attribute for attribute in node.attribute}
         if node.op_type == "Constant":
-            self._add_constant(node, said)
+            self._add_constant(node, attributes)
             return
         most = max(map(self._rank, node.input), default=0)
         most = max([most, *(self.add(graph, most) for graph in _graphs(node))])
-        rank = self._rank_of(node, most, said)
+        rank = self._rank_of(node, most, attributes)
         if rank > _MOST:
             raise ValueError(f"{next(iter(node.output), node.op_type)!r:.80} would have more than {_MOST:,} dimensions")
         numbers = self._numbers_of(node, rank)
@@ -120,29 +120,29 @@ class _Ranks:
                 self._joined.add(name)
                 self._sum_joined += numbers
         for name in node.output if node.op_type == "Shape" else ():
-            self._written[name] = [self._numbers[read] for read in node.input if self._is_row(read)]
+            self._contents[name] = [self._numbers[read] for read in node.input if self._is_vector(read)]
         if self._sum > _MOST_RANKS or self._sum_joined > _MOST_NUMBERS:
             raise ValueError("its values would have millions of dimensions")
 
-    def _add_constant(self, node: NodeProto, said: Mapping[str, AttributeProto]) -> None:
+    def _add_constant(self, node: NodeProto, attributes: Mapping[str, AttributeProto]) -> None:
         for name in node.output:
-            if "value" in said:
-                self._hold(name, said["value"].t)
+            if "value" in attributes:
+                self._add_tensor(name, attributes["value"].t)
                 continue
-            numbers = [*said["value_ints"].ints] if "value_ints" in said else []
-            numbers += [said["value_int"].i] if "value_int" in said else []
-            self._ranks[name], self._numbers[name], self._written[name] = 1, len(numbers), numbers
+            numbers = [*attributes["value_ints"].ints] if "value_ints" in attributes else []
+            numbers += [attributes["value_int"].i] if "value_int" in attributes else []
+            self._ranks[name], self._numbers[name], self._contents[name] = 1, len(numbers), numbers
 
     def _rank(self, name: str) -> int:
         return self._ranks.get(name, 0)
 
-    def _rank_of(self, node: NodeProto, most: int, said: Mapping[str, AttributeProto]) -> int:
-        """The dimensions of what a node makes at the most.
+    def _rank_of(self, node: NodeProto, most: int, attributes: Mapping[str, AttributeProto]) -> int:
+        """Return the largest number of dimensions of a node's outputs.
 
         Args:
             node: the node.
-            most: the dimensions that what goes into it has at the most.
-            said: its attributes by name.
+            most: the largest number of dimensions of its inputs.
+            attributes: its attributes by name.
         """
         op, read = node.op_type, [*node.input, "", ""]
         first, second = map(self._rank, read[:2])
@@ -155,27 +155,27 @@ class _Ranks:
             return max(first + second - 1, 0)
         if op == "GatherND":
             return first + second
-        axes = [*said["axes"].ints] if "axes" in said else self._written.get(read[1], [])
+        axes = [*attributes["axes"].ints] if "axes" in attributes else self._contents.get(read[1], [])
         if op == "Unsqueeze":
-            return first + (len(axes) if "axes" in said else self._length(read[1]))
-        keeps = "keepdims" not in said or said["keepdims"].i
+            return first + (len(axes) if "axes" in attributes else self._length(read[1]))
+        keeps = "keepdims" not in attributes or attributes["keepdims"].i
         if op == "Squeeze" or (op.startswith("Reduce") and not keeps):
             return max(most - _distinct(axes), 0)
         if op in {"ArgMax", "ArgMin"} and not keeps:
             return max(most - 1, 0)
         return most + (op in _ONE_MORE)
 
-    def _is_row(self, name: str) -> bool:
+    def _is_vector(self, name: str) -> bool:
         return self._rank(name) == 1 and name in self._numbers
 
     def _length(self, name: str) -> int:
-        """How many numbers a shape has; 0 if that is not known."""
+        """Return the number of elements of a shape; 0 if it is not known."""
         if name not in self._numbers:
             self.are_known = False
         return self._numbers.get(name, 0)
 
     def _numbers_of(self, node: NodeProto, rank: int) -> int | None:
-        """How many numbers a node makes at the most; None if that is not known."""
+        """Return the largest number of elements of a node's outputs; None if it is not known."""
         op, read = node.op_type, [*node.input]
         if not read:
             return None
@@ -188,35 +188,35 @@ class _Ranks:
         if op in _AS_MANY:
             return counts[0]
         if len(known) < len(counts):
-            return self._numbers_made(op, read, counts)
+            return self._numbers_from_constants(op, read, counts)
         if op == "Concat":
             return sum(known)
         if op == "Gather" and len(known) > 1:
             return known[1] if self._rank(read[0]) <= 1 else known[0] * known[1]
         if op in _BY_ELEMENT and rank <= 1:
             return max(known)
-        return self._numbers_made(op, read, counts)
+        return self._numbers_from_constants(op, read, counts)
 
-    def _numbers_made(self, op: str, read: Sequence[str], counts: Sequence[int | None]) -> int | None:
-        """How many numbers a node makes whose constants say so."""
-        written = [self._written.get(name) for name in read]
+    def _numbers_from_constants(self, op: str, read: Sequence[str], counts: Sequence[int | None]) -> int | None:
+        """Return the number of elements of a node's output if constant inputs determine it; else None."""
+        contents = [self._contents.get(name) for name in read]
         first = counts[0] if counts else None
         if len(read) < 2:
-            return math.prod(written[0]) if op == "ConstantOfShape" and written[0] else None
-        if op == "Expand" and first is not None and written[1]:
-            return first * max(1, math.prod(written[1]))
-        if op == "Tile" and first is not None and written[1]:
-            return first * math.prod(written[1])
-        if op == "Pad" and first is not None and self._rank(read[0]) <= 1 and written[1]:
-            return first + sum(written[1])
-        if op == "Range" and len(written) == 3 and all(written):
-            start, stop, step = (numbers[0] for numbers in written if numbers)
+            return math.prod(contents[0]) if op == "ConstantOfShape" and contents[0] else None
+        if op == "Expand" and first is not None and contents[1]:
+            return first * max(1, math.prod(contents[1]))
+        if op == "Tile" and first is not None and contents[1]:
+            return first * math.prod(contents[1])
+        if op == "Pad" and first is not None and self._rank(read[0]) <= 1 and contents[1]:
+            return first + sum(contents[1])
+        if op == "Range" and len(contents) == 3 and all(contents):
+            start, stop, step = (numbers[0] for numbers in contents if numbers)
             return max(0, (stop - start) // (step or 1) + 1)
         return None
 
 
 def _distinct(axes: Sequence[int]) -> int:
-    """How many axes these are at the least: -1 may be one of the others."""
+    """Return the smallest number of different axes; a negative axis may be equal to one of the others."""
     return max(len({axis for axis in axes if axis >= 0}), len({axis for axis in axes if axis < 0}))
 
 

@@ -1,4 +1,4 @@
-"""Reads an ONNX file of unknown origin: nothing outside its folder, and nothing that the rest of Filch can't bear."""
+"""Read untrusted ONNX files: no files outside of their folder, and no models that other code can't handle."""
 
 import contextlib
 import os
@@ -20,17 +20,17 @@ from ._graphs import check_graphs
 from ._memory import check_room
 from ._tensors import Tensors
 
-_DUMP = b"\x0a\x0afilch.dump"  # the key of an entry of its metadata, as protobuf writes it
+_DUMP = b"\x0a\x0afilch.dump"  # the serialized key of a dump's metadata
 
 
 def read_onnx(path: Path) -> ir.Model:
-    """The model in an ONNX file; large weights stay in the files beside it until they are read.
+    """Read the model of an ONNX file. External weights are loaded when they are used.
 
     Args:
-        path: of the file.
+        path: the path of the file.
 
     Raises:
-        ProgramError: there is no such file, it is not an ONNX model, or one that can't be run or read safely.
+        ProgramError: the file does not exist, is not an ONNX model, or can't be read or run safely.
     """
     with _usable(path):
         model = serde.deserialize_model(_checked(path))
@@ -40,16 +40,16 @@ def read_onnx(path: Path) -> ir.Model:
 
 @no_collection()
 def read_graph(path: str | os.PathLike[str]) -> Graph:
-    """The graph of an ONNX file, for who does not need the program: in a third of the time and memory of that.
+    """Read the graph of an ONNX file, in a third of the time and memory of `load_program`.
 
     Args:
-        path: of the file.
+        path: the path of the file.
 
     Returns:
-        what `load_program(path).graph` is, without `Graph.onnx`, and under the name that the file has for it.
+        a graph equal to `load_program(path).graph`, but without `Graph.onnx`, and with the name in the file.
 
     Raises:
-        ProgramError: as `load_program` does, but for what Filch noted in the file, which is not read.
+        ProgramError: see `load_program`; Filch's metadata are not read.
     """
     where = Path(path)
     with _usable(where):
@@ -58,7 +58,7 @@ def read_graph(path: str | os.PathLike[str]) -> Graph:
 
 @contextlib.contextmanager
 def _usable(path: Path) -> Iterator[None]:
-    """Say of what goes wrong in the block that the file can't be used, and why."""
+    """Convert exceptions in the block to `ProgramError`."""
     try:
         yield
     except FileNotFoundError:
@@ -76,10 +76,10 @@ def _usable(path: Path) -> Iterator[None]:
 
 
 def _checked(path: Path) -> ModelProto:
-    """What is in the file, where it may be used."""
+    """Parse the file and check it."""
     contents = read_untrusted(path)
     if _DUMP in contents:
-        raise ProgramError(f"{str(path)!r} is a dump, not a program: it holds tensors, and no node that computes")
+        raise ProgramError(f"{str(path)!r} is a dump, not a program: it contains tensors and no nodes")
     check_room(contents)
     model: ModelProto = ModelProto.FromString(contents)
     if not len(model.graph.node) and not len(model.graph.output):

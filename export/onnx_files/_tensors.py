@@ -1,4 +1,4 @@
-"""Checks the tensors of an ONNX file of unknown origin: that each has the numbers it declares, and where they lie."""
+"""Check that the tensors of an untrusted ONNX file have the data that they declare, in the file or in its folder."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from filch.steal import open_companion
 
-_MOST_DIMS = 64  # of numpy
+_MOST_DIMS = 64  # NumPy's limit
 _DIGITS = 18  # of an offset
 _TYPES = {kind.value: kind for kind in ir.DataType if kind != ir.DataType.UNDEFINED}
 _COMPLEX = {ir.DataType.COMPLEX64: "float_data", ir.DataType.COMPLEX128: "double_data"}
@@ -27,7 +27,7 @@ class Tensors:
     """Checks the tensors of one file.
 
     Args:
-        path: of the file; its external data is beside it.
+        path: the path of the file; external data are in the same folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,43 +35,41 @@ class Tensors:
         self._sizes: dict[str, int] = {}
 
     def check(self, tensor: TensorProto, *, load: bool = False) -> None:
-        """Refuse a tensor that is not what it declares, or whose numbers are not in the file or its folder.
+        """Refuse a tensor whose data do not fit its declaration, or are outside of the file's folder.
 
         Args:
-            tensor: it.
-            load: put external numbers into the tensor, for who can't follow them.
+            tensor: the tensor.
+            load: copy external data into the tensor, for code that can't read them.
 
         Raises:
-            ValueError: what is wrong with it.
+            ValueError: the tensor is refused; the message has the reason.
         """
         kind = _TYPES.get(tensor.data_type)
         if kind is None:
             raise ValueError(f"tensor {tensor.name!r:.80} has the unknown type {tensor.data_type}")
         dims = tensor.dims
         if len(dims) > _MOST_DIMS or any(dim < 0 for dim in dims):
-            raise ValueError(
-                f"tensor {tensor.name!r:.80} has the shape {reprlib.repr(list(dims))}, which no tensor has"
-            )
+            raise ValueError(f"tensor {tensor.name!r:.80} has the invalid shape {reprlib.repr(list(dims))}")
         size = math.prod(dims)
         if tensor.data_location == TensorProto.EXTERNAL:
             self._check_external(tensor, kind, size, load=load)
-        elif (has := _held(tensor, kind)) != (wants := _wanted(tensor, kind, size)):
-            unit = "bytes" if tensor.HasField("raw_data") else "numbers"
-            raise ValueError(f"tensor {tensor.name!r:.80} has {has:,} {unit} where its shape wants {wants:,}")
+        elif (has := _length(tensor, kind)) != (needs := _required_length(tensor, kind, size)):
+            unit = "bytes" if tensor.HasField("raw_data") else "elements"
+            raise ValueError(f"tensor {tensor.name!r:.80} has {has:,} {unit}, but its shape requires {needs:,}")
 
     def _check_external(self, tensor: TensorProto, kind: ir.DataType, size: int, *, load: bool) -> None:
         place = {entry.key: entry.value for entry in tensor.external_data}
         location, offset, length = place.get("location", ""), place.get("offset", "0"), place.get("length", "")
         if kind == ir.DataType.STRING or not _is_count(offset) or (length and not _is_count(length)):
-            raise ValueError(f"tensor {tensor.name!r:.80} does not say where its numbers are")
-        wanted, start = _bytes(kind, size), int(offset)
-        has = min(int(length or wanted), self._size(location) - start)
-        if has < wanted:
-            raise ValueError(f"tensor {tensor.name!r:.80} has {max(has, 0):,} bytes where its shape wants {wanted:,}")
+            raise ValueError(f"tensor {tensor.name!r:.80} has no valid location of its external data")
+        needs, start = _bytes(kind, size), int(offset)
+        has = min(int(length or needs), self._size(location) - start)
+        if has < needs:
+            raise ValueError(f"tensor {tensor.name!r:.80} has {max(has, 0):,} bytes, but its shape requires {needs:,}")
         if load:
             with open_companion(self._path, location) as file:
                 file.seek(start)
-                tensor.raw_data = file.read(wanted)
+                tensor.raw_data = file.read(needs)
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
 
@@ -89,20 +87,20 @@ def _bytes(kind: ir.DataType, size: int) -> int:
     return -(-size * kind.bitwidth // 8)
 
 
-def _held(tensor: TensorProto, kind: ir.DataType) -> int:
-    """How much a tensor holds: bytes, or numbers in the field of its type."""
+def _length(tensor: TensorProto, kind: ir.DataType) -> int:
+    """Return the length of a tensor's data: bytes of `raw_data`, or elements of the field for its type."""
     return len(tensor.raw_data) if tensor.HasField("raw_data") else len(getattr(tensor, _field(kind)))
 
 
-def _wanted(tensor: TensorProto, kind: ir.DataType, size: int) -> int:
-    """How much `_held` has to be."""
+def _required_length(tensor: TensorProto, kind: ir.DataType, size: int) -> int:
+    """Return the value of `_length` that a tensor of this type and size must have."""
     if kind == ir.DataType.STRING:
         return size
     if tensor.HasField("raw_data"):
         return _bytes(kind, size)
     if kind in _COMPLEX:
         return 2 * size
-    return _bytes(kind, size) if kind.bitwidth < 8 else size  # narrow ones are packed
+    return _bytes(kind, size) if kind.bitwidth < 8 else size  # types of less than 8 bits are packed
 
 
 def _field(kind: ir.DataType) -> str:

@@ -1,4 +1,4 @@
-"""Refuses a program with a value out of all proportion to what it is given: a few bytes can ask for terabytes."""
+"""Refuse programs with a value that is far larger than all inputs and weights; a few bytes can require terabytes."""
 
 import math
 from collections.abc import Iterator
@@ -8,35 +8,35 @@ from onnx import GraphProto, ModelProto, ValueInfoProto, inliner, shape_inferenc
 
 from ._ranks import check_ranks
 
-_LEAST = 2**31  # bytes of a value that is always too much for no reason
+_LEAST = 2**31  # bytes; smaller values are always allowed
 _MOST_GROWN = 64  # times all weights and inputs
-_LARGEST = 2**30  # bytes of a model that is looked into: shape inference copies it
+_LARGEST = 2**30  # bytes; larger models are not checked, because shape inference copies them
 
 
 def check_values(model: ModelProto, weights: int) -> None:
     """Refuse a model with a value of more than 2 GiB that is more than 64 times all its weights and inputs.
 
     Args:
-        model: its weights may be elsewhere, but for the small ones, which may be shapes. It is not changed.
+        model: the model, which is not changed. Large weights may be missing; small ones, which may be shapes, may not.
         weights: bytes of all its weights.
 
     Raises:
-        ValueError: it has one, as far as shape inference can tell; or one with too many dimensions (see `check_ranks`).
+        ValueError: shape inference finds such a value, or a value has too many dimensions (see `check_ranks`).
     """
     if model.ByteSize() > _LARGEST:
         return
     bare = _bare(model)
     if bare is None:
         return
-    follows = check_ranks(bare.graph)
+    propagate = check_ranks(bare.graph)
     try:
-        inferred = shape_inference.infer_shapes(bare, data_prop=follows)
-    except Exception:  # noqa: BLE001  what can't be inferred is not known; the backend says what is wrong with it
+        inferred = shape_inference.infer_shapes(bare, data_prop=propagate)
+    except Exception:  # noqa: BLE001  the backend reports what is wrong with the model
         return
-    given = weights + sum(map(_nbytes, model.graph.input))
+    total = weights + sum(map(_nbytes, model.graph.input))
     for value in _values(inferred.graph):
         size = _nbytes(value)
-        if size > _LEAST and size > _MOST_GROWN * given:
+        if size > _LEAST and size > _MOST_GROWN * total:
             raise ValueError(
                 f"{value.name!r:.80} would take {size / 2**30:,.1f} GiB, "
                 f"more than {_MOST_GROWN} times all weights and inputs of the program"
@@ -44,14 +44,11 @@ def check_values(model: ModelProto, weights: int) -> None:
 
 
 def _bare(model: ModelProto) -> ModelProto | None:
-    """The model with its functions' nodes in place of their calls, and without the shapes that it says itself.
-
-    None if that can't be had.
-    """
+    """Return a copy of the model with its functions inlined and without declared shapes; None if inlining fails."""
     try:
-        called = len(model.functions)
-        bare = inliner.inline_local_functions(model) if called else ModelProto.FromString(model.SerializeToString())
-    except Exception:  # noqa: BLE001  the backend says what is wrong with it
+        calls = len(model.functions)
+        bare = inliner.inline_local_functions(model) if calls else ModelProto.FromString(model.SerializeToString())
+    except Exception:  # noqa: BLE001  the backend reports what is wrong with the model
         return None
     for graph in _graphs(bare.graph):
         graph.ClearField("value_info")
@@ -75,7 +72,7 @@ def _values(graph: GraphProto) -> Iterator[ValueInfoProto]:
 
 
 def _nbytes(value: ValueInfoProto) -> int:
-    """How many bytes a value takes at least: a dimension that is not known is 1."""
+    """Return the smallest size of a value in bytes; unknown dimensions count as 1."""
     tensor = value.type.tensor_type
     dims = [dim.dim_value for dim in tensor.shape.dim if dim.HasField("dim_value")]
     kind = ir.DataType(tensor.elem_type)

@@ -1,4 +1,4 @@
-"""ONNX files of unknown origin: each ends in one sentence, or loads; none reads, writes or runs anything else."""
+"""Untrusted ONNX files: each is refused with a one-line error, or loads; none reads, writes or runs anything else."""
 
 import os
 import resource
@@ -16,12 +16,12 @@ from filch.export.views import draw
 from support.hostile.onnx_files import DIMENSIONS, LARGE, LOADED, NOTES, OUTSIDE, REFUSED, SECRET, write
 
 _MEMORY = 500 * 2**10  # KiB, as `ru_maxrss` counts
-_HANG = 100  # seconds: ten times what is promised, as the machine may be busy
+_HANG = 100  # seconds: ten times the promised limit, because the machine may be busy
 
 
 @pytest.fixture
 def limits(tmp_path, monkeypatch):
-    """End what hangs, and fail if memory was taken or a file appeared that nobody asked for."""
+    """End a test that hangs, and fail if it takes too much memory or creates a file."""
 
     def end(*_):
         raise TimeoutError
@@ -45,7 +45,7 @@ def limits(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_hostile_program_is_refused_with_one_sentence(case, tmp_path):
-    """With its path and the reason, before anything of it runs."""
+    """The message has the path and the reason; nothing of the program runs."""
     make, reason = REFUSED[case]
     path = write(make, tmp_path / "in")
 
@@ -66,7 +66,7 @@ def test_a_hostile_program_is_refused_with_one_sentence(case, tmp_path):
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("case", LOADED)
 def test_an_odd_program_is_shown(case, tmp_path):
-    """What can be run is shown; what its notes say is text."""
+    """It loads, and its metadata are shown as text."""
     path = write(LOADED[case], tmp_path / "in")
 
     graph = load_program(path).graph
@@ -80,7 +80,7 @@ def test_an_odd_program_is_shown(case, tmp_path):
 @pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference"])
 @pytest.mark.parametrize("case", LARGE)
 def test_a_value_of_terabytes_is_refused_before_anything_runs(case, backend, tmp_path):
-    """Neither backend folds it into a constant, or makes it."""
+    """No backend folds it into a constant or computes it."""
     program = load_program(write(LARGE[case], tmp_path / "in"))
 
     with pytest.raises(BackendError, match=r"would take .* GiB, more than 64 times all weights and inputs"):
@@ -97,8 +97,8 @@ def test_a_value_of_billions_of_dimensions_is_refused_before_any_is_inferred(cas
         get_backend(backend).compile(program, optimize=True)
 
 
-def test_dimensions_that_come_and_go_are_few():
-    """So it is in models that are unrolled step by step."""
+def test_dimensions_that_are_added_and_removed_do_not_add_up():
+    """Models that are unrolled step by step do that."""
     zero = numpy_helper.from_array(np.array([0]), "zero")
     nodes = []
     for step in range(2000):
@@ -120,7 +120,7 @@ def test_dimensions_that_come_and_go_are_few():
 
 
 def test_shapes_that_exporters_compute_are_known():
-    """So is an `expand` with sizes of -1, and one whose length is computed is said to be unknown."""
+    """This includes `expand` with sizes of -1; a shape of a computed length is reported as unknown."""
     made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])]
     given.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n"]))
@@ -144,15 +144,15 @@ def test_shapes_that_exporters_compute_are_known():
 @pytest.mark.parametrize("operator", ["Shape", "Cast", "Gather", "Concat", "Expand", "Squeeze", "Range", "Unsqueeze"])
 @pytest.mark.parametrize("inputs", [[], [""], ["", "x"], ["one", "one"]], ids=str)
 @pytest.mark.parametrize("outputs", [[], ["y"]], ids=str)
-def test_nodes_without_what_they_need_are_left_to_who_runs_them(operator, inputs, outputs):
+def test_nodes_with_missing_inputs_are_not_refused(operator, inputs, outputs):
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])]
     held = [numpy_helper.from_array(np.array([1]), "one")]
     check_ranks(helper.make_graph([helper.make_node(operator, inputs, outputs)], "g", given, [], held))
 
 
 @pytest.mark.parametrize("case", ["up", "link", "FIFO"])
-def test_a_path_without_a_folder_is_as_safe(case, tmp_path, monkeypatch):
-    """The file is named from the folder that it is in."""
+def test_a_path_without_a_folder_is_equally_safe(case, tmp_path, monkeypatch):
+    """The path is relative to the file's own folder."""
     make, reason = OUTSIDE[case]
     monkeypatch.chdir(write(make, tmp_path / "in").parent)
 
@@ -161,8 +161,8 @@ def test_a_path_without_a_folder_is_as_safe(case, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("limits")
-def test_what_is_no_file_is_refused_at_once(tmp_path):
-    """A FIFO, a device, a folder."""
+def test_fifos_devices_and_folders_are_refused(tmp_path):
+    """They are refused without being read."""
     (tmp_path / "in").mkdir()
     os.mkfifo(tmp_path / "in" / "fifo")
     (tmp_path / "in" / "link").symlink_to("/dev/zero")
@@ -173,5 +173,5 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
 
 
 def test_there_are_forty():
-    """The corpus does not shrink unseen."""
+    """The corpus does not shrink unnoticed."""
     assert len(REFUSED) + len(LOADED) >= 40

@@ -231,15 +231,21 @@ OUTSIDE: dict[str, tuple[Make, str]] = {
 }
 
 TENSORS: dict[str, tuple[Make, str]] = {
-    "negative offset": (lambda _: _add(_external("inside", "-5")), "does not say where its numbers are"),
-    "offset beyond": (lambda _: _add(_external("inside", "1000")), "has 0 bytes where its shape wants 64"),
-    "length beyond": (lambda _: _add(_external("inside", "0", None, (2**30, 2**30))), "where its shape wants"),
-    "offset of many digits": (lambda _: _add(_external("inside", "9" * 5000)), "does not say where its numbers are"),
-    "texts elsewhere": (lambda _: _add(_external("inside", kind=TensorProto.STRING)), "does not say where"),
-    "fewer numbers than dims": (lambda _: _add(_inline([2**31, 2**31])), "has 64 bytes where its shape wants"),
-    "a product of dims that overflows": (lambda _: _add(_inline([2**32, 2**32, 16])), "where its shape wants"),
-    "negative dim": (lambda _: _add(_inline([-1])), "which no tensor has"),
-    "many dims": (lambda _: _add(_inline([1] * 100_000)), "which no tensor has"),
+    "negative offset": (lambda _: _add(_external("inside", "-5")), "has no valid location of its external data"),
+    "offset beyond": (lambda _: _add(_external("inside", "1000")), "has 0 bytes, but its shape requires 64"),
+    "length beyond": (lambda _: _add(_external("inside", "0", None, (2**30, 2**30))), "but its shape requires"),
+    "offset of many digits": (
+        lambda _: _add(_external("inside", "9" * 5000)),
+        "has no valid location of its external data",
+    ),
+    "texts elsewhere": (
+        lambda _: _add(_external("inside", kind=TensorProto.STRING)),
+        "has no valid location of its external data",
+    ),
+    "fewer numbers than dims": (lambda _: _add(_inline([2**31, 2**31])), "has 64 bytes, but its shape requires"),
+    "a product of dims that overflows": (lambda _: _add(_inline([2**32, 2**32, 16])), "but its shape requires"),
+    "negative dim": (lambda _: _add(_inline([-1])), "has the invalid shape"),
+    "many dims": (lambda _: _add(_inline([1] * 100_000)), "has the invalid shape"),
     "unknown type": (lambda _: _add(_inline([16], 99)), "has the unknown type 99"),
     "sparse": (lambda _: _sparse(), "sparse"),
 }
@@ -255,12 +261,12 @@ GRAPHS: dict[str, tuple[Make, str]] = {
     ),
     "long cycle": (lambda _: _long_cycle(), "the graph has a cycle: n.*…"),
     "cycle through a branch": (lambda _: _cycle_through_branch(), "the graph has a cycle: .*back"),
-    "input that nothing makes": (lambda _: model_of([_relu("nope", "y")]), "nothing makes 'nope'"),
-    "output that nothing makes": (lambda _: model_of([_relu("x", "q")]), "nothing makes 'y'"),
-    "value made twice": (lambda _: model_of([_relu("x", "y"), _relu("x", "y")]), "two nodes or inputs make 'y'"),
-    "input made again": (lambda _: model_of([_relu("x", "x"), _relu("x", "y")]), "two nodes or inputs make 'x'"),
+    "input that nothing makes": (lambda _: model_of([_relu("nope", "y")]), "no node computes 'nope'"),
+    "output that nothing makes": (lambda _: model_of([_relu("x", "q")]), "no node computes 'y'"),
+    "value made twice": (lambda _: model_of([_relu("x", "y"), _relu("x", "y")]), "two nodes or inputs define 'y'"),
+    "input made again": (lambda _: model_of([_relu("x", "x"), _relu("x", "y")]), "two nodes or inputs define 'x'"),
     "input twice": (lambda _: _twice_an_input(), "two of its inputs have the same name"),
-    "initialiser twice": (lambda _: _twice_an_initializer(), "two of its initialisers have the same name"),
+    "initialiser twice": (lambda _: _twice_an_initializer(), "two of its initializers have the same name"),
     "deep": (lambda _: _deep(30), "nested more than 16 deep"),
     "function that calls itself": (lambda _: _calling(_calls("F", "F")), "a function calls itself: F → F"),
     "functions in a circle": (
@@ -269,7 +275,7 @@ GRAPHS: dict[str, tuple[Make, str]] = {
     ),
     "functions that double": (
         lambda _: _calling(_calls("F0", "Relu"), *(_calls(f"F{i}", f"F{i - 1}", f"F{i - 1}") for i in range(1, 40))),
-        "its functions become more than 250,000 nodes",
+        "its functions have more than 250,000 nodes when inlined",
     ),
     "functions in a chain": (
         lambda _: _calling(_calls("F0", "Relu"), *(_calls(f"F{i}", f"F{i - 1}") for i in range(1, 100))),
@@ -277,14 +283,17 @@ GRAPHS: dict[str, tuple[Make, str]] = {
     ),
     "attribute without a type": (
         lambda _: _attribute(onnx.AttributeProto(name="a", i=1)),
-        "the attribute 'a' has no type that is known",
+        "the attribute 'a' has an unknown type",
     ),
     "attribute of an unknown type": (
         lambda _: _attribute(onnx.AttributeProto.FromString(b"\x0a\x01a\xa0\x01\x63")),
-        "the attribute 'a' has no type that is known",
+        "the attribute 'a' has an unknown type",
     ),
-    "operators of a version to come": (lambda _: _versioned("", 2**62), "it wants version 4,611,.* which is none"),
-    "the same, by the domain's other name": (lambda _: _versioned("ai.onnx", 2**32 + 18), "which is none"),
+    "operators of a version to come": (
+        lambda _: _versioned("", 2**62),
+        "it imports version 4,611,.* which does not exist",
+    ),
+    "the same, by the domain's other name": (lambda _: _versioned("ai.onnx", 2**32 + 18), "which does not exist"),
     "input of an unknown type": (
         lambda _: _typed(onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=99))),
         "ValueError: 99 is not a valid DataType",
@@ -304,7 +313,7 @@ BYTES: dict[str, tuple[Make, str]] = {
     "notes": (lambda _: _node_flood(9, 4 * 10**6), "would take more than 768 MB"),
     "text that is none": (
         lambda _: model_of([_relu("x", "y", "AAAA")]).SerializeToString().replace(b"AAAA", b"A\xff\xfeA"),
-        "a text that is not UTF-8",
+        "a string that is not UTF-8",
     ),
     "nothing": (lambda _: b"", "is not an ONNX file"),
     "a length beyond the file": (lambda _: b"\x08\x0a\x3a\xff\xff\xff\xff\x07", "is not an ONNX file"),

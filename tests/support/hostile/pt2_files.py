@@ -315,7 +315,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a weight at the end of memory": (weight_meta(storage_offset={"as_int": 2**62}), "not the size"),
     "a weight of another file": (weight(path_name="../../../../etc/passwd"), "it has no member"),
     "a graph with data of another file": (outside, "refers to other files"),
-    "a graph with a value that nothing makes": (unmade, "nothing makes 'nothing'"),
+    "a graph with a value that nothing makes": (unmade, "no node computes 'nothing'"),
     "a graph of too many operations": (graph(many_nodes), "at most 20,000 are read"),
 }
 
