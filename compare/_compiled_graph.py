@@ -39,6 +39,6 @@ def compiled_graph(
     exported = given.graph
     with time_limit(given, limit):
         compiled = engine.compile(given, optimize=True)
-    made = NodeProvenance(exported, compiled).drawn()
+    made = NodeProvenance(exported, compiled).annotated()
     name = given.path.name if given.path else given.model_type.rpartition(":")[2] or "the program"
     return replace(made, name=f"{name} on {engine.name}", source_graph=exported)

@@ -116,7 +116,7 @@ class GraphCheck:
 
 
 def _drawn(graph: Graph, origins: NodeProvenance | None) -> dict[Stage, Graph]:
-    return {"exported": graph} if origins is None else {"exported": graph, "compiled": origins.drawn()}
+    return {"exported": graph} if origins is None else {"exported": graph, "compiled": origins.annotated()}
 
 
 def _with_weights(graph: Graph, arguments: Mapping[str, Any]) -> Graph:
@@ -140,7 +140,7 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: float 
         program=name + BACKWARD,
         rows=tuple(rows),
         observer_effect=effect,
-        graphs={"exported": run.graph, "compiled": origins.drawn()},
+        graphs={"exported": run.graph, "compiled": origins.annotated()},
     )
 
 

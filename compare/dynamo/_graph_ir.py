@@ -36,12 +36,12 @@ class GraphIr:
         if compiled is not None:
             for name, step in compiled.intermediate_graphs().items():
                 self._series.draw(name, step)
-            self._series.draw("Kernels", replace(NodeProvenance(graph, compiled).drawn(), source_graph=graph))
+            self._series.draw("Kernels", replace(NodeProvenance(graph, compiled).annotated(), source_graph=graph))
 
     def backward(self, run: BackwardRun) -> None:
         """Draw the graphs and kernels of the backward pass."""
         for name, step in run.compiled.intermediate_graphs().items():
             self._series.draw(f"Backward{name}", step)
         self._series.draw(
-            "BackwardKernels", replace(NodeProvenance(run.graph, run.compiled).drawn(), source_graph=run.graph)
+            "BackwardKernels", replace(NodeProvenance(run.graph, run.compiled).annotated(), source_graph=run.graph)
         )

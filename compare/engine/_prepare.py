@@ -60,7 +60,7 @@ class Prepared:
     def graphs(self) -> dict[Stage, Graph]:
         """The graphs that run, by stage; the nodes of the compiled one name those that they compute."""
         made: dict[Stage, Graph] = {stage: compiled.graph for stage, compiled in self.compiled.items()}
-        return made if self.provenance is None else {**made, "compiled": self.provenance.drawn()}
+        return made if self.provenance is None else {**made, "compiled": self.provenance.annotated()}
 
     @cached_property
     def outcomes(self) -> tuple[NodeOutcome, ...]:

@@ -175,7 +175,7 @@ class ValueComparator:
         lowered = self._run.lowered
         inside = lowered.unjudged(node, tensor) if lowered is not None else ""
         if not inside and reference is None and self._origins is not None and row.kind != "output":
-            inside = self._origins.inside(row.value)
+            inside = self._origins.unmapped_reason(row.value)
         limit = self._limit(row.value, tensor)
         measure = partial(compare_tensors, tolerance=limit, lower_precision=lowered is not None)
         magnitude = partial(self._allowances.magnitude, row.value, node, self._live.values)
@@ -199,7 +199,7 @@ class ValueComparator:
     def _row(self, name: str) -> Row:
         index, node = self._places[name]
         computes = self._origins.of(node) if self._origins else ()
-        named = self._origins.named(node) if self._origins else node
+        named = self._origins.node_with_module(node) if self._origins else node
         return Row(
             call=self._run.call,
             stage=self._run.stage,
@@ -249,7 +249,8 @@ def allowances_of(
     run: Run, origins: NodeProvenance | None, constant: Callable[[str], torch.Tensor | None] = lambda _: None
 ) -> Allowances:
     """What rounding explains in a run, by the tolerance; `constant` gives the numbers of the program's constants."""
-    return Allowances((lambda node: (node,)) if origins is None else origins.worked, run.exported_name, constant)
+    nodes_of = (lambda node: (node,)) if origins is None else origins.rounding_nodes
+    return Allowances(nodes_of, run.exported_name, constant)
 
 
 def judge(

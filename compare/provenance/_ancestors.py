@@ -1,4 +1,4 @@
-"""What values of a graph are made of."""
+"""The ancestors of values in a graph."""
 
 import heapq
 from collections.abc import Iterable
@@ -9,18 +9,18 @@ from filch.export import Graph, Node
 class Ancestors:
     """The nodes that some values depend on.
 
-    They are found from the last to the first, and only as far as they are asked for: two nodes that are compared mostly
-    stand close to each other in a large graph.
+    The search runs backwards through the graph and stops as soon as a query is answered: nodes that are queried are
+    mostly close to the values.
 
     Args:
         graph: the graph.
-        names: names of its values.
+        names: the names of its values.
     """
 
     def __init__(self, graph: Graph, names: Iterable[str]) -> None:
         self._graph = graph
         self._found: set[int] = set()
-        self._pending: list[int] = []  # negative places: the last node comes first
+        self._pending: list[int] = []  # a heap of negative positions: the last node comes first
         self._add(names)
 
     def __contains__(self, node: Node) -> bool:

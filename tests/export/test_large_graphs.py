@@ -122,7 +122,7 @@ def renamed(count):
         for n in graph.nodes
     )
     origins = NodeProvenance(graph, Compiled(Graph("g", graph.inputs, graph.outputs, (), tuple(nodes), {}), None))
-    assert all(f"n{count - 1}" in origins.inside(name) for name in other.values())
+    assert all(f"n{count - 1}" in origins.unmapped_reason(name) for name in other.values())
 
 covered(10), renamed(10)
 print(*(calls(lambda: made(count)) for made in (covered, renamed) for count in (1000, 2000)))
