@@ -1,7 +1,7 @@
-"""Transform a program one pass at a time, with instruments that watch.
+"""Transform a program pass by pass, with instruments that observe each pass.
 
-A pass is a name of `pass_names()`, one of onnx-ir's passes, or anything that takes a `Program` and returns one; other
-packages add theirs by an entry point `filch.passes`.
+A pass is a name of `pass_names()`, a pass of onnx-ir, or a callable that takes a `Program` and returns one. Other
+packages add theirs as entry points `filch.passes`.
 """
 
 from ._context import PassContext

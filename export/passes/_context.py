@@ -1,4 +1,4 @@
-"""`PassContext`: what looks on while `optimize` runs its passes."""
+"""`PassContext`: the instruments of the passes that `optimize` runs."""
 
 import os
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ _CURRENT: ContextVar["PassContext | None"] = ContextVar("filch_pass_context", de
 
 
 class PassContext:
-    """Instruments, for the passes that `optimize` runs inside of its `with` block.
+    """A context manager with instruments for the passes that `optimize` runs inside of its block.
 
-    Of nested contexts the innermost counts. A context may be entered again: its instruments begin anew with each run.
+    The innermost of nested contexts applies. A context can be entered again; its instruments start anew with each run.
     """
 
     def __init__(self) -> None:
@@ -36,43 +36,43 @@ class PassContext:
 
     @staticmethod
     def current() -> "PassContext | None":
-        """The innermost one that is entered, or None."""
+        """Return the innermost active context, or None."""
         return _CURRENT.get()
 
     @property
     def instruments(self) -> tuple[Any, ...]:
-        """In the order in which they were added."""
+        """The instruments in the order in which they were added."""
         return tuple(self._instruments)
 
     def instrument(self, given: str | Instrument, *args: Any, **options: Any) -> Any:
         """Add an instrument.
 
         Args:
-            given: anything with a method of `Instrument`'s, or the name under which a package brings one as an entry
-                point `filch.instruments`.
-            args: what the named one is made with.
-            options: likewise.
+            given: an object with at least one method of `Instrument`, or the name of an instrument: a package adds one
+                as an entry point `filch.instruments`.
+            args: positional arguments of a named instrument.
+            options: keyword arguments of a named instrument.
 
         Returns:
             the instrument.
 
         Raises:
-            PassError: there is none of this name, or it hears of nothing.
+            PassError: there is no instrument of this name, or the object has no method of `Instrument`.
         """
-        made = _INSTRUMENTS.find(given)(*args, **options) if isinstance(given, str) else given
-        if isinstance(made, type) or not any(callable(getattr(made, name, None)) for name in CALLBACKS):
-            raise PassError(f"an instrument has a method among {', '.join(CALLBACKS)}, and {made!r} has none to call")
-        self._instruments.append(made)
-        return made
+        instrument = _INSTRUMENTS.find(given)(*args, **options) if isinstance(given, str) else given
+        if isinstance(instrument, type) or not any(callable(getattr(instrument, name, None)) for name in CALLBACKS):
+            raise PassError(f"an instrument has a method among {', '.join(CALLBACKS)}, and {instrument!r} has none")
+        self._instruments.append(instrument)
+        return instrument
 
     def profile_pass_instrument(
         self, *, log_file: str | os.PathLike[str] | None = None, print_stdout: bool = False
     ) -> Any:
-        """Say when each pass begins, and how many seconds it took.
+        """Log the start and the time in seconds of each pass.
 
         Args:
-            log_file: where to; each run begins it anew.
-            print_stdout: print it.
+            log_file: the file to write; each run overwrites it.
+            print_stdout: whether to print the log.
         """
         return self.instrument("profile", log_file=log_file, print_stdout=print_stdout)
 
@@ -82,17 +82,17 @@ class PassContext:
         """Draw the graph before all passes, and after each: `0_Origin.json`, `1_FoldConstantPass.json` and so on.
 
         Args:
-            out_dir: the folder; it is made. Of what is in it, the files that an earlier run has drawn are removed.
-            views: how: names of `filch.export.views.view_names()`; with one of the view's suffixes behind it
-                (`"dot.svg"`) if it is not to be the first.
+            out_dir: the folder, created if it is missing. Files that an earlier run has drawn are removed.
+            views: names of `filch.export.views.view_names()`, optionally followed by one of the view's suffixes
+                (`"netron.json"`); the default is its first suffix.
         """
         return self.instrument("save_graph", out_dir, views=views)
 
     def compare_instrument(self, dump: Any, **options: Any) -> Any:
-        """Compare the program with what the model did, before all passes and after each (`CompareInstrument`).
+        """Compare the program with a capture of the model, before all passes and after each (`CompareInstrument`).
 
         Args:
             dump: a capture or dump of the model, or a dump's path.
-            options: `backend`, `tolerance` and others, see `filch.compare.CompareInstrument`.
+            options: `backend`, `tolerance` and others; see `filch.compare.CompareInstrument`.
         """
         return self.instrument("compare", dump, **options)

@@ -1,4 +1,4 @@
-"""What looks on while passes run."""
+"""The protocol of instruments, which observe passes."""
 
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -7,37 +7,37 @@ from ..program._program import Program
 
 
 class Instrument(Protocol):
-    """Hears of each pass; what it has no method for, it does not hear of.
+    """Observes passes. All methods are optional.
 
-    What is before a pass is heard by the instruments in the order in which they were added, what is after it in the
-    reverse one. The programs are not to be changed.
+    Methods before a pass are called in the order in which the instruments were added, methods after it in reverse
+    order. They must not change the programs.
     """
 
     def before_all_passes(self, program: Program, /) -> None:
-        """A run begins, with the program as it was given."""
+        """Called when a run begins, with the original program."""
 
     def before_pass(self, name: str, program: Program, /) -> None:
-        """A pass of this name begins."""
+        """Called when a pass begins."""
 
     def pass_took(self, name: str, seconds: float, /) -> None:
-        """How long the pass took, itself alone: heard before what it made is."""
+        """Called with the time of the pass alone, before `after_pass`."""
 
     def after_pass(self, name: str, program: Program, /) -> None:
-        """What the pass made."""
+        """Called with the result of a pass."""
 
     def pass_failed(self, name: str, program: Program, error: Exception, /) -> None:
-        """The pass raised, on this program; nothing comes after it."""
+        """Called when a pass has raised an error on this program; the run ends."""
 
     def after_all_passes(self, program: Program, /) -> None:
-        """The run is over, with what all passes made."""
+        """Called when the run is over, with the result of all passes."""
 
 
 CALLBACKS = tuple(name for name in vars(Instrument) if not name.startswith("_"))
 
 
-def tell(instruments: Iterable[Any], callback: str, *told: object) -> None:
-    """Let instruments hear of something, as far as they have a method for it."""
+def notify(instruments: Iterable[Any], callback: str, *args: object) -> None:
+    """Call a method of the instruments that have it."""
     for instrument in instruments:
         method = getattr(instrument, callback, None)
         if method is not None:
-            method(*told)
+            method(*args)

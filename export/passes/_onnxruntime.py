@@ -1,4 +1,4 @@
-"""ONNX Runtime's levels of optimisation, as passes: the graph that it would run on the CPU."""
+"""ONNX Runtime's optimization levels as passes: the optimized graph for the CPU."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,24 +11,24 @@ from ..program._program import Program
 
 @dataclass(frozen=True)
 class OrtPass:
-    """What ONNX Runtime makes of a graph.
+    """Optimizes a graph with ONNX Runtime.
 
     Attributes:
-        level: one of its own names for how far it goes.
+        level: ONNX Runtime's name of the optimization level.
     """
 
     level: str
 
     def __call__(self, program: Program) -> ir.Model:
-        """The graph that it saves.
+        """Return the optimized graph.
 
         Raises:
-            BackendError: it refuses the graph.
+            BackendError: ONNX Runtime refuses the graph.
         """
         compiled = get_backend("onnxruntime-cpu", level=self.level).compile(program, optimize=True)
-        made: Any = compiled.graph.onnx
-        _note_places(made, program.model)
-        return ir.external_data.load_to_model(made)  # its files go with `compiled`
+        model: Any = compiled.graph.onnx
+        _restore_metadata(model, program.model)
+        return ir.external_data.load_to_model(model)  # the weights are in files that are removed with `compiled`
 
 
 BASIC = OrtPass("basic")
@@ -37,10 +37,10 @@ LAYOUT = OrtPass("layout")
 ALL = OrtPass("all")
 
 
-def _note_places(made: ir.Model, before: ir.Model) -> None:
-    """Note modules and lines of code where ONNX Runtime has dropped them, by the values that nodes make."""
-    known = {value.name: node for node in before.graph for value in node.outputs}
-    for node in made.graph:
+def _restore_metadata(model: ir.Model, original: ir.Model) -> None:
+    """Restore modules and source lines that ONNX Runtime has dropped, by the outputs of the nodes."""
+    known = {value.name: node for node in original.graph for value in node.outputs}
+    for node in model.graph:
         for value in node.outputs:
             if value.name in known and not node.metadata_props:
                 node.metadata_props.update(known[value.name].metadata_props)

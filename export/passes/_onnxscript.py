@@ -1,4 +1,4 @@
-"""What torch's exporter has onnxscript do, as passes."""
+"""The onnxscript optimizations of torch's exporter, as passes."""
 
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -9,7 +9,7 @@ from ..common._quiet import quiet
 
 
 class FoldConstantPass(ir.passes.InPlacePass):
-    """Computes what does not depend on the inputs, and infers shapes on the way."""
+    """Folds nodes that do not depend on the inputs, and infers shapes."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """See `onnx_ir.passes.PassBase.call`."""
@@ -18,7 +18,7 @@ class FoldConstantPass(ir.passes.InPlacePass):
 
 
 class SubgraphRewritePass(ir.passes.InPlacePass):
-    """Applies onnxscript's rules, and removes what they leave unused."""
+    """Applies onnxscript's rewrite rules, and removes unused nodes."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """See `onnx_ir.passes.PassBase.call`."""
@@ -27,7 +27,7 @@ class SubgraphRewritePass(ir.passes.InPlacePass):
 
 
 class FuseOperatorPass(ir.passes.InPlacePass):
-    """Makes one operator of what later opsets have one for (normalisations, rotary embeddings, attention)."""
+    """Fuses nodes into operators of later opsets (normalizations, rotary embeddings, attention)."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """See `onnx_ir.passes.PassBase.call`."""
@@ -36,7 +36,7 @@ class FuseOperatorPass(ir.passes.InPlacePass):
 
 
 class LiftConstantsToInitializersPass(common.LiftConstantsToInitializersPass):
-    """Makes an initializer of each constant, scalars among them."""
+    """Turns each constant into an initializer, including scalars."""
 
     def __init__(self) -> None:
         super().__init__(lift_all_constants=True, size_limit=0)

@@ -1,4 +1,4 @@
-"""Which nodes of the graph before a pass each node after it computes."""
+"""Find the nodes of the graph before a pass that each node after the pass computes."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ from ..graph._nodes import Node
 
 
 def with_origins(graph: Graph, before: Graph) -> Graph:
-    """The graph with `before` as the one that it was made of, and its nodes' origins there.
+    """Return the graph with `before` as its source graph, and with the origins of its nodes.
 
-    Passes keep the names of the values that they keep. So a node computes what stands before between its results and
-    the nearest values that are still there; a node whose results are new ones is told by its own name.
+    Passes keep the names of the values that they keep. So the origins of a node are the nodes of `before` between its
+    outputs and the nearest values that exist in both graphs. A node with new outputs is matched by its own name.
     """
     stops = (graph.known & before.known) | before.constant_values
     names = frozenset(node.name for node in before.nodes)

@@ -1,4 +1,4 @@
-"""What a pass is, and what is taken for one."""
+"""A pass, and the conversion of callables to passes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,59 +15,59 @@ Function = Callable[[Program], "Program | ir.Model | ir.passes.PassResult"]
 
 @dataclass(frozen=True)
 class Pass:
-    """One step of an optimisation.
+    """One step of an optimization.
 
     Attributes:
-        name: what the time it takes is printed under, and its graph's file is called after.
-        function: takes a program, whose model is a copy for it to change, and returns the program, or the model alone.
-            The values that it keeps, it leaves their names, and the graph its inputs and outputs.
+        name: the name in logs and in the files of `SaveGraphInstrument`.
+        function: takes a program whose model it may change, and returns the program or the model. It keeps the names of
+            the values that it keeps, and the inputs and outputs of the graph.
     """
 
     name: str
     function: Function
 
     def __call__(self, given: Program) -> Program:
-        """What it makes of a program; it may change the model that it is given.
+        """Transform a program; this may change its model.
 
         Raises:
-            PassError: it returned something else.
+            PassError: the function returned neither a program nor a model.
         """
-        made: Any = self.function(given)
-        if isinstance(made, ir.passes.PassResult):
-            made = made.model
-        if isinstance(made, ir.Model):
-            return replace(given, model=made)
-        if not isinstance(made, Program):
-            raise PassError(f"it returned a {type(made).__name__}; a pass returns the Program, or its ir.Model")
-        return made
+        result: Any = self.function(given)
+        if isinstance(result, ir.passes.PassResult):
+            result = result.model
+        if isinstance(result, ir.Model):
+            return replace(given, model=result)
+        if not isinstance(result, Program):
+            raise PassError(f"it returned a {type(result).__name__}; a pass returns the Program, or its ir.Model")
+        return result
 
 
 def as_pass(given: Any, name: str | None = None) -> Pass:
-    """What is taken for a pass, as one.
+    """Convert an object to a pass.
 
     Args:
-        given: a pass of onnx-ir's, which takes a model; anything else that can be called, which takes a program; or a
-            class of one of them, which is made.
-        name: None is the one that it has: its attribute `name`, or that of the function or class.
+        given: a pass of onnx-ir, which takes a model; another callable, which takes a program; or a class of one of
+            these, which is instantiated.
+        name: the name; None is its attribute `name`, or the name of the function or class.
 
     Raises:
-        PassError: it is nothing of these.
+        PassError: the object is none of these.
     """
     if isinstance(given, Pass):
         return given
-    made = _instance(given) if isinstance(given, type) else given
-    if not callable(made):
+    result = _instance(given) if isinstance(given, type) else given
+    if not callable(result):
         raise PassError(f"a pass is a name, a pass of onnx-ir's or a function of a Program, not {given!r}")
-    if isinstance(made, ir.passes.PassBase):
-        return Pass(name or _name_of(made), partial(_on_model, made))
-    return Pass(name or _name_of(made), made)  # pyright: ignore[reportArgumentType]  what it takes shows when it is called
+    if isinstance(result, ir.passes.PassBase):
+        return Pass(name or _name_of(result), partial(_on_model, result))
+    return Pass(name or _name_of(result), result)  # pyright: ignore[reportArgumentType]  what it takes shows when it is called
 
 
 def _instance(kind: type) -> Any:
     try:
         return kind()
     except TypeError as error:
-        raise PassError(f"{kind.__name__} can't be made without arguments: {error}; give one that is made") from error
+        raise PassError(f"{kind.__name__} needs arguments: {error}; pass an instance instead of the class") from error
 
 
 def _on_model(given: ir.passes.PassBase, program: Program) -> ir.passes.PassResult:

@@ -1,19 +1,19 @@
-"""Lower precision, as passes; `lower` knows more of it."""
+"""Lower precision as passes; see `lower` for more options."""
 
 from ..lowering._lower import lower
 from ..program._program import Program
 
 
 def float16(program: Program) -> Program:
-    """Every node computes in float16."""
+    """Let every node compute in float16."""
     return lower(program, "float16")
 
 
 def bfloat16(program: Program) -> Program:
-    """Every node computes in bfloat16."""
+    """Let every node compute in bfloat16."""
     return lower(program, "bfloat16")
 
 
 def int4(program: Program) -> Program:
-    """The weights of MatMul are of 4 bits."""
+    """Quantize the weights of MatMul to 4 bits."""
     return lower(program, "int4")

@@ -1,4 +1,4 @@
-"""Says when each pass begins, and how long it took."""
+"""Log the start and the time of each pass."""
 
 import os
 from pathlib import Path
@@ -11,37 +11,37 @@ from ._instrument import Instrument
 
 
 class ProfileInstrument(Instrument):
-    """See `PassContext.profile_pass_instrument`. It prints, when it is asked to, as nothing else in the room does."""
+    """See `PassContext.profile_pass_instrument`. It prints only with `print_stdout`."""
 
     def __init__(self, *, log_file: str | os.PathLike[str] | None = None, print_stdout: bool = False) -> None:
         self._log_file = None if log_file is None else Path(log_file)
         self._print = print_stdout
 
     def before_all_passes(self, _: Program) -> None:
-        """Begin the file anew."""
+        """Empty the file."""
         if self._log_file is not None:
             self._write("", "w")
 
     def before_pass(self, name: str, _: Program) -> None:
-        """Say so."""
-        self._say(f"{name:>50} started...")
+        """Log the start."""
+        self._log(f"{name:>50} started...")
 
     def pass_took(self, name: str, seconds: float) -> None:
-        """Say so."""
-        self._say(f"{name:>50} {seconds:.3f} seconds")
+        """Log the time."""
+        self._log(f"{name:>50} {seconds:.3f} seconds")
 
     def pass_failed(self, name: str, _: Program, error: Exception) -> None:
-        """Say so."""
-        self._say(f"{name:>50} failed: {reason(error)}")
+        """Log the error."""
+        self._log(f"{name:>50} failed: {reason(error)}")
 
-    def _say(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         if self._print:
             print(line)
         if self._log_file is not None:
             self._write(f"{line}\n", "a")
 
     def _write(self, text: str, mode: str) -> None:
-        """Opened for each line, so that what was said is there whatever comes next."""
+        """Write a line and close the file, so that the log is complete if the process ends."""
         where = self._log_file or Path()
         try:
             where.parent.mkdir(parents=True, exist_ok=True)

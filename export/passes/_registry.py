@@ -1,4 +1,4 @@
-"""Passes by name; each is imported when it is asked for."""
+"""Passes by name; each is imported on first use."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,12 +22,11 @@ _OWN = {
     "OrtLayoutPass": "._onnxruntime:LAYOUT",
     "SubgraphRewritePass": "._onnxscript:SubgraphRewritePass",
 }
-# Which of these there are is up to the installed onnx-ir.
+# The passes of the installed version of onnx-ir.
 _COMMON = {name: f"{common.__name__}:{name}" for name in common.__all__ if name.endswith("Pass")}
 _PASSES = Extensions("pass", __package__, _COMMON | _OWN, PassError, extras={}, plural="passes")
-# What torch.onnx.ONNXProgram.optimize runs, in its order, with onnxscript 0.7. There, what is unused is looked for
-# after the rewriting once more, which itself removes what it leaves unused; and a second round is left out if the first
-# one changed nothing.
+# The passes of torch.onnx.ONNXProgram.optimize with onnxscript 0.7, in its order. It removes unused nodes again after
+# rewriting, which already removes them, and skips the second round if the first changed nothing.
 _DEFAULT = (
     "InlinePass",
     *("FoldConstantPass", "SubgraphRewritePass") * 2,
@@ -43,12 +42,12 @@ _DEFAULT = (
 
 
 def pass_names() -> list[str]:
-    """The names that `get_pass` knows."""
+    """Return the names that `get_pass` accepts."""
     return _PASSES.names()
 
 
 def default_passes() -> list[str]:
-    """The names of the passes that `optimize` runs if it is not told otherwise, in their order."""
+    """Return the names of the default passes of `optimize`, in their order."""
     return list(_DEFAULT)
 
 
@@ -59,12 +58,12 @@ def get_pass(name: str) -> Pass:
         name: one of `pass_names()`.
 
     Raises:
-        PassError: there is none of this name, a library is missing, or it is no pass.
+        PassError: there is no pass of this name, a library is missing, or the object is no pass.
     """
     return as_pass(_PASSES.find(name), name)
 
 
 def find_passes(given: Sequence[Any]) -> list[Pass]:
-    """Passes, of which some are given by name."""
-    listed = [given] if isinstance(given, str) else given
-    return [get_pass(item) if isinstance(item, str) else as_pass(item) for item in listed]
+    """Convert names and objects to passes."""
+    items = [given] if isinstance(given, str) else given
+    return [get_pass(item) if isinstance(item, str) else as_pass(item) for item in items]

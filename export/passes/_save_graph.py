@@ -1,4 +1,4 @@
-"""Draws the graph before all passes and after each."""
+"""Draw the graph before all passes and after each."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ._origins import with_origins
 class SaveGraphInstrument(Instrument):
     """See `PassContext.save_graph_instrument`.
 
-    A graph is drawn with the one before the pass as its `before`, so that a view can show what became of that.
+    The source graph of each drawn graph is the one before the pass, so that views can show both.
     """
 
     def __init__(self, out_dir: str | os.PathLike[str], *, views: str | Sequence[str] = ("hidet", "text")) -> None:
@@ -21,13 +21,13 @@ class SaveGraphInstrument(Instrument):
         self._graph: Graph | None = None
 
     def before_all_passes(self, program: Program) -> None:
-        """Remove what an earlier run has drawn, and draw the graph as it is."""
+        """Remove the files of an earlier run, and draw the original graph."""
         self._series.begin()
         self._graph = None
         self._draw("Origin", program)
 
     def after_pass(self, name: str, program: Program) -> None:
-        """Draw the graph."""
+        """Draw the graph after a pass."""
         self._draw(name, program)
 
     def _draw(self, name: str, program: Program) -> None:

@@ -1,8 +1,8 @@
-"""Reads the graph that OpenVINO executes, and finds the exported values in it.
+"""Read the graph that OpenVINO executes, and find the exported values in it.
 
-OpenVINO says of each layer that it executes which layers of the model it was made of, but its values have no names, and
-a value may have been scaled or rounded on the way. What is known for sure is which layer gives a value that was asked
-for as an output: if that layer is there when nothing is asked for, too, it has that value there.
+OpenVINO reports the layers of the model from which each executed layer was made. Values have no names, and a value may
+have been scaled or rounded. Only the layer that computes a requested output is certain: if the compilation without
+further outputs has the same layer, it computes that value there, too.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Any
 from ...graph._graph import Graph
 from ...graph._nodes import Dim, Node, Value
 
-Port = tuple[str, int]  # a layer's name, and which of its outputs
+Port = tuple[str, int]  # the name of a layer, and the index of one of its outputs
 Owners = Mapping[str, tuple[str, ...]]
 Results = Mapping[str, tuple[tuple[str, ...], tuple[Dim, ...]]]  # names and shape, by the name of a layer
 Key = tuple[str, str, str, tuple[str, ...]]
@@ -30,16 +30,16 @@ _NUMBER = re.compile(r"_\d+")
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer that is executed.
+    """One executed layer.
 
     Attributes:
-        name: OpenVINO's; for one that it made itself, another one at each compilation.
-        kind: its type.
+        name: OpenVINO's name; layers that OpenVINO inserts get a new name in each compilation.
+        kind: the type of the layer.
         primitive: the kernel that runs it.
-        precision: the type that it computes in.
+        precision: the type in which it computes.
         computes: names of exported nodes.
-        key: what it is the same by in two compilations.
-        inputs: where its inputs are from.
+        key: identifies the layer across compilations.
+        inputs: the sources of its inputs.
         values: types and shapes of its outputs.
     """
 
@@ -54,7 +54,7 @@ class Layer:
 
     @property
     def is_node(self) -> bool:
-        """Whether it computes something."""
+        """Whether the layer computes something."""
         return self.kind not in _NO_NODES
 
 
@@ -63,18 +63,18 @@ class Border:
     """An exported value between layers.
 
     Attributes:
-        layers: the names of those that make it; if none says so, of those that read it.
-        made: whether one says that it makes it: else it may well be inside of one.
-        op: the exported operator that makes it.
+        layers: the names of the layers that compute it; if none is reported to, of those that read it.
+        computed: whether a layer is reported to compute it; otherwise it may be inside of a layer.
+        op: the exported operator that computes it.
     """
 
     layers: frozenset[str]
-    made: bool
+    computed: bool
     op: str
 
 
 def owners_of(model: Any, graph: Graph) -> Owners:
-    """The exported nodes that the layers of a model that was read are (parts of the translation of), by layer name."""
+    """Return the exported nodes that each layer of an imported model translates (in part), by the name of the layer."""
     found: dict[str, tuple[str, ...]] = {}
     for op in reversed(model.get_ordered_ops()):
         names = [name for port in op.outputs() for name in port.get_names()]
@@ -85,15 +85,15 @@ def owners_of(model: Any, graph: Graph) -> Owners:
     return found
 
 
-class Executed:
+class ExecutedLayers:
     """The layers of one compilation, in the order in which they run.
 
     Args:
-        model: what `get_runtime_model` returned.
+        model: the result of `get_runtime_model`.
         owners: see `owners_of`.
-        results: the values that were asked for, by the names of the layers that return them. One that is returned with
-            another number of elements is none of them: OpenVINO 2026 gives what RoPE makes of all channels under the
-            name of the sum of those that are rotated, if it is asked for that.
+        results: the requested values, by the names of the layers that return them. A value with another number of
+            elements is discarded: OpenVINO 2026 returns the result of RoPE for all channels under the name of the sum
+            of the rotated ones.
     """
 
     def __init__(self, model: Any, owners: Owners, results: Results) -> None:
@@ -109,7 +109,7 @@ class Executed:
 
     @cached_property
     def by_key(self) -> Mapping[Key, tuple[Layer, ...]]:
-        """The layers that compute something, by what they are the same by."""
+        """The layers that compute something, by `key`."""
         found: dict[Key, tuple[Layer, ...]] = {}
         for layer in self.layers.values():
             if layer.is_node:
@@ -117,7 +117,7 @@ class Executed:
         return found
 
     def borders(self, graph: Graph) -> Mapping[str, Border]:
-        """The exported values that one layer makes and others read, or that it reads and no layer says it makes."""
+        """Return the exported values between layers, and those that a layer reads and none is reported to compute."""
         nodes = {node.name: node for node in graph.nodes}
         makers: dict[str, set[str]] = {}
         readers: dict[str, set[str]] = {}
@@ -138,8 +138,8 @@ class Executed:
             if name not in graph.constant_values and (name in left or name in readers)
         }
 
-    def changed_in(self, other: "Executed") -> tuple[str, ...]:
-        """The layers that another compilation does not have; copies aside, which come and go with the outputs."""
+    def missing_in(self, other: "ExecutedLayers") -> tuple[str, ...]:
+        """Return the layers that another compilation lacks, except copies, which depend on the outputs."""
         there = {key: len(layers) for key, layers in other.by_key.items()}
         return tuple(
             layer.name
@@ -148,26 +148,26 @@ class Executed:
             if layer.kind not in _COPIES
         )
 
-    def guilty(self, changed: Collection[str], asked: Mapping[str, Border]) -> set[str]:
-        """The values that are nearest to changed layers: asking for them may be what changed these.
+    def near_changed(self, changed: Collection[str], asked: Mapping[str, Border]) -> set[str]:
+        """Return the requested values that are nearest to changed layers: they may have caused the change.
 
         Args:
             changed: names of layers.
-            asked: the values that were asked for.
+            asked: the requested values.
         """
         near = {*changed} | {name for layer in changed for name, _ in self.layers[layer].inputs}
         while near:
             found = {name for name, border in asked.items() if border.layers & near}
             if found:
-                return {name for name in found if not asked[name].made} or found
+                return {name for name in found if not asked[name].computed} or found
             wider = near.union(*(self._neighbours(name) for name in near))
             if wider == near:
                 break
             near = wider
         return set()
 
-    def where(self, other: "Executed") -> Mapping[str, Port]:
-        """Which of our layers has the results of another compilation, as far as it is there, on the same inputs."""
+    def ports_of(self, other: "ExecutedLayers") -> Mapping[str, Port]:
+        """Map the results of another compilation to layers of this one that compute them from the same inputs."""
         found = {}
         for value, end in other.results.items():
             name, index = self._before_copies(other, end)
@@ -176,13 +176,13 @@ class Executed:
                 found[value] = (self.by_key[layer.key][other.by_key[layer.key].index(layer)].name, index)
         return found
 
-    def _has(self, other: "Executed", layer: Layer) -> bool:
+    def _has(self, other: "ExecutedLayers", layer: Layer) -> bool:
         return len(self.by_key.get(layer.key, ())) == len(other.by_key[layer.key])
 
-    def _reads_the_same(self, other: "Executed", layer: Layer) -> bool:
-        """Whether the layers that make what a layer of another compilation reads, before it is moved, are ours too.
+    def _reads_the_same(self, other: "ExecutedLayers", layer: Layer) -> bool:
+        """Return whether this compilation has the layers that compute the inputs of a layer of another one.
 
-        A factor may have been moved over a transpose into the product before it, or no longer so.
+        Layers that only move data are skipped: a factor may have been moved over a transpose into an earlier product.
         """
         read = [other.layers[name] for name, _ in layer.inputs if other.layers[name].is_node]
         return all(
@@ -191,8 +191,8 @@ class Executed:
             for source in read
         )
 
-    def _before_copies(self, other: "Executed", port: Port) -> Port:
-        """What is copied into an output: copies and casts come with asking for it; those of the model's own do not."""
+    def _before_copies(self, other: "ExecutedLayers", port: Port) -> Port:
+        """Return the port before the copies and casts that OpenVINO adds for an output."""
         layer = other.layers[port[0]]
         sources = [source for source in layer.inputs if other.layers[source[0]].is_node]
         if len(sources) != 1 or (layer.computes and layer.key in self.by_key):
@@ -205,15 +205,16 @@ class Executed:
         return {source for source in read if self.layers[source].is_node} | self._users[name]  # constants are shared
 
     def origins(self, exported: Graph, known: Mapping[str, Port]) -> Mapping[str, tuple[str, ...]]:
-        """The exported nodes that each layer computes, by its name.
+        """Return the exported nodes that each layer computes, by the name of the layer.
 
-        Nodes that OpenVINO names nowhere (it moved a factor, say) belong to the layer at whose value they end.
+        Nodes that no layer reports (because OpenVINO moved a factor, for example) belong to the layer that computes the
+        next known value.
         """
         judged = {name for name, _ in [*known.values(), *self.results.values()]}
         named = {name for layer in self.layers.values() for name in layer.computes}
         found = {
             head: dict.fromkeys(node for layer in layers for node in layer.computes)
-            for head, layers in self.together(judged).items()
+            for head, layers in self.groups(judged).items()
         }
         stop = frozenset({*known, *self.results, *exported.constant_values})
         for value, (name, _) in known.items():
@@ -221,11 +222,11 @@ class Executed:
         return {name: tuple(nodes) for name, nodes in found.items() if nodes}
 
     def graph(self, exported: Graph, known: Mapping[str, Port]) -> Graph:
-        """The layers as a graph, whose nodes are the layers, or several of them where no exported value is between.
+        """Return a graph of the layers; layers without an exported value between them are one node.
 
         Args:
-            exported: what it was made of.
-            known: which layers have the exported graph's values, by their names.
+            exported: the exported graph.
+            known: the ports of exported values, by their names.
         """
         names: dict[Port, str] = {}
         for value, port in [*self.results.items(), *known.items()]:
@@ -241,19 +242,18 @@ class Executed:
             inputs=exported.inputs,
             outputs=exported.outputs,
             constants=tuple(name for name, layer in self.layers.items() if layer.kind == "Const"),
-            nodes=tuple(_node(layers, names) for layers in self.together({name for name, _ in names}).values()),
+            nodes=tuple(_node(layers, names) for layers in self.groups({name for name, _ in names}).values()),
             values={value.name: value for value in values},
         )
 
-    def together(self, judged: Collection[str]) -> Mapping[str, tuple[Layer, ...]]:
-        """The layers, or several at a time, by the name of the last one.
+    def groups(self, judged: Collection[str]) -> Mapping[str, tuple[Layer, ...]]:
+        """Return groups of layers by the name of the last one.
 
-        Together are a layer that has no exported value and the one that alone reads it, where OpenVINO names no
-        exported node that the first one computes (copies, and what it made up), both are parts of one exported node,
-        or the second one only moves what the first one makes.
+        A layer without an exported value is grouped with its only consumer if OpenVINO reports no exported node for it
+        (copies and inserted layers), if both are parts of one exported node, or if the consumer only moves data.
 
         Args:
-            judged: names of layers that have an exported value.
+            judged: names of layers with an exported value.
         """
         heads: dict[str, str] = {}
         found: dict[str, tuple[Layer, ...]] = {}
@@ -261,7 +261,7 @@ class Executed:
             users = {heads.get(user, user) for user in self._users[layer.name]}
             head = users.pop() if len(users) == 1 and layer.name not in judged else ""
             if layer.is_node:
-                heads[layer.name] = head if head in found and _belong(layer, found[head]) else layer.name
+                heads[layer.name] = head if head in found and _belong_together(layer, found[head]) else layer.name
                 found[heads[layer.name]] = (layer, *found.get(heads[layer.name], ()))
         return {name: found[name] for name in self.layers if name in found}
 
@@ -274,19 +274,21 @@ class Executed:
         return {name: frozenset(names) for name, names in found.items()}
 
 
-def _belong(layer: Layer, to: tuple[Layer, ...]) -> bool:
+def _belong_together(layer: Layer, to: tuple[Layer, ...]) -> bool:
     common = any(name in later.computes for name in layer.computes for later in to)
     return not layer.computes or common or to[0].kind in _MOVES
 
 
 def _layer(op: Any, owners: Owners) -> Layer:
     kind, primitive, precision = (_info(op, name) for name in ("layerType", "primitiveType", "runtimePrecision"))
-    said = [name for name in _info(op, "originalLayersNames").split(",") if name]
-    known = [owner for name in said if kind not in _NO_NODES for owner in _owned(name, owners)]
-    wholes = {_plain(name) for name in said}
-    # One compilation may have a part of a node (`…/WithoutBiases`) where another one has all of it in the layer.
-    parts = {name for name in said if "/" in name and name.partition("/")[0] not in wholes}
-    others = [_NUMBER.sub("", _plain(name)) for name in said if name in parts or not _owned(name, owners)]
+    layer_names = [name for name in _info(op, "originalLayersNames").split(",") if name]
+    known = [owner for name in layer_names if kind not in _NO_NODES for owner in _owners(name, owners)]
+    wholes = {_without_suffix(name) for name in layer_names}
+    # A layer may be a part of a node (`…/WithoutBiases`) in one compilation and the whole node in another.
+    parts = {name for name in layer_names if "/" in name and name.partition("/")[0] not in wholes}
+    others = [
+        _NUMBER.sub("", _without_suffix(name)) for name in layer_names if name in parts or not _owners(name, owners)
+    ]
     sources = [port.get_source_output() for port in op.inputs()]
     precisions = _info(op, "outputPrecisions").split(",")
     return Layer(
@@ -304,13 +306,13 @@ def _layer(op: Any, owners: Owners) -> Layer:
     )
 
 
-def _plain(name: str) -> str:
-    """Without what is put behind the name of a layer whose result is cast."""
+def _without_suffix(name: str) -> str:
+    """Remove the suffix of a layer whose result is cast."""
     return re.sub(r"(\.\d+)+$", "", name)
 
 
-def _owned(name: str, owners: Owners) -> tuple[str, ...]:
-    return owners.get(name) or owners.get(_plain(name)) or owners.get(name.partition("/")[0], ())
+def _owners(name: str, owners: Owners) -> tuple[str, ...]:
+    return owners.get(name) or owners.get(_without_suffix(name)) or owners.get(name.partition("/")[0], ())
 
 
 def _info(op: Any, name: str) -> str:
@@ -319,13 +321,13 @@ def _info(op: Any, name: str) -> str:
 
 
 def _has_as_many(shape: tuple[Dim, ...] | None, asked: tuple[Dim, ...]) -> bool:
-    """Whether two shapes have the same number of elements, as far as they are known."""
+    """Return whether two shapes may have the same number of elements."""
     counts = [math.prod(dims) for dims in map(_sizes_of, (shape, asked)) if dims is not None]
     return len({*counts}) < 2
 
 
 def _sizes_of(shape: tuple[Dim, ...] | None) -> tuple[int, ...] | None:
-    """A shape that is known; None of one that is not."""
+    """Return the sizes of a known shape, or None."""
     dims = tuple(dim for dim in shape or () if isinstance(dim, int))
     return dims if shape is not None and len(dims) == len(shape) else None
 
@@ -351,16 +353,16 @@ def _node(layers: tuple[Layer, ...], names: Mapping[Port, str]) -> Node:
     )
 
 
-def alike(borders: Mapping[str, Border]) -> tuple[tuple[str, ...], ...]:
-    """Parts of values that have the same operator and name but for its number: equal blocks of a model do the same."""
+def by_pattern(borders: Mapping[str, Border]) -> tuple[tuple[str, ...], ...]:
+    """Partition values by operator and by name without its number: equal blocks of a model behave in the same way."""
     parts: dict[tuple[str, str, bool], tuple[str, ...]] = {}
     for name, border in borders.items():
-        kind = border.op, _NUMBER.sub("", name), border.made
+        kind = border.op, _NUMBER.sub("", name), border.computed
         parts[kind] = (*parts.get(kind, ()), name)
     return tuple(parts.values())
 
 
-def spread(borders: Mapping[str, Border]) -> tuple[tuple[str, ...], ...]:
-    """Parts of values that layers say they make; neighbours, and neighbours of neighbours, are not together."""
-    values = [name for name, border in borders.items() if border.made]
+def apart_from_neighbours(borders: Mapping[str, Border]) -> tuple[tuple[str, ...], ...]:
+    """Partition the computed values so that no two within a distance of two are together."""
+    values = [name for name, border in borders.items() if border.computed]
     return tuple(tuple(part) for part in (values[::3], values[1::3], values[2::3]) if part)

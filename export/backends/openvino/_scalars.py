@@ -1,9 +1,9 @@
-"""Moves scalar factors of an OpenVINO model to where OpenVINO itself moves them.
+"""Move scalar factors of an OpenVINO model to where OpenVINO moves them.
 
-OpenVINO computes `multiply(transpose(x), scale)` as `transpose(multiply(x, scale))`, and goes on like that until the
-factor is in the layer that makes `x`. Once the product is asked for as an output, it no longer does so. In a model in
-which the factor is before the last move already, the moved value is the product, and can be asked for. (It is not put
-further up: right behind a sum it would go into the weights instead.)
+OpenVINO computes `multiply(transpose(x), scale)` as `transpose(multiply(x, scale))`, and repeats this until the factor
+is in the layer that computes `x`. It does not if the product is requested as an output. If the model already has the
+factor before the last move, the moved value is the product and can be requested. (Factors are moved only once: right
+after a sum, OpenVINO would fold the factor into the weights.)
 """
 
 from collections.abc import Collection
@@ -13,38 +13,38 @@ from openvino import opset13 as opset
 
 _MOVES = frozenset({"Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _LIKE = "ConvertLike"
-_LOOKS = frozenset({_LIKE, "ShapeOf"})  # read what a value is like, and not its numbers
+_TYPE_ONLY = frozenset({_LIKE, "ShapeOf"})  # read the type or shape of a value, not its numbers
 
 
 def move_scalars(model: ov.Model, names: Collection[str]) -> list[str]:
-    """Put the scalar factors of some products before the last move of the other factor, in the model itself.
+    """Move the scalar factors of some products before the last move of the other factor, in place.
 
     Args:
-        model: it is changed.
-        names: names of values; those that are no such products are left as they are.
+        model: the model to change.
+        names: names of values; those that are not such products stay as they are.
 
     Returns:
-        the names of those that are.
+        the names of the changed products.
     """
-    found = []
+    changed = []
     for op in model.get_ordered_ops():
         asked = [name for name in names if op.get_type_name() == "Multiply" and name in op.output(0).get_names()]
         if asked and any(_move(op, side) for side in (0, 1)):
-            found += asked
-    return found
+            changed += asked
+    return changed
 
 
 def _move(product: ov.Node, side: int) -> bool:
-    """Whether input `side` of a product was moved and its other input is a scalar; if so, this is now put before."""
+    """Move the scalar factor if input `side` of a product is a move and the other a scalar; return whether it is."""
     moved, scalar = product.input_value(side), product.input_value(1 - side)
     move = moved.get_node()
-    if move.get_type_name() not in _MOVES or not _is_alone(moved):
+    if move.get_type_name() not in _MOVES or not _has_one_reader(moved):
         return False
     start = move.input_value(0)
     for user in moved.get_target_inputs():
         if user.get_node().get_type_name() == _LIKE:
-            user.replace_source_output(start)  # of the same type; else the scalar may be made of what it goes into
-    if not _is_scalar(scalar, start) or _is_behind(move, scalar.get_node()):
+            user.replace_source_output(start)  # the same type; otherwise the graph would have a cycle
+    if not _is_scalar(scalar, start) or _depends_on(move, scalar.get_node()):
         return False
     move.input(0).replace_source_output(opset.multiply(start, scalar).output(0))
     moved.get_tensor().set_names(product.output(0).get_names())
@@ -54,14 +54,14 @@ def _move(product: ov.Node, side: int) -> bool:
     return True
 
 
-def _is_alone(port: ov.Output) -> bool:
-    """Whether no more than one other reads its numbers."""
+def _has_one_reader(port: ov.Output) -> bool:
+    """Return whether at most one node reads the numbers."""
     users = (user.get_node().get_type_name() for user in port.get_target_inputs())
-    return sum(user not in _LOOKS for user in users) <= 1
+    return sum(user not in _TYPE_ONLY for user in users) <= 1
 
 
-def _is_behind(node: ov.Node, other: ov.Node) -> bool:
-    """Whether the other one is made of what a node makes."""
+def _depends_on(node: ov.Node, other: ov.Node) -> bool:
+    """Return whether `other` depends on `node`."""
     seen: set[str] = set()
     pending = [other]
     while pending:

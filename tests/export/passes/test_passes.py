@@ -239,11 +239,11 @@ def one_output_less(program):
     [
         ("FoldConstantsPass", r"^there is no pass 'FoldConstantsPass'; did you mean 'FoldConstantPass'\?$"),
         (5, r"^a pass is a name, a pass of onnx-ir's or a function of a Program, not 5$"),
-        (Needy, r"^Needy can't be made without arguments: .*'limit'; give one that is made$"),
+        (Needy, r"^Needy needs arguments: .*'limit'; pass an instance instead of the class$"),
         (fails, r"^pass 'fails', 2 of 2, failed: ValueError: no such luck$"),
         (lambda program: None, r"^pass '<lambda>', 2 of 2, failed: it returned a NoneType; a pass returns the Program"),
-        (one_input_more, r"^pass 'one_input_more', 2 of 2, failed: its graph takes 2 values, not 1 \(x\)$"),
-        (one_output_less, r"^pass 'one_output_less', 2 of 2, failed: its graph gives 1 values, not 2$"),
+        (one_input_more, r"^pass 'one_input_more', 2 of 2, failed: its graph has 2 inputs, not 1 \(x\)$"),
+        (one_output_less, r"^pass 'one_output_less', 2 of 2, failed: its graph has 1 outputs, not 2$"),
         (partial(lower, to="int3"), r"^pass 'lower', 2 of 2, failed: there is no precision 'int3'; there are float16"),
     ],
 )
