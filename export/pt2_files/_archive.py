@@ -1,4 +1,4 @@
-"""The zip archive that torch.export writes, read without torch: stored members only, each within the file."""
+"""Read the zip archives of torch.export without torch; only uncompressed members are read."""
 
 import os
 import re
@@ -13,7 +13,7 @@ import torch
 
 from filch.steal import FilchError
 
-_DIRECTORY = 8 * 2**20  # bytes of the list of members: about 50,000 of them
+_DIRECTORY = 8 * 2**20  # bytes of the list of members, for about 50,000 members
 _CHUNK = 16 * 2**20  # bytes
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _ENCRYPTED = 0x1
@@ -21,26 +21,26 @@ _NAME = re.compile(r"[\w.@+-]+(?:/[\w.@+-]+)*")
 
 
 class StoredError(FilchError):
-    """A stored program that is damaged, or that holds something that is not read; the message is the reason."""
+    """A saved program is damaged, or contains something that is refused; the message is the reason."""
 
 
 class Archive:
-    """The members of an archive, by their names without the folder that holds all of them.
+    """The members of an archive, by their names without the common top-level folder.
 
-    torch writes members as they are, without compression; no other is read. So what is read never has more bytes than
-    the file.
+    torch does not compress members, and compressed members are refused, so that reading never returns more bytes than
+    the file has.
 
     Args:
-        file: the archive; it is read while the object is in use.
+        file: the archive, which must stay open while the object is in use.
 
     Raises:
-        StoredError: it is no zip file, or one that torch does not write.
+        StoredError: the file is not a zip file, or not in torch's format.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._size = file.seek(0, os.SEEK_END)
-        self._members = self._listed()
+        self._members = self._read_members()
         if self.get("byteorder", sys.byteorder.encode()) != sys.byteorder.encode():
             raise StoredError(f"its numbers are not {sys.byteorder}-endian")
 
@@ -48,19 +48,19 @@ class Archive:
         return name in self._members
 
     def size(self, name: str) -> int:
-        """The size of a member, in bytes."""
+        """Return the size of a member in bytes."""
         return self._member(name).file_size
 
     def get(self, name: str, default: bytes) -> bytes:
-        """A member's contents, or `default` if there is none of this name."""
+        """Return a member's contents, or `default` if there is no such member."""
         return self.read(name) if name in self else default
 
     def read(self, name: str) -> bytes:
-        """A member's contents."""
+        """Return a member's contents."""
         return self.tensor(name).numpy().tobytes()
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A member's contents: a `uint8` tensor of one dimension, which owns its memory.
+        """Return a member's contents as a `uint8` tensor of one dimension, which owns its memory.
 
         Raises:
             StoredError: there is no such member, or it is damaged.
@@ -90,25 +90,25 @@ class Archive:
             raise StoredError(f"it has no member {name!r}")
         return self._members[name]
 
-    def _listed(self) -> Mapping[str, zipfile.ZipInfo]:
+    def _read_members(self) -> Mapping[str, zipfile.ZipInfo]:
         try:
             with zipfile.ZipFile(_Listing(self._file)) as archive:
                 members = archive.infolist()
         except StoredError:
             raise
-        except Exception as error:  # zipfile raises whatever a damaged file makes it do
-            raise StoredError("it is no zip file, or it is damaged") from error
+        except Exception as error:  # for a damaged file, zipfile raises exceptions of any type
+            raise StoredError("it is not a zip file, or it is damaged") from error
         for member in members:
             if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
-                raise StoredError(f"its member {member.filename!r:.200} is compressed, and torch compresses none")
+                raise StoredError(f"its member {member.filename!r:.200} is compressed, which torch never does")
             if member.flag_bits & _ENCRYPTED or not _is_plain(member.filename):
-                raise StoredError(f"its member {member.filename!r:.200} is none that torch writes")
+                raise StoredError(f"its member {member.filename!r:.200} is encrypted or has an invalid name")
         if sum(member.file_size for member in members) > self._size:
             raise StoredError("its members together are larger than the file")
-        found = dict(_relative(members))
-        if len(found) < len(members):
+        by_name = dict(_relative(members))
+        if len(by_name) < len(members):
             raise StoredError("two of its members have the same name")
-        return found
+        return by_name
 
 
 def _is_plain(name: str) -> bool:
@@ -116,7 +116,7 @@ def _is_plain(name: str) -> bool:
 
 
 def _relative(members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, zipfile.ZipInfo]]:
-    """Each member with its name below the folder that all are in; up to torch 2.7 there was no such folder."""
+    """Yield each member with its name in the common top-level folder, which torch up to 2.7 did not write."""
     folders = {member.filename.partition("/")[0] for member in members}
     shared = f"{folders.pop()}/" if len(folders) == 1 else ""
     for member in members:
@@ -124,7 +124,7 @@ def _relative(members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, zipfile.Zip
 
 
 class _Listing:
-    """The file as `zipfile` reads its list of members; one that is too long is refused before it is read."""
+    """Wraps the file for `zipfile`, and refuses a list of members that is too long before reading it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Symbolic sizes, which torch stores as Python expressions, read without running them."""
+"""Parse symbolic sizes, which torch saves as Python expressions, without evaluating them as Python."""
 
 import ast
 import math
@@ -16,7 +16,7 @@ _LENGTH = 4_000  # characters
 _TERMS = 100  # calls in one expression
 _DIGITS = 64  # bits of an integer
 _EXPONENT = 8
-_EXPANDED = 100  # terms of an expression, were it multiplied out, as sympy does to find common factors
+_EXPANDED = 100  # terms of an expression after multiplying out, which sympy does to find common factors
 _SYMBOL = re.compile(r"[A-Za-z_]{1,32}(\d{0,5})")
 _ASSUMPTIONS = {"finite", "integer", "negative", "nonnegative", "nonzero", "positive", "real", "zero"}
 _OF_SYMPY = (
@@ -61,41 +61,41 @@ _EXPANDING = {"Add", "Mul"} | _POWERS
 
 
 def symbol_name(text: object) -> str:
-    """`text`, if it is the name of a symbol that torch makes.
+    """Return `text` if it is a name that torch uses for symbols.
 
     Raises:
         StoredError: it is not.
     """
     if not isinstance(text, str) or not _SYMBOL.fullmatch(text):
-        raise StoredError(f"{text!r:.80} is no name of a symbolic size")
+        raise StoredError(f"{text!r:.80} is not a valid name of a symbolic size")
     return text
 
 
 @lru_cache(maxsize=1024)
 def expression(text: str) -> sympy.Basic:
-    """What torch wrote with sympy's `srepr`.
+    """Parse an expression that torch wrote with sympy's `srepr`.
 
     Args:
-        text: at most 4,000 characters and 100 calls, integers of 64 bits, exponents up to 8, and at most 100 terms once
-            its products and powers are multiplied out.
+        text: the expression, with at most 4,000 characters, 100 calls, integers of 64 bits, exponents up to 8, and 100
+            terms after multiplying out.
 
     Raises:
-        StoredError: it is something else.
+        StoredError: it is not a symbolic size, or exceeds a limit.
     """
     if len(text) > _LENGTH or text.count("(") > _TERMS:
         raise StoredError("a symbolic size in it is too long")
     try:
-        made = _made(ast.parse(text, mode="eval").body)
+        parsed = _parse(ast.parse(text, mode="eval").body)
     except StoredError:
         raise
-    except Exception as error:  # ast and sympy raise whatever they meet
-        raise StoredError(f"{text!r:.80} is no symbolic size") from error
-    if not isinstance(made, sympy.Basic):
-        raise StoredError(f"{text!r:.80} is no symbolic size")
-    return made
+    except Exception as error:  # ast and sympy raise exceptions of any type
+        raise StoredError(f"{text!r:.80} is not a symbolic size") from error
+    if not isinstance(parsed, sympy.Basic):
+        raise StoredError(f"{text!r:.80} is not a symbolic size")
+    return parsed
 
 
-def _made(node: ast.expr) -> Any:
+def _parse(node: ast.expr) -> Any:
     match node:
         case ast.Name("true"):
             return sympy.true
@@ -108,29 +108,29 @@ def _made(node: ast.expr) -> Any:
         case ast.Call(ast.Name("Symbol"), [ast.Constant(name)], keywords):
             return _symbol(symbol_name(name), keywords)
         case ast.Call(ast.Name("Integer"), [argument], []):
-            return _integer(_made(argument))
+            return _integer(_parse(argument))
         case ast.Call(ast.Name("Float"), [ast.Constant(str() as number)], _):
             return sympy.Float(float(number))
         case ast.Call(ast.Name(name), arguments, []) if name in _functions():
-            made = [_made(argument) for argument in arguments]
+            parsed = [_parse(argument) for argument in arguments]
             if name in _POWERS:
-                _check_exponent(made[-1])
-            _check_terms(name, made)
-            return _bounded(_functions()[name](*made))
-    raise StoredError(f"{ast.unparse(node)!r:.80} is no part of a symbolic size")
+                _check_exponent(parsed[-1])
+            _check_terms(name, parsed)
+            return _bounded(_functions()[name](*parsed))
+    raise StoredError(f"{ast.unparse(node)!r:.80} is not valid in a symbolic size")
 
 
 def _symbol(name: str, keywords: list[ast.keyword]) -> sympy.Symbol:
     assumed = {item.arg: item.value.value for item in keywords if isinstance(item.value, ast.Constant)}
     known = {name: value for name, value in assumed.items() if name in _ASSUMPTIONS and isinstance(value, bool)}
     if len(known) != len(keywords):
-        raise StoredError(f"the symbolic size {name!r} assumes what torch does not")
+        raise StoredError(f"the symbolic size {name!r} has assumptions that torch does not use")
     return sympy.Symbol(name, **known)
 
 
 def _integer(value: Any) -> sympy.Integer:
     if not isinstance(value, int):
-        raise StoredError(f"{value!r:.80} is no integer")
+        raise StoredError(f"{value!r:.80} is not an integer")
     return sympy.Integer(value)
 
 
@@ -145,7 +145,7 @@ def _check_terms(name: str, arguments: Sequence[Any]) -> None:
 
 
 def _expanded(name: str, arguments: Sequence[Any]) -> int:
-    """How many terms a function of these has if it is multiplied out."""
+    """Return the number of terms of a function of these arguments after multiplying out."""
     counts = [_terms(argument) for argument in arguments]
     if name == "Mul":
         return math.prod(counts)
@@ -155,7 +155,7 @@ def _expanded(name: str, arguments: Sequence[Any]) -> int:
 
 
 def _terms(value: Any) -> int:
-    """How many terms a part of an expression has; what is neither a sum, a product nor a power is one."""
+    """Return the number of terms of a part of an expression: 1 unless it is a sum, a product or a power."""
     name = type(value).__name__
     return _expanded(name, value.args) if name in _EXPANDING else 1
 

@@ -1,4 +1,4 @@
-"""Reads JSON into the records of torch's schema, by a list of what each may hold; what is not listed is left out."""
+"""Readers that convert JSON to the dataclasses of torch's schema; fields without a reader are left out."""
 
 import dataclasses
 import enum
@@ -9,12 +9,12 @@ from typing import Any
 from ._archive import StoredError
 
 Reader = Callable[[Any], Any]
-_WORDS = 10_000  # characters of a text that an operator is given
+_LONGEST = 10_000  # characters of a string argument
 _INFINITE = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
 
 
 def record(cls: type[Any], **fields: Reader) -> Reader:
-    """Reads an object as a dataclass; a field that this torch's dataclass does not have is left out."""
+    """Return a reader of objects as a dataclass; fields that this version of torch does not have are left out."""
     known = {item.name: item for item in dataclasses.fields(cls)}
     readers = {name: reader for name, reader in fields.items() if name in known}
     required = {name for name, item in known.items() if _is_required(item)}
@@ -30,7 +30,7 @@ def record(cls: type[Any], **fields: Reader) -> Reader:
 
 
 def union(cls: type[Any], **fields: Reader) -> Reader:
-    """Reads an object with one key, which says what its value is."""
+    """Return a reader of objects with one key, which is the type of the value."""
     known = {item.name for item in dataclasses.fields(cls)}
     readers = {name: reader for name, reader in fields.items() if name in known}
 
@@ -38,18 +38,18 @@ def union(cls: type[Any], **fields: Reader) -> Reader:
         given = _object(data)
         tag = next(iter(given), None)
         if len(given) != 1 or tag not in readers:
-            raise StoredError(f"{tag!r:.80} is none of {', '.join(readers)}")
+            raise StoredError(f"{tag!r:.80} is not one of {', '.join(readers)}")
         return cls.create(**{tag: readers[tag](given[tag])})
 
     return read
 
 
 def listed(reader: Reader, most: int | None = None) -> Reader:
-    """Reads a list of at most so many items."""
+    """Return a reader of lists of at most `most` items."""
 
     def read(data: Any) -> list[Any]:
         if not isinstance(data, list):
-            raise StoredError(f"{data!r:.80} is no list")
+            raise StoredError(f"{data!r:.80} is not a list")
         if most is not None and len(data) > most:
             raise StoredError(f"there are {len(data):,}, and at most {most:,} are read")
         return [reader(item) for item in data]
@@ -58,54 +58,54 @@ def listed(reader: Reader, most: int | None = None) -> Reader:
 
 
 def mapped(key: Reader, reader: Reader) -> Reader:
-    """Reads an object as a dictionary."""
+    """Return a reader of objects as dictionaries."""
     return lambda data: {key(name): reader(value) for name, value in _object(data).items()}
 
 
 def optional(reader: Reader) -> Reader:
-    """Reads what may be null."""
+    """Return a reader that accepts null, too."""
     return lambda data: None if data is None else reader(data)
 
 
 def later(find: Callable[[], Reader]) -> Reader:
-    """Reads what holds itself."""
-    return lambda data: find()(data)  # noqa: PLW0108  only then is it there
+    """Return a reader that is looked up when it is used, for recursive types."""
+    return lambda data: find()(data)  # noqa: PLW0108  `find` must not be called yet
 
 
 def empty(data: Any) -> Any:
-    """What is not read must not be there."""
+    """Refuse anything but an empty value."""
     if data:
-        raise StoredError("it holds objects of classes, which only code can make")
+        raise StoredError("it contains objects of classes, which only code can create")
     return data
 
 
 def one_of(cls: type[enum.IntEnum], allowed: Collection[int] | None = None) -> Reader:
-    """Reads a number that stands for something."""
+    """Return a reader of enum members, given by their numbers."""
 
     def read(data: Any) -> enum.IntEnum:
         if type(data) is not int or data not in {*cls} or (allowed is not None and data not in allowed):
-            raise StoredError(f"{data!r:.80} is no {cls.__name__} that is read")
+            raise StoredError(f"{data!r:.80} is not a supported {cls.__name__}")
         return cls(data)
 
     return read
 
 
 def integer(data: Any) -> int:
-    """An integer of 64 bits."""
+    """Read an integer of 64 bits."""
     if type(data) is not int or not -(2**63) <= data < 2**64:
-        raise StoredError(f"{data!r:.80} is no integer of 64 bits")
+        raise StoredError(f"{data!r:.80} is not a 64-bit integer")
     return data
 
 
 def size(data: Any) -> int:
-    """The size of a dimension, or a stride."""
+    """Read the size of a dimension, or a stride."""
     if integer(data) < 0 or data >= 2**63:
-        raise StoredError(f"{data!r:.80} is no size")
+        raise StoredError(f"{data!r:.80} is not a size")
     return int(data)
 
 
 def number(data: Any) -> float:
-    """A floating-point number."""
+    """Read a floating-point number."""
     if isinstance(data, str) and data in _INFINITE:
         return _INFINITE[data]
     if type(data) is not float:
@@ -114,35 +114,35 @@ def number(data: Any) -> float:
 
 
 def truth(data: Any) -> bool:
-    """True or false."""
+    """Read a bool."""
     if not isinstance(data, bool):
         raise StoredError(f"{data!r:.80} is neither true nor false")
     return data
 
 
 def text(data: Any) -> str:
-    """One line."""
-    if not isinstance(data, str) or len(data) > _WORDS or not data.isprintable():
-        raise StoredError(f"{data!r:.80} is no line of text")
+    """Read a single line of text."""
+    if not isinstance(data, str) or len(data) > _LONGEST or not data.isprintable():
+        raise StoredError(f"{data!r:.80} is not a single line of text")
     return data
 
 
 def identifier(data: Any) -> str:
-    """The name of a value; torch writes it into the Python code that it makes of a graph."""
+    """Read the name of a value; torch writes it into the Python code that it generates for a graph."""
     if not data or not text(data).isidentifier() or keyword.iskeyword(data):
-        raise StoredError(f"{data!r:.80} is no name of a value")
+        raise StoredError(f"{data!r:.80} is not a valid name of a value")
     return str(data)
 
 
 def optional_identifier(data: Any) -> str:
-    """As `identifier`, or an empty text."""
+    """Read the name of a value, or an empty string."""
     return "" if data == "" else identifier(data)
 
 
 def path(data: Any) -> str:
-    """The path of a weight; torch may write it into Python code, between quotation marks."""
+    """Read the path of a weight; torch may write it into Python code, between quotation marks."""
     if any(mark in text(data) for mark in "\"'\\"):
-        raise StoredError(f"{data!r:.80} is no name of a weight")
+        raise StoredError(f"{data!r:.80} is not a valid name of a weight")
     return str(data)
 
 
@@ -152,7 +152,7 @@ def _is_required(item: dataclasses.Field[Any]) -> bool:
 
 def _object(data: Any) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise StoredError(f"{data!r:.80} is no object")
+        raise StoredError(f"{data!r:.80} is not an object")
     return data
 
 

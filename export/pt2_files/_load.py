@@ -1,4 +1,4 @@
-"""Makes the program of an archive, by torch's own deserializer, once everything in it was read by ours."""
+"""Load the program of an archive: Filch's readers check everything, then torch's deserializer builds the program."""
 
 from collections.abc import Callable
 
@@ -21,38 +21,38 @@ from ._schema import read_program
 _MODEL = "models/model.json"
 _OLD_MODEL = "serialized_exported_program.json"  # up to torch 2.7
 _EXTRA = "extra/"
-_JSON = 64 * 2**20  # bytes; torch takes about 2,500 for an operation
+_JSON = 64 * 2**20  # bytes; torch writes about 2,500 for an operation
 
 
 def load_program(archive: Archive) -> ExportedProgram:
-    """The program, with its weights; running it can only compute tensors.
+    """Load the program with its weights. Running it can only compute tensors.
 
-    It has no examples of inputs, no guards, and the calls of its modules are not known.
+    It has no example inputs, no guards and no module calls.
 
     Raises:
-        StoredError: it is damaged, is of a schema that is not known, calls an operator that is no function of tensors,
-            or holds a pickle or objects of classes.
+        StoredError: it is damaged, has an unknown schema, calls an operator that is not a pure function of tensors, or
+            contains a pickle or objects of classes.
     """
     stored = _read(archive, _targets.run)
-    return _made(stored, read_weights(archive, WEIGHTS), read_weights(archive, CONSTANTS))
+    return _deserialized(stored, read_weights(archive, WEIGHTS), read_weights(archive, CONSTANTS))
 
 
 def load_graph(archive: Archive) -> fx.Graph:
-    """The graph alone, to be shown: no weight is read, and it may call any operator that torch knows here.
+    """Load only the graph, for display. Weights are not read, and it may call any operator that torch knows here.
 
     Raises:
-        StoredError: it is damaged, is of a schema that is not known, or holds objects of classes.
+        StoredError: it is damaged, has an unknown schema, or contains objects of classes.
     """
     stored = _read(archive, _targets.shown)
-    graph: fx.Graph = _made(stored, *stand_ins(stored)).graph
+    graph: fx.Graph = _deserialized(stored, *stand_ins(stored)).graph
     return graph
 
 
 def load_extra(archive: Archive, name: str) -> bytes:
-    """What was stored beside the program under a name.
+    """Load an extra file of the archive by name.
 
     Raises:
-        StoredError: there is nothing of this name.
+        StoredError: there is no such file.
     """
     return archive.read(_EXTRA + name)
 
@@ -60,28 +60,28 @@ def load_extra(archive: Archive, name: str) -> bytes:
 def _read(archive: Archive, target: Callable[[str], str]) -> schema.ExportedProgram:
     name = _OLD_MODEL if _OLD_MODEL in archive else _MODEL
     if name == _MODEL and archive.get("archive_format", b"") != b"pt2":
-        raise StoredError("it is no archive of torch.export")
+        raise StoredError("it is not an archive of torch.export")
     if archive.size(name) > _JSON:
         raise StoredError(f"its graph takes {archive.size(name):,} bytes, and at most {_JSON:,} are read")
     try:
         stored = read_program(parse_json(archive.read(name)), target)
     except (RecursionError, ValueError) as error:
-        told = "it is nested too deep" if isinstance(error, RecursionError) else error
-        raise StoredError(f"its graph can't be read: {told}") from error
+        cause = "it is nested too deep" if isinstance(error, RecursionError) else error
+        raise StoredError(f"its graph can't be read: {cause}") from error
     stored.graph_module.module_call_graph = [_flat(stored.graph_module.signature)]
     return stored
 
 
 def _flat(signature: schema.GraphSignature) -> ModuleCallEntry:
-    """The program's own call, its inputs and outputs in one row: their structure may name classes to import."""
-    taken = sum(spec.type in ("user_input", "constant_input") for spec in signature.input_specs)
-    given = sum(spec.type == "user_output" for spec in signature.output_specs)
-    specs = pytree.tree_structure(((0,) * taken, {})), pytree.tree_structure((0,) * given)
-    told = [pytree.treespec_dumps(spec) for spec in specs]
-    return ModuleCallEntry("", ModuleCallSignature([], [], told[0], told[1]))
+    """Return the program's own call with flat inputs and outputs; their real structure may name classes to import."""
+    inputs = sum(spec.type in ("user_input", "constant_input") for spec in signature.input_specs)
+    outputs = sum(spec.type == "user_output" for spec in signature.output_specs)
+    specs = pytree.tree_structure(((0,) * inputs, {})), pytree.tree_structure((0,) * outputs)
+    in_spec, out_spec = map(pytree.treespec_dumps, specs)
+    return ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec))
 
 
-def _made(
+def _deserialized(
     stored: schema.ExportedProgram, weights: dict[str, torch.Tensor], constants: dict[str, torch.Tensor]
 ) -> ExportedProgram:
     from torch._export.serde.serialize import ExportedProgramDeserializer  # noqa: PLC0415  it imports Dynamo: seconds
@@ -89,5 +89,5 @@ def _made(
     try:
         with quiet():
             return ExportedProgramDeserializer().deserialize(stored, weights, constants)
-    except Exception as error:  # torch raises whatever it meets
+    except Exception as error:  # torch raises exceptions of any type
         raise StoredError(f"torch can't make a program of it: {reason(error)}") from error

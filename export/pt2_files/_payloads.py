@@ -1,4 +1,4 @@
-"""The weights of a stored program, made of their bytes."""
+"""Read the weights of a saved program."""
 
 import math
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ from filch.steal import parse_json
 from ._archive import Archive, StoredError
 from ._schema import DTYPES, read_payloads
 
-# A stride of 0 repeats numbers; the limits are those of the values of an ONNX file.
+# A stride of 0 repeats elements; the limits are those for the values of an ONNX file.
 _LARGE, _MOST_REPEATED = 2**31, 64  # bytes; times
 WEIGHTS, CONSTANTS = "data/weights/", "data/constants/"
 _CONFIG = {WEIGHTS: "model_weights_config.json", CONSTANTS: "model_constants_config.json"}
 
 
 def read_weights(archive: Archive, folder: str) -> dict[str, torch.Tensor]:
-    """The tensors of a folder of the archive, by their names; those that share memory do so again.
+    """Read the tensors of a folder of the archive, by name. Tensors that shared memory share it again.
 
     Args:
         archive: the archive.
-        folder: `WEIGHTS`, which are parameters and buffers, or `CONSTANTS`.
+        folder: `WEIGHTS`, for parameters and buffers, or `CONSTANTS`.
 
     Raises:
-        StoredError: one is stored as a pickle, or is not as it is said to be.
+        StoredError: a tensor is pickled, or its data do not fit its metadata.
     """
     if f"{folder}model.pt" in archive:
         raise StoredError("its weights are pickled, as torch up to 2.7 did")
@@ -45,7 +45,7 @@ def read_weights(archive: Archive, folder: str) -> dict[str, torch.Tensor]:
 
 
 def stand_ins(program: schema.ExportedProgram) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Parameters and buffers, and constants, without numbers: for a graph that is shown and not run."""
+    """Return meta tensors in place of the weights and of the constants, for a graph that is only displayed."""
     weights: dict[str, torch.Tensor] = {}
     constants: dict[str, torch.Tensor] = {}
     values = program.graph_module.graph.tensor_values
@@ -55,8 +55,8 @@ def stand_ins(program: schema.ExportedProgram) -> tuple[dict[str, torch.Tensor],
                 _stand_in(values, spec.parameter.arg.name), requires_grad=False
             )
         elif spec.type == "buffer":
-            held = weights if spec.buffer.persistent else constants
-            held[spec.buffer.buffer_name] = _stand_in(values, spec.buffer.arg.name)
+            group = weights if spec.buffer.persistent else constants
+            group[spec.buffer.buffer_name] = _stand_in(values, spec.buffer.arg.name)
         elif spec.type == "tensor_constant":
             constants[spec.tensor_constant.tensor_constant_name] = _stand_in(values, spec.tensor_constant.arg.name)
     return weights, constants
@@ -68,11 +68,11 @@ def _device(device: schema.Device) -> torch.device:
 
 def _stand_in(values: Mapping[str, schema.TensorMeta], name: str) -> torch.Tensor:
     if name not in values:
-        raise StoredError(f"it does not say what {name!r:.200} is")
+        raise StoredError(f"it has no metadata of the tensor {name!r:.200}")
     sizes = [size.value for size in values[name].sizes if size.type == "as_int"]
     try:
         return torch.empty(sizes, dtype=DTYPES[values[name].dtype], device="meta")
-    except RuntimeError as error:  # more elements than a number of 64 bits counts
+    except RuntimeError as error:  # more elements than a 64-bit integer can count
         raise StoredError(f"{name!r:.200} has too many elements") from error
 
 
@@ -85,9 +85,11 @@ def _tensor(name: str, contents: torch.Tensor, meta: schema.TensorMeta) -> torch
     extents = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
     last = 0 if 0 in sizes else meta.storage_offset.as_int + sum(extents) + 1
     if contents.numel() % dtype.itemsize or last * dtype.itemsize > contents.numel():
-        raise StoredError(f"{name!r:.200} in it has not the size that it is said to have")
+        raise StoredError(f"{name!r:.200} in it does not have the size in its metadata")
     if math.prod(sizes) * dtype.itemsize > max(_LARGE, _MOST_REPEATED * contents.numel()):
-        raise StoredError(f"{name!r:.200} in it repeats its numbers too often: a copy of it would take all memory")
+        raise StoredError(
+            f"{name!r:.200} in it repeats its elements too often: a copy of it would take too much memory"
+        )
     if 0 in sizes:
         return torch.empty_strided(sizes, strides, dtype=dtype, device=contents.device)
     return contents.view(dtype).as_strided(sizes, strides, meta.storage_offset.as_int)

@@ -1,4 +1,4 @@
-"""What of torch's schema of exported programs is read: nothing that holds code, or that torch makes code of."""
+"""Readers for torch's schema of exported programs, without the fields that contain code or become code in torch."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from ._fields import (
     union,
 )
 
-MAJOR = 8  # of the schema; another one is another format
+MAJOR = 8  # version of the schema
 _DEVICES = {"cpu", "cuda", "meta", "mps", "xpu"}
 _FRAME = re.compile(r'File "([^"]+)", line (\d{1,9}), in (\S+)')
 DTYPES = {
@@ -54,7 +54,7 @@ DTYPES = {
     ScalarType.FLOAT8E4M3FNUZ: torch.float8_e4m3fnuz,
     ScalarType.FLOAT8E5M2FNUZ: torch.float8_e5m2fnuz,
 }
-DTYPES |= {  # of later torch
+DTYPES |= {  # dtypes of later versions of torch
     getattr(ScalarType, name): dtype
     for name, dtype in [
         ("FLOAT8E8M0FNU", torch.float8_e8m0fnu),
@@ -63,22 +63,22 @@ DTYPES |= {  # of later torch
     ]
     if hasattr(ScalarType, name)
 }
-_NODES = 20_000  # of which torch makes about 1,000 a second
-_ENTRIES = 10_000  # of a list that an operator is given
+_NODES = 20_000  # torch creates about 1,000 nodes a second
+_ENTRIES = 10_000  # items of a list argument
 _STACK = 100_000  # characters of a call stack
 
 _Target = Callable[[str], str]
 
 
 def read_program(data: Any, target: _Target) -> schema.ExportedProgram:
-    """A program, as torch's deserializer takes it; without examples, guards and notes.
+    """Convert JSON to the input of torch's deserializer, without example inputs and guards.
 
     Args:
-        data: the JSON.
-        target: gives back the name of an operator that may be there, and raises `StoredError` for another one.
+        data: the parsed JSON.
+        target: returns the name of an allowed operator, and raises `StoredError` for any other.
 
     Raises:
-        StoredError: it holds what is not read.
+        StoredError: the data contain something that is refused.
     """
     version = data.get("schema_version") if isinstance(data, dict) else None
     major = version.get("major") if isinstance(version, dict) else None
@@ -90,10 +90,10 @@ def read_program(data: Any, target: _Target) -> schema.ExportedProgram:
 
 
 def read_payloads(data: Any) -> dict[str, schema.PayloadMeta]:
-    """What says where each weight is stored, by its name.
+    """Convert JSON to the metadata of each weight, by name.
 
     Raises:
-        StoredError: it holds what is not read.
+        StoredError: the data contain something that is refused.
     """
     meta = record(schema.PayloadMeta, path_name=path, is_param=truth, use_pickle=truth, tensor_meta=optional(_tensor()))
     return record(schema.PayloadConfig, config=mapped(path, meta))(data).config  # type: ignore[no-any-return]
@@ -249,19 +249,19 @@ def _symbolic(cls: type[Any], **plain: Reader) -> Reader:
 
 def _expression(data: Any) -> Any:
     if not isinstance(data, str):
-        raise StoredError(f"{data!r:.80} is no symbolic size")
-    return expression(data)  # torch takes what is parsed already as it is, and runs a text as Python
+        raise StoredError(f"{data!r:.80} is not a symbolic size")
+    return expression(data)  # torch uses a parsed expression as it is, but evaluates a string as Python
 
 
 def _bound(data: Any) -> int:
     if type(data) is not int or data.bit_length() > 64:
-        raise StoredError(f"{data!r:.80} is no bound of a size")
+        raise StoredError(f"{data!r:.80} is not a bound of a size")
     return data
 
 
 def _device_type(data: Any) -> str:
     if data not in _DEVICES:
-        raise StoredError(f"{data!r:.80} is no device that is read")
+        raise StoredError(f"{data!r:.80} is not a supported device")
     return str(data)
 
 
@@ -274,9 +274,9 @@ def _no_operator(data: Any) -> str:
 
 
 def _metadata(data: Any) -> dict[str, str]:
-    """Where a node is from. Of its call stack the places stay: torch writes it into code, as a comment."""
+    """Read a node's module stack and the locations in its stack trace, which torch writes into code as a comment."""
     if not isinstance(data, dict):
-        raise StoredError(f"{data!r:.80} is no object")
+        raise StoredError(f"{data!r:.80} is not an object")
     found = {}
     modules, lines = data.get("nn_module_stack"), data.get("stack_trace")
     if isinstance(modules, str) and len(modules) <= _STACK and modules.isprintable():

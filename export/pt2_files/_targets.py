@@ -1,4 +1,4 @@
-"""Which operators a stored program may name, and which of them are run."""
+"""The operators that a saved program may contain, and those that may run."""
 
 import re
 from functools import lru_cache
@@ -18,7 +18,7 @@ PYTHON = frozenset(
     {f"_operator.{name}" for name in _OPERATORS} | {f"torch.{name}" for name in _SYMBOLIC} | {"math.trunc"}
 )
 
-# Of these, none runs for ever: `while_loop` might.
+# These always end; `while_loop` may not.
 _RUN_HIGHER = frozenset({"associative_scan", "cond", "map_impl", "scan"})
 _RUN_HIGHER |= {"wrap_with_autocast", "wrap_with_set_grad_enabled"}
 _SHOWN_HIGHER = _RUN_HIGHER | {"flex_attention", "while_loop"}
@@ -27,7 +27,7 @@ _RUN_FROM = frozenset({"aten", "prims", "quantized_decomposed", "torchvision"})
 _PLAIN = {"Tensor", "Device", "Dimname", "Generator", "bool", "complex", "float", "int", "number", "str"}
 _TEXTS = {"UPLO", "approximate", "assert_msg", "driver", "equation", "indexing", "interpolation", "mode", "norm"}
 _TEXTS |= {"ord", "p", "pad_mode", "padding", "padding_mode", "padding_side", "reduce", "rounding_mode", "side"}
-# Of the operators with a leading underscore most are parts of others, which trust that their arguments were checked.
+# Most operators with a leading underscore are internal and do not check their arguments. These do.
 _CHECKED = frozenset(
     """
     __and__ __lshift__ __or__ __rshift__ __xor__ _adaptive_avg_pool2d _adaptive_avg_pool3d _addmm_activation _aminmax
@@ -46,7 +46,7 @@ _CHECKED = frozenset(
     _upsample_nearest_exact2d _upsample_nearest_exact3d _weight_norm _weight_norm_interface
     """.split()  # noqa: SIM905  a list of them would take a line each
 )
-# Files; tensors whose indices nothing checks; arguments in a library's own format.
+# Operators that access files, use unchecked indices, or take arguments in a library's own format.
 _NEVER = re.compile(r"from_file|set|resize\w*|.*(?:fbgemm|jagged|miopen|mkldnn|nested|sparse).*|(?!fake_).*quantize.*")
 _BACKWARD = re.compile(r"(?:elu|gelu|hardsigmoid|hardswish|hardtanh|leaky_relu|logit|mish|native_group_norm|"
                        r"native_layer_norm|select|sigmoid|silu|slice|softplus|tanh|threshold)_backward")  # fmt: skip
@@ -54,10 +54,10 @@ _BACKWARD = re.compile(r"(?:elu|gelu|hardsigmoid|hardswish|hardtanh|leaky_relu|l
 
 @lru_cache(maxsize=4096)
 def shown(target: str) -> str:
-    """`target`, if it names an operator that torch knows here: a graph of it can be shown.
+    """Return `target` if it names an operator that torch knows here, so that a graph with it can be displayed.
 
     Raises:
-        StoredError: it does not.
+        StoredError: torch does not know it.
     """
     if target not in PYTHON and _overload(target) is None and not _is_higher(target, _SHOWN_HIGHER):
         raise StoredError(f"torch knows no operator {target!r:.200} here")
@@ -66,10 +66,10 @@ def shown(target: str) -> str:
 
 @lru_cache(maxsize=4096)
 def run(target: str) -> str:
-    """`target`, if it names a function of tensors and numbers that has no other effect than to return tensors.
+    """Return `target` if it names a pure function of tensors and numbers.
 
     Raises:
-        StoredError: it does not.
+        StoredError: torch does not know it, or it may have side effects.
     """
     shown(target)
     overload = _overload(target)
@@ -81,7 +81,7 @@ def run(target: str) -> str:
 
 
 def is_run(target: Any) -> bool:
-    """Whether an operation of a graph is one that `run` accepts once the graph is stored."""
+    """Whether `run` accepts an operation of a graph after the graph is saved."""
     if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001  it has no other name
         return _is_function(target)
     if isinstance(target, torch._ops.HigherOrderOperator):  # noqa: SLF001  nor this
