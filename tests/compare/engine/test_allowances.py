@@ -132,17 +132,27 @@ class Masked(nn.Module):
         return torch.where(made > -1e9, made * 2.0, made * 0.5).tanh()
 
 
-@pytest.mark.parametrize("lowest", [-1e3, -1e4, -1e5, -1e9, float(torch.finfo(torch.float32).min)])
-@pytest.mark.parametrize("fault", [1.003, 1.5])
-def test_a_mask_does_not_explain_wrong_scores_beside_it(lowest, fault):
-    """Neither the sum, nor what follows from it."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+@pytest.fixture(scope="module")
+def masked():
+    """The program, which takes the mask as an input, and a function that captures a call with a mask."""
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model, x = Masked().eval(), torch.randn(2, 8, 16)
-        mask = torch.full((8, 8), lowest).triu(1)
-        with steal_forward(model, submodules=True) as capture:
+
+    def capture(mask):
+        with torch.no_grad(), steal_forward(model, submodules=True) as captured:
             model(x, mask)
-    program = export(model, (x, mask))
+        return captured
+
+    return export(model, (x, torch.zeros(8, 8))), capture
+
+
+@pytest.mark.parametrize("lowest", [-1e3, -1e4, -1e5, -1e9, float(torch.finfo(torch.float32).min)])
+@pytest.mark.parametrize("fault", [1.003, 1.5])
+def test_a_mask_does_not_explain_wrong_scores_beside_it(masked, lowest, fault):
+    """Neither the sum, nor what follows from it."""
+    program, captured = masked
+    capture = captured(torch.full((8, 8), lowest).triu(1))
     assert compare(capture, program).close
     wrong = serde.serialize_model(program.model)
     node = next(node for node in wrong.graph.node if node.op_type == "MatMul")
@@ -155,14 +165,10 @@ def test_a_mask_does_not_explain_wrong_scores_beside_it(lowest, fault):
     assert any(row.kind == "output" for row in report.diverged)
 
 
-def test_a_wrong_comparison_explains_nothing_after_it():
+def test_a_wrong_comparison_explains_nothing_after_it(masked):
     """Its numbers are large, and its result has no rounding."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
-        model, x, mask = Masked().eval(), torch.randn(2, 8, 16), torch.zeros(8, 8)
-        with steal_forward(model, submodules=True) as capture:
-            model(x, mask)
-    program = export(model, (x, mask))
+    program, captured = masked
+    capture = captured(torch.zeros(8, 8))
     wrong = serde.serialize_model(program.model)
     next(node for node in wrong.graph.node if node.op_type == "Greater").op_type = "Less"
     report = compare(capture, replace(program, model=serde.deserialize_model(wrong)), stages=("exported",))
