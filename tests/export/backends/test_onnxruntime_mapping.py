@@ -82,7 +82,7 @@ def check_is_explained(report: Report, exported: int) -> None:
 
 @pytest.mark.parametrize("name", ["resnet", "bert", "whisper"])
 def test_every_node_of_a_model_is_explained_and_judged_at_each_level(name: str) -> None:
-    """All nodes have outcomes or origins, all values are judged and none is wrong; `compiled.py` has more models."""
+    """Every node has an outcome or origins, and every value is right; `tools/evidence_tables.py` has more models."""
     levels = {level: get_backend("onnxruntime-cpu", level=level) for level in ("basic", "all")}
     for line in measure(name, levels):
         check_is_explained(line.report, len({outcome.node for outcome in line.report.outcomes}))
