@@ -8,7 +8,7 @@ from filch.steal import parse_json, read_untrusted, write_output
 
 from .._errors import TraceError
 from ..common._garbage_collection import no_collection
-from ..views._trace import Trace, written
+from ..views._trace import Trace, serialize
 from ._plain_pickle import load_plain
 from ._trace_check import NUMBER, unreadable
 
@@ -35,7 +35,7 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
         for file in paths:
-            write_output(file, written(trace, file.suffix))
+            write_output(file, serialize(trace, file.suffix))
     except OSError as error:
         raise TraceError(f"can't write {str(where)!r}: {error.strerror or error}") from error
     return paths

@@ -1,6 +1,6 @@
-"""Draw graphs as pages, pictures, text and files for other viewers.
+"""Draw graphs as HTML pages, pictures, text and files for other viewers.
 
-A view is one file here, or an entry point `filch.views` of another package.
+Other packages add views as entry points `filch.views`.
 """
 
 from ._hidet import ViewerFiles, netron

@@ -1,4 +1,4 @@
-"""What kind of operation an operator is: what Netron, and hidet's viewer, choose a node's colour by."""
+"""Categories of operators, by which Netron and hidet's viewer color nodes."""
 
 import re
 
@@ -21,9 +21,9 @@ _KNOWN = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _PATTERN
 
 
 def category(op: str) -> str:
-    """The category of an operator of ONNX, ONNX Runtime or ATen, by its name; `""` for arithmetic and what is unknown.
+    """Return the category of an operator of ONNX, ONNX Runtime or ATen; `""` for arithmetic and unknown operators.
 
-    The categories, and the colour of each, are Netron's: `Layer`, `Activation`, `Pool`, `Normalization`, `Dropout`,
+    The categories and their colors are Netron's: `Layer`, `Activation`, `Pool`, `Normalization`, `Dropout`,
     `Shape`, `Tensor`, `Transform`, `Quantization`, `Attention`, `Control`, `Constant`.
     """
     name = op.rpartition("::")[2]

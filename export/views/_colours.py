@@ -1,10 +1,10 @@
-"""The colour of what a comparison found, in hexadecimal."""
+"""The hexadecimal colors of findings of a comparison."""
 
 import math
 
 from ..graph._finding import Finding
 
-# Told apart by who sees no red or no green, and in grey: the worse, the darker.
+# Worse is darker, so that the colors differ for color-blind readers and in gray.
 CLOSE = "#d6e6f4"
 UNJUDGED = "#dddddd"
 MISSHAPEN = "#b9a3d3"
@@ -13,7 +13,7 @@ _DIVERGED = ("#fee3c0", "#fdc58a", "#fa9b58", "#ea6a3a", "#d3402a", WORST)  # fr
 
 
 def colour(finding: Finding) -> str:
-    """The background of what was found, upon which black can be read but for the worst errors."""
+    """Return the background color of a finding; black text is readable on all but the worst."""
     if not finding.judged:
         return UNJUDGED
     if not finding.diverged:
@@ -27,5 +27,5 @@ def colour(finding: Finding) -> str:
 
 
 def is_dark(shade: str) -> bool:
-    """Whether text upon it has to be white."""
+    """Return whether text on this background has to be white."""
     return shade in _DIVERGED[-2:]

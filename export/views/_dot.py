@@ -1,4 +1,4 @@
-"""Graphs as text for Graphviz."""
+"""Write graphs in Graphviz's DOT language."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -34,25 +34,25 @@ class DotView:
 
 
 def dot_text(graph: Graph) -> str:
-    """A graph in Graphviz's language: a box for each operation, input, output and constant, in a frame for each module.
+    """Return a graph in DOT: a node for each operation, input, output and constant, and a cluster for each module.
 
-    Its nodes are numbered: operations first, then inputs, constants and outputs; those of the functions that it calls
-    follow, in a frame for each. What a comparison found colours them.
+    Nodes are numbered: operations first, then inputs, constants and outputs; the nodes of the functions that it calls
+    follow, with a cluster for each function. Findings of a comparison set the colors.
     """
-    whole = _Dot(graph)
-    lines = [*_STYLE, f"label={_quoted(*(cut(remark, 2 * _LABEL) for remark in graph.remarks))};", *whole.boxes()]
-    lines += [*whole.frames(), *whole.edges()]
-    first = whole.end
+    writer = _Dot(graph)
+    lines = [*_STYLE, f"label={_quoted(*(cut(remark, 2 * _LABEL) for remark in graph.remarks))};", *writer.nodes()]
+    lines += [*writer.clusters(), *writer.edges()]
+    first = writer.end
     for name, function in graph.functions.items():
-        part = _Dot(function, first)
-        framed = " ".join([f"label={_quoted(cut(f'Function {name}', _LABEL))};", *part.frames(), *part.outside()])
-        lines += [*part.boxes(), f"subgraph cluster_function_{first} {{ {framed} }}", *part.edges()]
-        first = part.end
+        body = _Dot(function, first)
+        cluster = " ".join([f"label={_quoted(cut(f'Function {name}', _LABEL))};", *body.clusters(), *body.ungrouped()])
+        lines += [*body.nodes(), f"subgraph cluster_function_{first} {{ {cluster} }}", *body.edges()]
+        first = body.end
     return "\n  ".join([f"digraph {_quoted(cut(graph.name or 'graph', _LABEL))} {{", *lines]) + "\n}\n"
 
 
 class _Dot:
-    """Writes one graph, whose boxes have the numbers from `first` to before `end`."""
+    """Writes one graph, whose nodes have the numbers from `first` to before `end`."""
 
     def __init__(self, graph: Graph, first: int = 0) -> None:
         self._graph = graph
@@ -67,64 +67,64 @@ class _Dot:
         self._last = first + len(graph.nodes) + len(self._given)
         self.end = self._last + len(graph.outputs)
 
-    def boxes(self) -> Iterator[str]:
-        """All that is drawn."""
+    def nodes(self) -> Iterator[str]:
+        """Yield the statements of all nodes."""
         for place, node in enumerate(self._graph.nodes, self._first):
             yield self._operation(place, node)
         for name in self._given:
-            yield self._box(self._source[name], "input" if name in self._graph.inputs else "constant", name)
+            yield self._boundary_node(self._source[name], "input" if name in self._graph.inputs else "constant", name)
         for place, name in enumerate(self._graph.outputs, self._last):
-            yield self._box(place, "output", name)
+            yield self._boundary_node(place, "output", name)
 
-    def frames(self) -> Iterator[str]:
-        """The frames around it: of these Netron reads nothing, and so they only name what is in them.
+    def clusters(self) -> Iterator[str]:
+        """Yield the outermost clusters. They contain only the numbers of nodes, because Netron ignores clusters.
 
-        They stand one in the other, without recursion, as modules nest as they like.
+        They are built without recursion, because modules may be nested deeply.
         """
         groups = self._folding.groups
         inside = [[f"{place};" for place in self._members.get(group, ())] for group in range(len(groups))]
-        for place in reversed(range(len(groups))):  # those inside stand behind those around
+        for place in reversed(range(len(groups))):  # inner groups come after outer ones
             group = groups[place]
             title = f"{group} ({group.type.rpartition('.')[2]})" if group.type else str(group)
-            held = f"label={_quoted(cut(title, _LABEL))}; {' '.join(inside[place])}"
-            framed = f"subgraph cluster_{self._first + place} {{ {held} }}"
+            content = f"label={_quoted(cut(title, _LABEL))}; {' '.join(inside[place])}"
+            cluster = f"subgraph cluster_{self._first + place} {{ {content} }}"
             if group.parent is None:
-                yield framed
+                yield cluster
             else:
-                inside[group.parent].append(framed)
+                inside[group.parent].append(cluster)
 
-    def outside(self) -> Iterator[str]:
-        """What is in no frame."""
+    def ungrouped(self) -> Iterator[str]:
+        """Yield the nodes outside of all clusters."""
         return (f"{place};" for place in (*self._members.get(None, ()), *range(self._last, self.end)))
 
     @cached_property
     def _members(self) -> Mapping[int | None, Sequence[int]]:
-        """The numbers of what stands in each group; None is for what stands in none."""
-        found: dict[int | None, list[int]] = {}
+        """The numbers of the nodes in each group; None is for nodes without a group."""
+        members: dict[int | None, list[int]] = {}
         for place, group in enumerate(self._folding.places, self._first):
-            found.setdefault(group, []).append(place)
+            members.setdefault(group, []).append(place)
         for name in self._given:
-            found.setdefault(self._home(name), []).append(self._source[name])
-        return found
+            members.setdefault(self._group_of_consumers(name), []).append(self._source[name])
+        return members
 
-    def _home(self, name: str) -> int | None:
-        """The group of all that read a constant; None for what is read in several, and for an input."""
+    def _group_of_consumers(self, name: str) -> int | None:
+        """Return the group of the consumers of a constant; None for several groups, and for an input."""
         if name in self._graph.inputs:
             return None
         groups = {self._group[node.name] for node in self._graph.consumers[name]}
         return groups.pop() if len(groups) == 1 else None
 
     def _operation(self, place: int, node: Node) -> str:
-        found = self._facts.worst(node)
-        title = [node.op, *([_told(found)] if found else [])]
+        finding = self._facts.worst(node)
+        title = [node.op, *([_finding_text(finding)] if finding else [])]
         facts = [f"{name}: {text}" for name, text in self._facts.of_node(node).items()]
         role = "operation" if node.reads else "constant"
-        return _statement(place, title, [node.name, *facts], role, found)
+        return _statement(place, title, [node.name, *facts], role, finding)
 
-    def _box(self, place: int, role: str, name: str) -> str:
-        found = worst(self._graph.findings.get(name, ()))
-        title = [name, *([_told(found)] if found else []), *self._type(name)]
-        return _statement(place, title, [f"{role} {name}"], role, found)
+    def _boundary_node(self, place: int, role: str, name: str) -> str:
+        finding = worst(self._graph.findings.get(name, ()))
+        title = [name, *([_finding_text(finding)] if finding else []), *self._type(name)]
+        return _statement(place, title, [f"{role} {name}"], role, finding)
 
     def _type(self, name: str) -> list[str]:
         value = self._graph.values.get(name)
@@ -133,7 +133,7 @@ class _Dot:
         return [str(value) if value.content is None else f"{value} = {_literal(value.content)}"]
 
     def edges(self) -> Iterator[str]:
-        """A line from what makes a value to what reads it; what is read and made by nothing is left out."""
+        """Yield an edge from the producer of a value to each consumer; values without a producer have none."""
         for place, node in enumerate(self._graph.nodes, self._first):
             for name in dict.fromkeys(node.reads):
                 if name in self._source:
@@ -145,31 +145,31 @@ class _Dot:
 
 
 def _literal(content: Any) -> str:
-    """The numbers of a constant with the digits that a reader needs: `8`, `[0.5, 1]`."""
+    """Format the numbers of a constant with few digits: `8`, `[0.5, 1]`."""
     if isinstance(content, list):
         return f"[{', '.join(map(_literal, content))}]"
     return f"{content:g}" if isinstance(content, float) else str(content)
 
 
-def _statement(place: int, title: list[str], facts: list[str], role: str, found: Finding | None) -> str:
-    fill = colour(found) if found else _ROLES[role]
-    return f"{place}{_attributes(label=title, tooltip=facts)[:-1]}, fillcolor={_quoted(fill)}{_ink(fill)}];"
+def _statement(place: int, title: list[str], facts: list[str], role: str, finding: Finding | None) -> str:
+    fill = colour(finding) if finding else _ROLES[role]
+    return f"{place}{_attributes(label=title, tooltip=facts)[:-1]}, fillcolor={_quoted(fill)}{_font_color(fill)}];"
 
 
-def _ink(fill: str) -> str:
+def _font_color(fill: str) -> str:
     return ', fontcolor="#ffffff"' if is_dark(fill) else ""
 
 
-def _told(found: Finding) -> str:
-    return f"error {found.error:.1e}" if found.error is not None and found.judged else found.status
+def _finding_text(finding: Finding) -> str:
+    return f"error {finding.error:.1e}" if finding.error is not None and finding.judged else finding.status
 
 
 def _attributes(*, tooltip: list[str], label: list[str] | None = None) -> str:
-    told = [f"label={_quoted(*(cut(line, _LABEL) for line in label))}"] if label else []
-    told.append(f"tooltip={_quoted(*(cut(line, _TOOLTIP) for line in tooltip))}")
-    return f" [{', '.join(told)}]"
+    attributes = [f"label={_quoted(*(cut(line, _LABEL) for line in label))}"] if label else []
+    attributes.append(f"tooltip={_quoted(*(cut(line, _TOOLTIP) for line in tooltip))}")
+    return f" [{', '.join(attributes)}]"
 
 
 def _quoted(*lines: str) -> str:
-    r"""A string of some lines: `"` would end it, `\N` and the like would be replaced, `&lt;` would become `<`."""
+    r"""Quote lines as a DOT string, escaping `"`, sequences such as `\N`, and entities such as `&lt;`."""
     return '"' + r"\n".join(map(for_dot, lines)) + '"'

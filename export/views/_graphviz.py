@@ -1,4 +1,4 @@
-"""Graphs as pictures, where Graphviz is installed."""
+"""Draw graphs as pictures with Graphviz, if it is installed."""
 
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ from ..graph._graph import Graph
 from ._dot import dot_text
 from ._view import Drawing
 
-_PATIENCE = 120  # seconds: its layout takes minutes beyond some thousand nodes
+_TIMEOUT = 120  # seconds: the layout of some thousand nodes takes minutes
 
 
 class SvgView:
@@ -31,7 +31,7 @@ class PngView:
 
 
 def picture(text: str, suffix: str) -> Drawing:
-    """What `dot` makes of it, or the text itself and how to go on."""
+    """Return the picture that `dot` draws, or the text with a note that says how to draw it."""
     kind = suffix.removeprefix(".")
     command = f"dot -T{kind} FILE.dot -o FILE.{kind}"
     program = shutil.which("dot")
@@ -39,15 +39,15 @@ def picture(text: str, suffix: str) -> Drawing:
         hint = f"Graphviz is not installed: with it (apt install graphviz), `{command}` draws this file"
         return Drawing.of(text, ".dot", hint)
     try:
-        # The program is the user's own `dot`, by its whole path, and reads what it draws from a pipe.
+        # The program is the user's `dot`, by its absolute path; it reads its input from a pipe.
         done = subprocess.run(  # noqa: S603
-            [program, f"-T{kind}"], input=text.encode(), capture_output=True, timeout=_PATIENCE, check=False
+            [program, f"-T{kind}"], input=text.encode(), capture_output=True, timeout=_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
-        return Drawing.of(text, ".dot", f"Graphviz has not drawn it in {_PATIENCE} s: `{command}` may, given longer")
+        return Drawing.of(text, ".dot", f"Graphviz has not drawn it in {_TIMEOUT} s: `{command}` may, given longer")
     except OSError as error:
         return Drawing.of(text, ".dot", f"Graphviz can't be run ({error.strerror or error}): `{command}` would draw it")
     if done.returncode or not done.stdout:
-        said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        return Drawing.of(text, ".dot", f"Graphviz could not draw it ({said or done.returncode}): `{command}`")
+        message = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        return Drawing.of(text, ".dot", f"Graphviz could not draw it ({message or done.returncode}): `{command}`")
     return Drawing(done.stdout, suffix)

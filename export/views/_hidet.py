@@ -1,4 +1,4 @@
-"""Graphs as hidet's own JSON, for the viewer that hidet made of Netron 5."""
+"""Write graphs as hidet's JSON, for hidet's viewer, which is based on Netron 5."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,9 +13,9 @@ from ..graph._nodes import Node, Value
 from ._categories import category
 from ._view import Drawing
 
-# The viewer writes the names of values into its page as they are: to be safe they look like HTML, and are none.
+# The viewer inserts the names of values into its page without escaping: these characters look the same and are no HTML.
 _ESCAPED = str.maketrans({"<": "\u2039", ">": "\u203a", "&": "\uff06"})
-# hidet's viewer is older than Netron's other categories, and draws what has one of these without a colour.
+# hidet's viewer lacks Netron's newer categories and draws them without a color.
 _OLDER = {"Quantization": "Transform", "Attention": "Layer", "Control": "Custom"}
 
 
@@ -28,23 +28,23 @@ class HidetView:
         """See `View.draw`."""
         source = {"description": "\n".join(map(visible, graph.remarks)), "source": "Filch", "format": "netron"}
         empty = dict.fromkeys(("author", "company", "license", "domain"), "")
-        functions = [_Drawn(function, name).graph() for name, function in graph.functions.items()]
-        model = {"graphs": [_Drawn(graph, graph.name).graph(), *functions], **empty, **source}
+        functions = [_GraphWriter(function, name).graph() for name, function in graph.functions.items()]
+        model = {"graphs": [_GraphWriter(graph, graph.name).graph(), *functions], **empty, **source}
         return Drawing.of(json.dumps(model, indent=2), suffix)
 
 
 class ViewerFiles:
-    """What hidet calls `hidet.utils.netron`: writes the files of its viewer."""
+    """Writes files for hidet's viewer, with the interface of `hidet.utils.netron`."""
 
     def dump(self, graph: Graph, fp: TextIO) -> None:
-        """Write a graph into a file that is open for text, as hidet's `netron.dump` does."""
+        """Write a graph to a file opened in text mode, like hidet's `netron.dump`."""
         fp.write(HidetView().draw(graph, ".json").content.decode())
 
 
 netron = ViewerFiles()
 
 
-class _Drawn:
+class _GraphWriter:
     """Writes one graph."""
 
     def __init__(self, graph: Graph, name: str) -> None:
@@ -69,7 +69,7 @@ class _Drawn:
         }
 
     def _groups(self) -> list[str]:
-        """For each node, the path of its box; a path begins with `/`, as the viewer calls its nodes `0`, `1`, …."""
+        """Return the path of each node's box; paths begin with `/`, because the viewer uses `0`, `1`, … for nodes."""
         folding = fold(self._graph)
         paths: list[str] = []
         for group in folding.groups:
@@ -95,8 +95,8 @@ class _Drawn:
         return {"name": visible(title), "arguments": [self._argument(name)], "visible": True}
 
     def _argument(self, name: str) -> dict[str, Any]:
-        made: dict[str, Any] = {"name": self._names[name], "type": _type(self._graph.values.get(name))}
-        return made | ({"initializer": {"kind": "Initializer", "value": "<>"}} if name in self._constants else {})
+        argument: dict[str, Any] = {"name": self._names[name], "type": _type(self._graph.values.get(name))}
+        return argument | ({"initializer": {"kind": "Initializer", "value": "<>"}} if name in self._constants else {})
 
 
 def _type(value: Value | None) -> dict[str, Any]:
@@ -117,13 +117,13 @@ def _all_names(graph: Graph) -> Iterable[str]:
 
 
 def _safe_names(names: Iterable[str]) -> Mapping[str, str]:
-    """For each name one that can't be taken for HTML, and is no other's: edges are drawn between equal names."""
-    found: dict[str, str] = {}
+    """Map each name to a unique one without HTML; edges are drawn between equal names."""
+    safe_names: dict[str, str] = {}
     taken: set[str] = set()
     for name in names:
         safe = visible(name).translate(_ESCAPED)
         while safe in taken:
             safe += "_"
         taken.add(safe)
-        found[name] = safe
-    return found
+        safe_names[name] = safe
+    return safe_names

@@ -1,4 +1,4 @@
-"""Graphs as one HTML page that folds, searches and explains them, and needs nothing else: no server and no network."""
+"""Draw a graph as one interactive HTML page, which needs neither a server nor a network."""
 
 import base64
 import hashlib
@@ -21,8 +21,8 @@ class HtmlView:
     def draw(self, graph: Graph, suffix: str) -> Drawing:
         """See `View.draw`.
 
-        Names come from models and files that nobody has looked at. The page gets them as JSON and makes text nodes of
-        them; what else could run is forbidden by a content security policy that knows our own script by its hash.
+        Names come from untrusted models and files. The page gets them as JSON and inserts them as text nodes. A content
+        security policy allows only the page's own script, by its hash.
         """
         style, script = _asset("page.css"), _asset("app.js")  # app.js is built from the modules in page/src
         template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
@@ -30,9 +30,9 @@ class HtmlView:
         )
         text = template.render(
             title=graph.name or "graph",
-            style=Markup(style),  # noqa: S704  ours
-            script=Markup(script),  # noqa: S704  ours
-            data=Markup(page_data(graph)),  # noqa: S704  escaped there, as JSON has to be
+            style=Markup(style),  # noqa: S704  a file of this package
+            script=Markup(script),  # noqa: S704  a file of this package
+            data=Markup(page_data(graph)),  # noqa: S704  `page_data` escapes it as JSON
             policy=f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
             "base-uri 'none'; form-action 'none'",
         )

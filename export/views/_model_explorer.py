@@ -1,4 +1,4 @@
-"""What a comparison found, as node data for Google's Model Explorer."""
+"""Write findings of a comparison as node data for Google's Model Explorer."""
 
 import json
 import math
@@ -20,9 +20,9 @@ _GRADIENT = [{"stop": 0, "bgColor": "#fff3e3"}, {"stop": 1, "bgColor": "#d9601f"
 
 
 class ModelExplorerView:
-    """See `View`: the error of each node, or its status where it has none.
+    """See `View`: the error of each node, or its status if it has no error.
 
-    The colours are the nodes' own: Model Explorer's gradients are linear, and errors are not.
+    Each node has its own color, because Model Explorer's gradients are linear and errors span orders of magnitude.
     """
 
     suffixes: tuple[str, ...] = (".json",)
@@ -33,7 +33,7 @@ class ModelExplorerView:
 
 
 class StatusView:
-    """See `View`: the status of each node, which a box of many counts."""
+    """See `View`: the status of each node; groups show counts."""
 
     suffixes: tuple[str, ...] = (".json",)
 
@@ -43,7 +43,7 @@ class StatusView:
 
 
 class TimeView:
-    """See `View`: how long each node takes, in seconds."""
+    """See `View`: the time of each node in seconds."""
 
     suffixes: tuple[str, ...] = (".json",)
 
@@ -53,7 +53,7 @@ class TimeView:
 
 
 def _data(graph: Graph, suffix: str, head: Mapping[str, Any], result: Callable[[Finding], Result | None]) -> Drawing:
-    """One file for one quantity, which is all that the format holds: for the graph that is open when it is loaded."""
+    """Return a file with one quantity, as the format requires; it applies to the graph that is open."""
     results = {key: found for key, finding in _keyed(graph) if (found := result(finding)) is not None}
     if not results:
         raise ViewError(
@@ -64,10 +64,10 @@ def _data(graph: Graph, suffix: str, head: Mapping[str, Any], result: Callable[[
 
 
 def _keyed(graph: Graph) -> Iterator[tuple[str, Finding]]:
-    """The worst finding of each node by the id that Model Explorer gives it.
+    """Yield the worst finding of each node with the node's id in Model Explorer.
 
-    For ONNX these are the ids of its adapter, the package `model-explorer-onnx` 0.4: inputs and constants are nodes,
-    too. For torch's programs they are the names of the nodes.
+    For ONNX these are the ids of the adapter `model-explorer-onnx` 0.4, in which inputs and constants are nodes, too.
+    For torch's programs they are the names of the nodes.
     """
     facts = Facts(graph)
     for name in (*graph.inputs, *graph.constants):
@@ -82,7 +82,7 @@ def _keyed(graph: Graph) -> Iterator[tuple[str, Finding]]:
 
 
 def _ids(graph: Graph, model: ir.Model) -> dict[str, str]:
-    """The adapter names nodes with onnx-ir's own pass, where they have no name or one twice."""
+    """Return the ids of nodes: the adapter renames nodes with missing or duplicate names with onnx-ir's pass."""
     copy = model.clone()
     NameFixPass()(copy)
     made = {out.name: fixed.name for node, fixed in zip(model.graph, copy.graph, strict=True) for out in node.outputs}

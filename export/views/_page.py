@@ -1,4 +1,4 @@
-"""What the HTML view's page is given of a graph: all of it, as compact JSON that no parser of HTML misreads."""
+"""Write a graph as compact JSON for the HTML page."""
 
 import json
 import math
@@ -16,16 +16,16 @@ from ..graph._nodes import Frame, Node, Value
 from ._roles import ROLES, roles
 
 _EXACT = 2**53  # JavaScript's numbers hold all integers up to here
-_NAME = 20_000  # characters of any other text, likewise
-_LONGEST = 4000  # characters of an attribute: nobody reads more, and a table of indices may have millions
+_NAME = 20_000  # characters of any other text
+_LONGEST = 4000  # characters of an attribute: a table of indices may have millions
 
 
 def page_data(graph: Graph) -> str:
-    """A graph, the one that it was made of, and the functions that it calls, as JSON.
+    """Return a graph, its source graph and the functions that it calls as JSON.
 
-    An object is a list, its members in the order in which `page/src/model.js` reads them, without the empty ones at its
-    end; a text is its place in `strings`. NaN, infinities and integers over 2**53, for which JSON or JavaScript have no
-    number, are written as text.
+    An object is a list of its members in the order in which `page/src/model.js` reads them, without trailing empty
+    members; a text is its index in `strings`. NaN, infinities and integers above 2**53, which JSON or JavaScript can't
+    represent, are written as text.
     """
     table = _Table()
     graphs = [_graph(graph, "graph", table)]
@@ -37,7 +37,7 @@ def page_data(graph: Graph) -> str:
 
 
 class _Table:
-    """What stands in the data once, however often it is meant."""
+    """Tables of strings and lists, which are stored once and referred to by index."""
 
     def __init__(self) -> None:
         self._places: dict[str, dict[Any, int]] = {"strings": {}, "lists": {}}
@@ -46,11 +46,11 @@ class _Table:
         return None if text is None else self._place("strings", shortened(text, _NAME))
 
     def texts(self, texts: Iterable[str]) -> int:
-        """The place of a list of texts, such as the names of what was measured."""
+        """Return the index of a list of texts, for example the names of metrics."""
         return self._place("lists", tuple(self._place("strings", shortened(text, _NAME)) for text in texts))
 
     def stack(self, stack: tuple[Frame, ...]) -> int:
-        """The place of a list of calls: path, type and source of each, one behind the other."""
+        """Return the index of a list of calls: path, type and source of each, flattened."""
         return self.texts(part or "" for frame in stack for part in (frame.path, frame.type, frame.source))
 
     def _place(self, table: str, what: Any) -> int:
@@ -64,12 +64,12 @@ def _graph(graph: Graph, role: str, table: _Table) -> dict[str, Any]:
     names = dict.fromkeys((*graph.inputs, *graph.constants, *graph.producer, *graph.outputs, *graph.findings))
     names |= dict.fromkeys(name for node in graph.nodes for name in node.reads)
     places = {name: place for place, name in enumerate(names)}
-    is_a, folding = roles(graph), fold(graph)
+    value_roles, folding = roles(graph), fold(graph)
     return {
         "name": graph.name,
         "role": role,
         "values": [
-            _value(graph.values.get(name, Value(name)), is_a.get(name, "intermediate"), table) for name in names
+            _value(graph.values.get(name, Value(name)), value_roles.get(name, "intermediate"), table) for name in names
         ],
         "groups": [
             [group.parent, table.text(group.path), table.text(str(group)), table.text(group.type)]
@@ -131,15 +131,15 @@ def _finding(finding: Finding, table: _Table) -> list[Any]:
     )
 
 
-def _statistics(of: Statistics | None) -> list[Any] | None:
-    if of is None:
+def _statistics(item: Statistics | None) -> list[Any] | None:
+    if item is None:
         return None
-    numbers = (of.minimum, of.maximum, of.mean, of.std, of.nan, of.inf)
-    return [of.what, *(_number(number) for number in numbers), of.content]
+    numbers = (item.minimum, item.maximum, item.mean, item.std, item.nan, item.inf)
+    return [item.what, *(_number(number) for number in numbers), item.content]
 
 
-def _histogram(of: Histogram | None) -> list[Any] | None:
-    return None if of is None else [_number(of.low), _number(of.high), [*of.expected], [*of.actual]]
+def _histogram(item: Histogram | None) -> list[Any] | None:
+    return None if item is None else [_number(item.low), _number(item.high), [*item.expected], [*item.actual]]
 
 
 def _number(number: Real | float | None) -> float | int | str | None:

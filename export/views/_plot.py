@@ -1,4 +1,4 @@
-"""`plot_graph`, a graph into a file whose suffix says how; named as AITemplate has it."""
+"""`plot_graph`: draw a graph to a file in the format of its suffix; the name is from AITemplate."""
 
 import os
 from pathlib import Path
@@ -10,20 +10,20 @@ from ._registry import get_view, save, view_names
 
 
 def plot_graph(graph: Any, file_path: str | os.PathLike[str]) -> Path:
-    """Draw a graph into a file.
+    """Draw a graph to a file.
 
     Args:
-        graph: a `Graph`, with what a comparison found if it has `findings`, or what has one: a `Program`, an ONNX
-            model, the path of an ONNX file, a `torch.export` or `torch.fx` program.
-        file_path: of the file. `.html` is a page that opens in a browser from disk, without a server and without a
-            network; any other suffix is that of the view that writes such files.
+        graph: a `Graph`, drawn with its `findings` if it has any, a `Program`, an ONNX model, the path of an ONNX file,
+            or a `torch.export` or `torch.fx` program.
+        file_path: the path of the file. `.html` is a page that needs neither a server nor a network; other suffixes
+            select the view that writes such files.
 
     Returns:
-        the path of what was written, as `save` returns it.
+        the path of the written file; see `save`.
 
     Raises:
         ProgramError: `graph` is none of these, or the file can't be read.
-        ViewError: there is no suffix, no view or more than one writes such files, or the disk refuses.
+        ViewError: no view or several views write files with this suffix, or the file can't be written.
     """
     suffix = Path(file_path).suffix
     views = {name: suffixes for name in view_names() if (suffixes := _suffixes(name))}
@@ -42,7 +42,7 @@ def plot_graph(graph: Any, file_path: str | os.PathLike[str]) -> Path:
 
 
 def _suffixes(name: str) -> tuple[str, ...]:
-    """Those of a view; none of one that can't be loaded, which is no reason not to use another."""
+    """Return the suffixes of a view; none if it can't be loaded, so that other views still work."""
     try:
         return get_view(name).suffixes
     except ViewError:

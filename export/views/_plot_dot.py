@@ -1,4 +1,4 @@
-"""`plot_dot`: a model as Graphviz's text, whatever it is held in."""
+"""`plot_dot`: draw any model with Graphviz."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from ._registry import save
 
 
 class DotText(str):
-    """A drawing in Graphviz's language; a notebook shows it as a picture, if Graphviz is installed."""
+    """A drawing in DOT; notebooks show it as a picture if Graphviz is installed."""
 
     __slots__ = ()
 
@@ -24,16 +24,16 @@ def plot_dot(model: Any, path: str | os.PathLike[str] | None = None) -> DotText:
     """Draw a graph with Graphviz.
 
     Args:
-        model: a `Graph`, a `Program`, an ONNX model (`onnx.ModelProto`, `onnx_ir.Model`), which is not changed, the
-            path of an ONNX file, a `torch.export` or `torch.fx` program.
-        path: of a file to write, too: `.dot`, or `.png` and `.svg`, for which Graphviz has to be installed: if it is
-            not, the `.dot` file is written, and the log says how to go on.
+        model: a `Graph`, a `Program`, an ONNX model (`onnx.ModelProto` or `onnx_ir.Model`), the path of an ONNX file,
+            or a `torch.export` or `torch.fx` program; it is not changed.
+        path: the path of a file to write as well: `.dot`, `.png` or `.svg`. The last two need Graphviz; if it is not
+            installed, a `.dot` file is written, and the log says how to draw it.
 
     Returns:
-        the text in Graphviz's language, which notebooks show as a picture where Graphviz is installed.
+        the drawing in DOT, which notebooks show as a picture if Graphviz is installed.
 
     Raises:
-        ProgramError: it is nothing of these, or the file can't be read.
+        ProgramError: `model` is none of these, or the file can't be read.
         ViewError: the file can't be written.
     """
     graph = as_graph(model)

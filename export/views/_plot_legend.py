@@ -1,4 +1,4 @@
-"""`plot_legend`: a picture of some words, named as onnx-diagnostic has it."""
+"""`plot_legend`: draw a text in a box; the name is from onnx-diagnostic."""
 
 import os
 
@@ -11,7 +11,7 @@ _SIDE, _SMALL, _LINE = 200, 10, 1.2  # points: the picture's side, the size of t
 
 
 class SvgText(str):
-    """A picture as SVG, which notebooks show."""
+    """An SVG picture, which notebooks show."""
 
     __slots__ = ()
 
@@ -26,14 +26,14 @@ def plot_legend(
     fontsize: int = 15,
     path: str | os.PathLike[str] | None = None,
 ) -> SvgText:
-    """Draw some words in a coloured box: the picture that stands for an example in a gallery.
+    """Draw a text in a colored box: a thumbnail for an example in a gallery.
 
     Args:
-        text: the words, in one line or several.
-        text_bottom: small words below the box.
-        color: of the box, as CSS writes colours.
-        fontsize: of the words, in points.
-        path: of an SVG file to write, too.
+        text: the text, of one or more lines.
+        text_bottom: small text below the box.
+        color: the CSS color of the box.
+        fontsize: the size of the text in points.
+        path: the path of an SVG file to write as well.
 
     Returns:
         the picture as SVG, 200 points wide and high.
@@ -47,21 +47,21 @@ def plot_legend(
     width = max(map(len, lines)) * fontsize * 0.6 + 2 * fontsize
     height = len(lines) * fontsize * _LINE + fontsize
     first = middle - (len(lines) - 1) / 2 * fontsize * _LINE
-    words = "".join(
+    spans = "".join(
         f'<text x="{middle:g}" y="{first + place * fontsize * _LINE:g}" font-size="{fontsize:g}" text-anchor="middle" '
         f'dominant-baseline="central">{for_html(line)}</text>'
         for place, line in enumerate(lines)
     )
-    drawn = SvgText(
+    picture = SvgText(
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_SIDE}" height="{_SIDE}" font-family="sans-serif">'
         f'<rect x="{middle - width / 2:g}" y="{middle - height / 2:g}" width="{width:g}" height="{height:g}" '
-        f'fill="{for_html(color)}" fill-opacity="0.5" stroke="black"/>{words}'
+        f'fill="{for_html(color)}" fill-opacity="0.5" stroke="black"/>{spans}'
         f'<text x="{_SIDE - _SMALL}" y="{_SIDE - _SMALL}" font-size="{_SMALL}" text-anchor="end">'
         f"{for_html(text_bottom)}</text></svg>"
     )
     if path is not None:
         try:
-            write_output(path, drawn)
+            write_output(path, picture)
         except OSError as error:
             raise ViewError(f"can't write {os.fspath(path)!r}: {error.strerror or error}") from error
-    return drawn
+    return picture

@@ -1,4 +1,4 @@
-"""Views by name; each is imported when it is asked for."""
+"""Views by name; each is imported on first use."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ _VIEWS = Extensions("view", __package__, _OWN, ViewError, extras={})
 
 
 def view_names() -> list[str]:
-    """The names that `get_view` knows."""
+    """Return the names that `get_view` accepts."""
     return _VIEWS.names()
 
 
@@ -39,30 +39,30 @@ def get_view(name: str, suffix: str | None = None) -> View:
 
     Args:
         name: one of `view_names()`.
-        suffix: of files that it has to be able to write; None for any.
+        suffix: a suffix of files that the view has to write; None for any.
 
     Raises:
-        ViewError: there is none of this name, a library is missing, it is no view, or it does not write such files.
+        ViewError: there is no view of this name, a library is missing, or the object is no view or lacks the suffix.
     """
-    made = _VIEWS.find(name)()
-    suffixes = getattr(made, "suffixes", None)
-    if not isinstance(suffixes, tuple) or not suffixes or not callable(getattr(made, "draw", None)):
+    view = _VIEWS.find(name)()
+    suffixes = getattr(view, "suffixes", None)
+    if not isinstance(suffixes, tuple) or not suffixes or not callable(getattr(view, "draw", None)):
         raise ViewError(
-            f"view {name!r} is a {type(made).__name__}, which has not both `suffixes`, a tuple of text, and `draw` "
+            f"view {name!r} is a {type(view).__name__}, which has not both `suffixes`, a tuple of text, and `draw` "
             "(see filch.export.views.View)"
         )
     if suffix is not None and suffix not in suffixes:
         raise ViewError(f"view {name!r} writes {' and '.join(suffixes)}, not {suffix or 'a file without suffix'}")
-    return made  # type: ignore[no-any-return]
+    return view  # type: ignore[no-any-return]
 
 
 def draw(graph: Graph, name: str, suffix: str | None = None) -> Drawing:
-    """Draw a graph, and write nothing.
+    """Draw a graph without writing a file.
 
     Args:
-        graph: any.
+        graph: the graph.
         name: one of `view_names()`.
-        suffix: of the file that it is for; None is the view's own.
+        suffix: the suffix of the file; None is the view's first one.
 
     Raises:
         ViewError: there is no such view, or it does not write such files.
@@ -72,13 +72,13 @@ def draw(graph: Graph, name: str, suffix: str | None = None) -> Drawing:
 
 
 def save(graph: Graph, name: str, path: str | os.PathLike[str]) -> Path:
-    """Draw a graph into a file.
+    """Draw a graph to a file.
 
     Args:
-        graph: any.
+        graph: the graph.
         name: one of `view_names()`.
-        path: of the file. Missing folders are created. Its suffix is one of the view's; without one, the view's first
-            suffix is appended.
+        path: the path of the file. Missing folders are created. Its suffix is one of the view's; without one, the
+            view's first suffix is appended.
 
     Returns:
         the path of the file. It has another suffix than `path`, and the log has a warning, if the program that draws
@@ -94,7 +94,7 @@ def save(graph: Graph, name: str, path: str | os.PathLike[str]) -> Path:
 
 
 def write(drawing: Drawing, path: str | os.PathLike[str]) -> Path:
-    """Write a drawing to `path`, with the drawing's suffix in place of the path's, and return where it was written.
+    """Write a drawing to `path` with the suffix of the drawing, and return the path of the file.
 
     Raises:
         ViewError: the file can't be written.

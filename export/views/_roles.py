@@ -1,9 +1,9 @@
-"""What a value is to its graph: the five roles that AITemplate's pictures tell apart by colour."""
+"""The role of a value in its graph: the five roles that AITemplate's pictures color."""
 
 from ..graph._graph import Graph
 
-# Operators whose result is (or may be, as PyTorch has it) their first input's own memory, seen otherwise; in lower
-# case, without domain and overload.
+# Operators whose result shares, or may share, the memory of their first input; in lower case, without domain and
+# overload.
 _VIEWS = frozenset(
     {
         *("alias", "broadcast_in_dim", "chunk", "detach", "diagonal", "expand", "flatten", "identity", "lift_fresh"),
@@ -15,7 +15,7 @@ ROLES = ("intermediate", "view", "input", "output", "parameter")
 
 
 def roles(graph: Graph) -> dict[str, str]:
-    """For each value, one of `ROLES`: a graph's output is one, even if it is an input, a weight or a view, too."""
+    """Map each value to one of `ROLES`; 'output' takes precedence over the others."""
     found = dict.fromkeys((name for node in graph.nodes for name in node.outputs if name), "intermediate")
     found |= {node.outputs[0]: "view" for node in graph.nodes if is_view(node.op) and node.outputs and node.outputs[0]}
     found |= dict.fromkeys(graph.constants, "parameter")
@@ -24,7 +24,7 @@ def roles(graph: Graph) -> dict[str, str]:
 
 
 def is_view(op: str) -> bool:
-    """Whether what an operator gives may be its first input's memory."""
+    """Return whether the result of an operator may share the memory of its first input."""
     name = op.rpartition("::")[2].lower()
     parts = name.split(".")
     return (parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[0]) in _VIEWS

@@ -1,4 +1,4 @@
-"""Serves a written file to a browser on this machine, in the viewer of the `netron` package."""
+"""Serve a file to a browser on this machine, in the viewer of the package `netron`."""
 
 import importlib
 import re
@@ -36,7 +36,7 @@ _HEADERS = {
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
-    # The viewer asks whether it may send what is used to its makers, and where one is; the policy lets it send nothing.
+    # The viewer asks for consent to telemetry and to a location lookup; the policy blocks both.
     "Set-Cookie": "consent=0; SameSite=Strict; Path=/",
     "X-Content-Type-Options": "nosniff",
 }
@@ -48,7 +48,7 @@ class Served:
     """A file that is served until `stop`, or the end of a `with` block.
 
     Attributes:
-        url: where a browser finds it, on this machine alone.
+        url: the address, which only this machine can reach.
     """
 
     url: str
@@ -56,7 +56,7 @@ class Served:
     _thread: Thread
 
     def wait(self) -> None:
-        """Wait until it is stopped, by Ctrl-C for one."""
+        """Wait until it is stopped, for example by Ctrl-C."""
         try:
             while self._thread.is_alive():
                 self._thread.join(0.1)
@@ -64,7 +64,7 @@ class Served:
             self.stop()
 
     def stop(self) -> None:
-        """Stop serving, if that was not done; when it returns, the port is free again."""
+        """Stop serving and free the port; may be called more than once."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -81,13 +81,13 @@ class Served:
 def serve(path: str | PathLike[str], *, port: int | None = None, browse: bool = False) -> Served:
     """Serve a file that Netron can open, in the background.
 
-    What is served is this file and the viewer, to GET and HEAD requests that name this machine as their host: a page of
-    another site can't read it under a name of its own (DNS rebinding). The page loads nothing from elsewhere.
+    Only this file and the viewer are served, to GET and HEAD requests whose host is this machine: pages of other sites
+    can't read it by DNS rebinding. The page loads nothing from elsewhere.
 
     Args:
-        path: of a file `.onnx`, `.netron` or `.dot`, for three.
-        port: of this machine; None is a free one.
-        browse: open it in the browser, too.
+        path: the path of the file, for example `.onnx`, `.netron` or `.dot`.
+        port: the port; None is a free one.
+        browse: whether to open it in the browser.
 
     Raises:
         ViewError: there is no such file, the package is not installed, or the port is taken.
@@ -113,20 +113,20 @@ def serve(path: str | PathLike[str], *, port: int | None = None, browse: bool = 
 
 
 class _Server(ThreadingHTTPServer):
-    """Answers for one file and the files of the viewer.
+    """Serves one file and the files of the viewer.
 
     Attributes:
-        hosts: what a request may call this machine.
-        content: what is served, by its path in a URL: a file, or the bytes of the page.
+        hosts: the allowed values of the header `Host`.
+        content: the served files, or the bytes of the page, by the path in the URL.
     """
 
     daemon_threads = True
-    block_on_close = False  # a client that is slow does not keep `stop` waiting
+    block_on_close = False  # `stop` does not wait for slow clients
     hosts: frozenset[str] = frozenset()
     content: Mapping[str, Path | bytes] = {}
 
     def show(self, file: Path, viewer: Path) -> None:
-        """Set what is served."""
+        """Set the served files."""
         port = f":{self.server_port}" if self.server_port != HTTP_PORT else ""
         self.hosts = frozenset(f"{name}{port}" for name in ("localhost", _LOCAL, "[::1]"))
         own = {f"/{item.name}": item for item in viewer.iterdir() if item.suffix in _TYPES and item.is_file()}
@@ -135,7 +135,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = 30  # seconds that a client may be silent
+    timeout = 30  # seconds to wait for a client
     server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]  it serves no other
 
     def do_GET(self) -> None:
@@ -143,11 +143,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=True)
 
     def do_HEAD(self) -> None:
-        """Send what a GET would say of it."""
+        """Send the headers of a file."""
         self._answer(with_body=False)
 
     def log_message(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  whatever it is given
-        """Write nothing: what a client asks for is not for the terminal."""
+        """Write nothing to the terminal."""
 
     def _answer(self, *, with_body: bool) -> None:
         if self.headers.get("Host", "").lower() not in self.server.hosts:
@@ -171,14 +171,14 @@ class _Handler(BaseHTTPRequestHandler):
                 shutil.copyfileobj(body, self.wfile)
 
     def end_headers(self) -> None:
-        """Add to each answer, errors included, what a browser may do with it."""
+        """Add the security headers to each answer, including errors."""
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
 
 
 def _page(page: str, name: str) -> bytes:
-    """The viewer's page, told to open a file; the names of these elements are those of Netron's own server."""
-    told = {"type": "Python", "file": f"/data/{quote(name)}", "name": name, "identifier": name}
-    more = "".join(f'\n<meta name="{key}" content="{for_html(value)}">' for key, value in told.items())
+    """Return the viewer's page with elements that make it open a file; their names are those of Netron's own server."""
+    settings = {"type": "Python", "file": f"/data/{quote(name)}", "name": name, "identifier": name}
+    more = "".join(f'\n<meta name="{key}" content="{for_html(value)}">' for key, value in settings.items())
     return _VERSION.sub(lambda found: found[0] + more, page, count=1).encode("utf-8", "backslashreplace")

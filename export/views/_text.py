@@ -1,4 +1,4 @@
-"""Graphs as text files."""
+"""Write graphs as text files."""
 
 from ..graph._graph import Graph
 from ._view import Drawing

@@ -1,4 +1,4 @@
-"""Graphs as the dictionary that Jittor writes of a run: operators and variables, and what was executed."""
+"""Write graphs as Jittor's trace dictionary: operators, variables and executions."""
 
 import json
 import pickle
@@ -11,24 +11,24 @@ from ..graph._nodes import Frame, Node, Value
 from ._view import Drawing
 
 Trace = dict[str, dict[int, dict[str, Any]]]
-_ROOT = "model"  # the model itself has no path; Jittor takes the name of the caller's variable
+_ROOT = "model"  # the name of the model itself, for which Jittor uses the name of the caller's variable
 _BITS = re.compile(r"\d+")
 _PROTOCOL = 4  # of Python 3.4 and later
 _NONE: Mapping[str, str] = {}
 
 
 class TraceView:
-    """See `View`. The pickle holds dictionaries, lists, text and integers alone; the JSON is the same."""
+    """See `View`. The pickle and the JSON contain only dictionaries, lists, strings and integers."""
 
     suffixes: tuple[str, ...] = (".pkl", ".json")
 
     def draw(self, graph: Graph, suffix: str) -> Drawing:
         """See `View.draw`."""
-        return Drawing(written(trace_of(graph), suffix), suffix)
+        return Drawing(serialize(trace_of(graph), suffix), suffix)
 
 
-def written(trace: Trace, suffix: str) -> bytes:
-    """A trace as the bytes of a `.pkl` or of a `.json`, whose keys are text, as JSON's are."""
+def serialize(trace: Trace, suffix: str) -> bytes:
+    """Serialize a trace as `.pkl` or `.json`; JSON's keys are strings."""
     if suffix == ".json":
         return json.dumps(trace, indent=1).encode("utf-8", "backslashreplace")
     return pickle.dumps(trace, _PROTOCOL)
@@ -41,33 +41,33 @@ def trace_of(
     data: Mapping[str, str] = _NONE,
     unexecuted: Collection[str] = (),
 ) -> Trace:
-    """The dictionary of a graph.
+    """Return the trace dictionary of a graph.
 
     Args:
-        graph: of operations; then each is executed by itself. Or of what a compiler made of them, with the graph of
-            operations in `before`, and theirs as `origins`: then each of its nodes is one execution.
-        labels: by a value's name, what its variable is called; the others have the names of constants, or none.
-        data: by a value's name, its numbers as text.
-        unexecuted: names of nodes of which no execution is told.
+        graph: a graph of operations, each of which is one execution; or a compiled graph whose `source_graph` is the
+            graph of operations and whose nodes have `origins` there: then each of its nodes is one execution.
+        labels: the names of variables by the names of values; others have the names of constants, or none.
+        data: the numbers of values as text, by name.
+        unexecuted: names of nodes without an execution.
 
     Returns:
-        `node_data` and `execute_op_info`, as Jittor 1.3's `dump_trace_data()` has them (its document
-        "Computational graph visualization" names the keys; `check_trace` has the rules).
+        `node_data` and `execute_op_info` as in Jittor 1.3's `dump_trace_data()` (its document "Computational graph
+        visualization" names the keys; `check_trace` has the rules).
     """
     compiled = graph.source_graph is not None and any(node.origins for node in graph.nodes)
     operations = graph.source_graph if compiled and graph.source_graph is not None else graph
-    made = _Numbered(operations, labels, data)
+    made = _NumberedGraph(operations, labels, data)
     executed = (node for node in graph.nodes if node.name not in unexecuted)
     executions = (_execution(graph, node, made.ids, compiled=compiled) for node in executed)
     return {"node_data": made.data, "execute_op_info": dict(enumerate(executions))}
 
 
-class _Numbered:
-    """The operators and variables of a graph, by number.
+class _NumberedGraph:
+    """The operators and variables of a graph, numbered.
 
     Attributes:
-        data: what `node_data` is.
-        ids: the operators' numbers, by their nodes' names.
+        data: the entry `node_data`.
+        ids: the numbers of operators by the names of their nodes.
     """
 
     def __init__(self, graph: Graph, labels: Mapping[str, str], data: Mapping[str, str]) -> None:
@@ -90,10 +90,10 @@ class _Numbered:
     def _operator(self, node: Node) -> None:
         number = self.ids[node.name] = self._new(is_var="0", name=node.op, stacks=_stacks(node))
         for name in dict.fromkeys(node.reads):
-            if name not in self._variables:  # a subgraph's reads may be made nowhere here
+            if name not in self._variables:  # the outer graph may compute what a subgraph reads
                 self._variables[name] = self._variable(name, [])
             self._join(self._variables[name], number)
-        # What makes nothing has a variable too, of no type: JittorVis takes an operator's type from its variables.
+        # An operator without outputs gets a variable without a type: JittorVis reads an operator's type from variables.
         for name in tuple(filter(None, node.outputs)) or (f"{node.name}:none",):
             self._variables[name] = self._variable(name, _stacks(node))
             self._join(number, self._variables[name])
@@ -142,14 +142,14 @@ def _execution(graph: Graph, node: Node, ids: Mapping[str, int], *, compiled: bo
 
 
 def _key(graph: Graph, node: Node, wrapper: str) -> str:
-    """What tells the code that ran from other code: a generated function's name and file, or types and shapes."""
+    """Return the key of the executed code: the name and file of a generated function, or types and shapes."""
     if node.code is not None:
         return f"{node.op}/{_split(wrapper or node.code)[0].replace(chr(92), '/').rpartition('/')[2]}"
     return node.op + "".join(f"«{graph.values.get(name, Value(name))}" for name in node.reads)
 
 
 def _stacks(node: Node) -> list[dict[str, Any]]:
-    return [_stack(frame) for frame in node.stack or _guessed(node)]
+    return [_stack(frame) for frame in node.stack or _inferred_frames(node)]
 
 
 def _stack(frame: Frame) -> dict[str, Any]:
@@ -158,8 +158,8 @@ def _stack(frame: Frame) -> dict[str, Any]:
     return {"name": name, "type": frame.type.rpartition(".")[2], "file_path": file, "lineno": line}
 
 
-def _guessed(node: Node) -> tuple[Frame, ...]:
-    """The frames of a node of which only its module is known, or only its line."""
+def _inferred_frames(node: Node) -> tuple[Frame, ...]:
+    """Return the frames of a node of which only the module or only the line is known."""
     if node.module is None:
         return (Frame(node.source, "", node.source),) if node.source else ()
     parts = node.module.partition("@")[0].split(".") if node.module else []
@@ -172,6 +172,6 @@ def _split(source: str | None) -> tuple[str, int]:
 
 
 def _size(dtype: str | None) -> int:
-    """The bytes of one number, of which `bool` says nothing; 0 if not known."""
+    """Return the bytes of one element, or 0 if the dtype is unknown."""
     bits = _BITS.search(dtype or "")
     return max(int(bits[0]) // 8, 1) if bits else int(dtype == "bool")

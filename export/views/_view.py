@@ -1,4 +1,4 @@
-"""What a view is: it reads a `Graph`, and nothing else."""
+"""The protocol of views, which read a `Graph` and nothing else."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,12 +8,12 @@ from ..graph._graph import Graph
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a view made of a graph.
+    """The drawing of a graph.
 
     Attributes:
-        content: the file's bytes; text is UTF-8.
-        suffix: the file's (`".html"`).
-        note: what the reader has to know: why the suffix is not the wanted one; `""` if nothing.
+        content: the bytes of the file; text is UTF-8.
+        suffix: the suffix of the file (`".html"`).
+        note: a message for the user, for example why the suffix is not the requested one; may be empty.
     """
 
     content: bytes
@@ -22,7 +22,7 @@ class Drawing:
 
     @classmethod
     def of(cls, text: str, suffix: str, note: str = "") -> "Drawing":
-        """Of text; names from models may be no valid Unicode, and are escaped where they are not."""
+        """Create a drawing from text; names that are not valid Unicode are escaped."""
         return cls(text.encode("utf-8", "backslashreplace"), suffix, note)
 
 
@@ -30,7 +30,7 @@ class View(Protocol):
     """Draws graphs.
 
     Attributes:
-        suffixes: those of the files that it can write; the first is what it writes if nobody says which.
+        suffixes: the suffixes of the files that it can write; the first is the default.
     """
 
     suffixes: tuple[str, ...]
@@ -39,11 +39,11 @@ class View(Protocol):
         """Draw a graph.
 
         Args:
-            graph: with what a comparison found, if `findings` has anything, and with the graph that it was made of, if
-                `before` is one. All text in it comes from models and files that nobody has looked at.
+            graph: the graph, with the `findings` of a comparison and its `source_graph`, if it has them. All text in it
+                comes from untrusted models and files.
             suffix: one of `suffixes`.
 
         Raises:
-            ViewError: this graph can't be drawn so.
+            ViewError: this graph can't be drawn with this suffix.
         """
         ...

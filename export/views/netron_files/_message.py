@@ -1,4 +1,4 @@
-"""Any graph, as the message that Netron opens instead of a model."""
+"""Write any graph as a message, which Netron opens instead of a model."""
 
 import json
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from .._categories import category
 
 
 def message(graph: Graph) -> str:
-    """The JSON text of a message, as Netron since 6.0 reads it from a file `*.netron`.
+    """Return the JSON of a message, which Netron 6.0 and later reads from a file `*.netron`.
 
-    The signature is the first key, as Netron looks for it among the first 64 bytes. What is known of a node is among
-    its attributes: a message has no other place for it.
+    The signature is the first key, because Netron looks for it in the first 64 bytes. The facts of a node are among its
+    attributes, because a message has no metadata.
     """
     content = {
         "signature": "netron:filch",
@@ -22,12 +22,12 @@ def message(graph: Graph) -> str:
         "producer": "Filch",
         "description": graph.name,
         "metadata": [{"name": f"remark {i}", "value": remark} for i, remark in enumerate(graph.remarks)],
-        "graphs": [_drawn(graph)],
+        "graphs": [_graph(graph)],
     }
     return json.dumps(content, indent=1)
 
 
-def _drawn(graph: Graph) -> dict[str, Any]:
+def _graph(graph: Graph) -> dict[str, Any]:
     read = (name for node in graph.nodes for name in (*node.reads, *node.outputs) if name)
     places = {name: i for i, name in enumerate(dict.fromkeys([*graph.inputs, *graph.constants, *read, *graph.outputs]))}
     constants = {*graph.constants}
@@ -36,8 +36,8 @@ def _drawn(graph: Graph) -> dict[str, Any]:
     def arguments(names: Sequence[str]) -> list[dict[str, Any]]:
         return [{"name": str(i), "value": [places[name]]} for i, name in enumerate(names) if name]
 
-    def drawn(node: Node) -> dict[str, Any]:
-        known = {f"filch.{name.replace(' ', '_')}": text for name, text in facts.of_node(node).items()}
+    def node_record(node: Node) -> dict[str, Any]:
+        facts_of_node = {f"filch.{name.replace(' ', '_')}": text for name, text in facts.of_node(node).items()}
         return {
             "name": node.name,
             "type": {"name": node.op, "category": category(node.op)},
@@ -45,7 +45,7 @@ def _drawn(graph: Graph) -> dict[str, Any]:
             "outputs": arguments(node.outputs),
             "attributes": [
                 {"name": name, "type": "string", "value": str(value)}
-                for name, value in {**node.attributes, **known}.items()
+                for name, value in {**node.attributes, **facts_of_node}.items()
             ],
         }
 
@@ -53,7 +53,7 @@ def _drawn(graph: Graph) -> dict[str, Any]:
         "values": [_value(name, graph.values.get(name), constant=name in constants) for name in places],
         "inputs": [{"name": name, "value": [places[name]]} for name in graph.inputs],
         "outputs": [{"name": name, "value": [places[name]]} for name in graph.outputs],
-        "nodes": [drawn(node) for node in graph.nodes],
+        "nodes": [node_record(node) for node in graph.nodes],
     }
 
 

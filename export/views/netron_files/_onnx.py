@@ -1,4 +1,4 @@
-"""Copies an ONNX model, with what is known of its nodes where Netron shows it."""
+"""Copy an ONNX model, with the facts of its nodes and values as metadata for Netron."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,17 +10,17 @@ from ...graph._facts import Facts, unicode
 from ...graph._graph import Graph
 from .._view import Drawing
 
-_LIMIT = 2**31 - 1  # bytes: protobuf's
-_NOWHERE = "left-out"  # no file beside a model is called so by chance, and taken for its weights
+_LIMIT = 2**31 - 1  # bytes of a protobuf message
+_NOWHERE = "left-out"  # the name of a file that does not exist
 
 
 def annotated(graph: Graph, model: ir.Model) -> Drawing:
-    """The model that a graph was read from, in one file with its weights; nodes without a name have the graph's.
+    """Return the model of a graph in one file with its weights; nodes without a name get those of the graph.
 
-    Netron 9 shows a node's metadata when it is clicked, and a value's documentation beside its type.
+    Netron 9 shows the metadata of a selected node, and the documentation of a value next to its type.
 
     Raises:
-        ViewError: it would be larger than an ONNX file can be.
+        ViewError: the file would exceed 2 GiB.
     """
     copy = model.clone()
     facts = Facts(graph)
@@ -32,13 +32,13 @@ def annotated(graph: Graph, model: ir.Model) -> Drawing:
             node.name = node.name or known.name
             node.metadata_props.update(_metadata(facts.of_node(known)))
     for value in _values(copy.graph):
-        found = facts.of_value(value.name or "")
-        if found:
-            value.metadata_props.update(_metadata(found))
-            told = unicode(", ".join(f"{name}: {text}" for name, text in found.items()))
-            value.doc_string = f"{value.doc_string}\n{told}" if value.doc_string else told
+        known_facts = facts.of_value(value.name or "")
+        if known_facts:
+            value.metadata_props.update(_metadata(known_facts))
+            doc = unicode(", ".join(f"{name}: {text}" for name, text in known_facts.items()))
+            value.doc_string = f"{value.doc_string}\n{doc}" if value.doc_string else doc
     copy.metadata_props.update({f"filch.remark.{i}": unicode(remark) for i, remark in enumerate(graph.remarks)})
-    note = _hold_weights(copy)
+    note = _load_weights(copy)
     return Drawing(_bytes(copy), ".onnx", note)
 
 
@@ -51,8 +51,8 @@ def _values(graph: ir.Graph) -> Iterable[ir.Value]:
     return dict.fromkeys((*graph.inputs, *graph.initializers.values(), *made))
 
 
-def _hold_weights(model: ir.Model) -> str:
-    """Put the weights of other files into the model; what can't be read has no numbers, and is told of."""
+def _load_weights(model: ir.Model) -> str:
+    """Load external weights into the model; return a note on weights that can't be read, which stay without numbers."""
     weights = [value for graph in model.graphs() for value in graph.initializers.values()]
     total = sum(value.const_value.nbytes for value in weights if value.const_value is not None)
     if total > _LIMIT:
@@ -60,20 +60,20 @@ def _hold_weights(model: ir.Model) -> str:
             f"the model's weights are {total / 2**30:.1f} GiB, and one ONNX file holds 2: choose the suffix .json, and "
             "open it in Netron after the model's own file"
         )
-    lost: list[ir.ExternalTensor] = []
+    unreadable: list[ir.ExternalTensor] = []
     for value in weights:
         tensor = value.const_value
         if isinstance(tensor, ir.ExternalTensor):
             try:
                 (value.const_value,) = ir.external_data.convert_tensors_from_external([tensor])
             except (OSError, ValueError):
-                lost.append(tensor)
+                unreadable.append(tensor)
                 value.const_value = _without_numbers(tensor)
-    if not lost:
+    if not unreadable:
         return ""
     return (
-        f"{len(lost)} of {len(weights)} weights are left out, as {str(lost[0].path)!r} can't be read any more: the "
-        "file can be looked at, not run"
+        f"{len(unreadable)} of {len(weights)} weights are left out, as {str(unreadable[0].path)!r} can't be read any "
+        "more: the file can be looked at, not run"
     )
 
 

@@ -1,4 +1,4 @@
-"""Graphs as files that Netron opens."""
+"""The view for Netron."""
 
 from ..._errors import ViewError
 from ...graph._graph import Graph
@@ -11,8 +11,8 @@ from ._onnx import annotated
 class NetronView:
     """See `View`; <https://netron.app>, and `pip install netron`.
 
-    `.onnx` is the model with what is known of each node in its metadata, `.json` the same for Netron to put upon the
-    model's own file, and `.netron` a drawing of any graph.
+    `.onnx` is the model with facts in its metadata, `.json` is an attachment with the same facts for the model's own
+    file, and `.netron` is a drawing of any graph.
     """
 
     suffixes: tuple[str, ...] = (".onnx", ".netron", ".json")

@@ -157,7 +157,7 @@ def test_without_graphviz_the_text_is_written_and_how_to_go_on(tmp_path, monkeyp
 )
 def test_a_graphviz_that_fails_leaves_the_text(script, said, fake_dot, tmp_path, monkeypatch):
     """It is told why."""
-    monkeypatch.setattr("filch.export.views._graphviz._PATIENCE", 0.5)
+    monkeypatch.setattr("filch.export.views._graphviz._TIMEOUT", 0.5)
     fake_dot(script)
 
     path, note = save_with_note(judged_graph(), "png", tmp_path / "g.png")
