@@ -23,7 +23,7 @@ from filch.compare.float64 import RoundingVerdict
 from filch.compare.rendering._markdown import table
 from filch.compare.results._dump_diff import DiffRow, DumpDiff
 from filch.compare.results._rows import ModuleRow, NodeOutcome, Operator
-from filch.compare.testing._plugin import _say
+from filch.compare.testing._plugin import _record_property
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, Key, steal_forward
 from filch.steal.text import for_markdown, named, python_docstring, python_literal, shortened, visible
@@ -239,7 +239,7 @@ def test_a_name_in_a_junit_file_is_legal_xml(monkeypatch: pytest.MonkeyPatch) ->
     """The plugin notes names with a test; pytest writes them as attributes."""
     notes = SimpleNamespace(user_properties=[])
     for name in NAMES.values():
-        _say(notes, "first_divergence", name)
+        _record_property(notes, "first_divergence", name)
 
     for (_, value), name in zip(notes.user_properties, NAMES.values(), strict=True):
         assert ET.fromstring(f"<property value={quoteattr(value)}/>").get("value") == visible(name)  # noqa: S314
