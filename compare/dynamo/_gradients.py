@@ -15,7 +15,7 @@ from filch.export.backends import Compiled
 
 from ..common._errors import CompareError
 from ..engine._run import Run
-from ..engine._value_comparator import judge
+from ..engine._value_comparator import compare_values
 from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance
 from ..references._references import Reference
@@ -110,7 +110,7 @@ def _parameter_report(
     gradients = {f"{name}.grad": tensor for name, tensor in actual.items()}
     references = {f"{name}.grad": Reference(tensor, "eager") for name, tensor in expected.items()}
     run = Run(0, "compiled", Compiled(graph, None), output_gradients, {})
-    rows, _ = judge(run, gradients, references, None, Limits(graph, tolerance))
+    rows, _ = compare_values(run, gradients, references, None, Limits(graph, tolerance))
     drawn = replace(graph, inputs=(), nodes=tuple(replace(node, inputs=()) for node in nodes))  # paths are not values
     return Report("", "", "parameters", tuple(rows), graphs={"compiled": drawn})
 

@@ -13,7 +13,7 @@ from filch.export.backends import Backend, BackwardRun, Compiled, ProvidesRefere
 
 from ..common._complex import complex_as_real
 from ..engine._run import Run
-from ..engine._value_comparator import judge
+from ..engine._value_comparator import compare_values
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import Tolerance
@@ -62,7 +62,7 @@ class GraphCheck:
         references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in eager.items()}
         limits = Limits(graph, self.tolerance)
         run = Run(0, "exported", Compiled(graph, None), _tensors_only(arguments), outputs)
-        rows, effect = judge(run, self._exposed(inputs), references, None, limits)
+        rows, effect = compare_values(run, self._exposed(inputs), references, None, limits)
         notes = _recompilation_notes(effect)
         origins = None if self.compiled is None else NodeProvenance(graph, self.compiled)
         for kernel_rows, kernel_effect in self._kernels(arguments, outputs, references, limits, origins):
@@ -112,7 +112,7 @@ class GraphCheck:
         references = {name: Reference(tensor, "given") for name, tensor in _tensors_only(arguments).items()}
         references |= {name: Reference(tensor, "derived") for name, tensor in derived.items()}
         run = Run(0, "compiled", compiled, _tensors_only(arguments), outputs)
-        yield judge(run, values, {**references, **eager}, origins, limits)
+        yield compare_values(run, values, {**references, **eager}, origins, limits)
 
 
 def _drawn(graph: Graph, origins: NodeProvenance | None) -> dict[Stage, Graph]:
@@ -133,7 +133,7 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: float 
     references = {name: Reference(tensor, "eager") for name, tensor in run.expected.items()}
     origins = NodeProvenance(run.graph, compiled)
     backward = Run(0, "compiled", compiled, inputs, run.outputs)
-    rows, effect = judge(backward, run.values, references, origins, Limits(run.graph, tolerance))
+    rows, effect = compare_values(backward, run.values, references, origins, Limits(run.graph, tolerance))
     return Report(
         backend=backend,
         reference="eager PyTorch",

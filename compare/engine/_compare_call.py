@@ -23,28 +23,28 @@ from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes
 from ._modules import Modules, result_references
 from ._operators import operators_of
 from ._prepare import Prepared, attempt
-from ._random import Draws
+from ._random import RandomValues
 from ._run import ObservedValue, Run
 from ._value_comparator import ValueComparator, allowances_of, in_order, with_covered
 
 _UNEXPLAINED = (
     "without instrumentation the {} graph's outputs differ by up to {}; the rows describe the instrumented run"
 )
-_COPIES = 4  # float64 takes twice the memory, and each value is computed with noise, too
+_COPIES = 4  # float64 needs twice the memory of float32, and each value is also computed with noise
 
 
 @dataclass(frozen=True)
 class CallResult:
-    """What one call of the model comes to.
+    """The results of comparing one call of the model.
 
     Attributes:
-        rows: of the values.
-        modules: of the tensors that modules took and gave.
+        rows: one row per value.
+        modules: one row per tensor that a module received or returned.
         operators: the model's own operations.
-        observer_effect: how far the instrumented run's outputs are from the plain run's; None if they are equal.
-        notes: what else a reader has to know.
-        failed: what is missing.
-        exchanged: how the outputs of a foreign program are in another order than the model's.
+        observer_effect: the difference between the outputs of the instrumented and the plain run; None if equal.
+        notes: remarks for the reader of the report.
+        failed: why results are missing.
+        exchanged: outputs of a foreign program that are in another order than the model's.
     """
 
     rows: list[Row]
@@ -57,7 +57,7 @@ class CallResult:
 
 
 def compare_call(prepared: Prepared, call: CapturedCall) -> CallResult:
-    """Run a program on what one call of the model was given, and compare every value with its reference.
+    """Run a program on the inputs of one call of the model, and compare every value with its reference.
 
     Raises:
         BackendError: the backend can run no stage.
@@ -94,12 +94,12 @@ class _CallComparison:
             if compared is None:
                 continue
             rows += compared[0]
-            effect = compared[1]  # of the graph that really runs, which comes last
+            effect = compared[1]  # the last stage is the graph that runs without instrumentation
             if effect is not None and stage != last:
                 self._notes[_UNEXPLAINED.format(stage, effect.problem or f"{effect.error_max:.1e}")] = None
         operators = operators_of(self._program, call, rows)
-        found = tuple(self._notes), tuple(self._failed), tuple(self._exchanged)
-        return CallResult(rows, modules.rows, operators, effect, *found)
+        remarks = tuple(self._notes), tuple(self._failed), tuple(self._exchanged)
+        return CallResult(rows, modules.rows, operators, effect, *remarks)
 
     def _compare_stage(
         self, stage: Stage, references: ReferenceResolver, modules: Modules, float64: Float64Values | None
@@ -107,33 +107,33 @@ class _CallComparison:
         prepared = self._prepared
         run = self._run(stage)
         self._check_order(run)
-        draws = Draws(run, self._program.unpredictable, prepared.computes(stage))
-        observed = self._repeated(partial(self._observe, run, draws, references))
-        if not modules.is_resolved:  # which values are modules' has to be known before any is judged
+        random = RandomValues(run, self._program.unpredictable, prepared.computes(stage))
+        observed = self._repeated(partial(self._observe, run, random, references))
+        if not modules.is_resolved:  # module references must be resolved before any value is judged
             observed = [*observed]
             modules.infer({**self._call.inputs, **{name: tensor for name, tensor, _ in observed}})
         references.set_preferred(without_random(modules.references(), self._program.unpredictable))
         provenance, allowances = prepared.provenance_of(stage), self._allowances(run)
         checker = None if float64 is None else self._checker(run, float64)
-        comparator = ValueComparator(run, references, provenance, prepared.limits, modules, checker, allowances, draws)
+        comparator = ValueComparator(run, references, provenance, prepared.limits, modules, checker, allowances, random)
         rows = comparator.rows(observed)
         self._note_problem(checker)
         if prepared.float64 is not None:
             inputs = IsolatedInputs(run, rows, references if references.fully_cached else self._references(stage))
-            checker = self._checker(run, prepared.float64.alone(run.inputs, inputs.known), inputs.cut)
-            values = self._repeated(partial(self._isolate, run, inputs.given))
+            checker = self._checker(run, prepared.float64.alone(run.inputs, inputs.get_exported), inputs.replaced)
+            values = self._repeated(partial(self._isolate, run, inputs.get))
             try:
                 rows = compare_isolated_nodes(
-                    run, rows, values, inputs, checker, allowances, prepared.computes(stage), draws.unjudged
+                    run, rows, values, inputs, checker, allowances, prepared.computes(stage), random.unjudged
                 )
             except BackendError as error:
-                self._notes[f"{stage} nodes were not run by themselves: {error}"] = None
+                self._notes[f"{stage} nodes were not run in isolation: {error}"] = None
             self._note_problem(checker)
         covered = rows if provenance is None else with_covered(rows, run.graph, provenance)
         return covered, comparator.observer_effect
 
     def _run(self, stage: Stage) -> Run:
-        """The run without instrumentation."""
+        """Run a stage without instrumentation."""
         compiled, options = self._prepared.compiled[stage], self._options
         inputs = self._cast_inputs(compiled)
         outputs = {name: complex_as_real(tensor) for name, tensor in self._backend.run(compiled, inputs).items()}
@@ -148,26 +148,26 @@ class _CallComparison:
         self._notes |= dict.fromkeys(cast_notes(compiled.graph, self._call.inputs))
         return cast_inputs(compiled.graph, self._call.inputs)
 
-    def _observe(self, run: Run, draws: Draws, references: ReferenceResolver) -> Iterable[tuple[str, torch.Tensor]]:
-        def reference(name: str) -> torch.Tensor | None:
-            found = references.get(name)
-            return None if found is None else found.tensor
+    def _observe(self, run: Run, random: RandomValues, known: ReferenceResolver) -> Iterable[tuple[str, torch.Tensor]]:
+        def tensor(name: str) -> torch.Tensor | None:
+            reference = known.get(name)
+            return None if reference is None else reference.tensor
 
-        if draws.any_drawn and self._program.original is not None:
+        if random.any_drawn and self._program.original is not None:
             try:
-                return self._isolate(run, lambda name: draws.given(name, reference))
+                return self._isolate(run, lambda name: random.replacement(name, tensor))
             except BackendError as error:
-                self._notes[f"the {run.stage} graph can't be given the reference's random numbers: {error}"] = None
+                self._notes[f"the {run.stage} graph can't use the reference's random numbers: {error}"] = None
         if isinstance(self._backend, Observes):
-            return self._backend.observe(run.made, run.inputs, buffer=self._options.buffer)
-        return in_order(run.graph, self._backend.run(run.made, run.inputs, run.graph.producer))
+            return self._backend.observe(run.compiled, run.inputs, buffer=self._options.buffer)
+        return in_order(run.graph, self._backend.run(run.compiled, run.inputs, run.graph.producer))
 
-    def _isolate(self, run: Run, given: ReferenceLookup) -> Iterable[tuple[str, torch.Tensor]]:
+    def _isolate(self, run: Run, lookup: ReferenceLookup) -> Iterable[tuple[str, torch.Tensor]]:
         optimize, buffer = run.stage == "compiled", self._options.buffer
-        return isolate(self._backend, self._program, run.made, run.inputs, given, optimize=optimize, buffer=buffer)
+        return isolate(self._backend, self._program, run.compiled, run.inputs, lookup, optimize=optimize, buffer=buffer)
 
     def _repeated(self, observe: Callable[[], Iterable[tuple[str, torch.Tensor]]]) -> Iterable[ObservedValue]:
-        """The values of a run, each with how far its elements are from themselves in further runs, if there are any."""
+        """Yield the values of a run, each with the largest difference of its elements between repeated runs."""
         first, *others = (observe() for _ in range(self._options.repeats))
         for (name, tensor), *again in zip(first, *others, strict=True):
             yield name, tensor, _spread(tensor, [other for _, other in again]) if again else None
@@ -186,12 +186,12 @@ class _CallComparison:
         return frozenset[str]().union(*(self._prepared.wanted[stage] for stage in stages))
 
     def _backend_references(self) -> dict[str, Reference]:
-        """What a backend itself computes for the values that only its compiled graph has."""
+        """Return the references that a backend computes for values that only its compiled graph has."""
         compiled = self._prepared.compiled.get("compiled")
         if compiled is None or not isinstance(self._backend, ProvidesReferences):
             return {}
         values = self._backend.reference(compiled, self._cast_inputs(compiled))
-        random = self._computed_from_random(compiled)  # it was computed from other random numbers than these would be
+        random = self._computed_from_random(compiled)  # the backend's references have other random numbers
         return {
             name: Reference(complex_as_real(tensor), "derived") for name, tensor in values.items() if name not in random
         }
@@ -208,34 +208,34 @@ class _CallComparison:
         keep = len(stages) > 1 and size <= self._options.buffer
         return self._prepared.float64.of(inputs, self._wanted(stages), keep=keep)
 
-    def _checker(self, run: Run, float64: Float64Values, cut: Collection[str] = frozenset()) -> Float64Checker:
-        # What runs may be another program than the one that was given.
+    def _checker(self, run: Run, float64: Float64Values, replaced: Collection[str] = frozenset()) -> Float64Checker:
+        # The backend may run another program than the one that is compared.
         graph: Graph = run.graph if self._prepared.provenance_of(run.stage) is None else self._program.graph
         computes, lower = self._prepared.computes(run.stage), self._options.lower_precision
-        return Float64Checker(float64, run, computes, graph, lower_precision=lower, cut=cut)
+        return Float64Checker(float64, run, computes, graph, lower_precision=lower, replaced=replaced)
 
     def _allowances(self, run: Run) -> Allowances:
         return allowances_of(run, self._prepared.provenance_of(run.stage), self._prepared.constant)
 
     def _note_problem(self, checker: Float64Checker | None) -> None:
         if checker is not None and checker.problem:
-            self._notes[f"the tolerance judges where float64 does not: {checker.problem}"] = None
+            self._notes[f"some values were judged by tolerance, not by float64: {checker.problem}"] = None
 
     def _check_order(self, run: Run) -> None:
-        """Note outputs of a foreign program that are in another order; random numbers say nothing of that."""
+        """Note outputs of a foreign program that are in another order, ignoring random outputs."""
         names, unpredictable = run.graph.outputs, self._program.unpredictable.all
         comparable = self._program.is_foreign and not self._options.lower_precision
         if comparable and len(self._results) == len(names):
-            steady = {name: one for name, one in run.outputs.items() if run.exported_name(name) not in unpredictable}
-            problem = exchanged_output(names, self._results, steady)
+            outputs = {name: one for name, one in run.outputs.items() if run.exported_name(name) not in unpredictable}
+            problem = exchanged_output(names, self._results, outputs)
             self._exchanged |= {problem: None} if problem else {}
 
     def _count_results(self) -> None:
-        outputs, noted = self._program.graph.outputs, self._program.outputs
-        if noted and len(noted) != len(outputs):
-            return  # which of them are missing or added is said of the interface
+        outputs, recorded = self._program.graph.outputs, self._program.outputs
+        if recorded and len(recorded) != len(outputs):
+            return  # `interface_problems` reports them
         if len(self._results) != len(outputs):
-            self._failed.append(f"the model gives {len(self._results)} tensors, the graph has {len(outputs)} outputs")
+            self._failed.append(f"the model returns {len(self._results)} tensors, the graph has {len(outputs)} outputs")
 
 
 def _spread(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:

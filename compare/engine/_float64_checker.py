@@ -1,4 +1,4 @@
-"""Holds the values of one run against float64."""
+"""Judge the values of one run by float64."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -24,117 +24,117 @@ from ._run import Run
 
 
 class Float64Checker:
-    """Says of each value of a run, one after the other, whether it is off by more than rounding.
+    """Decide for each value of a run whether its error exceeds rounding.
 
-    Values are rounded to the types that they have in the model, not to those of what is judged: a cast too many is a
-    fault. Where a lower precision is allowed, the coarsest type on the way to a value says how it is rounded.
+    The rounding unit is that of the value's dtype in the model, not in the run: an additional cast is an error. If
+    lower precision is allowed, the unit is that of the coarsest dtype among the value and its ancestors.
 
     Args:
-        truth: what the values are in float64.
-        run: what ran.
-        computes: gives the nodes of an exported graph that a node of what ran computes.
-        exported: that graph.
-        lower_precision: whether a lower precision is allowed.
-        cut: the names of values that the nodes that read them were given as they should be.
+        float64: the values in float64.
+        run: the run.
+        computes: returns the nodes of the exported graph that a node of the run computes.
+        exported: the exported graph.
+        lower_precision: whether lower precision is allowed.
+        replaced: the names of the values whose consumers read the reference instead.
     """
 
     def __init__(
         self,
-        truth: Float64Values,
+        float64: Float64Values,
         run: Run,
         computes: Callable[[Node], Sequence[Node]],
         exported: Graph,
         *,
         lower_precision: bool = False,
-        cut: Collection[str] = frozenset(),
+        replaced: Collection[str] = frozenset(),
     ) -> None:
-        self._truth = truth
+        self._float64 = float64
         self._run = run
         self._computes = computes
         self._exported = exported
         self._lower_precision = lower_precision
-        self._cut = cut
+        self._replaced = replaced
         graph = run.graph
-        noted = {name: getattr(torch, graph.values[name].dtype or "", None) for name in graph.constants}
-        types = {**noted, **{name: tensor.dtype for name, tensor in run.inputs.items()}}
+        declared = {name: getattr(torch, graph.values[name].dtype or "", None) for name in graph.constants}
+        types = {**declared, **{name: tensor.dtype for name, tensor in run.inputs.items()}}
         self._own = {name: self._unit(name, dtype) for name, dtype in types.items() if isinstance(dtype, torch.dtype)}
         if run.lowered is not None:
             self._own |= {name: max(self._own.get(name, 0.0), unit) for name, unit in run.lowered.rounded.items()}
         self._units = dict(self._own)
 
     def _unit(self, name: str, dtype: torch.dtype) -> float:
-        return unit_of(dtype) if self._lower_precision else self._truth.unit(self._run.exported_name(name))
+        return unit_of(dtype) if self._lower_precision else self._float64.unit(self._run.exported_name(name))
 
     def record_output_dtype(self, node: Node, name: str, dtype: torch.dtype) -> None:
-        """Take note of what a node makes."""
+        """Record the dtype of a node's output; call it for each value in the order of execution."""
         self._own[name] = self._unit(name, dtype)
-        read = [self._own.get(item, 0.0) if item in self._cut else self._behind(item) for item in node.reads]
-        products = self._run.made.matmul_input_eps
+        read = [self._own.get(item, 0.0) if item in self._replaced else self._coarsest(item) for item in node.reads]
+        products = self._run.compiled.matmul_input_eps
         rounded = products if products and any(map(is_product, self._computes(node))) else 0.0
         self._units[name] = max(self._own[name], rounded, *read, 0.0)
 
-    def _behind(self, name: str) -> float:
-        """The coarsest unit on the way to a value; that of a sequence is of what went into it."""
+    def _coarsest(self, name: str) -> float:
+        """Return the coarsest unit among a value and its ancestors; a sequence has that of its elements."""
         if name not in self._units:
             node = self._run.graph.producer.get(name)
-            self._units[name] = 0.0  # of one that was left out
-            self._units[name] = max((self._behind(item) for item in node.reads), default=0.0) if node else 0.0
+            self._units[name] = 0.0  # of an omitted input
+            self._units[name] = max((self._coarsest(item) for item in node.reads), default=0.0) if node else 0.0
         return self._units[name]
 
-    def judged(  # noqa: PLR0917  made in one place
+    def verdict(  # noqa: PLR0917  called in two places
         self,
         name: str,
-        known: str,
+        exported_name: str,
         node: Node,
         reference: torch.Tensor | None,
         tensor: torch.Tensor,
         spread: torch.Tensor | None = None,
     ) -> RoundingVerdict | None:
-        """What there is to say of a value; None if its truth is not known.
+        """Return the verdict on a value; None if there is no float64 value to compare it with.
 
         Args:
-            name: its name, which `record_output_dtype` was told.
-            known: its name in the exported graph.
-            node: what made it.
-            reference: what it should be; None is the truth, rounded.
-            tensor: what it is.
-            spread: how far each element was from itself in further runs.
+            name: its name in the run, as passed to `record_output_dtype`.
+            exported_name: its name in the exported graph.
+            node: the node that computes it.
+            reference: the expected tensor; None is the float64 value, rounded.
+            tensor: the actual tensor.
+            spread: the largest difference of each element between repeated runs.
         """
         steady = not largest_distance(spread)
         if steady and reference is not None and tensor.dtype == reference.dtype and torch.equal(tensor, reference):
-            return same(spread)  # whatever the truth is
-        truth = self._truth.get(known)
-        if truth is None or truth.value.is_floating_point() != tensor.is_floating_point():
+            return same(spread)  # whatever the float64 value is
+        exact = self._float64.get(exported_name)
+        if exact is None or exact.value.is_floating_point() != tensor.is_floating_point():
             return None
         if reference is None:
-            reference = truth.value.to(tensor.dtype)
+            reference = exact.value.to(tensor.dtype)
             if steady and torch.equal(tensor, reference):
                 return same(spread)
-        if not tensor.shape == reference.shape == truth.value.shape:
+        if not tensor.shape == reference.shape == exact.value.shape:
             return None
         if self._lower_precision:
             tensor = masked_alike(reference, tensor)
-        unit = self._units.get(name) or truth.unit
-        length, sums = (self._longest(node, count) for count in (reduction_length, running_length))
-        return judge(tensor, reference, truth, unit=unit, length=length, sums=sums, spread=spread)
+        unit = self._units.get(name) or exact.unit
+        length, sums = (self._longest_sum(node, count) for count in (reduction_length, running_length))
+        return judge(tensor, reference, exact, unit=unit, length=length, sums=sums, spread=spread)
 
-    def _longest(self, node: Node, count: Callable[[Node, Graph], int]) -> int:
-        """The longest sum in what a node computes."""
+    def _longest_sum(self, node: Node, count: Callable[[Node, Graph], int]) -> int:
+        """Return the length of the longest sum that a node computes."""
         return max((count(item, self._exported) for item in self._computes(node)), default=1)
 
     @property
     def problem(self) -> str:
-        """Why there is no truth of some values, or `""`."""
-        return self._truth.problem
+        """Why some values have no float64 value; `""` if all have one."""
+        return self._float64.problem
 
-    def release(self, known: str) -> None:
-        """Say that a value will not be asked for again."""
-        self._truth.release(known)
+    def release(self, exported_name: str) -> None:
+        """Declare that no verdict on a value will be requested again."""
+        self._float64.release(exported_name)
 
 
-def with_verdict(row: Row, judgement: RoundingVerdict | None) -> Row:
-    """A row that is judged by how far it is from the truth, where that is known."""
-    if judgement is None or row.status == "shape or dtype differs":
+def with_verdict(row: Row, verdict: RoundingVerdict | None) -> Row:
+    """Return a row with its verdict by float64, which decides the status; the row unchanged if the verdict is None."""
+    if verdict is None or row.status == "shape or dtype differs":
         return row
-    wrong = judgement.verdict in ("wrong", "unstable")
-    return replace(row, float64=judgement, status="different" if wrong else "same")
+    wrong = verdict.verdict in ("wrong", "unstable")
+    return replace(row, float64=verdict, status="different" if wrong else "same")

@@ -1,4 +1,4 @@
-"""What each node makes of what it should be given: which of them introduce an error, and which inherit it."""
+"""Judge each node on its reference inputs: which nodes introduce an error, and which inherit one."""
 
 import math
 from collections import Counter
@@ -23,75 +23,75 @@ from ._value_comparator import ReferenceProvider
 
 
 class IsolatedInputs:
-    """What the nodes of one run are given: what the values that they read should be, for as long as one reads them.
+    """The reference inputs of the nodes of one run, each cached until its last use.
 
     Args:
-        run: the run that was judged.
+        run: the run.
         rows: its rows.
-        sources: what the values should be.
+        references: the references of its values.
     """
 
-    def __init__(self, run: Run, rows: Iterable[Row], sources: ReferenceProvider) -> None:
-        self._run, self._sources = run, sources
-        self._rows = {row.value: row for row in rows if row.kind != "output" and _is_cut(row)}
+    def __init__(self, run: Run, rows: Iterable[Row], references: ReferenceProvider) -> None:
+        self._run, self._references = run, references
+        self._rows = {row.value: row for row in rows if row.kind != "output" and _has_usable_reference(row)}
         uses = Counter(name for node in run.graph.nodes for name in {*node.reads} if name in self._rows)
         self._cache = ValueCache[torch.Tensor](uses, self._rows)
         self._names = frozenset(map(run.exported_name, self._rows))
-        self._inside: frozenset[str] = frozenset()
+        self._recomputed: frozenset[str] = frozenset()
 
     @property
-    def cut(self) -> frozenset[str]:
-        """The names of the values that are given."""
+    def replaced(self) -> frozenset[str]:
+        """The names of the values that are replaced by their references."""
         return frozenset(self._rows)
 
-    def given(self, name: str) -> torch.Tensor | None:
-        """What a value of the graph should be, of the type that it has there; None lets it be."""
+    def get(self, name: str) -> torch.Tensor | None:
+        """Return the reference of a value, cast to its dtype in the run; None leaves the value as computed."""
         row = self._rows.get(name)
         if row is None or name in self._cache.values:
             return self._cache.values.get(name)
-        reference = self._sources.get(self._run.exported_name(name))
+        reference = self._references.get(self._run.exported_name(name))
         if reference is None or tuple(reference.tensor.shape) != row.shape:
             return None
         dtype = getattr(torch, row.dtype or "", reference.tensor.dtype)
         tensor = reference.tensor
-        if is_coarser(dtype, tensor.dtype):  # a mask is the lowest number of the type, which is no infinity
+        if is_coarser(dtype, tensor.dtype):  # masks use the lowest finite number of the dtype, not -inf
             tensor = torch.where(tensor.isfinite(), tensor.clamp(-largest_of(dtype), largest_of(dtype)), tensor)
         self._cache.put(name, tensor.to(dtype))
         return self._cache.values[name]
 
-    def read_by(self, node: Node, computes: Iterable[Node]) -> None:
-        """Say which node is judged next: what it computes again by itself, it is not given.
+    def set_node(self, node: Node, computes: Iterable[Node]) -> None:
+        """Select the node to judge next; `get_exported` omits the values that it recomputes internally.
 
         Args:
-            node: of the graph that ran.
+            node: a node of the run's graph.
             computes: the exported nodes that it computes.
         """
         read = set(map(self._run.exported_name, node.reads))
-        self._inside = frozenset(name for item in computes for name in item.outputs if name not in read)
+        self._recomputed = frozenset(name for item in computes for name in item.outputs if name not in read)
 
-    def known(self, name: str) -> torch.Tensor | None:
-        """Likewise, by its name in the exported graph, in its own type."""
-        held = self._sources.get(name) if name in self._names and name not in self._inside else None
-        return None if held is None else held.tensor
+    def get_exported(self, name: str) -> torch.Tensor | None:
+        """Return the reference of a value by its exported name, in the reference's own dtype; None if not replaced."""
+        reference = self._references.get(name) if name in self._names and name not in self._recomputed else None
+        return None if reference is None else reference.tensor
 
-    def read(self, node: Node) -> dict[str, torch.Tensor]:
-        """What a node is given, by name, weights aside."""
-        found = {name: self.given(name) for name in node.reads}
-        return {**self._run.inputs, **{name: tensor for name, tensor in found.items() if tensor is not None}}
+    def of(self, node: Node) -> dict[str, torch.Tensor]:
+        """Return the inputs of a node by name, without weights."""
+        references = {name: self.get(name) for name in node.reads}
+        return {**self._run.inputs, **{name: tensor for name, tensor in references.items() if tensor is not None}}
 
     def consume(self, node: Node) -> None:
         """Release one use of each value that a node reads."""
         for name in self._cache.consume({*node.reads}):
-            self._sources.release(self._run.exported_name(name))
+            self._references.release(self._run.exported_name(name))
 
     def release(self, name: str) -> None:
-        """Take note that a value was judged."""
-        for gone in self._cache.release(name):
-            self._sources.release(self._run.exported_name(gone))
+        """Declare that a value was judged."""
+        for dropped in self._cache.release(name):
+            self._references.release(self._run.exported_name(dropped))
 
 
-def _is_cut(row: Row) -> bool:
-    """Whether a value is given to those that read it: it has a reference of its own shape and type."""
+def _has_usable_reference(row: Row) -> bool:
+    """Whether a reference of the same shape and dtype can replace a value."""
     return (row.judged or row.random) and row.status != "shape or dtype differs" and row.shape is not None
 
 
@@ -105,39 +105,39 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
     computes: Callable[[Node], Iterable[Node]],
     unjudged: Collection[str] = (),
 ) -> list[Row]:
-    """Return the rows of a run with the verdict on each node by itself: what it computes from its reference inputs.
+    """Return the rows of a run with a verdict on what each node computes from its reference inputs.
 
     Args:
-        run: the run that was judged.
+        run: the run.
         rows: its rows.
-        values: what the nodes computed in isolation, each value after those that it was computed from.
-        inputs: the reference inputs that the nodes were given.
-        checker: says whether a value is off by more than rounding.
-        allowances: what rounding explains where float64 does not know a value.
-        computes: gives the exported nodes that a node computes.
+        values: what the nodes computed in isolation, in the order of execution.
+        inputs: the reference inputs of the nodes.
+        checker: decides whether an error exceeds rounding.
+        allowances: the magnitudes that rounding is relative to, for values without a float64 reference.
+        computes: returns the exported nodes that a node computes.
         unjudged: the names of values that no reference can judge, such as random numbers.
     """
     by_value = {row.value: row for row in rows if row.kind != "output"}
-    found = dict(_misshapen(by_value, run.graph))
-    passed: set[str] = set()
+    verdicts = dict(_shape_errors(by_value, run.graph))
+    consumed: set[str] = set()
     for name, tensor, spread in values:
         node = run.graph.producer.get(name)
         if node is None or name not in by_value:
             continue
         plain = complex_as_real(tensor)
-        inputs.read_by(node, computes(node))
+        inputs.set_node(node, computes(node))
         checker.record_output_dtype(node, name, plain.dtype)
-        reference = inputs.given(name)
+        reference = inputs.get(name)
         if name not in unjudged:
             verdict = _verdict(run, by_value[name], reference, plain, spread, inputs, checker, allowances)
-            found |= {} if verdict is None else {name: verdict}
-        if node.name not in passed:
-            passed.add(node.name)
+            verdicts |= {} if verdict is None else {name: verdict}
+        if node.name not in consumed:
+            consumed.add(node.name)
             inputs.consume(node)
         inputs.release(name)
         checker.release(run.exported_name(name))
     return [
-        replace(row, isolated=found[row.value]) if row.kind != "output" and row.value in found else row for row in rows
+        row if row.kind == "output" else replace(row, isolated=verdicts.get(row.value, row.isolated)) for row in rows
     ]
 
 
@@ -151,34 +151,34 @@ def _verdict(  # noqa: PLR0917  called in one place
     checker: Float64Checker,
     allowances: Allowances,
 ) -> RoundingVerdict | None:
-    """The verdict on a value; without a reference, the specification says what its node computes."""
+    """Return the verdict on a value; without a reference, the float64 value of its node is the reference."""
     node = run.graph.producer[row.value]
     tolerance = None if row.difference is None else row.difference.tolerance
-    quantized = tolerance is not None and tolerance.harmonic == ANY_ERROR  # integers are coarser than float64
+    quantized = tolerance is not None and tolerance.harmonic == ANY_ERROR  # the float64 unit is finer than the steps
     if not quantized:
-        verdict = checker.judged(row.value, run.exported_name(row.value), node, reference, tensor, spread)
+        verdict = checker.verdict(row.value, run.exported_name(row.value), node, reference, tensor, spread)
         if verdict is not None:
-            numbers = inputs.given(node.inputs[0]) if node.inputs else None
+            numbers = inputs.get(node.inputs[0]) if node.inputs else None
             return with_ties(verdict, node, numbers, tensor, reference)
     if reference is None:
         return None
     difference = compare_tensors(reference, tensor, tolerance=tolerance)
     if not difference.close and not difference.problem:
-        magnitude = allowances.magnitude(row.value, node, inputs.read(node), reference, tensor)
+        magnitude = allowances.magnitude(row.value, node, inputs.of(node), reference, tensor)
         difference = compare_tensors(reference, tensor, tolerance=tolerance, magnitude=magnitude)
-    return by_limits(difference, spread)
+    return tolerance_verdict(difference, spread)
 
 
-def _misshapen(rows: Mapping[str, Row], graph: Graph) -> Iterator[tuple[str, RoundingVerdict]]:
-    """The values of a wrong shape or type that are made of none: they are given to nobody."""
+def _shape_errors(rows: Mapping[str, Row], graph: Graph) -> Iterator[tuple[str, RoundingVerdict]]:
+    """Yield the verdicts on values of a wrong shape or dtype whose node reads none: references can't replace them."""
     wrong = {name for name, row in rows.items() if row.status == "shape or dtype differs"}
     for name in wrong:
         if wrong.isdisjoint(graph.producer[name].reads):
             yield name, RoundingVerdict("wrong", math.inf, math.inf, note=rows[name].reason)
 
 
-def by_limits(difference: Difference, spread: torch.Tensor | None) -> RoundingVerdict:
-    """What there is to say where float64 does not know a value: whether the tolerance holds."""
+def tolerance_verdict(difference: Difference, spread: torch.Tensor | None) -> RoundingVerdict:
+    """Return the verdict by tolerance on a value without a float64 reference."""
     distance = largest_distance(spread)
     if difference.problem or difference.nonfinite:
         return RoundingVerdict("wrong", math.inf, math.inf, spread=distance, note=difference.problem or "not finite")
@@ -187,7 +187,7 @@ def by_limits(difference: Difference, spread: torch.Tensor | None) -> RoundingVe
     ratio = difference.excess if math.isfinite(difference.excess) else difference.scale
     unstable = distance is not None and 0 < difference.absolute <= 2 * distance
     verdict: Verdict = "rounding" if difference.close else "unstable" if unstable else "wrong"
-    return RoundingVerdict(verdict, ratio, difference.absolute, spread=distance, note=_BY_TOLERANCE)
+    return RoundingVerdict(verdict, ratio, difference.absolute, spread=distance, note=_NO_FLOAT64)
 
 
-_BY_TOLERANCE = "by the tolerance: float64 does not know it"
+_NO_FLOAT64 = "judged by tolerance: no float64 reference"

@@ -1,4 +1,4 @@
-"""One run of a graph, whose values are judged."""
+"""One run of a graph."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,28 +10,28 @@ from filch.export.backends import Compiled, Stage
 
 from ._lower_precision import Lowered
 
-# A value's name and tensor, and how far its elements are from themselves in further runs; None if there are none.
+# The name of a value, its tensor, and the largest difference of each element between repeated runs; None for one run.
 ObservedValue = tuple[str, torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One observed run of a graph.
+    """One instrumented run of a graph.
 
     Attributes:
-        call: which call of the model.
-        stage: which of its graphs.
-        made: what ran.
-        inputs: what it was given, by name.
-        outputs: the outputs of the undisturbed run, by name.
-        seconds: how long each node takes, by its name, where that was asked for.
-        lowered: what has the model's values in another precision, where that is allowed.
-        statistics: whether to say what each value and its reference are like.
+        call: the index of the model's call.
+        stage: the stage of the graph.
+        compiled: the compiled program.
+        inputs: the graph's inputs, by name.
+        outputs: the outputs of the plain run, by name.
+        seconds: the duration of each node by its name, if profiling is enabled.
+        lowered: the values that stand for the model's values, if lower precision is allowed.
+        statistics: whether rows have statistics of each value and its reference.
     """
 
     call: int
     stage: Stage
-    made: Compiled
+    compiled: Compiled
     inputs: Mapping[str, torch.Tensor]
     outputs: Mapping[str, torch.Tensor]
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -41,9 +41,9 @@ class Run:
     @property
     def graph(self) -> Graph:
         """The graph."""
-        return self.made.graph
+        return self.compiled.graph
 
     def exported_name(self, name: str) -> str:
-        """The name that a value has in the exported graph."""
+        """Return the name that a value has in the exported graph."""
         lowered = self.lowered.same if self.lowered is not None else {}
-        return self.made.value_aliases.get(name, lowered.get(name, name))
+        return self.compiled.value_aliases.get(name, lowered.get(name, name))

@@ -137,7 +137,7 @@ def test_all_differences_are_in_one_message(capture: Capture, program: Program) 
         (lambda t: t * float("nan"), "different", ""),
         (lambda t: t * float("inf"), "different", ""),
         (lambda t: -t, "different", ""),
-        (lambda _: None, "no value", "the backend does not give it"),
+        (lambda _: None, "no value", "the backend does not return it"),
     ],
     ids=["dtype", "shape", "nan", "inf", "sign", "missing"],
 )
@@ -160,7 +160,7 @@ def test_a_missing_result_is_no_pass(capture: Capture, program: Program) -> None
     report = compare(capture, program, backend=WrongBackend({output: lambda _: None}))
 
     assert not report.close
-    with pytest.raises(AssertionError, match=f"output {output} was not judged: the backend does not give it"):
+    with pytest.raises(AssertionError, match=f"output {output} was not judged: the backend does not return it"):
         report.assert_close()
     assert "could not be judged" in str(report)
 

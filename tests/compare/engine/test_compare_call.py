@@ -125,7 +125,7 @@ def test_the_effect_of_observing_is_that_of_the_last_stage_and_a_note_for_others
 def test_a_program_with_another_number_of_outputs_is_noted(capture):
     """Its values are compared nevertheless."""
     result = compared(capture, Given(), TWO)
-    assert result.failed == ("the model gives 1 tensors, the graph has 2 outputs",)
+    assert result.failed == ("the model returns 1 tensors, the graph has 2 outputs",)
     assert {row.value for row in result.rows} == {"a", "y"}
 
 

@@ -14,15 +14,15 @@ X = torch.linspace(1.0, 2.0, 16)
 HALF = 2.0**-10  # relative: rounding of float16, and 8,000 times that of float32
 
 
-def checker(*operators, truth=None, lower_precision=False, cut=(), made=None):
+def checker(*operators, truth=None, lower_precision=False, replaced=(), made=None):
     graph = chain(*operators)
     run = run_of(graph, {"x": X}, **made or {})
     known = float64_values({"x": X, **dict.fromkeys(graph.producer, X)} if truth is None else truth)
-    return Float64Checker(known, run, lambda node: (node,), graph, lower_precision=lower_precision, cut=cut)
+    return Float64Checker(known, run, lambda node: (node,), graph, lower_precision=lower_precision, replaced=replaced)
 
 
 def judged(one, name, tensor, reference=X):
-    return one.judged(name, name, chain("Relu", "Neg", "Abs").producer[name], reference, tensor)
+    return one.verdict(name, name, chain("Relu", "Neg", "Abs").producer[name], reference, tensor)
 
 
 def record(one, *dtypes):
@@ -61,8 +61,8 @@ def test_the_coarsest_type_before_a_value_says_how_it_is_rounded_in_lower_precis
 
 def test_what_is_before_a_value_that_was_given_explains_nothing():
     """A node that was given the reference of `b` does not inherit the rounding of `a`."""
-    for cut, verdict in (((), "rounding"), ({"b"}, "wrong")):
-        one = checker("Relu", "Neg", "Abs", lower_precision=True, cut=cut)
+    for replaced, verdict in (((), "rounding"), ({"b"}, "wrong")):
+        one = checker("Relu", "Neg", "Abs", lower_precision=True, replaced=replaced)
         record(one, torch.float16, torch.float32, torch.float32)
         assert judged(one, "c", X * (1 + HALF)).verdict == verdict
 
@@ -73,7 +73,7 @@ def test_a_backend_that_rounds_the_inputs_of_products_may_be_off_by_that_in_prod
     one = checker(operator, made={"matmul_input_eps": HALF / 2})
     node = chain(operator).nodes[0]
     one.record_output_dtype(node, "a", torch.float32)
-    assert one.judged("a", "a", node, X, X * (1 + HALF)).verdict == verdict
+    assert one.verdict("a", "a", node, X, X * (1 + HALF)).verdict == verdict
 
 
 def test_a_verdict_decides_the_status_of_a_row_but_not_of_one_with_another_shape():

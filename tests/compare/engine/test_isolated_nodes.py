@@ -7,7 +7,7 @@ import torch
 
 from filch.compare.engine._allowances import Allowances
 from filch.compare.engine._float64_checker import Float64Checker
-from filch.compare.engine._isolated_nodes import IsolatedInputs, by_limits, compare_isolated_nodes
+from filch.compare.engine._isolated_nodes import IsolatedInputs, compare_isolated_nodes, tolerance_verdict
 from filch.compare.metrics._metrics import compare_tensors
 from filch.compare.results._rows import Row
 from support.models.hand_made import HeldReferences, chain, float64_values, run_of
@@ -32,7 +32,7 @@ def isolated(observed, expected, *, statuses=None, float64=None, unjudged=()):
     rows = [row_of(name, status=(statuses or {}).get(name, "same")) for name in "abc"]
     sources = HeldReferences(expected)
     inputs = IsolatedInputs(run, rows, sources)
-    checker = Float64Checker(float64_values(float64 or {}), run, lambda node: (node,), GRAPH, cut=inputs.cut)
+    checker = Float64Checker(float64_values(float64 or {}), run, lambda node: (node,), GRAPH, replaced=inputs.replaced)
     allowances = Allowances(lambda node: (node,), str, lambda _: None)
     values = [(name, tensor, None) for name, tensor in observed.items()]
     found = compare_isolated_nodes(run, rows, values, inputs, checker, allowances, lambda node: (node,), unjudged)
@@ -43,18 +43,18 @@ def test_a_node_is_given_the_reference_and_only_for_values_that_were_judged():
     """Not for one without a reference, or of another shape; and one of the same bits once, from the cache."""
     expected = HeldReferences({"a": X, "b": X[:2], "c": X})
     inputs = inputs_of(row_of("a"), row_of("b"), row_of("c", status="not mapped"), expected=expected)
-    assert torch.equal(inputs.given("a"), X)
-    assert inputs.given("a") is inputs.given("a")
-    assert inputs.given("b") is None
-    assert inputs.given("c") is None
-    assert inputs.cut == {"a", "b"}
+    assert torch.equal(inputs.get("a"), X)
+    assert inputs.get("a") is inputs.get("a")
+    assert inputs.get("b") is None
+    assert inputs.get("c") is None
+    assert inputs.replaced == {"a", "b"}
 
 
 def test_a_reference_is_given_in_the_type_of_the_run():
     """The lowest float32 stands for a mask: in float16 it is the lowest number of that, and no infinity."""
     lowest = torch.finfo(torch.float32).min
     inputs = inputs_of(row_of("a", X.half()), expected=HeldReferences({"a": torch.tensor([1.0, lowest, -math.inf, 4])}))
-    given = inputs.given("a")
+    given = inputs.get("a")
     assert given.dtype == torch.float16
     assert given.tolist() == [1.0, torch.finfo(torch.float16).min, -math.inf, 4.0]
 
@@ -62,11 +62,11 @@ def test_a_reference_is_given_in_the_type_of_the_run():
 def test_what_a_fused_node_computes_itself_is_not_known_to_it():
     """`c` computes `a` and `b` again; the value that it reads is known."""
     inputs = inputs_of(*map(row_of, "abc"), expected=HeldReferences(dict.fromkeys("abc", X)))
-    inputs.read_by(GRAPH.producer["c"], GRAPH.nodes)
-    assert inputs.known("a") is None
-    assert inputs.known("b") is not None
-    inputs.read_by(GRAPH.producer["b"], [GRAPH.producer["b"]])
-    assert inputs.known("a") is not None
+    inputs.set_node(GRAPH.producer["c"], GRAPH.nodes)
+    assert inputs.get_exported("a") is None
+    assert inputs.get_exported("b") is not None
+    inputs.set_node(GRAPH.producer["b"], [GRAPH.producer["b"]])
+    assert inputs.get_exported("a") is not None
 
 
 def test_only_the_node_that_is_wrong_on_its_reference_inputs_introduces_an_error():
@@ -119,4 +119,4 @@ def test_a_reference_is_released_after_the_last_node_that_reads_it():
 def test_the_tolerance_is_a_verdict_where_float64_is_unknown(actual, spread, verdict):
     """Up to twice the largest distance between runs is unstable; what is not finite is wrong."""
     distances = None if spread is None else torch.full((4,), spread)
-    assert by_limits(compare_tensors(X, actual), distances).verdict == verdict
+    assert tolerance_verdict(compare_tensors(X, actual), distances).verdict == verdict

@@ -13,14 +13,14 @@ from support.models.hand_made import HeldReferences, chain, graph_of, run_of
 X = torch.arange(1.0, 5.0)
 
 
-def comparator(run, references, provenance=None, listen=None):
-    return ValueComparator(run, references, provenance, Limits(run.graph, None), listen)
+def comparator(run, references, provenance=None, listener=None):
+    return ValueComparator(run, references, provenance, Limits(run.graph, None), listener)
 
 
 def rows_of(graph, observed, expected, outputs=None, **made):
     """The rows of a run, by value; outputs aside."""
     run = run_of(graph, {"x": X}, outputs, **made)
-    provenance = NodeProvenance(graph, run.made) if made.get("stage") == "compiled" else None
+    provenance = NodeProvenance(graph, run.compiled) if made.get("stage") == "compiled" else None
     found = comparator(run, HeldReferences(expected), provenance).rows((*item, None) for item in observed.items())
     return {row.value: row for row in found if row.kind != "output"}
 
@@ -72,7 +72,7 @@ def test_a_reference_is_looked_up_by_its_exported_name_and_released_after_its_la
     graph = chain("Relu", "Cast", "Neg")
     run = run_of(graph, {"x": X}, {"c": X}, value_aliases={"b": "a"})
     references, heard = HeldReferences({"a": X, "c": X}), []
-    one = comparator(run, references, listen=lambda name, *_: heard.append((name, [*references.released])))
+    one = comparator(run, references, listener=lambda name, *_: heard.append((name, [*references.released])))
     rows = one.rows((name, X, None) for name in "abc")
     assert references.asked == ["a", "a", "c", "c"]
     assert heard == [("a", []), ("a", []), ("c", ["a"])]
@@ -117,7 +117,7 @@ def test_a_compiled_value_whose_error_begins_there_names_the_removed_node_before
     exported = chain("Identity", "Neg", "Identity", "Abs")
     compiled = graph_of([Node("b", "Neg", ("x",), ("b",)), Node("d", "Abs", ("b",), ("d",))], outputs=("d",))
     run = run_of(compiled, {"x": X}, stage="compiled")
-    provenance = NodeProvenance(exported, run.made)
+    provenance = NodeProvenance(exported, run.compiled)
     found = comparator(run, HeldReferences({"b": -X, "d": X}), provenance).rows([("b", X, None), ("d", -X, None)])
     rows = {row.value: row.origins for row in with_covered(found, compiled, provenance) if row.kind != "output"}
     assert rows == {"b": ("a", "b"), "d": ("d",)}
