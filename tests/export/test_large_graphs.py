@@ -1,4 +1,4 @@
-"""What graphs of many nodes cost grows with their number, and not faster."""
+"""The cost of large graphs grows linearly with the number of nodes."""
 
 import gc
 import subprocess
@@ -130,7 +130,7 @@ print(*(calls(lambda: made(count)) for made in (covered, renamed) for count in (
 
 
 def _counted(script: str, *arguments: object) -> list[tuple[int, int]]:
-    """How many functions, Python's and C's, are called for some nodes and for twice as many.
+    """Return the numbers of calls of Python and C functions for some nodes and for twice as many.
 
     They are counted in a process of their own: a profile function does not bear the frame evaluation of torch.compile.
     """
@@ -153,7 +153,7 @@ def test_a_graph_is_read_and_written_as_text_in_linear_time(tmp_path):
 
 
 def test_a_graph_is_compared_in_linear_time(tmp_path):
-    """Its values are found by their numbers: once all are equal, once each is another."""
+    """Values are matched by value: in one model all are equal, in the other all differ."""
     first = _saved(_chain(100), tmp_path / "first-100.onnx")
     paths = [
         _saved(make(size), tmp_path / f"{make.__name__}-{size}.onnx") for make in (_chain, _plus) for size in (300, 600)
@@ -170,7 +170,7 @@ def test_origins_are_found_in_linear_time():
 
 
 def test_the_collector_does_not_run_while_a_graph_is_read(tmp_path):
-    """It would visit each of millions of objects again and again; afterwards it is on, as it was."""
+    """It would visit millions of objects again and again; afterwards it is enabled again."""
     path = _saved(_chain(3000), tmp_path / "m.onnx")
     seen = []
 
@@ -191,7 +191,7 @@ def test_the_collector_does_not_run_while_a_graph_is_read(tmp_path):
 
 
 def test_what_folded_nodes_went_into_is_counted_once():
-    """Where each of 64 values is read by two nodes, there are two to the power of 64 ways to the last one."""
+    """If each of 64 values is read by two nodes, there are 2**64 paths to the last one."""
     depth = 64
     twice = [Node(f"m{i}", "Mul", (f"v{i}", f"v{i}"), (f"u{i}",)) for i in range(depth)]
     added = [Node(f"n{i}", "Add", (f"v{i}", f"u{i}"), (f"v{i + 1}",)) for i in range(depth)]

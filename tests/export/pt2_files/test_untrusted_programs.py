@@ -1,4 +1,4 @@
-"""Exported programs are read as data: what is in a file never runs, and is refused in one sentence."""
+"""Exported programs are read as data: code in a file never runs, and errors are one sentence."""
 
 import contextlib
 import resource
@@ -48,7 +48,7 @@ def files(saved: tuple[Program, Path]) -> Files:
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """Fails if what is inside takes too long, or too much memory."""
+    """Fail if the block takes too long, or too much memory."""
 
     def late(*_: object) -> None:
         pytest.fail("it hangs")
@@ -67,7 +67,7 @@ def bounded() -> Iterator[None]:
 
 
 def run(path: Path, identity: str) -> Original:
-    """What is beside an ONNX file, its program run."""
+    """Load the original at `path` and run its program."""
     original = Original.at(path, identity)
     for _ in original.walk({"x": torch.ones(2, 4)}):
         pass
@@ -75,7 +75,7 @@ def run(path: Path, identity: str) -> Original:
 
 
 def view(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """What `filch view` says of a program, if it refuses it: one sentence."""
+    """Return what `filch view` writes to stderr: nothing, or one sentence if it refuses the program."""
     with bounded():
         code = command("view", str(path), "--as", "text")
     err = capsys.readouterr().err
@@ -87,7 +87,7 @@ def view(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
 def test_what_a_program_must_not_hold_is_refused(
     saved: tuple[Program, Path], files: Files, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whether it is to be run or to be shown, nothing of it runs."""
+    """No code of it runs, neither to run the program nor to show it."""
     change, told = REFUSED[name]
     hostile = dict(files)
     change(hostile, tmp_path)
@@ -113,7 +113,7 @@ def test_what_nothing_needs_is_not_read(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The program computes what it did, and none of the rest runs."""
+    """The program computes the same values, and no other code runs."""
     program, _ = saved
     hostile = dict(files)
     monkeypatch.syspath_prepend(tmp_path)
@@ -138,7 +138,7 @@ def test_what_nothing_needs_is_not_read(
 def test_an_archive_that_torch_does_not_write_is_refused(
     saved: tuple[Program, Path], files: Files, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that is not one, a compressed member, names and sizes that can't be."""
+    """Checked for files that are not archives, compressed members, and invalid names and sizes."""
     make, told = ARCHIVES[name]
     path = tmp_path / "inside" / "m.onnx.pt2"
     path.parent.mkdir()
@@ -169,7 +169,7 @@ def test_what_is_saved_holds_no_pickle_and_is_read_back_to_the_bit(saved: tuple[
 def test_a_comparison_goes_on_without_a_program_that_is_refused(
     saved: tuple[Program, Path], files: Files, tmp_path: Path
 ) -> None:
-    """A note says why only modules were judged."""
+    """A note gives the reason why only modules have reference values."""
     path = saved[1]
     hostile = dict(files)
     REFUSED["a shell"][0](hostile, tmp_path)
@@ -187,7 +187,7 @@ def test_a_comparison_goes_on_without_a_program_that_is_refused(
 
 
 def test_sizes_of_an_exported_program_are_read_as_torch_wrote_them(tmp_path: Path) -> None:
-    """Symbols, sums, products, quotients and powers of them."""
+    """Checked for symbols, sums, products, quotients and powers."""
 
     class Sizes(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -210,7 +210,7 @@ def test_sizes_of_an_exported_program_are_read_as_torch_wrote_them(tmp_path: Pat
 
 
 def test_numbers_of_a_stored_program_stay_bounded(saved: tuple[Program, Path], files: Files, tmp_path: Path) -> None:
-    """Squares of squares of a size would take all memory."""
+    """Repeated squares of a size would take all memory."""
     import json
 
     data = json.loads(files["models/model.json"])
@@ -243,14 +243,14 @@ def test_numbers_of_a_stored_program_stay_bounded(saved: tuple[Program, Path], f
     ],
 )
 def test_only_functions_of_tensors_are_run_from_a_file(target: object, expected: bool) -> None:
-    """Files, changes in place, unchecked indices and endless loops are not."""
+    """Operators that access files, work in place, do not check indices, or may not end are refused."""
     assert is_run(target) is expected
 
 
 def test_what_only_a_pickle_can_hold_is_not_saved(
     saved: tuple[Program, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A warning says so, and the ONNX file is there."""
+    """A warning is logged, and the ONNX file is written."""
     program = saved[0]
     monkeypatch.setitem(program.exported_program.constants, "object", object())
 
