@@ -1,4 +1,4 @@
-"""From 'it differs' to 'this is why': the culprit and a repro, put into a report."""
+"""Add the cause of an error to a report: its culprits and a repro."""
 
 import os
 from dataclasses import replace
@@ -16,7 +16,7 @@ from .repro import write_repro
 from .results._report import Report
 from .results._rows import Row
 
-_SHARE = 4.0  # of an error is what is still called one: a part of it may be inherited
+_SHARE = 4.0  # a fourth of an error still counts as the error: part of it may be inherited
 
 
 def blame(
@@ -28,60 +28,60 @@ def blame(
     backend: Backend | None = None,
     limit: float | None = None,
 ) -> Report:
-    """Look for what is to blame for what a report found, and write a repro of it.
+    """Find the transformations that cause the first divergence of a report, and write a repro of it.
 
-    What the backend can leave out is left out until the error is gone (see `bisect`), and the node at which the error
-    begins is cut out and made small (see `write_repro`). What either can't do is a note in the report.
+    `bisect` disables the backend's optional transformations until the error disappears; `write_repro` extracts and
+    minimizes the node where the error begins. If either fails, a note in the report states the error.
 
     Args:
-        report: of a comparison of `program` with `reference`.
-        reference: what the model did.
-        program: what was compared with it.
-        folder: where the repro goes; None is no repro.
-        backend: what ran it, if it was not given to `compare` by its name.
+        report: the result of comparing `program` with `reference`.
+        reference: the capture or dump that was compared, or the path of a dump.
+        program: the program that was compared.
+        folder: the folder to write the repro to; None writes none.
+        backend: the backend of the comparison, if `compare` was called with an instance instead of a name.
         limit: see `compare`.
 
     Returns:
-        the report, with `culprits`, `switches` and `repro`; as it is if nothing differs.
+        the report with `culprits`, `switches` and `repro`; unchanged if nothing differs.
     """
     first = report.first_divergence
     if report.close or first is None:
         return report
-    given = as_program(program)
-    how: dict[str, Any] = {"backend": backend} if backend else {"backend": report.backend, "options": report.options}
-    how |= {"tolerance": telling_tolerance(report, first), "limit": limit}
-    lower, value = report.lower_precision, _value(report, given, first)
+    exported = as_program(program)
+    common: dict[str, Any] = {"backend": backend} if backend else {"backend": report.backend, "options": report.options}
+    common |= {"tolerance": failing_tolerance(report, first), "limit": limit}
+    lower, value = report.lower_precision, _value(report, exported, first)
     notes = list(report.notes)
     try:
-        found = bisect(reference, given, lower_precision=lower, value=value, **how)
+        result = bisect(reference, exported, lower_precision=lower, value=value, **common)
     except FilchError as error:
-        notes.append(f"no culprit was looked for: {error}")
+        notes.append(f"the search for culprits failed: {error}")
     else:
-        culprits = tuple(culprit.name for culprit in found.culprits)
-        report = replace(report, culprits=culprits, switches=None if found.close else len(found.candidates))
+        culprits = tuple(culprit.name for culprit in result.culprits)
+        report = replace(report, culprits=culprits, switches=None if result.close else len(result.candidates))
     if folder is not None:
         try:
-            made = write_repro(reference, given, first.node, folder, **how, call=first.call, stage=first.stage)
+            repro = write_repro(reference, exported, first.node, folder, **common, call=first.call, stage=first.stage)
         except FilchError as error:
             notes.append(f"no repro was written: {error}")
         else:
-            report = replace(report, repro=str(made.folder))
+            report = replace(report, repro=str(repro.folder))
     return replace(report, notes=tuple(notes))
 
 
-def telling_tolerance(report: Report, row: Row) -> Tolerance | None:
-    """The tolerance that tells a row that is wrong from what it should be.
+def failing_tolerance(report: Report, row: Row) -> Tolerance | None:
+    """Return a tolerance that the difference of a wrong row exceeds.
 
-    Float64 finds errors that no usual tolerance does: then a fourth of what was found is one.
+    The float64 check finds errors within the default tolerance: then the limits are a fourth of the difference.
     """
-    found = row.difference
-    if report.tolerance is not None or row.isolated is None or found is None or not found.close:
+    difference = row.difference
+    if report.tolerance is not None or row.isolated is None or difference is None or not difference.close:
         return report.tolerance
-    return Tolerance(found.error_max / _SHARE, found.scale / _SHARE, found.rms / _SHARE)
+    return Tolerance(difference.error_max / _SHARE, difference.scale / _SHARE, difference.rms / _SHARE)
 
 
 def _value(report: Report, program: Program, row: Row) -> str | None:
-    """The exported value to judge by; None are the results, if these are off by more than the tolerance."""
+    """Return the exported value to judge by, or None to judge by the outputs, if these exceed the tolerance."""
     if any(item.kind == "output" and item.difference is not None and not item.difference.close for item in report.rows):
         return None
     return row.value if row.value in program.graph.producer else None

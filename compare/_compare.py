@@ -1,4 +1,4 @@
-"""Compares what a program computes with what the model did."""
+"""Compare what a program computes with what the original model computed."""
 
 import itertools
 import os
@@ -44,70 +44,81 @@ def compare(
     buffer: int = BUFFER,
     limit: float | None = None,
 ) -> Report:
-    """Run `program` on what the stolen model was given, and hold every value against what the model had.
-
-    Values are compared as they come and then let go, where the backend can show them so.
+    """Run a program on captured inputs and compare each value of its graph with the original model's.
 
     Args:
-        reference: a capture or dump of the model itself, with as many of its submodules as one likes; or a dump's path.
-        program: what `export` returned, the path of any ONNX file, an ONNX model, or a graph that was read from one.
-        backend: what runs it: one of `filch.export.backends.backend_names()`, or a backend itself.
-        options: what the backend, given by its name, is to be made with.
-        tolerance: how far values may be apart: None is by dtype (float32 1e-5, float16 1e-2 …), a number is the
-            harmonic error allowed, a `Tolerance` is both limits.
-        lower_precision: let values be of a coarser floating-point type than the model's, or quantised: the numbers are
-            compared, and the default tolerance is that of the coarsest type on the way (of 8-bit integers, 0.1 of the
-            tensor's largest number, of 4-bit ones half of it).
-        stages: which graphs are run: `exported` (the program as it stands), `compiled` (what the backend made of it);
-            None is all that the backend has.
-        profile: measure how long each node takes, too, in an undisturbed run.
-        statistics: say what each value and its reference are like, too: least, largest, mean, deviation, a histogram of
-            both. A comparison takes about a third longer with it.
-        truth: `float64` runs the exported program in float64, too, and judges each value by how much further it is from
-            that than the model's own is: no tolerance has to be guessed (`Row.float64`). Each node is also run in
-            isolation, on its reference inputs, to tell an error from one that is inherited (`Row.isolated`).
-        repeats: how often everything is run: what changes from run to run is told from what is wrong.
-        buffer: bytes of values that may be held on either side, where the backend can show them in parts; a node's own
-            are held however large.
-        limit: seconds that the backend may take to run the program, or the next part of it; ten times as long to
-            compile it. None is 60, and 60 more for each GB of weights; `math.inf` is no limit. What takes longer is
-            stopped and reported as an error. Native code that can't be stopped (a kernel, a compilation) ends by
-            itself: the error is raised then. The command line ends the process.
+        reference: a capture or dump of the original model, or the path of a dump. Each captured submodule adds
+            reference values.
+        program: the result of `export`, the path of an ONNX file, an ONNX model, or a graph read from one.
+        backend: the backend that runs the program: a name from `filch.export.backends.backend_names()`, or an instance.
+        options: keyword arguments of the backend; only for a backend given by name. None is no arguments.
+        tolerance: the largest difference that passes. None selects a default by dtype (float32 1e-5, float16 1e-2,
+            ...); a number is the allowed harmonic error; a `Tolerance` sets each limit.
+        lower_precision: accept values whose floating-point type is coarser than the model's, or that are quantized.
+            The default tolerance is then that of the coarsest type on the path to the value (8-bit integers: 0.1 of
+            the tensor's largest magnitude; 4-bit: 0.5).
+        stages: the graphs to run: `exported` (the program unchanged), `compiled` (the graph that the backend
+            optimized). None is every stage that the backend has.
+        profile: also measure the time of each node, in a run without instrumentation.
+        statistics: also compute minimum, maximum, mean, standard deviation and a histogram of each value and its
+            reference. This takes about a third longer.
+        truth: `"float64"` also evaluates the exported program in float64, and judges each value by its error relative
+            to the model's own rounding error instead of a tolerance (`Row.float64`). Each node also runs in isolation
+            on its reference inputs, which separates its own error from an inherited one (`Row.isolated`).
+        repeats: how many times to run everything, to separate nondeterminism from errors.
+        buffer: how many bytes of values each side may keep in memory, where the backend can return values in parts.
+            The values of a single node are kept whatever their size.
+        limit: seconds that the backend may take for the program, or for each part of it; compilation may take ten
+            times as long. None is 60 plus 60 for each GB of weights; `math.inf` is no limit. Native code that cannot
+            be interrupted (a kernel, a compilation) finishes first, then the error is raised; the command line ends
+            the process instead.
 
     Returns:
-        the report: rows for each value of the exported graph and of the graph that the backend made of it, for each
-        call of the model.
+        a `Report` with one row for each value of each stage's graph and each captured call.
 
     Raises:
-        FilchError: the files, the backend, or the two sides do not fit; in one sentence.
+        FilchError: a file is invalid, the backend fails, or the reference does not match the program.
+
+    Example:
+        >>> import torch
+        >>> from filch.compare import compare
+        >>> from filch.export import export
+        >>> from filch.steal import steal_forward
+        >>> model, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
+        >>> with steal_forward(model) as capture:
+        ...     _ = model(x)
+        >>> compare(capture, export(model, (x,))).close
+        True
     """
     if not isinstance(reference, Records | str | os.PathLike):
         kind = type(reference).__name__
-        raise CompareError(f"the reference comes first: a capture, a dump or its path, not a {kind}")
-    held = reference if isinstance(reference, Records) else restore(reference)
-    given = as_program(program)
+        raise CompareError(f"reference must be a capture, a dump or the path of a dump, not {kind}")
+    records = reference if isinstance(reference, Records) else restore(reference)
+    loaded = as_program(program)
     engine = make_engine(backend, options)
-    stolen = captured_calls(held, given)
+    calls = captured_calls(records, loaded)
     wanted = _in_order(engine, engine.stages if stages is None else stages)
-    how = CompareOptions(wanted, tolerance, lower_precision, profile, statistics, buffer, truth=truth, repeats=repeats)
-    found = []
-    with time_limit(given, limit):
-        prepared = prepare(held, given, engine, how)
-        for number, call in enumerate(stolen.calls):
-            step(f"call {call.index}", number, len(stolen.calls))
-            found.append(compare_call(prepared, call))
+    settings = CompareOptions(
+        wanted, tolerance, lower_precision, profile, statistics, buffer, truth=truth, repeats=repeats
+    )
+    results = []
+    with time_limit(loaded, limit):
+        prepared = prepare(records, loaded, engine, settings)
+        for number, call in enumerate(calls.calls):
+            step(f"call {call.index}", number, len(calls.calls))
+            results.append(compare_call(prepared, call))
     return Report(
         backend=engine.name,
-        reference=held.source if held.source != "memory" else "the capture",
-        program=str(given.path) if given.path else given.model_type.rpartition(":")[2] or "the program",
-        rows=tuple(row for one in found for row in one.rows),
-        modules=tuple(row for one in found for row in one.modules),
-        observer_effect=largest_effect(one.observer_effect for one in found),
-        notes=(*_notes(prepared, found), *([UNKNOWN] if given.is_foreign else []), *stolen.notes, *stolen.left_out),
-        calls=(len(stolen.calls), len(stolen.calls) + len(stolen.left_out)),
-        failed=_unique(prepared.failed, *(one.failed for one in found)),
-        interface=(*interface_problems(given, prepared.compiled), *_unique(*(one.exchanged for one in found))),
-        operators=tuple(one.operators for one in found),
+        reference=records.source if records.source != "memory" else "the capture",
+        program=str(loaded.path) if loaded.path else loaded.model_type.rpartition(":")[2] or "the program",
+        rows=tuple(row for one in results for row in one.rows),
+        modules=tuple(row for one in results for row in one.modules),
+        observer_effect=largest_effect(one.observer_effect for one in results),
+        notes=(*_notes(prepared, results), *([UNKNOWN] if loaded.is_foreign else []), *calls.notes, *calls.left_out),
+        calls=(len(calls.calls), len(calls.calls) + len(calls.left_out)),
+        failed=_unique(prepared.failed, *(one.failed for one in results)),
+        interface=(*interface_problems(loaded, prepared.compiled), *_unique(*(one.exchanged for one in results))),
+        operators=tuple(one.operators for one in results),
         outcomes=prepared.outcomes,
         graphs=prepared.graphs,
         options=options or {},
@@ -117,30 +128,30 @@ def compare(
 
 
 def make_engine(backend: str | Backend, options: Mapping[str, Any] | None) -> Backend:
-    """A backend by its name and options, or as it was given; its steps are limited in time (see `time_limit`)."""
+    """Return a backend, created from its name and options if need be, whose steps respect `time_limit`."""
     if isinstance(backend, str):
         return limit_backend(get_backend(backend, **(options or {})))
     if options:
-        raise CompareError(f"options are for a backend that is given by its name; this one is made already: {backend}")
+        raise CompareError(f"options need a backend given by name, not the instance {backend}")
     return limit_backend(backend)
 
 
 def time_limit(program: Program, limit: float | None) -> TimeLimit:
-    """What limits the steps of backends that run `program`; see `compare`."""
+    """Return the time limit of the backend steps that run `program`; see `compare`."""
     return TimeLimit(default_limit(program.model) if limit is None else limit)
 
 
 def _in_order(engine: Backend, stages: Collection[Stage]) -> tuple[Stage, ...]:
-    """The stages in the order in which they run, and after them those that the backend does not have."""
+    """Return the stages in the order in which they run, then those that the backend does not have."""
     return (*(one for one in engine.stages if one in stages), *(one for one in stages if one not in engine.stages))
 
 
-def _notes(prepared: Prepared, found: Sequence[CallResult]) -> tuple[str, ...]:
+def _notes(prepared: Prepared, results: Sequence[CallResult]) -> tuple[str, ...]:
     allowed = ["values of a lower precision were allowed"] if prepared.options.lower_precision else []
     compiled = (note for made in prepared.compiled.values() for note in made.notes)
-    return (*allowed, *_unique(*(one.notes for one in found)), *prepared.references.notes, *compiled)
+    return (*allowed, *_unique(*(one.notes for one in results)), *prepared.references.notes, *compiled)
 
 
 def _unique(*texts: Iterable[str]) -> tuple[str, ...]:
-    """Each text once, in the order of their first occurrences."""
+    """Return each text once, in the order of first occurrence."""
     return tuple(dict.fromkeys(itertools.chain(*texts)))

@@ -1,4 +1,4 @@
-"""Compares an exported model, with the exporter's optimisations where a backend can't run it without."""
+"""Compare an exported model, optimized by the exporter if the backend cannot run it otherwise."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,36 +11,36 @@ from .results._cells import OPTIMIZED
 from .results._report import Report
 
 
-def compare_runnable(reference: Path | Records, program: Program, **how: Any) -> tuple[Report, Program]:
-    """Compare a program; if the backend refuses what `export` made, compare what `optimize` makes of that.
+def compare_runnable(reference: Path | Records, program: Program, **options: Any) -> tuple[Report, Program]:
+    """Compare a program; if the backend rejects it, optimize it with `optimize` and compare the result.
 
-    Exporters leave it to their optimiser to make some operators' inputs such that a runtime takes them.
+    Exporters rely on their optimizer to give some operators inputs that runtimes support.
 
     Args:
         reference: as for `compare`.
-        program: as `export` returned it.
-        how: the other arguments of `compare`.
+        program: the result of `export`.
+        **options: the keyword arguments of `compare`.
 
     Returns:
-        the report, with a note that says why the program was optimised, if it was; and what was compared.
+        the report and the program that was compared. If it was optimized, a note in the report gives the reason.
 
     Raises:
-        FilchError: see `compare`; what the backend says of the program as it was exported.
+        FilchError: see `compare`; a `BackendError` is that of the program before optimization.
     """
     try:
-        return compare(reference, program, **how), program
+        return compare(reference, program, **options), program
     except BackendError as error:
         if program.original is None or program.is_changed():
             raise
         refused = error
     try:
         optimized = optimize(program)
-        report = compare(reference, optimized, **how)
+        report = compare(reference, optimized, **options)
     except FilchError:
         raise refused from None
     return replace(report, notes=(f"{OPTIMIZED}{refused}", *report.notes)), optimized
 
 
-def compare_export(reference: Path | Records, program: Program, **how: Any) -> Report:
-    """The report of `compare_runnable`."""
-    return compare_runnable(reference, program, **how)[0]
+def compare_export(reference: Path | Records, program: Program, **options: Any) -> Report:
+    """Return the report of `compare_runnable`; `options` are the keyword arguments of `compare`."""
+    return compare_runnable(reference, program, **options)[0]

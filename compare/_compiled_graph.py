@@ -1,4 +1,4 @@
-"""The graph that a backend makes of a program, without running it."""
+"""Compile a program and return the compiled graph, without running it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,26 +19,26 @@ def compiled_graph(
     options: Mapping[str, Any] | None = None,
     limit: float | None = None,
 ) -> Graph:
-    """Compile a program, and say which of its nodes each compiled node computes.
+    """Compile a program and return its graph, with the exported nodes that each compiled node computes.
 
     Args:
-        program: what `export` returned, the path of any ONNX file, an ONNX model, or a graph that was read from one.
+        program: the result of `export`, the path of an ONNX file, an ONNX model, or a graph read from one.
         backend: see `compare`.
         options: see `compare`.
         limit: see `compare`.
 
     Returns:
-        the compiled graph; its nodes' `origins` are nodes of the exported one, which is its `before`.
+        the compiled graph. The `origins` of its nodes name nodes of the exported graph, its `source_graph`.
 
     Raises:
-        FilchError: the file, the backend, or the two do not fit; in one sentence.
+        FilchError: the file is invalid, the backend fails, or the backend does not compile programs.
     """
-    given, engine = as_program(program), make_engine(backend, options)
+    loaded, engine = as_program(program), make_engine(backend, options)
     if "compiled" not in engine.stages:
-        raise CompareError(f"backend {engine.name!r} runs the program as it stands: it makes no graph of its own")
-    exported = given.graph
-    with time_limit(given, limit):
-        compiled = engine.compile(given, optimize=True)
-    made = NodeProvenance(exported, compiled).annotated()
-    name = given.path.name if given.path else given.model_type.rpartition(":")[2] or "the program"
-    return replace(made, name=f"{name} on {engine.name}", source_graph=exported)
+        raise CompareError(f"backend {engine.name!r} has no compiled graph: it runs the exported program unchanged")
+    source = loaded.graph
+    with time_limit(loaded, limit):
+        compiled = engine.compile(loaded, optimize=True)
+    graph = NodeProvenance(source, compiled).annotated()
+    name = loaded.path.name if loaded.path else loaded.model_type.rpartition(":")[2] or "the program"
+    return replace(graph, name=f"{name} on {engine.name}", source_graph=source)

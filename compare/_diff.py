@@ -1,4 +1,4 @@
-"""Compares two dumps of the same model, from two machines or two versions, say."""
+"""Compare two dumps of the same model, for example from two machines or two versions."""
 
 import os
 from collections.abc import Iterator
@@ -19,15 +19,18 @@ def diff(
     *,
     tolerance: float | Tolerance | None = None,
 ) -> DumpDiff:
-    """Hold the values of two dumps or captures against each other, by key and place; no model is needed.
+    """Compare the values of two dumps or captures by key and path; no model is needed.
 
     Args:
-        expected: the one that is taken for right.
-        actual: the one that is judged.
+        expected: the reference.
+        actual: the dump or capture to compare with it.
         tolerance: see `compare`.
 
+    Returns:
+        a `DumpDiff` with one row for each tensor, and for each record that only one of them has.
+
     Raises:
-        DumpError: one of them can't be read.
+        DumpError: one of them cannot be read.
     """
     first = expected if isinstance(expected, Records) else restore(expected)
     second = actual if isinstance(actual, Records) else restore(actual)
@@ -48,24 +51,24 @@ def _rows(first: Records, second: Records, tolerance: float | Tolerance | None) 
 def value_rows(
     key: Key, value: Any, other: Any, tolerance: float | Tolerance | None, *, second: str = _SECOND
 ) -> Iterator[DiffRow]:
-    """A row for each tensor of a record that both dumps have, and one for the record if they are not built alike."""
+    """Yield a row for each tensor of a record in both dumps, and one for the record if its structure differs."""
     if structure(value) != structure(other):
         yield DiffRow(key, "", describe(value), f"it is {describe(other)} in {second}")
-    found = tensors(other)
+    others = tensors(other)
     for path, tensor in tensors(value).items():
-        yield DiffRow(key, path, describe(tensor), "", compare_tensors(tensor, found.get(path), tolerance=tolerance))
+        yield DiffRow(key, path, describe(tensor), "", compare_tensors(tensor, others.get(path), tolerance=tolerance))
     missing = left_out(other)
     for path, stand_in in left_out(value).items():
         yield _without_numbers(key, path, stand_in, missing.get(path), second)
 
 
 def missing_row(key: Key, value: Any, *, second: str = _SECOND) -> DiffRow:
-    """The row of a record that the second dump does not have."""
+    """Return the row of a record that is missing from the second dump."""
     return DiffRow(key, "", describe(value), f"{second} does not have it")
 
 
 def extra_row(key: Key, value: Any, *, first: str = _FIRST) -> DiffRow:
-    """The row of a record that the first dump does not have."""
+    """Return the row of a record that is missing from the first dump."""
     return DiffRow(key, "", describe(value), f"{first} does not have it")
 
 

@@ -8,7 +8,7 @@ import typer
 
 from filch.steal.text import named
 
-from .._blame import telling_tolerance
+from .._blame import failing_tolerance
 from ..common._errors import CompareError
 from ..common._progress import progress
 from ..rendering._console import echo
@@ -44,7 +44,7 @@ def repro_command(
             output,
             backend=loaded.backend,
             options=_options(loaded, parse_options(option)),
-            tolerance=telling_tolerance(loaded, row),
+            tolerance=failing_tolerance(loaded, row),
             call=row.call,
             stage=row.stage,
             limit=limit,

@@ -333,7 +333,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
         compare(parts, program, backend="nothing")
     with pytest.raises(ProgramError, match="'int' is not a program: give a Program, the path of an ONNX file"):
         compare(parts, 3)  # type: ignore[arg-type]
-    with pytest.raises(CompareError, match="the reference comes first: a capture, a dump or its path, not a Program"):
+    with pytest.raises(CompareError, match="reference must be a capture, a dump or the path of a dump, not Program"):
         compare(program, parts)  # type: ignore[arg-type]
 
 

@@ -346,7 +346,9 @@ def test_another_models_dump_is_one_sentence(made):
 
 def test_a_backend_that_runs_no_onnx_graph_is_refused(made):
     """It would judge the model, not what passes make of it."""
-    with pytest.raises(CompareError, match="backend 'inductor' can't run a graph as it stands, so passes are not seen"):
+    with pytest.raises(
+        CompareError, match="backend 'inductor' cannot run exported graphs, so passes cannot be compared"
+    ):
         CompareInstrument(made[Text][0], backend="inductor")
 
 

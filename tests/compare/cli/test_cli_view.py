@@ -183,7 +183,7 @@ BAD = {
     "a zip of others": (["view", "other.pt2"], "'other.pt2' is no program that torch.export saved: "),
     "a backend without a graph of its own": (
         ["view", "model.onnx", "-b", "reference"],
-        "backend 'reference' runs the program as it stands: it makes no graph of its own",
+        "backend 'reference' has no compiled graph: it runs the exported program unchanged",
     ),
     "a report in a format that there is not": (
         ["compare", "ref.onnx", "model.onnx", "-o", "report.pdf"],

@@ -98,7 +98,7 @@ def test_one_finding_is_the_first_divergence(wrong: Report, report: Report) -> N
 
 def test_a_backend_without_a_graph_of_its_own_has_none_to_draw(program: Program) -> None:
     """It runs the program as it stands."""
-    with pytest.raises(CompareError, match="'reference' runs the program as it stands: it makes no graph of its own"):
+    with pytest.raises(CompareError, match="'reference' has no compiled graph: it runs the exported program unchanged"):
         compiled_graph(program, backend="reference")
 
 
