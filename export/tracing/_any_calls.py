@@ -1,4 +1,4 @@
-"""Which calls an operation runs in, whichever model they are of: modules', constructors', optimisers'."""
+"""The calls in which an operation runs, for any model: of modules, constructors and optimizers."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -15,21 +15,21 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..graph._nodes import Frame
 from ._call_sites import is_library, is_ours, line_frame, line_of, module_call
-from ._module_calls import Calls, class_of
+from ._module_calls import ModuleCallStack, class_of
 
 _WRAPPERS = (torch._compile.__file__, str(Path(torch.__file__).parent / "_dynamo"))  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
 _NO_CALL = (None, Frame(""), None)
-_LINES = 3  # that stand for the calls an operation runs in where no module does, as in Jittor
+_LINES = 3  # lines to show for an operation outside of modules, as in Jittor
 
 
-class AnyCalls(Calls):
-    """Which modules' calls are running, of all models.
+class AnyModelCallStack(ModuleCallStack):
+    """The stack of running module calls of all models.
 
-    A model is known by the name of the variable that its caller has it in, and its modules by their paths in it.
+    A model has the name of the variable in its caller, and its modules have their paths in it.
 
     Args:
-        listening: whether what the running thread calls is to be heard.
-        met: told of each parameter and buffer of a model that is called for the first time, and its path in the model.
+        listening: returns whether to observe the calls of the running thread.
+        met: called with each parameter and buffer, and its path, when its model is called for the first time.
     """
 
     def __init__(self, listening: Callable[[], bool], met: Callable[[torch.Tensor, str], None]) -> None:
@@ -39,8 +39,8 @@ class AnyCalls(Calls):
         self._held: Any = WeakIdKeyDictionary()  # by parameter or buffer, the path of its module and its own
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
-        """Hear of all modules' calls inside of the block."""
+    def observed(self) -> Iterator[None]:
+        """Observe the calls of all modules inside of the block."""
         before = register_module_forward_pre_hook(self._enter)
         after = register_module_forward_hook(self._leave, always_call=True)
         try:
@@ -51,11 +51,11 @@ class AnyCalls(Calls):
             self._running.clear()
 
     def path_of(self, tensor: torch.Tensor) -> str | None:
-        """The path of a parameter or buffer in its model, if a call of the model was heard."""
+        """Return the path of a parameter or buffer in its model, if a call of the model was observed."""
         return self._held.get(tensor, (None, None))[1]  # type: ignore[no-any-return]
 
     def owner_of(self, tensor: torch.Tensor) -> str:
-        """The path of the module that holds a parameter or buffer."""
+        """Return the path of the module that owns a parameter or buffer."""
         return self._held.get(tensor, ("", None))[0]  # type: ignore[no-any-return]
 
     def _enter(self, module: nn.Module, args: Any) -> None:
@@ -64,7 +64,7 @@ class AnyCalls(Calls):
 
     def _leave(self, module: nn.Module, _args: Any, _output: Any) -> None:
         if self._listening() and any(running is module for running, _, _ in self._running):
-            while self._running.pop()[0] is not module:  # what was interrupted is not left
+            while self._running.pop()[0] is not module:  # a call that raised an error may have no `_leave`
                 pass
 
     def _path(self, module: nn.Module) -> str:
@@ -80,7 +80,7 @@ class AnyCalls(Calls):
         return str(self._paths[module])
 
     def _meet(self, name: str, model: nn.Module) -> None:
-        """A model is called for the first time."""
+        """Register the modules of a model that is called for the first time."""
         prefix = name.partition(".")[2]
         for path, module in model.named_modules():
             self._paths.setdefault(module, f"{name}.{path}" if path else name)
@@ -93,7 +93,7 @@ class AnyCalls(Calls):
 
 
 def _model_of(frame: FrameType | None, module: nn.Module) -> tuple[str, nn.Module]:
-    """The model that a module is part of, or the module itself, and the variable in which its caller has that."""
+    """Return the name of the caller's variable for a module or for the model that contains it, and that object."""
     variables = list(_variables(frame))
     for name, item in variables:
         if item is module:
@@ -105,7 +105,7 @@ def _model_of(frame: FrameType | None, module: nn.Module) -> tuple[str, nn.Modul
 
 
 def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
-    """The variables of the function that a frame runs: its own, the attributes of its object, and global ones."""
+    """Yield the variables visible in a frame: local ones, attributes of `self`, and global ones."""
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
@@ -117,14 +117,14 @@ def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
 
 
 def variable_of(frame: FrameType | None, wanted: Any) -> str | None:
-    """The name of the variable in which the function that a frame runs has an object."""
+    """Return the name of the variable that holds an object in a frame, or None."""
     return next((name for name, item in _variables(frame) if item is wanted), None)
 
 
 def objects_calls(frame: FrameType | None, block: CodeType | None) -> tuple[Frame, ...]:
-    """The constructors of modules that a frame runs in, or the optimiser's method, outermost first."""
+    """Return the running constructors of modules and methods of optimizers, outermost first."""
     found: dict[int, Frame] = {}
-    outside = False  # whether a line of the user's stands between
+    outside = False  # whether there is user code in between
     for inner in _until(frame, block):
         owner = _self(inner)
         making = inner.f_code.co_name == "__init__"
@@ -136,7 +136,7 @@ def objects_calls(frame: FrameType | None, block: CodeType | None) -> tuple[Fram
 
 
 def _self(frame: FrameType) -> Any:
-    """The object whose method a frame runs, if it does: its first argument, or what torch's wrappers call `self`."""
+    """Return the `self` of a frame: its first argument, or the variable `self` of torch's wrappers."""
     names = frame.f_code.co_varnames
     name = "self" if "self" in names else names[0] if frame.f_code.co_argcount else ""
     return frame.f_locals.get(name) if name else None
@@ -151,7 +151,7 @@ def _object_call(frame: FrameType, owner: Any, *, making: bool) -> Frame:
 
 
 def user_lines(frame: FrameType | None, block: CodeType | None) -> Iterator[str]:
-    """The lines of the user's that lead to a frame, innermost first."""
+    """Yield the lines of user code that lead to a frame, innermost first."""
     last = None
     for inner in _until(frame, block):
         line = line_of(inner)
@@ -161,24 +161,24 @@ def user_lines(frame: FrameType | None, block: CodeType | None) -> Iterator[str]
 
 
 def innermost_lines(frame: FrameType | None, block: CodeType | None) -> tuple[Frame, ...]:
-    """The calls that the last of these lines are, outermost first."""
+    """Return frames for the innermost of these lines, outermost first."""
     return tuple(line_frame(line) for line in reversed(list(islice(user_lines(frame, block), _LINES))))
 
 
 def all_frames(frame: FrameType | None, block: CodeType | None) -> tuple[Frame, ...]:
-    """All calls of Python that lead to a frame, torch's too, outermost first."""
+    """Return all Python calls that lead to a frame, including torch's, outermost first."""
     called = dropwhile(lambda inner: is_ours(inner.f_code.co_filename) or _is_wrapper(inner), _until(frame, block))
     found = [Frame(line_frame(line_of(inner)).path, inner.f_code.co_name, line_of(inner)) for inner in called]
     return tuple(reversed(found))
 
 
 def _is_wrapper(frame: FrameType) -> bool:
-    """Whether torch has wrapped our own functions in what a frame runs, lest Dynamo compile them."""
+    """Return whether a frame is one of torch's wrappers that keep Dynamo from compiling our functions."""
     return frame.f_code.co_filename.startswith(_WRAPPERS)
 
 
 def _until(frame: FrameType | None, block: CodeType | None) -> Iterator[FrameType]:
-    """A frame and those that called it, up to the one that runs `block`; all of them if there is none."""
+    """Yield a frame and its callers up to the one that runs `block`, or all if there is none."""
     while frame is not None:
         yield frame
         if frame.f_code is block:

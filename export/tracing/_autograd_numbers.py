@@ -1,4 +1,4 @@
-"""Which operation a derivative is of, by the numbers that autograd gives to what it notes."""
+"""Find the operation of a derivative by autograd's sequence numbers."""
 
 from bisect import bisect_left
 from typing import Any
@@ -7,14 +7,14 @@ import torch
 
 from .._errors import TraceError
 
-_SOON = 3  # operations within which one follows that autograd has noted ahead
+_SOON = 3  # autograd numbers an operation at most this many operations early
 
 
 class AutogradNumbers:
-    """Knows the operations of a run by autograd's numbers; within a thread, these grow.
+    """Maps autograd's sequence numbers, which grow within a thread, to the operations of a run.
 
     Raises:
-        TraceError: this version of torch does not tell them.
+        TraceError: this version of torch does not expose them.
     """
 
     def __init__(self) -> None:
@@ -31,30 +31,30 @@ class AutogradNumbers:
             )
 
     def running(self) -> Any:
-        """Autograd's node that runs: `name()`, `_sequence_nr()`, and `variable` if it adds to a gradient; or None."""
+        """Return autograd's running node, or None: with `name()`, `_sequence_nr()`, `variable` if it accumulates."""
         return self._running() if self._running is not None else None
 
     def next(self) -> int:
-        """The number that autograd gives to the next operation of this thread."""
+        """Return the number of the next operation of this thread."""
         return int(self._last()) if self._last is not None else 0
 
     def skip(self, first: int, end: int) -> None:
-        """Operations of the numbers from `first` up to `end` were not recorded."""
+        """Mark the operations from `first` to before `end` as not recorded."""
         if first < end:
             self._unseen.append((first, end))
 
     def claim(self, name: str, op: str) -> None:
-        """A node has just run; what autograd noted last is of it, unless it is of an earlier one."""
+        """Assign autograd's last number to a node that has just run, unless an earlier node has it."""
         number = self.next() - 1
         self._first.setdefault(number, name)
         self._numbers.append(number)
         self._calls.append((name, op))
 
     def owner(self, running: Any) -> str | None:
-        """The name of the node whose derivative runs; None if it is of none that was claimed.
+        """Return the name of the node whose derivative runs, or None.
 
-        Autograd notes an operation just before it runs. But where one overwrites what its own derivative needs, a copy
-        is made in between; and where one writes to a view, what is noted for the view's base comes behind it.
+        Autograd numbers an operation just before it runs. But if an operation overwrites what its own derivative needs,
+        a copy is made in between; and if one writes to a view, the entry for the base of the view follows it.
         """
         number: int = running._sequence_nr()  # noqa: SLF001  nothing public tells
         if any(first <= number < end for first, end in self._unseen):

@@ -1,4 +1,4 @@
-"""The graphs of a step as torch.compile runs it: Inductor's kernels, and the operations that they come from."""
+"""Record a step compiled by torch.compile: Inductor's kernels, and the operations that they compute."""
 
 import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -18,36 +18,35 @@ from ..backends.inductor._kernel_graph import own_kernels
 from ..common._quiet import quiet
 from ..graph._graph import Graph
 from ..graph._nodes import Node, Value
-from ._dispatched import Dispatched, Watching
-from ._module_calls import Calls
-from ._recorded_part import Joint, Operations, Reader
-from ._step import Function, Step, Unwatched, failing, run
+from ._dispatched import DispatchTracer, TracingMode
+from ._module_calls import ModuleCallStack
+from ._recorded_part import Joint, Operations, PartReader
+from ._step import Function, NoTracer, TracedStep, run, trace_errors
 
 
-def compiled_step(step: Step) -> Graph:
-    """Run a step compiled by Inductor, and record what it ran.
+def compiled_step(step: TracedStep) -> Graph:
+    """Run a step compiled by Inductor and record the kernels.
 
-    The optimiser is compiled too, if that works; if not, its ATen calls are recorded one by one.
+    The optimizer is compiled, too, if possible; otherwise its ATen calls are recorded one by one.
 
     Args:
-        step: what to run; first in eager PyTorch, without gradients, which tells where its modules are called.
+        step: the step; it first runs in eager PyTorch without gradients, to find the call sites of modules.
 
     Returns:
-        the graph of what was executed: Inductor's kernels, and the ATen calls that nobody compiled (autograd hands
-        gradients over by some); its `before` is the graph of operations, forward and backward, as AOTAutograd made
-        them.
+        the graph of the executed kernels and of ATen calls that were not compiled (autograd makes some to pass
+        gradients); its `source_graph` is the forward and backward graph of AOTAutograd's operations.
 
     Raises:
         TraceError: see `run`; or nothing was compiled.
-        BackendError: Inductor can't compile it, or this version of torch does not tell what its kernels compute.
+        BackendError: Inductor can't compile it, or this version of torch does not report what its kernels compute.
     """
     name = type(step.model).__name__
-    calls = Calls(step.model)
+    calls = ModuleCallStack(step.model)
     as_written = torch.compiler.set_stance("force_eager")
-    with failing(f"{name} itself fails on these inputs"), as_written, calls.heard():
-        run(replace(step, loss=None, optimizer=None), Unwatched())
+    with trace_errors(f"{name} itself fails on these inputs"), as_written, calls.observed():
+        run(replace(step, loss=None, optimizer=None), NoTracer())
     tracer = CompiledStep(step, calls, whole=True)
-    with failing(f"backend 'inductor' can't trace {name}"):
+    with trace_errors(f"backend 'inductor' can't trace {name}"):
         try:
             tracer.run(step)
         except Exception:
@@ -66,20 +65,20 @@ def compiled_step(step: Step) -> Graph:
 _OFTEN = 10_000
 
 
-class CompiledStep(Dispatched):
-    """Records the kernels of what is compiled, and what torch dispatches besides; see `Tracer`.
+class CompiledStep(DispatchTracer):
+    """Records the kernels of compiled code, and other calls that torch dispatches; see `Tracer`.
 
     Args:
-        step: what runs.
-        calls: where its modules were called in eager PyTorch.
-        whole: whether the optimiser is compiled, too.
+        step: the step.
+        calls: the calls of its modules in eager PyTorch.
+        whole: whether to compile the optimizer, too.
 
     Attributes:
-        updating: whether the optimiser runs.
-        compiled: whether anything that was compiled has run.
+        updating: whether the optimizer runs.
+        compiled: whether compiled code has run.
     """
 
-    def __init__(self, step: Step, calls: Calls, *, whole: bool) -> None:
+    def __init__(self, step: TracedStep, calls: ModuleCallStack, *, whole: bool) -> None:
         super().__init__(calls, type(step.model).__name__)
         self.updating = False
         self.compiled = False
@@ -89,34 +88,34 @@ class CompiledStep(Dispatched):
         self._stored: set[str] = set()
         self._views: dict[str, str] = {}
 
-    def run(self, step: Step) -> None:
-        """Run a step; the model's own warnings were heard in eager PyTorch, and Dynamo's are for those who compile."""
-        # Where it breaks the graph, Dynamo counts versions of the model's own code, and those of earlier traces, too.
+    def run(self, step: TracedStep) -> None:
+        """Run a step without warnings: the model's were shown in eager PyTorch, and Dynamo's concern compilation."""
+        # At graph breaks, Dynamo counts all compiled versions of the model's code, including those of earlier traces.
         often = dynamo.patch(recompile_limit=_OFTEN, accumulated_recompile_limit=_OFTEN)
-        with warnings.catch_warnings(), often, Watching(self):  # no hooks: Dynamo would compile them
+        with warnings.catch_warnings(), often, TracingMode(self):  # no hooks: Dynamo would compile them
             warnings.simplefilter("ignore")
             run(step, self)
 
     def ready(self, function: Function) -> Function:
-        """See `Tracer.ready`: it is compiled."""
-        # Dynamo keeps what it compiled with the code, and among the globals; it stops compiling after some versions.
+        """See `Tracer.ready`: compile the function."""
+        # Dynamo caches compiled code by code object and globals, and stops after some versions.
         fresh = FunctionType(function.__code__.replace(), {**function.__globals__}, function.__name__)
         return torch.compile(fresh, backend=partial(_compiled_for, ref(self)), dynamic=False)
 
     def step_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """See `Dispatched.step_optimizer`."""
+        """See `DispatchTracer.step_optimizer`."""
         self.updating = True
-        with quiet():  # Dynamo says that it leaves the profiler's marks out
+        with quiet():  # Dynamo warns that it ignores profiler events
             (self.ready(_step_of) if self._whole else _step_of)(optimizer)
         self.updating = False
 
     def keep(self, node: Node) -> None:
-        """See `Dispatched.keep`: what is dispatched is executed by itself."""
+        """See `DispatchTracer.keep`: a dispatched call is one execution."""
         super().keep(node)
         self._executed.append(replace(node, origins=(node.name,)))
 
     def graph(self) -> Graph:
-        """See `Dispatched.graph`."""
+        """See `DispatchTracer.graph`."""
         before = super().graph()
         values = {**before.values, **self._buffers}
         nodes = self._joined(before)
@@ -125,15 +124,15 @@ class CompiledStep(Dispatched):
         return replace(before, nodes=nodes, outputs=outputs, values=values, source_graph=before)
 
     def _joined(self, before: Graph) -> tuple[Node, ...]:
-        """What was executed, each reading what another one has written."""
+        """Return the executed nodes, with inputs that other executed nodes write."""
         known = {*before.inputs, *before.constants, *(name for node in self._executed for name in node.outputs)}
         joined: list[Node] = []
-        computed: dict[str, int] = {}  # by operation, the place of what has computed it last
+        computed: dict[str, int] = {}  # the index of the last node that computed an operation
         for node in self._executed:
             inputs = tuple(dict.fromkeys(self._base(name, known) for name in node.inputs))
             for name in (name for name in inputs if name not in known and name in before.producer):
                 place = computed.get(before.producer[name].name)
-                if place is not None:  # Inductor does not say which of its buffers has it
+                if place is not None:  # Inductor does not report which of its buffers holds it
                     joined[place] = replace(joined[place], outputs=(*joined[place].outputs, name))
                     known.add(name)
             computed.update(dict.fromkeys(node.origins, len(joined)))
@@ -141,7 +140,7 @@ class CompiledStep(Dispatched):
         return tuple(joined)
 
     def _base(self, name: str, known: Container[str]) -> str:
-        """What memory holds of a value: something that it is a view of, if it is not there itself."""
+        """Return a value that is in memory: the value itself, or one of which it is a view."""
         for _ in self._views:
             if name in known or name not in self._views:
                 break
@@ -149,14 +148,16 @@ class CompiledStep(Dispatched):
         return name
 
     def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
-        """What Dynamo asks for with each graph that it has found."""
+        """Compile a graph for Dynamo."""
         made = CompiledGraph(module, inputs, {})
         made.observer = partial(_run_for, ref(self), Joint(self.calls.sites))
         return made
 
     def run_part(self, joint: Joint, part: Part, inputs: list[Any]) -> Any:
-        """Run generated code, and record what it ran."""
-        reader = Reader(part, list(inputs), self.recording, joint, self.calls.running)  # what runs empties the list
+        """Run generated code and record its kernels."""
+        reader = PartReader(
+            part, list(inputs), self.recording, joint, self.calls.running
+        )  # running the part empties the list
         before, self.paused = self.paused, True
         try:
             outputs = part.plain(inputs)
@@ -172,7 +173,7 @@ class CompiledStep(Dispatched):
         return outputs
 
     def _kernels(self, part: Part, operations: Operations) -> Iterator[Node]:
-        """What a part executed, in the words of the recording."""
+        """Yield the kernels of a part with the names of the recording."""
         made = own_kernels(part)
         names = {name: values[0] for name, values in operations.values.items()}
         for name in (name for node in made.graph.nodes for name in node.outputs if name not in names):
@@ -187,7 +188,7 @@ class CompiledStep(Dispatched):
             yield self._kernel(node, names, [*computed.values()])
 
     def _kernel(self, node: Node, names: Mapping[str, str], computed: Sequence[Node]) -> Node:
-        # What is written back to what Inductor was given is not always a buffer of its own.
+        # A value that is written back to an input does not always have a buffer of its own.
         back = [name for item in computed for name in item.outputs if "@" in name]
         outputs = [name for name in (*(names[name] for name in node.outputs), *back) if name not in self._stored]
         self._stored.update(outputs)
@@ -205,7 +206,7 @@ class CompiledStep(Dispatched):
         )
 
 
-# Dynamo keeps backends, and what they made, for good; they must not keep the tracer, and with it the model.
+# Dynamo keeps backends and their results forever; weak references let the tracer and the model be freed.
 def _compiled_for(tracer: "ref[CompiledStep]", module: fx.GraphModule, inputs: Sequence[Any]) -> Function:
     alive = tracer()
     return module.forward if alive is None else alive.compile(module, inputs)

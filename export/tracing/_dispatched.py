@@ -1,4 +1,4 @@
-"""The graph of a step as eager PyTorch runs it: a node for each ATen call, backward pass and optimiser included."""
+"""Record a step in eager PyTorch: a node for each ATen call, including the backward pass and the optimizer."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,55 +16,55 @@ from ..graph._graph import Graph
 from ..graph._nodes import Frame, Node, Value
 from ._autograd_numbers import AutogradNumbers
 from ._call_sites import line_frame, lines_within, outside
-from ._module_calls import Calls, class_of
-from ._recording import Recording
-from ._step import Function, Step, failing, run
+from ._module_calls import ModuleCallStack, class_of
+from ._recording import GraphRecording
+from ._step import Function, TracedStep, run, trace_errors
 
-# What these write to, their schemas don't say.
+# Their schemas do not declare that they write to the running statistics.
 _STATISTICS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
-_NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}  # what Python's are as tensors
-_PASSED_OVER = ("profiler", "prim")  # marks in time, and questions to a tensor
-LINES = 3  # that stand for the calls an operation runs in where no module does, as in Jittor
+_NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}  # dtypes of Python numbers
+_PASSED_OVER = ("profiler", "prim")  # profiler events, and queries of tensor properties
+LINES = 3  # lines to show for an operation outside of modules, as in Jittor
 
 
-def dispatched(step: Step) -> Graph:
-    """Run a step, and record each ATen call.
+def trace_dispatched(step: TracedStep) -> Graph:
+    """Run a step and record each ATen call.
 
-    A derivative is known by the number of the autograd node that runs: where gradients of one value are added up, that
-    is the node whose gradient has just arrived.
+    The operation of a derivative is found by the sequence number of the running autograd node. When gradients of one
+    value are summed, that is the node whose gradient has just arrived.
 
     Raises:
-        TraceError: see `run`; or this version of torch does not tell which operation a derivative is of.
+        TraceError: see `run`; or this version of torch does not expose the sequence numbers.
     """
     name = type(step.model).__name__
-    tracer = Dispatched(Calls(step.model), name)
+    tracer = DispatchTracer(ModuleCallStack(step.model), name)
     with (
-        failing(f"{name} itself fails on these inputs"),
-        torch.compiler.set_stance("force_eager"),  # what the user has compiled would be dispatched in part
-        tracer.calls.heard(),
-        Watching(tracer),
+        trace_errors(f"{name} itself fails on these inputs"),
+        torch.compiler.set_stance("force_eager"),  # compiled functions would be recorded only in part
+        tracer.calls.observed(),
+        TracingMode(tracer),
     ):
         run(step, tracer)
     return tracer.graph()
 
 
-class Dispatched:
-    """Records what torch dispatches; see `Tracer`.
+class DispatchTracer:
+    """Records the calls that torch dispatches; see `Tracer`.
 
     Args:
-        calls: knows the modules.
-        name: of the graph.
+        calls: the stack of module calls.
+        name: the name of the graph.
 
     Attributes:
         recording: the graph so far.
-        calls: which modules' calls are running.
-        paused: whether calls are not to be recorded.
-        nodes: by name, what was recorded.
-        numbers: knows which of them a derivative is of.
+        calls: the stack of module calls.
+        paused: whether recording is paused.
+        nodes: the recorded nodes by name.
+        numbers: finds the operation of a derivative.
     """
 
-    def __init__(self, calls: Calls, name: str) -> None:
-        self.recording = Recording()
+    def __init__(self, calls: ModuleCallStack, name: str) -> None:
+        self.recording = GraphRecording()
         self.paused = True
         self.calls = calls
         self._root = name
@@ -84,7 +84,7 @@ class Dispatched:
         self.paused = False
 
     def ready(self, function: Function) -> Function:
-        """See `Tracer.ready`: it is run as it is."""
+        """See `Tracer.ready`."""
         return function
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -99,7 +99,7 @@ class Dispatched:
             self.step_optimizer(optimizer)
 
     def step_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Run the optimiser."""
+        """Run the optimizer."""
         optimizer.step()
 
     def end(self, results: Sequence[torch.Tensor]) -> None:
@@ -108,11 +108,11 @@ class Dispatched:
         self._results = tuple(dict.fromkeys(self.recording.read(tensor)[0] for tensor in results))
 
     def graph(self) -> Graph:
-        """What was recorded."""
+        """Return the recorded graph."""
         return self.recording.graph(self._root, self._results)
 
     def call(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Make a call, and record it."""
+        """Execute and record a call."""
         if self.paused or getattr(operator, "namespace", "") in _PASSED_OVER:
             return operator(*args, **kwargs)
         given = list(tensors_of(args, kwargs))
@@ -123,7 +123,7 @@ class Dispatched:
         return output
 
     def claim(self, node: Node) -> None:
-        """A node has just run: see `AutogradNumbers.claim`."""
+        """See `AutogradNumbers.claim`."""
         self.numbers.claim(node.name, node.op)
 
     def keep(self, node: Node) -> None:
@@ -150,7 +150,7 @@ class Dispatched:
         self.claim(made_by)
 
     def _placed(self, node: Node) -> Node:
-        """The node that has just run, with the calls that it ran in."""
+        """Return the node that has just run, with its stack."""
         running = self.numbers.running()
         if running is None:
             return self.place(node)
@@ -160,36 +160,36 @@ class Dispatched:
         return derivative(node, self.nodes.get(self.numbers.owner(running) or ""))
 
     def place(self, node: Node) -> Node:
-        """A node that is no derivative, with the calls that it runs in."""
+        """Return a node that is no derivative, with its stack."""
         if self._seed is not None:  # the derivative of the loss by itself, which is 1
             return derivative(node, self._seed)
         source = next(lines_within(sys._getframe(1), run.__code__), None)  # noqa: SLF001  documented
         return replace(node, stack=self.calls.running or _lines(), module=self.calls.label, source=source)
 
     def owner(self, parameter: torch.Tensor) -> str | None:
-        """The path of the module that holds a parameter; None if not known."""
+        """Return the path of the module that owns a parameter, or None."""
         return self._held.get(id(parameter), "").rpartition(".")[0]
 
 
 def derivative(node: Node, of: Node | None) -> Node:
-    """A node that is part of the derivative of another one, or of one that nobody knows."""
+    """Return a node marked as part of the derivative of another node, which may be unknown."""
     if of is None:
         return replace(node, stack=(GRADIENT,))
     return replace(node, stack=(GRADIENT, *of.stack), module=of.module, gradient_of=of.name)
 
 
-class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside of the block, a tracer makes each ATen call of this thread, and of those that go back for it."""
+class TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that passes each ATen call of this thread and of its backward threads to a tracer."""
 
-    supports_higher_order_operators = True  # or `torch.cond` and flex attention would refuse to run
+    supports_higher_order_operators = True  # needed by `torch.cond` and flex attention
 
-    def __init__(self, tracer: Dispatched) -> None:
+    def __init__(self, tracer: DispatchTracer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tracer = tracer
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let torch compile what it would compile without us; it does not where another mode is on."""
+        """Let torch compile as usual: by default it does not inside of a dispatch mode."""
         return True
 
     def __torch_dispatch__(
@@ -199,7 +199,7 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _written(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors that a call has changed in place."""
+    """Yield the tensors that a call has changed in place."""
     if not isinstance(operator, OpOverload):
         return
     arguments = operator._schema.arguments  # noqa: SLF001  nothing public tells
@@ -212,7 +212,7 @@ def _written(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> I
 
 
 def _lines() -> tuple[Frame, ...]:
-    """The lines of Python that lead to an operation, where no module runs: the run's own, or the caller's of all."""
+    """Return frames for the lines of Python that lead to an operation outside of modules."""
     here = sys._getframe(1)  # noqa: SLF001  documented
     lines = list(lines_within(here, run.__code__))[:LINES] or [line for line in [outside(here)] if line]
     return tuple(line_frame(line) for line in reversed(lines))

@@ -1,4 +1,4 @@
-"""Traces whatever runs in a block of code, with Jittor's flags."""
+"""Trace everything that runs in a block of code, with Jittor's flags."""
 
 import contextlib
 import sys
@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from .._errors import TraceError
 from ..graph._nodes import Node
-from ._any_calls import AnyCalls, all_frames, innermost_lines, objects_calls, user_lines
+from ._any_calls import AnyModelCallStack, all_frames, innermost_lines, objects_calls, user_lines
 from ._autograd_numbers import AutogradNumbers
 from ._call_sites import is_ours
-from ._dispatched import Dispatched, Watching, derivative
-from ._recording import Recording
+from ._dispatched import DispatchTracer, TracingMode, derivative
+from ._recording import GraphRecording
 
 _LEVELS = {
     0: "records nothing",
@@ -30,25 +30,25 @@ _LEVELS = {
 
 @contextmanager
 def flag_scope(*, trace_py_var: int | None = None, trace_var_data: int | None = None) -> Iterator[None]:
-    """Trace what this thread runs inside of the block: any models, their initialisation, losses, gradients, optimisers.
+    """Trace what this thread runs in the block: models and their initialization, losses, gradients and optimizers.
 
-    The results are those of an untraced run, bit for bit. `dump_trace_data` gives the trace, inside of the block or
-    behind it; a second block adds to it until `clear_trace_data`. Blocks nest: an inner one changes the flags until its
-    end, and what it is not told stays as it was around it. Each thread has its own trace; other threads are not traced,
-    but the threads that autograd computes gradients of this one in are. Until the last block of any thread ends,
-    functions that torch.compile has compiled run in eager PyTorch, as their kernels hide their operations. All hooks
-    and modes are removed at the end of the block, after an exception, too.
+    The results are the same bits as without tracing. `dump_trace_data` returns the trace, inside or after the block; a
+    second block adds to it until `clear_trace_data`. Blocks can be nested: an inner block changes the flags until its
+    end, and keeps those that are None. Each thread has its own trace. Other threads are not traced, except those in
+    which autograd computes gradients for this thread. Until the last block of any thread ends, functions compiled by
+    torch.compile run in eager PyTorch, because their kernels hide the operations. All hooks and modes are removed at
+    the end of the block, also after an exception.
 
     Args:
         trace_py_var: 0 records nothing; 1 records operators whose results are still alive when the trace is dumped, and
-            no executions; 2 records all, each with the modules, constructors and optimisers that it runs in, or, where
-            there are none, the three innermost lines; 3 records all, each with all calls of Python from the block on.
-            None leaves it as it is: 0 outside of all blocks.
-        trace_var_data: 1 copies the numbers of every variable, which takes the memory of all of them; 0 does not. None
-            leaves it as it is.
+            no executions; 2 records all, each with the modules, constructors and optimizers in which it runs, or else
+            with the three innermost lines; 3 records all, each with all Python calls inside of the block. None keeps
+            the current value, which is 0 outside of all blocks.
+        trace_var_data: 1 copies the data of every variable, which needs memory for all of them; 0 does not. None keeps
+            the current value.
 
     Raises:
-        TraceError: a flag has another value; or this version of torch does not tell which operation a derivative is of.
+        TraceError: a flag has another value; or this version of torch does not expose autograd's sequence numbers.
 
     >>> with flag_scope(trace_py_var=2):
     ...     model = torch.nn.Linear(2, 3)
@@ -62,8 +62,8 @@ def flag_scope(*, trace_py_var: int | None = None, trace_var_data: int | None = 
     """
     for name, value, known in (("trace_py_var", trace_py_var, _LEVELS), ("trace_var_data", trace_var_data, (0, 1))):
         if value is not None and value not in known:
-            told = "; ".join(f"{level} {text}" for level, text in _LEVELS.items()) if known is _LEVELS else "0 or 1"
-            raise TraceError(f"{name} is {value!r}, and has to be one of: {told}")
+            choices = "; ".join(f"{level} {text}" for level, text in _LEVELS.items()) if known is _LEVELS else "0 or 1"
+            raise TraceError(f"{name} is {value!r}, and has to be one of: {choices}")
     if _here.block is None:
         _here.block = Block()
     with _here.block.flagged(trace_py_var, trace_var_data, _entered(sys._getframe())):  # noqa: SLF001  documented
@@ -71,20 +71,20 @@ def flag_scope(*, trace_py_var: int | None = None, trace_var_data: int | None = 
 
 
 def dump_trace_data() -> dict[str, dict[int, dict[str, Any]]]:
-    """What `flag_scope` has recorded in this thread since the last `clear_trace_data`.
+    """Return what `flag_scope` has recorded in this thread since the last `clear_trace_data`.
 
     Returns:
-        the dictionary that `trace` describes; where `trace_var_data` was 1, `attrs` of a variable has `data`, too: its
-        numbers in order, with commas between, each of as many digits as give it back exactly; truth values are 0 and 1.
-        Empty dictionaries, if nothing was recorded.
+        the dictionary that `trace` describes. With `trace_var_data=1`, `attrs` of a variable also has `data`: its
+        numbers in order, separated by commas, with enough digits to be exact; booleans are 0 and 1. The dictionaries
+        are empty if nothing was recorded.
     """
     return _here.block.dumped() if _here.block is not None else {"node_data": {}, "execute_op_info": {}}
 
 
 def clear_trace_data() -> None:
-    """Forget what `flag_scope` has recorded in this thread; inside of a block, what runs from now on is recorded.
+    """Delete what `flag_scope` has recorded in this thread; an open block keeps recording.
 
-    Numbers begin at 0 again.
+    Ids start at 0 again.
     """
     if _here.block is not None:
         _here.block.clear()
@@ -92,7 +92,7 @@ def clear_trace_data() -> None:
 
 @dataclass(frozen=True)
 class _Flags:
-    """What a scope says.
+    """The flags of a scope.
 
     Attributes:
         level: `trace_py_var`.
@@ -106,7 +106,7 @@ class _Flags:
 
 
 class _Here(threading.local):
-    """What a thread has recorded."""
+    """The recording of a thread."""
 
     block: "Block | None" = None
 
@@ -114,7 +114,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-class Block(Dispatched):
+class Block(DispatchTracer):
     """Records what a thread runs while a `flag_scope` is open in it.
 
     Attributes:
@@ -122,8 +122,8 @@ class Block(Dispatched):
     """
 
     def __init__(self) -> None:
-        self._watching = Watching(self)
-        self._any = AnyCalls(self._listens, self._met)
+        self._watching = TracingMode(self)
+        self._any = AnyModelCallStack(self._listens, self._met)
         super().__init__(self._any, "block")
         self.volatile: set[str] = set()
         self._flags = _Flags()
@@ -131,8 +131,8 @@ class Block(Dispatched):
         self.clear()
 
     def clear(self) -> None:
-        """Forget all that was recorded."""
-        self.recording = Recording(self._any.path_of)
+        """Delete the recording."""
+        self.recording = GraphRecording(self._any.path_of)
         self.recording.keeping = self._flags.keeping
         self.nodes = {}
         self.numbers = AutogradNumbers()
@@ -141,12 +141,12 @@ class Block(Dispatched):
 
     @contextmanager
     def flagged(self, level: int | None, keeping: int | None, entered: CodeType | None) -> Iterator[None]:
-        """Record inside of the block, with these flags; None is what holds around it."""
+        """Record inside of the block with these flags; None keeps the current one."""
         before = self._flags
         with ExitStack() as stack:
             if before.entered is None:
                 stack.enter_context(_eagerly())
-                stack.enter_context(self._any.heard())
+                stack.enter_context(self._any.observed())
                 stack.enter_context(self._watching)
             stack.callback(self._set, before)
             self._set(
@@ -171,7 +171,7 @@ class Block(Dispatched):
         self.paused = paused
 
     def dumped(self) -> dict[str, dict[int, dict[str, Any]]]:
-        """What was recorded, as a dictionary."""
+        """Return the recording as a dictionary."""
         from ..views._trace import trace_of  # noqa: PLC0415  as in `trace`
 
         paused = self.paused
@@ -187,13 +187,13 @@ class Block(Dispatched):
             self._pause(paused=paused)
 
     def keep(self, node: Node) -> None:
-        """See `Dispatched.keep`."""
+        """See `DispatchTracer.keep`."""
         super().keep(node)
         if self._flags.level == 1:
             self.volatile.add(node.name)
 
     def place(self, node: Node) -> Node:
-        """See `Dispatched.place`."""
+        """See `DispatchTracer.place`."""
         frame, block = sys._getframe(1), self._flags.entered  # noqa: SLF001  documented
         loss = self.recording.maker(node.inputs[0]) if node.op == "ones_like" and _begins_backward(frame) else None
         if loss is not None:
@@ -205,11 +205,11 @@ class Block(Dispatched):
         return replace(node, stack=stack, module=self.calls.label, source=next(user_lines(frame, block), None))
 
     def owner(self, parameter: torch.Tensor) -> str | None:
-        """See `Dispatched.owner`."""
+        """See `DispatchTracer.owner`."""
         return self._any.owner_of(parameter)
 
     def _listens(self) -> bool:
-        """Whether the thread that asks is recorded: autograd's threads have the modes of the one that they work for."""
+        """Return whether the current thread is recorded; autograd's threads have the modes of the original one."""
         return any(mode is self._watching for mode in _get_current_dispatch_mode_stack())
 
     def _met(self, tensor: torch.Tensor, path: str) -> None:
@@ -217,7 +217,7 @@ class Block(Dispatched):
 
 
 def _begins_backward(frame: FrameType | None) -> bool:
-    """Whether a frame makes the derivative of a loss by itself, which is 1."""
+    """Return whether a frame creates the gradient of a loss with respect to itself, which is 1."""
     for _ in range(_NEAR):
         if frame is not None and frame.f_code is not _SEED:
             frame = frame.f_back
@@ -225,27 +225,27 @@ def _begins_backward(frame: FrameType | None) -> bool:
 
 
 _SEED = torch.autograd._make_grads.__code__  # noqa: SLF001  nothing public tells
-_NEAR = 12  # frames of ours and torch's that may lie between
+_NEAR = 12  # frames of Filch and torch in between at most
 
 
 def _entered(frame: FrameType | None) -> CodeType | None:
-    """The code that opens a scope, of which a frame is part."""
+    """Return the code that opens the scope, from a frame inside of `flag_scope`."""
     while frame is not None and (is_ours(frame.f_code.co_filename) or frame.f_code.co_filename == contextlib.__file__):
         frame = frame.f_back
     return frame.f_code if frame is not None else None
 
 
 def _text(tensor: torch.Tensor) -> str | None:
-    """The numbers of a tensor, exactly; None of one that torch can't read them from."""
+    """Return the exact numbers of a tensor as text; None if torch can't read them."""
     if tensor.dtype == torch.bool:
         tensor = tensor.to(torch.uint8)
-    with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse, quantised, of four bits
+    with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse, quantized, 4 bits
         return ",".join(map(str, tensor.reshape(-1).tolist()))
     return None
 
 
 class _Eagerly:
-    """What torch.compile has compiled runs in eager PyTorch while any thread needs it so: the setting is global."""
+    """Disables compiled functions while any thread has an open block: the setting is global."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""The loss of a training step for which none was said."""
+"""The default loss of a training step."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from torch.utils import _pytree as pytree
 
 
 def sum_of_squares(result: Any) -> torch.Tensor:
-    """`(result**2).sum()` over all floating-point tensors that a model returned, on the device of the first.
+    """Return `(result**2).sum()` over all floating-point tensors of a result, on the device of the first.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the result has no floating-point tensor.
     """
     tensors = [item for item in pytree.tree_leaves(result) if isinstance(item, torch.Tensor)]
     squares = [(item**2).sum() for item in tensors if item.is_floating_point()]

@@ -1,4 +1,4 @@
-"""Which modules' calls are running, and where they were called."""
+"""The stack of running module calls, with their call sites."""
 
 import sys
 from collections import Counter
@@ -15,15 +15,15 @@ from ..graph._nodes import Frame
 from ._call_sites import is_ours, line_of, module_call, outside
 
 
-class Calls:
-    """Which modules' calls are running.
+class ModuleCallStack:
+    """The stack of running module calls.
 
     Args:
-        model: whose modules are heard; None: see `AnyCalls`.
+        model: the model whose modules are observed; None for `AnyModelCallStack`.
 
     Attributes:
-        seen: by a module's path, the calls that its first one ran in, and itself.
-        sites: each call, by the module's path, with `@1` for its second call.
+        seen: maps the path of a module to the stack of its first call.
+        sites: maps each call to its frame; the key is the path of the module, with `@1` for its second call.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
@@ -38,20 +38,20 @@ class Calls:
 
     @property
     def running(self) -> tuple[Frame, ...]:
-        """The calls, outermost first."""
+        """The running calls, outermost first."""
         return tuple(frame for _, frame, _ in self._running)
 
     @property
     def label(self) -> str | None:
-        """The innermost one's module, with `@1` for its second call; None if there is none."""
+        """The path of the innermost module, with `@1` for its second call; None if no module runs."""
         return self._running[-1][2] if self._running else None
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
-        """Hear of the calls of the model's modules inside of the block."""
+    def observed(self) -> Iterator[None]:
+        """Observe the calls of the model's modules inside of the block."""
         with ExitStack() as stack:
             for module in self._modules:
-                if not isinstance(module, torch.jit.ScriptModule):  # torch gives these no hooks
+                if not isinstance(module, torch.jit.ScriptModule):  # these do not support hooks
                     before = module.register_forward_pre_hook(self._enter, prepend=True)
                     after = module.register_forward_hook(self._leave, always_call=True)
                     stack.callback(before.remove)
@@ -60,7 +60,7 @@ class Calls:
 
     @contextmanager
     def inside(self, frame: Frame) -> Iterator[None]:
-        """Inside of the block, what runs is called by something that is no module."""
+        """Add a frame that is no module call to the stack inside of the block."""
         self._running.append((None, frame, None))
         try:
             yield
@@ -80,7 +80,7 @@ class Calls:
         self._running.pop()
 
     def _path(self, module: nn.Module) -> str:
-        """By the name that the caller knows it by, as a module may have several."""
+        """Return the path of a module by its name in the caller, as a module may have several names."""
         caller, frame, _ = self._running[-1] if self._running else (None, Frame(""), None)
         for name, child in caller.named_children() if caller is not None else ():
             if child is module:
@@ -89,12 +89,12 @@ class Calls:
 
 
 def _site(hook: FrameType) -> str | None:
-    """Where the module is called whose hook runs: what calls the model is called by the user."""
+    """Return the call site of the module whose hook runs; for the model itself, the line of the user's code."""
     caller = module_call(hook)
     return outside(caller) if caller is None or is_ours(caller.f_code.co_filename) else line_of(caller)
 
 
 def class_of(item: Any) -> str:
-    """The full name of an object's class."""
+    """Return the full name of an object's class."""
     kind: type = type(item)
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""Reads a pickle of dictionaries, lists, texts and numbers; refuses any other before an unpickler sees it."""
+"""Read a pickle of dictionaries, lists, strings and numbers, and refuse any other before it is unpickled."""
 
 import io
 import pickle
@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from .._errors import TraceError
 
-# The opcodes that are read, and about how many bytes of memory CPython needs for what each of them makes. Tuples are
-# missing, as a file can choose them so that all have one hash; and what Python 2 and protocol 0 write.
+# The allowed opcodes, and about how many bytes CPython needs for the result of each. Tuples are not allowed, because a
+# file could choose many with the same hash; neither are the opcodes of Python 2 and protocol 0.
 _MEMORY = {
     **dict.fromkeys(("PROTO", "FRAME", "STOP"), 0),
     **dict.fromkeys(("MARK", "APPEND", "APPENDS", "NONE", "NEWTRUE", "NEWFALSE"), 40),
@@ -18,13 +18,13 @@ _MEMORY = {
     "EMPTY_LIST": 90,
     "EMPTY_DICT": 240,
 }
-_LENGTHS = {"SHORT_BINUNICODE": 1, "BINUNICODE": 4, "BINUNICODE8": 8, "LONG1": 1}  # bytes that say how many follow
-_LONGEST = 7  # bytes of a number: with 8, a file could choose numbers that all have one hash
+_LENGTHS = {"SHORT_BINUNICODE": 1, "BINUNICODE": 4, "BINUNICODE8": 8, "LONG1": 1}  # size of the length field in bytes
+_LONGEST = 7  # bytes of a number: with 8, a file could choose many numbers with the same hash
 _RUNS = {"GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD"}
 _RUNS |= {"PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4"}
 
 
-# By opcode: the bytes that it and its argument, or its argument's length, take in the file; and those in memory.
+# By opcode: its bytes in the file, with its argument or the length of its argument, and its bytes in memory.
 _OPCODES = {
     ord(item.code): (1 + _LENGTHS.get(item.name, item.arg.n if item.arg else 0), _MEMORY[item.name])
     for item in pickletools.opcodes
@@ -36,30 +36,29 @@ _STOP, _PUT = ord(pickle.STOP), ord(pickle.LONG_BINPUT)
 
 
 def load_plain(content: bytes, memory: int) -> Any:
-    """What a pickle of protocol 1 or later holds, if that is plain values alone.
+    """Load a pickle of protocol 1 or later that contains only plain values.
 
     Args:
         content: the pickle.
         memory: how many bytes the content and the values may take together, as estimated from the opcodes.
 
     Raises:
-        TraceError: it needs more than plain values or more memory, or is cut short; the message lacks its subject, the
-            file.
-        Exception: it is damaged in another way; whatever `pickle` raises.
+        TraceError: it has other values, needs more memory, or is truncated; the caller adds the file to the message.
+        Exception: it is damaged in another way; any error of `pickle`.
     """
     _check(content, memory)
     return _Unpickler(io.BytesIO(content)).load()
 
 
 class _Unpickler(pickle.Unpickler):
-    """Imports nothing, should `_check` let an opcode pass that asks for it."""
+    """Imports nothing, even if `_check` misses an opcode that imports."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise TraceError(f"asks for {module_name}.{global_name}")
 
 
 def _check(content: bytes, memory: int) -> None:
-    """Read the opcodes one by one, and nothing of what they do."""
+    """Check the opcodes one by one without executing them."""
     place, code, left = 0, -1, memory - len(content)
     while left >= 0 and code != _STOP:
         code = content[place] if place < len(content) else -1
@@ -79,7 +78,7 @@ def _check(content: bytes, memory: int) -> None:
 
 
 def _argument(opcode: str, argument: bytes, length: int, place: int) -> int:
-    """The memory that an argument takes, which is to be of a length."""
+    """Return the memory of an argument, and check its length."""
     if len(argument) < length:
         raise TraceError("is cut short")
     if opcode == "LONG1" and length > _LONGEST:
@@ -88,7 +87,7 @@ def _argument(opcode: str, argument: bytes, length: int, place: int) -> int:
 
 
 def _refusal(content: bytes, place: int) -> str:
-    """Why an opcode is not read."""
+    """Return why an opcode is refused."""
     if place >= len(content):
         return "is cut short"
     name = _NAMES.get(content[place])

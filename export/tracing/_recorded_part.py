@@ -1,4 +1,4 @@
-"""The operations of a graph that Inductor compiled, as part of a recording."""
+"""Add the operations of a graph that Inductor compiled to a recording."""
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,18 +23,18 @@ from ..graph._from_fx import (
 from ..graph._nodes import Frame, Node
 from ._call_sites import is_machinery, line_frame
 from ._dispatched import LINES, derivative
-from ._recording import Recording
+from ._recording import GraphRecording
 
 
 @dataclass(frozen=True)
 class Operations:
-    """What one part ran.
+    """The operations of one part.
 
     Attributes:
         nodes: the operations, in order.
-        by_name: by the name of a node of the torch graph, the operation that it is, or is an item of.
-        values: by the same names, the names of the values that it is: one, or what was written over it, too.
-        views: by the name of a value that is a view of another one, the other's.
+        by_name: maps the name of a node of the torch graph to its operation; an item to the operation that returns it.
+        values: maps the same names to the names of values: one, and a later one that was written over it.
+        views: maps the name of a view to the name of its base.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -45,30 +45,29 @@ class Operations:
 
 @dataclass(frozen=True)
 class Joint:
-    """Forward and backward graph of what was compiled at once.
+    """The forward and backward graphs of one compilation.
 
     Attributes:
-        seen: calls of modules whose sites are known; see `module_stack`.
-        forward: by the number that autograd gave to an operation, the first node that it became, and the lines of
-            Python that lead to it.
+        seen: module calls with known call sites; see `module_stack`.
+        forward: maps the sequence number of an operation to its first node and the lines of Python that lead to it.
     """
 
     seen: Mapping[str, Frame]
     forward: dict[int, tuple[Node, str]] = field(default_factory=dict)
 
     def claim(self, node: fx.Node, operation: Node) -> None:
-        """An operation is what its number stands for, unless an earlier one is."""
+        """Assign a sequence number to an operation, unless an earlier one has it."""
         self.forward.setdefault(_number(node), (operation, _trace(node)))
 
     def repeated(self, node: fx.Node) -> Node | None:
-        """The operation that has the number of a node."""
+        """Return the operation with the sequence number of a node."""
         return self.forward.get(_number(node), (None, ""))[0]
 
     def owner(self, node: fx.Node) -> Node | None:
-        """The operation whose derivative a node is part of.
+        """Return the operation whose derivative a node is part of.
 
-        AOTAutograd merges equal operations, and autograd notes some twice that change something in place. What is gone
-        is taken for the nearest operation of the same lines.
+        AOTAutograd merges equal operations, and autograd numbers some in-place operations twice. A missing operation is
+        replaced by the nearest one with the same lines.
         """
         known = self.repeated(node)
         if known is not None or adds_gradients(node):
@@ -77,19 +76,19 @@ class Joint:
         return self.forward[min(near, key=lambda number: abs(number - _number(node)))][0] if near else None
 
 
-class Reader:
-    """Reads what a part has run into a recording.
+class PartReader:
+    """Adds the operations of a part to a recording.
 
     Args:
-        part: what ran.
-        given: what it was called with, none of it let go.
-        recording: knows the tensors that were given, and learns of those that were made.
-        joint: the graphs that it belongs to.
-        running: the calls that it runs in as a whole.
+        part: the part that ran.
+        given: its inputs.
+        recording: has the inputs; the results are added.
+        joint: the graphs of the compilation.
+        running: the calls in which the part ran.
     """
 
     def __init__(
-        self, part: Part, given: Sequence[Any], recording: Recording, joint: Joint, running: tuple[Frame, ...]
+        self, part: Part, given: Sequence[Any], recording: GraphRecording, joint: Joint, running: tuple[Frame, ...]
     ) -> None:
         self._graph = part.lowered.aot_graph
         self._again = part.lowered.backward
@@ -100,7 +99,7 @@ class Reader:
         self._made = Operations()
 
     def read(self, returned: Sequence[Any]) -> Operations:
-        """What was run, of the part's graph and what it returned."""
+        """Record the operations of the part's graph, and the tensors that it returned."""
         for node in self._graph.nodes:
             if node.op == "call_function":
                 self._call(node)
@@ -112,14 +111,14 @@ class Reader:
         pairs = zip(outputs, returned, strict=True)
         tensors = [(node, item) for node, item in pairs if isinstance(item, torch.Tensor) and isinstance(node, fx.Node)]
         for node, tensor in tensors:
-            # What was given may be handed on as it is, or as a copy in another layout.
+            # A result may be an input, or a copy of it in another layout.
             if node.op == "call_function" or not self._recording.knows(tensor):
                 self._recording.make(tensor, self._made.values[node.name][0])
         return self._made
 
     def _call(self, node: fx.Node) -> None:
         source = node.args[0] if node.target is operator.getitem else None
-        if isinstance(source, fx.Node) and source.name in self._made.by_name:  # an item, which its operation has made
+        if isinstance(source, fx.Node) and source.name in self._made.by_name:  # an item of a result
             self._made.by_name[node.name] = self._made.by_name[source.name]
             return
         operation = self._operation(node)
@@ -150,7 +149,7 @@ class Reader:
         )
 
     def _outputs(self, node: fx.Node, name: str) -> Iterator[str]:
-        """The names of the values that an operation makes."""
+        """Yield the names of the values that an operation computes."""
         written = self._given.get(node.args[0]) if node.target is torch.ops.aten.copy_.default else None
         for item, value in _values(node, name):
             known = self._recording.write(written, value) if isinstance(written, torch.Tensor) else value
@@ -158,11 +157,11 @@ class Reader:
             yield known
 
     def _placed(self, node: fx.Node, operation: Node) -> Node:
-        """An operation with what it is a derivative of, or the place of the one that it repeats."""
+        """Add to an operation what it is a derivative of, or the stack of the operation that it recomputes."""
         if is_gradient(node):
             return derivative(operation, self._joint.owner(node))
-        known = self._joint.repeated(node) if self._again else None  # made once more: cheaper than to keep it
-        if known is None and not operation.stack and len(node.all_input_nodes) > 1:  # `copy_`, which nobody wrote
+        known = self._joint.repeated(node) if self._again else None  # recomputed in the backward graph
+        if known is None and not operation.stack and len(node.all_input_nodes) > 1:  # a `copy_` without source lines
             known = self._made.by_name.get(node.all_input_nodes[-1].name)
         if known is not None:
             return replace(operation, stack=known.stack, module=known.module)
@@ -180,12 +179,12 @@ def _trace(node: fx.Node) -> str:
 
 
 def _lines(node: fx.Node) -> list[str]:
-    """The user's lines that lead to a node, outermost first."""
+    """Return the lines of user code that lead to a node, outermost first."""
     return list(dict.fromkeys(f"{file}:{line}" for file, line, _ in python_lines(node) if not is_machinery(file)))
 
 
 def _values(node: fx.Node, name: str) -> Iterator[tuple[fx.Node, str]]:
-    """The nodes that stand for the tensors that an operation makes, and what these are called."""
+    """Yield the nodes of the tensors that an operation returns, with their names."""
     items: dict[Any, fx.Node] = {user.args[1]: user for user in node.users if user.target is operator.getitem}
     if not items or isinstance(node.meta.get("val"), torch.Tensor):
         yield node, name

@@ -1,4 +1,4 @@
-"""A graph that grows while a program runs: which value each tensor is, and what was written over it since."""
+"""A graph recorded while a program runs, which maps tensors to values and tracks in-place changes."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,20 +12,20 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ..graph._graph import Graph
 from ..graph._nodes import Node, Value
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may have no numbers
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may have no data
 _Place = tuple[Any, ...]
-_Known = tuple[str, int]  # a value's name, and how many times its memory had been written to by then
+_Known = tuple[str, int]  # the name of a value, and the number of writes to its memory before it
 
 
 @dataclass
 class _Memory:
-    """What lies in one storage.
+    """The values in one storage.
 
     Attributes:
-        storage: as long as it is held, no other storage gets the address.
-        held: the values, by where in it they lie and as what.
-        writes: how many times a value in it was changed in place.
-        last: the value that the last of these made.
+        storage: a weak reference, which keeps other storages from getting the address.
+        held: the values by offset, shape, strides and dtype.
+        writes: the number of in-place changes.
+        last: the value of the last change.
     """
 
     storage: StorageWeakRef
@@ -34,22 +34,22 @@ class _Memory:
     last: str = ""
 
 
-class Recording:
+class GraphRecording:
     """The nodes and values of a run so far.
 
-    A tensor is known by itself, or by the memory that it shows: what autograd saved comes back as another tensor. No
-    tensor is kept alive.
+    A tensor is found by identity or by its memory: autograd returns saved tensors as other objects. No tensor is kept
+    alive.
 
     Attributes:
-        nodes: in the order in which they ran.
-        inputs: names of the values that the run was given.
-        constants: names of the values that it held; those that nobody named, too.
-        labels: by a value's name, the path of the parameter or buffer that it is a state of, where that was told.
-        keeping: whether the numbers of each new value are copied.
-        kept: the copies, by the values' names.
+        nodes: the nodes in the order in which they ran.
+        inputs: names of the inputs.
+        constants: names of parameters, buffers and other constants.
+        labels: maps the names of values to the path of the parameter or buffer of which they are a state.
+        keeping: whether the data of each new value is copied.
+        kept: the copies by the names of the values.
 
     Args:
-        name_of: the path of a tensor that the run holds, and that no node has made; None if it has none.
+        name_of: returns the path of a tensor that no node has computed, or None.
     """
 
     def __init__(self, name_of: Callable[[torch.Tensor], str | None] | None = None) -> None:
@@ -68,15 +68,15 @@ class Recording:
         self._makers: dict[str, Node] = {}
 
     def give(self, tensor: torch.Tensor, name: str) -> None:
-        """The run is given a tensor."""
+        """Add an input."""
         self.inputs.append(self._new(tensor, self.unique(name)))
 
     def hold(self, tensor: torch.Tensor, name: str) -> str:
-        """The run holds a tensor: a parameter, a buffer, or some constant."""
+        """Add a parameter, a buffer or a constant, and return its name."""
         return self._constant(self._new(tensor, self.unique(name)))
 
     def hold_unseen(self, value: Value) -> str:
-        """The run holds a value of which no tensor was seen."""
+        """Add a constant without a tensor, and return its name."""
         return self._constant(self.state(replace(value, name=self.unique(value.name))))
 
     def _constant(self, name: str) -> str:
@@ -85,7 +85,7 @@ class Recording:
         return name
 
     def unique(self, name: str) -> str:
-        """`name`, or `name_1`, … if there is one of this name."""
+        """Return `name`, or `name_1`, … if it is taken."""
         while True:
             made = f"{name}_{self._names[name]}" if self._names[name] else name
             self._names[name] += 1
@@ -94,9 +94,9 @@ class Recording:
                 return made
 
     def read(self, tensor: torch.Tensor) -> tuple[str, ...]:
-        """The value that a tensor is; and what was last written to its memory, if that was not through this tensor.
+        """Return the value of a tensor, and the last value written to its memory through another tensor.
 
-        The two may lie side by side in that memory: then the second is one too many, and no dependency is missing.
+        The two may not overlap in memory: then the second is an unnecessary dependency, but none is missing.
         """
         name, writes = self._known(tensor) or (self._found(tensor), 0)
         memory = self._memory(tensor)
@@ -104,7 +104,7 @@ class Recording:
         return (name, memory.last) if later and memory is not None else (name,)
 
     def _found(self, tensor: torch.Tensor) -> str:
-        """The value of a tensor that no node has made."""
+        """Add a tensor that no node has computed, and return its name."""
         path = self._name_of(tensor) if self._name_of is not None else None
         name = self.hold(tensor, path or "constant")
         if path:
@@ -112,25 +112,25 @@ class Recording:
         return name
 
     def label(self, tensor: torch.Tensor, path: str) -> None:
-        """A tensor that a node has made is a parameter or a buffer."""
+        """Label a computed tensor as a parameter or a buffer."""
         known = self._known(tensor)
         if known is not None:
             self.labels.setdefault(known[0], path)
 
     def alive(self) -> set[str]:
-        """The names of the values whose tensors are still there."""
+        """Return the names of the values whose tensors are alive."""
         return {name for name, _ in self._tensors.values()}
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is some value."""
+        """Return whether a tensor is a recorded value."""
         return self._known(tensor) is not None
 
     def make(self, tensor: torch.Tensor, name: str) -> str:
-        """A node made a tensor; returns the value's name, which is `name`."""
+        """Add the result of a node, and return its name."""
         return self._new(tensor, name)
 
     def write(self, tensor: torch.Tensor, name: str) -> str:
-        """A node changed a tensor in place; returns the new value's name: `weight@1` for that of a constant."""
+        """Add an in-place change, and return the name of the new value: `weight@1` for a constant."""
         known = self._known(tensor)
         owner = known[0].partition("@")[0] if known else ""
         if owner in self._held:
@@ -145,21 +145,21 @@ class Recording:
         return self._new(tensor, name)
 
     def state(self, value: Value) -> str:
-        """A value that no tensor was seen of; returns its name."""
+        """Add a value without a tensor, and return its name."""
         self._values[value.name] = value
         return value.name
 
     def add(self, node: Node) -> None:
-        """A node has run."""
+        """Add a node that has run."""
         self.nodes.append(node)
         self._makers.update(dict.fromkeys(node.outputs, node))
 
     def maker(self, value: str) -> Node | None:
-        """The node that made a value."""
+        """Return the node that computed a value."""
         return self._makers.get(value)
 
     def graph(self, name: str, outputs: tuple[str, ...]) -> Graph:
-        """The graph so far."""
+        """Return the graph so far."""
         nodes, values = tuple(self.nodes), dict(self._values)
         return Graph(name, tuple(self.inputs), outputs, tuple(self.constants), nodes, values)
 

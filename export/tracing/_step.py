@@ -1,4 +1,4 @@
-"""What is traced: one call of a model, or one step of its training."""
+"""The traced step: one call of a model, or one training step."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,22 +14,22 @@ from filch.steal import FilchError, ModuleInfo, argument_tensors, tensors
 
 from .._errors import TraceError, reason
 from ._loss import sum_of_squares
-from ._preserve_state import left_alone
+from ._preserve_state import preserve_state
 
 Loss = Callable[[Any], torch.Tensor]
 Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Step:
-    """What is traced.
+class TracedStep:
+    """One call of a model, or one training step.
 
     Attributes:
-        model: in the mode that it is to run in.
+        model: the model, in the mode in which to run it.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        loss: from what the model returns to a scalar; None if it is not trained.
-        optimizer: likewise.
+        loss: computes a scalar from the model's result; None without training.
+        optimizer: the optimizer; None without training.
     """
 
     model: nn.Module
@@ -46,11 +46,11 @@ class Step:
         kwargs: Mapping[str, Any],
         loss: Loss | None,
         optimizer: torch.optim.Optimizer | None,
-    ) -> "Step":
-        """A step of training; without a loss it is `sum_of_squares`, without an optimiser it is SGD(0.1).
+    ) -> "TracedStep":
+        """Create a training step; the default loss is `sum_of_squares`, the default optimizer SGD(0.1).
 
         Raises:
-            TraceError: nothing can be trained.
+            TraceError: the model has no trainable parameter.
         """
         wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not wanted:
@@ -62,44 +62,44 @@ class Step:
 
 
 @contextmanager
-def failing(text: str) -> Iterator[None]:
-    """What goes wrong inside of the block is a TraceError that begins with a text."""
+def trace_errors(text: str) -> Iterator[None]:
+    """Convert errors inside of the block to a TraceError that begins with `text`."""
     try:
         yield
     except FilchError:
         raise
-    except Exception as error:  # whatever a model, a loss, an optimiser or a compiler raises
+    except Exception as error:  # a model, a loss, an optimizer or a compiler may raise any error
         raise TraceError(f"{text}: {reason(error)}") from error
 
 
 class Tracer(Protocol):
-    """Looks at a step while it runs."""
+    """Observes a step while it runs."""
 
     def begin(self, held: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
-        """The run starts, with these parameters and buffers, and these inputs, by name."""
+        """Called when the run starts, with the parameters and buffers and the inputs by name."""
 
     def ready(self, function: Function) -> Function:
-        """What is to be run in place of a part of the step."""
+        """Return the function to run in place of a part of the step."""
         ...
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass."""
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Run the optimiser."""
+        """Run the optimizer."""
 
     def end(self, results: Sequence[torch.Tensor]) -> None:
-        """The run ends, with these results: the loss, if there is one."""
+        """Called when the run ends, with its results: the loss, if there is one."""
 
 
-def run(step: Step, tracer: Tracer) -> None:
-    """Run a step, and leave nothing behind.
+def run(step: TracedStep, tracer: Tracer) -> None:
+    """Run a step and restore all state afterwards.
 
     Raises:
-        TraceError: the model, its loss or its optimiser fail on these inputs.
+        TraceError: the model, its loss or its optimizer fails on these inputs.
     """
     args, kwargs = _copied((tuple(step.args), dict(step.kwargs)))
-    with left_alone(step.model, step.optimizer), torch.set_grad_enabled(step.loss is not None):
+    with preserve_state(step.model, step.optimizer), torch.set_grad_enabled(step.loss is not None):
         held = {**dict(step.model.named_parameters()), **dict(step.model.named_buffers())}
         tracer.begin(held, argument_tensors(ModuleInfo.of(step.model).parameters, args, kwargs))
         if step.loss is None or step.optimizer is None:
@@ -113,37 +113,37 @@ def run(step: Step, tracer: Tracer) -> None:
 
 
 def _copied(given: tuple[Any, Any]) -> tuple[Any, Any]:
-    """A call may extend a cache that it is given; what was computed with gradients is copied without its past."""
+    """Copy the inputs, as a call may extend a cache among them; tensors with a gradient history are detached."""
     made = [item for item in pytree.tree_leaves(given) if isinstance(item, torch.Tensor) and not item.is_leaf]
     return copy.deepcopy(given, {id(item): item.detach().clone().requires_grad_() for item in made})
 
 
 def call_of(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a model returns."""
+    """Return the result of a model."""
     return model(*args, **kwargs)
 
 
 def loss_of(model: nn.Module, loss: Loss, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """What its loss is."""
+    """Return the loss of a model."""
     return loss(model(*args, **kwargs))
 
 
 def _checked(loss: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-        told = (
+        description = (
             f"{str(loss.dtype).removeprefix('torch.')}{list(loss.shape)}"
             if isinstance(loss, torch.Tensor)
             else type(loss).__name__
         )
         raise TraceError(
-            f"the loss has to be one number that depends on a parameter, not {told}: "
+            f"the loss has to be one number that depends on a parameter, not {description}: "
             "give loss, a function from what the model returns to a scalar tensor"
         )
     return loss
 
 
-class Unwatched:
-    """A tracer that looks at nothing: the step runs as it is."""
+class NoTracer:
+    """A tracer that observes nothing."""
 
     def begin(self, held: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
         """See `Tracer.begin`."""

@@ -1,4 +1,4 @@
-"""Finds what is wrong with a trace."""
+"""Check the format of a trace."""
 
 import re
 from collections import Counter
@@ -16,24 +16,24 @@ NUMBER = re.compile(r"[0-9]{1,18}")
 _GRAD = {"name": "grad", "type": "Grad", "file_path": "", "lineno": 0}
 _DEEPEST = 5  # the trace, its nodes by id, a node, its stacks, one of them
 _MOST = 10_000_000  # values
-_TOLD = 1000  # problems
-_LARGEST = 2**60  # of ids: numbers below this have a hash of their own
+_MAX_PROBLEMS = 1000
+_LARGEST = 2**60  # largest id: smaller integers have distinct hashes
 _RANGE = ", from 0 to 2**60"
-_FEW = 16  # edges that are counted faster than a table of them is made
+_FEW = 16  # up to this many edges, counting is faster than a table
 
 
 def check_trace(trace: Any) -> list[str]:
-    """All that is wrong with a trace; an empty list if nothing is.
+    """Return the problems of a trace; an empty list if it is valid.
 
     Args:
-        trace: what `trace` or `load_trace` returned, or anything else.
+        trace: the result of `trace` or `load_trace`, or any other object.
 
     Returns:
-        a sentence for each problem, with its place and the value that is there, up to a thousand. What is checked: the
-        keys and types of Jittor's document; that operators and variables alternate, edges are told by both ends, and a
-        variable has one producer at most; that `grad_op_id` and `fused_ops` are ids of operators that are there; and
-        that the stacks of what has a `grad_op_id` begin with `grad`. A trace that is nested deeper than that, or has
-        more than ten million values, is not looked into: that is the one problem told.
+        a sentence for each problem with its place and value, up to a thousand. Checked are: the keys and types of
+        Jittor's document; that operators and variables alternate, both ends of an edge agree, and a variable has at
+        most one producer; that `grad_op_id` and `fused_ops` are ids of existing operators; and that the stacks of
+        nodes with `grad_op_id` begin with `grad`. A trace that is nested too deeply, or has more than ten million
+        values, is not checked further.
     """
     if type(trace) is not dict:
         return [f"a trace is a dict, not {_short(trace)}"]
@@ -41,17 +41,17 @@ def check_trace(trace: Any) -> list[str]:
     if size is not None:
         return [f"the trace {size}"]
     found = _problems(trace)
-    problems = list(islice(found, _TOLD))
+    problems = list(islice(found, _MAX_PROBLEMS))
     more = next(found, None) is not None
-    return [*problems, f"there are more than these {_TOLD:,} problems"] if more else problems
+    return [*problems, f"there are more than these {_MAX_PROBLEMS:,} problems"] if more else problems
 
 
 def unreadable(trace: Any, most: int = _MOST) -> str | None:
-    """Why a value is too large or too deep for a trace; None if it is not.
+    """Return why an object is too large or too deep for a trace, or None.
 
     Args:
-        trace: of any kind. What it has in two places counts twice, as whoever prints or copies it meets it twice.
-        most: how many values it may have.
+        trace: any object. A value in two places counts twice, because printing or copying visits it twice.
+        most: the maximum number of values.
     """
     count = 0
     opened: list[Iterator[Any]] = [iter((trace,))]
@@ -81,7 +81,7 @@ def _problems(trace: Mapping[str, Any]) -> Iterator[str]:
     nodes, executions = trace["node_data"], trace["execute_op_info"]
     sound = {}
     for key, node in nodes.items():
-        wrong = list(islice(_of_node(f"node_data[{_short(key)}]", key, node), _TOLD))
+        wrong = list(islice(_of_node(f"node_data[{_short(key)}]", key, node), _MAX_PROBLEMS))
         yield from wrong
         if not wrong:
             sound[key] = node
@@ -96,7 +96,7 @@ def _problems(trace: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_node(place: str, key: Any, node: Any) -> Iterator[str]:
-    """What is wrong with a node by itself."""
+    """Yield the problems of a node by itself."""
     yield from _of_key(place, key)
     wrong = list(_keys(place, node, _NODE))
     yield from wrong
@@ -140,7 +140,7 @@ def _of_execution(place: str, key: Any, execution: Any) -> Iterator[str]:
 
 
 class _Edges:
-    """The edges of a trace, each of which both its ends tell."""
+    """The edges of a trace, which both ends list."""
 
     def __init__(self, nodes: Mapping[Any, Any], sound: Mapping[int, Any]) -> None:
         self._nodes = nodes
@@ -148,7 +148,7 @@ class _Edges:
         self._counted: dict[tuple[int, str], Counter[int]] = {}
 
     def of(self, place: str, key: int, node: Mapping[str, Any]) -> Iterator[str]:
-        """What is wrong with the edges of a node."""
+        """Yield the problems of the edges of a node."""
         kind = node["attrs"]["is_var"]
         for end, back in (("inputs", "outputs"), ("outputs", "inputs")):
             for number, times in Counter(node[end]).items():
@@ -162,12 +162,12 @@ class _Edges:
             yield f"{place}.inputs is {_short(node['inputs'])}: a variable has one producer at most"
 
     def _count(self, number: int, end: str, key: int) -> int:
-        """How many times an end of a node has another one."""
-        told: list[int] = self._sound[number][end]
-        if len(told) <= _FEW:
-            return told.count(key)
+        """Return how many times an end of a node lists another node."""
+        listed: list[int] = self._sound[number][end]
+        if len(listed) <= _FEW:
+            return listed.count(key)
         if (number, end) not in self._counted:
-            self._counted[number, end] = Counter(told)
+            self._counted[number, end] = Counter(listed)
         return self._counted[number, end][key]
 
 
@@ -177,16 +177,16 @@ _KINDS = {"0": "an operator", "1": "a variable"}
 def _of_gradient(
     place: str, node: Mapping[str, Any], nodes: Mapping[Any, Any], sound: Mapping[Any, Any]
 ) -> Iterator[str]:
-    told = node["attrs"].get("grad_op_id")
-    if told is None:
+    operator = node["attrs"].get("grad_op_id")
+    if operator is None:
         return
-    source = int(told)
+    source = int(operator)
     if source not in nodes:
-        yield f"{place}.attrs['grad_op_id'] is {told!r}, which is no node"
+        yield f"{place}.attrs['grad_op_id'] is {operator!r}, which is no node"
     elif source in sound and sound[source]["attrs"]["is_var"] != "0":
-        yield f"{place}.attrs['grad_op_id'] is {told!r}, which is a variable, and has to be an operator"
+        yield f"{place}.attrs['grad_op_id'] is {operator!r}, which is a variable, and has to be an operator"
     elif source == node["id"]:
-        yield f"{place}.attrs['grad_op_id'] is {told!r}, which is itself"
+        yield f"{place}.attrs['grad_op_id'] is {operator!r}, which is itself"
     if node["stacks"][:1] != [_GRAD]:
         yield f"{place}.stacks begins with {_short(node['stacks'][:1])}, and with a grad_op_id it has to with {_GRAD}"
 
@@ -195,7 +195,7 @@ def _of_fusion(place: str, execution: Any, nodes: Mapping[Any, Any], sound: Mapp
     fused = execution.get("fused_ops") if type(execution) is dict else None
     for number in fused if type(fused) is list else ():
         if not _is_id(number):
-            continue  # told before
+            continue  # reported before
         if number not in nodes:
             yield f"{place}.fused_ops has {number}, which is no node"
         elif number in sound and sound[number]["attrs"]["is_var"] != "0":
@@ -203,7 +203,7 @@ def _of_fusion(place: str, execution: Any, nodes: Mapping[Any, Any], sound: Mapp
 
 
 def _keys(place: str, item: Any, wanted: Mapping[str, type]) -> Iterator[str]:
-    """What is wrong with the keys of a dictionary, and the types of its values; subclasses are no plain values."""
+    """Yield the problems of the keys of a dictionary and the types of its values; subclasses are not allowed."""
     if type(item) is not dict:
         yield f"{place} is {_short(item)}, and has to be a dict"
         return
@@ -236,7 +236,7 @@ def _text(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    """The beginning of a value's `repr`; no more of it is looked at."""
+    """Return the beginning of a value's `repr`, without computing the rest."""
     text = ""
     for piece in _pieces(value):
         text += piece

@@ -1,4 +1,4 @@
-"""Traces in files: a pickle for those who know Jittor's, JSON for all."""
+"""Save and load traces: as a pickle, like Jittor, and as JSON."""
 
 import os
 from pathlib import Path
@@ -18,17 +18,17 @@ _VALUE = 40  # bytes that a value takes at least
 
 
 def save_trace(trace: Trace, path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Write a trace to `path`, and as JSON beside it, so that nobody needs pickle to read it.
+    """Write a trace to `path`, and also as JSON, which can be read without pickle.
 
     Args:
-        trace: what `trace` returned.
-        path: of a `.pkl`, in a folder that is made if it is not there; of a `.json` only that is written.
+        trace: the result of `trace`.
+        path: a path that ends in `.pkl`, or in `.json` to write JSON only. A missing folder is created.
 
     Returns:
-        the paths of what was written.
+        the paths of the written files.
 
     Raises:
-        TraceError: the path has another suffix, or the disk refuses.
+        TraceError: the path has another suffix, or can't be written.
     """
     where = _known(path)
     paths = tuple(dict.fromkeys((where, where.with_suffix(".json"))))
@@ -42,22 +42,22 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> tuple[Path, ...]:
 
 
 def load_trace(path: str | os.PathLike[str], *, memory: int | None = None) -> Trace:
-    """Read a trace, ours or Jittor's, from a file that anybody may have written.
+    """Read a trace, of Filch or of Jittor, from an untrusted file.
 
-    A pickle is a program. Of its instructions, only those are read that make dictionaries, lists, texts and numbers;
-    nothing is imported or called.
+    A pickle is a program. Only the opcodes that create dictionaries, lists, strings and numbers are executed; nothing
+    is imported or called.
 
     Args:
-        path: of a `.pkl` or a `.json`.
-        memory: how many bytes the trace may take, as estimated from the file; None is 200 MiB, the trace of some
-            ten thousand operators.
+        path: the path of a `.pkl` or `.json` file.
+        memory: how many bytes the trace may take, as estimated from the file; None is 200 MiB, enough for some ten
+            thousand operators.
 
     Returns:
-        what is in it; `check_trace` says what is wrong with it.
+        the content; `check_trace` finds errors in it.
 
     Raises:
-        TraceError: there is no such file; or it holds no dictionary, or needs more than that to be read; or it is
-            larger or deeper than a trace can be.
+        TraceError: the file does not exist, contains no dictionary or other opcodes, or is larger or deeper than a
+            trace can be.
     """
     where = _known(path)
     memory = _MEMORY if memory is None else memory
@@ -70,7 +70,7 @@ def load_trace(path: str | os.PathLike[str], *, memory: int | None = None) -> Tr
             found = _of_json(content, memory) if where.suffix == ".json" else load_plain(content, memory)
     except TraceError as error:
         raise TraceError(f"{str(where)!r} {error}") from error
-    except Exception as error:  # pickle raises whatever a damaged file makes it do
+    except Exception as error:  # a damaged pickle may raise any error
         raise TraceError(f"{str(where)!r} is no {where.suffix[1:]}: {type(error).__name__}: {error}") from error
     if type(found) is not dict:
         raise TraceError(f"{str(where)!r} holds a {type(found).__name__}, and no trace, which is a dict")
@@ -81,7 +81,7 @@ def load_trace(path: str | os.PathLike[str], *, memory: int | None = None) -> Tr
 
 
 def _of_json(content: bytes, memory: int) -> Any:
-    """JSON's keys are text; those of nodes and executions are numbers."""
+    """Parse JSON, and convert the keys of nodes and executions to integers."""
     found = parse_json(content, memory=memory)
     if not isinstance(found, dict):
         return found

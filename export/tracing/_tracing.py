@@ -1,4 +1,4 @@
-"""What a model did in one call, or in one step of its training, as a graph and as Jittor's dictionary."""
+"""Trace one call or one training step of a model, as a graph or as Jittor's dictionary."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +9,8 @@ from torch import nn
 from .._errors import TraceError
 from ..common._suggestions import hint
 from ..graph._graph import Graph
-from ._dispatched import dispatched
-from ._step import Loss, Step
+from ._dispatched import trace_dispatched
+from ._step import Loss, TracedStep
 
 _BACKENDS = ("eager", "inductor")
 
@@ -25,21 +25,20 @@ def trace(
     loss: Loss | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> dict[str, dict[int, dict[str, Any]]]:
-    """Trace a model, as the dictionary that Jittor writes: see `trace_graph`.
+    """Trace a model and return Jittor's trace dictionary; see `trace_graph` for the arguments.
 
     Returns:
-        plain Python values: dictionaries, lists, text and integers.
+        dictionaries, lists, strings and integers:
 
-        `node_data`, by `id`: operators and variables, in turn, each with `inputs` and `outputs` (ids), `stacks` (the
-        calls that it runs in, outermost first: `name`, `type`, and the call site as `file_path` and `lineno`) and
-        `attrs` (text): `is_var`, `name`, `__id`, of variables also `shape` (`[10,1,]`), `ndim`, `dtype` and `dsize`
-        (bytes of one number), and `grad_op_id` of what is part of a derivative: the id of the operator derived.
+        `node_data`, by `id`: alternating operators and variables, each with `inputs` and `outputs` (ids), `stacks` (the
+        running calls, outermost first: `name`, `type`, and the call site as `file_path` and `lineno`) and `attrs`
+        (strings): `is_var`, `name` and `__id`; for variables also `shape` (`[10,1,]`), `ndim`, `dtype` and `dsize`
+        (bytes of one element); for parts of a derivative also `grad_op_id`, the id of the differentiated operator.
 
         `execute_op_info`, in the order of execution: `fused_ops` (ids of operators), `jit_key`, `file_path` of the
-        generated code (C++ or Triton; of the code that calls it, if a library does the work; `""` in eager PyTorch)
-        and `attrs`.
+        generated code (C++ or Triton; for library calls, of the calling code; `""` in eager PyTorch) and `attrs`.
 
-        The source is Jittor's document "Computational graph visualization", and what Jittor 1.3 writes.
+        Source of the format: Jittor's document "Computational graph visualization", and the output of Jittor 1.3.
 
     Raises:
         FilchError: see `trace_graph`.
@@ -64,45 +63,45 @@ def trace_graph(
     loss: Loss | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Graph:
-    """Run a model, and record every operation: of its backward pass and of its optimiser, too, if it is trained.
+    """Run a model and record every operation, with `train` also those of the backward pass and the optimizer.
 
-    What is computed is what is computed untraced, bit for bit. Afterwards, parameters, buffers, gradients, the
-    optimiser's state and the random number generators are what they were; the inputs are copied.
+    The results are the same bits as without tracing. Afterwards, parameters, buffers, gradients, the state of the
+    optimizer and the random number generators are restored; the inputs are copied.
 
     Args:
-        model: in the mode that it is to run in: `train=True` does not call `model.train()`.
+        model: the model in the mode in which to run it: `train=True` does not call `model.train()`.
         inputs: its positional arguments, or the only one.
         kwargs: its keyword arguments.
-        train: whether to run a step of training: forward, loss, backward and optimiser; else it is called, without
-            gradients.
-        backend: `"inductor"` compiles model and loss, and the optimiser by itself, as torch.compile does; `"eager"`
-            runs them as they are, and follows derivatives of derivatives.
-        loss: from what the model returns to a scalar; None adds up the squares of all floating-point tensors.
-        optimizer: of the model's parameters; None is SGD with a learning rate of 0.1.
+        train: whether to run a training step: forward, loss, backward and optimizer. Otherwise the model is called
+            without gradients.
+        backend: `"inductor"` compiles model and loss, and separately the optimizer, like torch.compile; `"eager"` runs
+            them as they are, and supports higher derivatives.
+        loss: computes a scalar from the model's result; None is the sum of squares of all floating-point tensors.
+        optimizer: an optimizer of the model's parameters; None is SGD with a learning rate of 0.1.
 
     Returns:
-        with `"eager"`, a graph with a node for each ATen call. With `"inductor"`, the graph of the kernels that ran
-        (`code` says where the generated source is); its `before` is the graph of operations, forward and backward
-        jointly, that `origins` name. A node that is part of a derivative says of which (`gradient_of`); all have the
-        calls that they run in (`stack`).
+        with `"eager"`, a graph with a node for each ATen call. With `"inductor"`, the graph of the executed kernels
+        (`code` is the place of the generated source); its `source_graph` is the joint forward and backward graph of
+        operations, which `origins` name. A part of a derivative names the differentiated node (`gradient_of`); all
+        nodes have the calls in which they ran (`stack`).
 
     Raises:
-        TraceError: the model or its loss fail on these inputs, or nothing can be trained.
-        BackendError: Inductor can't compile the model, or does not tell what its kernels compute.
+        TraceError: the model or its loss fails on these inputs, or has no trainable parameter.
+        BackendError: Inductor can't compile the model, or does not report what its kernels compute.
     """
     if not isinstance(model, nn.Module):
         raise TraceError(f"the model comes first: a torch.nn.Module, not a {type(model).__name__}")
     if backend not in _BACKENDS:
         raise TraceError(f"there is no backend {backend!r} that traces; {hint(backend, _BACKENDS)}")
     if not train and (loss is not None or optimizer is not None):
-        raise TraceError("loss and optimizer are of a step of training: say train=True, too")
+        raise TraceError("loss and optimizer belong to a training step: add train=True")
     args = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
     if not train:
-        step = Step(model, args, kwargs or {})
+        step = TracedStep(model, args, kwargs or {})
     else:
-        step = Step.of_training(model, args, kwargs or {}, loss, optimizer)
+        step = TracedStep.of_training(model, args, kwargs or {}, loss, optimizer)
     if backend == "eager":
-        return dispatched(step)
+        return trace_dispatched(step)
     from ._compiled_step import compiled_step  # noqa: PLC0415  seconds that the other backend need not wait
 
     return compiled_step(step)
