@@ -1,4 +1,4 @@
-"""How large the numbers are whose rounding explains a difference, by what a node computes."""
+"""The magnitudes that rounding errors are relative to, depending on what a node computes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -13,16 +13,16 @@ Values = Mapping[str, torch.Tensor]
 
 
 class Allowances:
-    """Says of each value of a run how large the numbers are that its rounding is relative to.
+    """Compute for each value of a run the magnitude that its rounding error is relative to.
 
-    A node that adds numbers rounds them before they cancel: its result may be off by the rounding of what it reads,
-    times the constants that the sum is multiplied by in the same node. A node that only multiplies, moves or chooses
-    numbers is off by the rounding of its result alone, or by as much more as what it reads was allowed to be.
+    A node that adds numbers rounds them before they cancel: the error of its result is relative to its inputs, times
+    the constants by which the same node multiplies the sum. The error of a node that only multiplies, moves or selects
+    numbers is relative to its result, and grows by the factor by which the allowance of its inputs exceeds theirs.
 
     Args:
-        computes: gives the exported nodes that a node computes, in order.
-        known_as: gives the exported graph's name of a value.
-        constant: gives the numbers of a constant of the exported graph by its name; None of anything else.
+        computes: returns the exported nodes that a node computes, in order.
+        exported_name: returns the name that a value has in the exported graph.
+        constant: returns a constant of the exported graph by its name; None for any other value.
     """
 
     def __init__(
@@ -31,54 +31,54 @@ class Allowances:
         exported_name: Callable[[str], str],
         constant: Callable[[str], torch.Tensor | None],
     ) -> None:
-        self._computes, self._known_as = computes, exported_name
-        self._size = cache(lambda name: None if (held := constant(name)) is None else typical_magnitude(held))
+        self._computes, self._exported_name = computes, exported_name
+        self._size = cache(lambda name: None if (tensor := constant(name)) is None else typical_magnitude(tensor))
         self._growth: dict[str, float] = {}
 
     def magnitude(self, name: str, node: Node, live: Values, expected: torch.Tensor, actual: torch.Tensor) -> float:
-        """The magnitude that the rounding of a value is relative to; to be asked where the value is off by more.
+        """Return the magnitude that the rounding error of a value is relative to; call it for values that differ.
 
-        Only where expected and actual differ, as far as an input's elements can be told to go there: a mask of -3.4e38
-        is the same in both, and would explain any difference beside it. An addition rounds each element by itself:
-        there, only those count that cancel, so that a mask of -1e4 does not explain a difference beside it.
+        Only elements that differ count, and the elements of inputs that broadcast to them: a mask of -3.4e38, equal in
+        both, would explain any difference elsewhere. Additions round each element separately: only elements that
+        cancel count, so that a mask of -1e4 does not explain a difference elsewhere.
 
         Args:
-            name: of the value.
-            node: what made it.
+            name: the name of the value.
+            node: the node that computes it.
             live: the values that the node reads, by name; weights may be missing.
-            expected: what the value should be.
-            actual: what it is, of the same shape.
+            expected: the reference.
+            actual: the value, of the same shape.
         """
         if not (expected.is_floating_point() or expected.is_complex()):
-            return 0.0  # it is exact: a comparison or an integer hands no rounding on
+            return 0.0  # Boolean and integer results have no rounding error
         expected, nodes = expected.to(actual.device), self._computes(node)
         differs = expected != actual.to(expected.dtype)
         result = typical_magnitude(expected[differs])
-        given = {item: live[item] for item in node.reads if _is_float(live.get(item))}
+        inputs = {item: live[item] for item in node.reads if _is_float(live.get(item))}
         if all(_plain(item.op) in _ADDITIONS for item in nodes):
-            differs &= _cancels(expected, given.values())
-        read = {item: _there(tensor, differs) for item, tensor in given.items()}
-        steepness = max([1.0, *read.values()]) if any(_plain(item.op) in _EXPONENTIAL for item in nodes) else 1.0
+            differs &= _cancels(expected, inputs.values())
+        sizes = {item: _magnitude_where(tensor, differs) for item, tensor in inputs.items()}
+        steepness = max([1.0, *sizes.values()]) if any(_plain(item.op) in _EXPONENTIAL for item in nodes) else 1.0
         growth = max((self._growth.get(item, 1.0) for item in node.reads), default=1.0)
-        factors = self._factors(self._known_as(name), nodes)
-        most = max(factors.values(), default=0.0)
-        sums = (size * factors.get(self._known_as(item), most) for item, size in read.items())
-        found = max(result * steepness * growth, *sums, 0.0)
-        self._growth[name] = max(1.0, found / result) if result else 1.0
-        return found
+        factors = self._factors(self._exported_name(name), nodes)
+        largest = max(factors.values(), default=0.0)
+        sums = (size * factors.get(self._exported_name(item), largest) for item, size in sizes.items())
+        magnitude = max(result * steepness * growth, *sums, 0.0)
+        self._growth[name] = max(1.0, magnitude / result) if result else 1.0
+        return magnitude
 
     def _factors(self, end: str, nodes: Sequence[Node]) -> dict[str, float]:
-        """By what constants the values that go into a sum are multiplied on their way to a result; 0 without a sum.
+        """Return the constants by which the operands of sums are multiplied on the way to a result; 0 without a sum.
 
         Args:
             end: the name of the result.
-            nodes: what is computed together.
+            nodes: the nodes that are computed together.
         """
-        made = {name for node in nodes for name in node.outputs}
+        outputs = {name for node in nodes for name in node.outputs}
         plain: dict[str, float] = {}
         summed: dict[str, float] = {}
         for node in reversed(nodes):
-            leaves = end in node.outputs or (end not in made and node is nodes[-1])
+            leaves = end in node.outputs or (end not in outputs and node is nodes[-1])
             through = max([plain.get(name, 0.0) for name in node.outputs] + [float(leaves)])
             added = max(summed.get(name, 0.0) for name in node.outputs)
             added = added if _plain(node.op) in _RELATIVE else max(added, through)
@@ -89,7 +89,7 @@ class Allowances:
         return summed
 
     def _times(self, node: Node) -> float:
-        """The size of the constant that a node multiplies by; 1 if there is none."""
+        """Return the magnitude of the constant that a node multiplies by; 1 if there is none."""
         if node.op == "Div":
             return 1 / (self._size(node.inputs[1]) or 1.0)
         sizes = map(self._size, node.inputs) if node.op == "Mul" else ()
@@ -97,12 +97,12 @@ class Allowances:
 
 
 def adds(operators: Iterable[str]) -> bool:
-    """Whether some of these operators add numbers, as far as their names tell."""
+    """Whether any of these operators adds numbers; unknown operators count as additions."""
     return any(_plain(op) not in _RELATIVE for op in operators)
 
 
 def _plain(op: str) -> str:
-    """The operator without its domain, and without its overload: `aten.mul.Tensor` is `mul`."""
+    """Return the operator without domain and overload: `aten.mul.Tensor` becomes `mul`."""
     return op.split(".")[1] if op.startswith("aten.") else op.rpartition("::")[2]
 
 
@@ -111,13 +111,13 @@ def _is_float(tensor: torch.Tensor | None) -> bool:
 
 
 def _cancels(expected: torch.Tensor, read: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Where the result of an addition is less than half as large as what goes into it."""
+    """Return where the result of an addition is less than half as large as one of its operands."""
     size = expected.abs().double()
-    found = torch.zeros(expected.shape, dtype=torch.bool, device=expected.device)
+    cancels = torch.zeros(expected.shape, dtype=torch.bool, device=expected.device)
     for tensor in read:
         if _broadcasts(tensor, expected):
-            found |= tensor.to(expected.device).abs().double() > 2 * size
-    return found
+            cancels |= tensor.to(expected.device).abs().double() > 2 * size
+    return cancels
 
 
 def _broadcasts(tensor: torch.Tensor, to: torch.Tensor) -> bool:
@@ -125,13 +125,13 @@ def _broadcasts(tensor: torch.Tensor, to: torch.Tensor) -> bool:
     return tensor.dim() <= to.dim() and all(size in (1, wanted) for size, wanted in pairs)
 
 
-def _there(tensor: torch.Tensor, differs: torch.Tensor) -> float:
-    """The magnitude of what goes to the elements that differ; of the whole tensor, where that can't be told."""
-    there = tensor.to(differs.device).expand(differs.shape)[differs] if _broadcasts(tensor, differs) else tensor
-    return typical_magnitude(there)
+def _magnitude_where(tensor: torch.Tensor, differs: torch.Tensor) -> float:
+    """Return the magnitude of the elements that broadcast to differing ones; of all if the shapes don't broadcast."""
+    selected = tensor.to(differs.device).expand(differs.shape)[differs] if _broadcasts(tensor, differs) else tensor
+    return typical_magnitude(selected)
 
 
-# The rounding of what these read is off by as many times more in what they make as that is large.
+# The relative error of these results is the relative error of the input times the input's magnitude.
 _EXPONENTIAL = frozenset({"Exp", "Pow", "Sigmoid", "Softmax", "Swish", "exp", "pow", "sigmoid", "silu", "softmax"})
 _ADDITIONS = frozenset({"Add", "Sub", "Sum", "add", "add_", "sub", "sub_", "rsub"})
 _PRODUCTS = frozenset(

@@ -239,12 +239,12 @@ class _CallComparison:
 
 
 def _spread(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:
-    """How far each element is from itself in other runs, at the most, in float64; inf if it is finite in some alone."""
+    """Return the largest difference of each element from other runs, in float64; inf if only some runs are finite."""
     first = complex_as_real(tensor).double()
-    found = torch.zeros_like(first)
+    largest = torch.zeros_like(first)
     for other in others:
-        again = complex_as_real(other).double()
-        alike = (again == first) | (again.isnan() & first.isnan())
-        distance = (again - first).abs().nan_to_num(nan=math.inf, posinf=math.inf)
-        found = torch.maximum(found, torch.where(alike, 0.0, distance))
-    return found
+        repeated = complex_as_real(other).double()
+        equal = (repeated == first) | (repeated.isnan() & first.isnan())
+        distance = (repeated - first).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+        largest = torch.maximum(largest, torch.where(equal, 0.0, distance))
+    return largest

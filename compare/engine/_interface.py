@@ -1,7 +1,7 @@
-"""Whether a program takes its inputs and gives its outputs as the model does: by number, order and name.
+"""Check that a program has the inputs and outputs of the model: the same number, order and names.
 
-Values are compared by name. Those who run an ONNX file often go by position: `session.run(None, feeds)` gives the
-outputs in the order of the graph. So the lists themselves are held against those that were noted at the export.
+Values are compared by name, but ONNX files are often run by position: `session.run(None, feeds)` returns the outputs
+in the order of the graph. So the lists of inputs and outputs are compared with those recorded at the export.
 """
 
 from collections import Counter
@@ -19,14 +19,14 @@ UNKNOWN = "the file does not say which inputs and outputs the model has: outputs
 
 
 def interface_problems(program: Program, made: Mapping[Stage, Compiled]) -> tuple[str, ...]:
-    """What is wrong with the inputs and outputs of a program, and of the graphs that a backend made of it.
+    """Return the errors in the inputs and outputs of a program, and of the graphs that a backend compiled from it.
 
     Args:
-        program: compared with what was noted when it was exported; a file of another exporter has no such notes.
-        made: each graph is compared with the program's own.
+        program: compared with what was recorded at its export; files of other exporters have no such record.
+        made: the compiled program of each stage; its graph is compared with the program's.
 
     Returns:
-        a sentence for each side of a graph that is not as it should be.
+        a sentence for each list of inputs or outputs with an error.
     """
     graph = program.graph
     own = frozenset(graph.inputs)
@@ -36,27 +36,27 @@ def interface_problems(program: Program, made: Mapping[Stage, Compiled]) -> tupl
     if program.outputs:
         found += _problems("the program", "output", graph.outputs, program.outputs, _results(program))
     for stage, compiled in made.items():
-        # It may take weights besides, and not what nothing reads.
+        # A compiled graph may have weights as inputs, and may lack unused inputs.
         inputs = [name for name in compiled.graph.inputs if name in own]
         there = frozenset(inputs)
         taken = [name for name in graph.inputs if name in there]
         found += _problems(f"the {stage} graph", "input", inputs, taken, program.inputs)
         outputs = [compiled.value_aliases.get(name, name) for name in compiled.graph.outputs]
-        if graph.known.issuperset(outputs):  # elsewhere a backend has names of its own, which tell nothing
+        if graph.known.issuperset(outputs):  # other backends use names of their own
             found += _problems(f"the {stage} graph", "output", outputs, graph.outputs, {})
     return tuple(found)
 
 
 def exchanged_output(names: Sequence[str], results: Sequence[torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> str:
-    """What is wrong with the order of outputs, as far as their numbers tell: a file without notes has no other.
+    """Find by its values an output of a foreign program that is at the position of another result.
 
     Args:
-        names: of the graph's outputs, in order.
-        results: what the model gave, as many and in order.
-        outputs: what the graph gave, by name.
+        names: the names of the graph's outputs, in order.
+        results: the model's results, as many and in order.
+        outputs: the graph's outputs, by name.
 
     Returns:
-        a sentence about the first output that is another result than the one at its place; or `""`.
+        a sentence about the first such output; `""` if there is none.
     """
     near: dict[object, Nearest] = {}
     for place, name in enumerate(names):
@@ -77,7 +77,7 @@ def _kind(tensor: torch.Tensor) -> object:
 
 
 def _results(program: Program) -> Mapping[str, str]:
-    """By the name of an output, where it stands in what the model returns."""
+    """Map the name of each output to its path in the model's result."""
     ports = program.module_calls["", 0].outputs if ("", 0) in program.module_calls else ()
     return {port.value: port.path for port in ports if port.value is not None}
 
@@ -85,7 +85,7 @@ def _results(program: Program) -> Mapping[str, str]:
 def _problems(
     whose: str, side: str, actual: Sequence[str], expected: Sequence[str], paths: Mapping[str, str]
 ) -> Iterator[str]:
-    """At most one sentence; `paths` says what values are in the model, where it calls them something else."""
+    """Yield at most one sentence; `paths` maps values to their paths in the model where these differ."""
     if [*actual] == [*expected]:
         return
     there, wanted = Counter(actual), Counter(expected)

@@ -1,4 +1,4 @@
-"""What became of each tensor that a stolen module took or gave."""
+"""Compare each tensor that a captured module received or returned."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,19 +18,19 @@ from ..results._rows import ModuleRow, Row
 
 
 class Modules:
-    """A row for each tensor of each module call, in the order of the run; measured while the values come.
+    """The rows of the tensors of module calls, filled while the values of a run arrive.
+
+    Random values and uninitialized memory are not compared.
 
     Attributes:
-        rows: these.
-        is_resolved: whether it is known which values they are: in a foreign graph, only once its values are there.
+        rows: one row per tensor of each module call, in the order of execution.
+        is_resolved: whether each tensor is mapped to a value; in a foreign graph, `infer` does this from its values.
 
     Args:
         reference: the capture or dump.
-        program: what it is compared with.
-        call: which call of the model.
+        program: the program to compare with it.
+        call: the call of the model.
         limits: the tolerance of each value.
-
-    What no two runs agree on is not measured.
     """
 
     def __init__(self, reference: Records, program: Program, call: CapturedCall, limits: Limits) -> None:
@@ -44,7 +44,7 @@ class Modules:
             self._resolve(None)
 
     def infer(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Say what a foreign graph made, by name: which value is a module's is told by that."""
+        """Map the tensors of modules to the values of a foreign graph with the same numbers."""
         self._resolve(Inference(self._program.graph, values))
 
     def _resolve(self, inference: Inference | None) -> None:
@@ -57,30 +57,30 @@ class Modules:
             if row.value is not None:
                 self._waiting.setdefault(row.value, []).append(index)
         for name in list(self._waiting):
-            held = self._call.inputs.get(name, self._program.constant(name))
-            if held is not None:
-                self(name, held, None, None)
+            tensor = self._call.inputs.get(name, self._program.constant(name))
+            if tensor is not None:
+                self(name, tensor, None, None)
 
     def __call__(self, name: str, tensor: torch.Tensor, reference: Reference | None, row: Row | None) -> None:
-        """See `Listener`: a difference that was measured already is not measured again."""
+        """Compare a value, see `Listener`; reuse the difference of the row if it has the same reference."""
         for index in self._waiting.pop(name, ()) if name not in self._program.unpredictable.all else ():
-            stolen = complex_as_real(self._tensors[index])
-            known = row is not None and reference is not None and _same(stolen, reference.tensor)
-            difference = row.difference if known and row is not None else None
+            captured = complex_as_real(self._tensors[index])
+            measured = row is not None and reference is not None and _is_same_memory(captured, reference.tensor)
+            difference = row.difference if measured and row is not None else None
             if difference is None:
                 limit = self._limits.of(name, tensor.dtype)
                 difference = compare_tensors(
-                    stolen, complex_as_real(tensor), tolerance=limit, lower_precision=self._limits.lower_precision
+                    captured, complex_as_real(tensor), tolerance=limit, lower_precision=self._limits.lower_precision
                 )
             self.rows[index] = replace(self.rows[index], difference=difference)
 
     def references(self) -> dict[str, Reference]:
-        """What the inferred rows say the values of a foreign graph should be."""
-        found: dict[str, Reference] = {}
+        """Return the references of the values of a foreign graph that were inferred to be modules' tensors."""
+        references: dict[str, Reference] = {}
         for row, tensor in zip(self.rows, self._tensors, strict=True):
             if row.resolution == "inferred" and row.value is not None:
-                found.setdefault(row.value, Reference(tensor, "inferred"))
-        return found
+                references.setdefault(row.value, Reference(tensor, "inferred"))
+        return references
 
 
 def _entries(
@@ -95,8 +95,8 @@ def _entries(
                 yield ModuleRow(call.index, path, iteration, side, place, *found), tensor
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors are one: the same numbers in the same place."""
+def _is_same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are views of the same memory with the same dtype, shape and strides."""
     return (a.data_ptr(), a.shape, a.stride(), a.dtype) == (b.data_ptr(), b.shape, b.stride(), b.dtype)
 
 
@@ -114,11 +114,11 @@ def _resolve(
 
 
 def result_references(reference: Records, graph: Graph, call: CapturedCall) -> dict[str, Reference]:
-    """The model's results as references of the graph's outputs, in order; none if their numbers differ."""
-    _, given = captured_tensors(reference, call.keys["", 0])
-    if len(given) != len(graph.outputs):
+    """Return the model's results as references of the graph's outputs; empty if there are more or fewer."""
+    _, results = captured_tensors(reference, call.keys["", 0])
+    if len(results) != len(graph.outputs):
         return {}
     return {
         name: Reference(complex_as_real(tensor), "module")
-        for name, tensor in zip(graph.outputs, given.values(), strict=True)
+        for name, tensor in zip(graph.outputs, results.values(), strict=True)
     }

@@ -1,4 +1,4 @@
-"""The model's own operations, each with the row that judges it."""
+"""The model's own operations, each with the row of its value."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from ..results._rows import Operator, Row
 
 
 def operators_of(program: Program, call: CapturedCall, rows: Sequence[Row]) -> tuple[Operator, ...]:
-    """The operations of the model in one call, and for each the row of its value among `rows` of the exported graph."""
+    """Return the model's operations in one call, each with the row of its value from `rows` of the exported graph."""
     by_value = {row.value: row for row in rows}
     found = []
     for item in program.operators:

@@ -11,10 +11,10 @@ from ..metrics._tolerance import Tolerance
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """How a comparison is made; see `compare` for the attributes.
+    """The options of a comparison; see `compare` for the attributes.
 
     Raises:
-        CompareError: an option has no meaning, alone or with the others.
+        CompareError: an option is invalid, alone or in combination with others.
     """
 
     stages: tuple[Stage, ...]
@@ -39,10 +39,10 @@ class CompareOptions:
             raise CompareError(f"buffer is a number of bytes from 1 on, not {self.buffer!r}")
 
     def check_backend(self, backend: Backend) -> None:
-        """Refuse what a backend can't do.
+        """Check that a backend supports the options.
 
         Raises:
-            CompareError: the backend lacks a stage, or can't measure times.
+            CompareError: the backend lacks a stage, or can't profile.
         """
         missing = [stage for stage in self.stages if stage not in backend.stages]
         if missing or not self.stages:

@@ -77,7 +77,7 @@ class Prepared:
         return (lambda node: (node,)) if provenance is None else provenance.of
 
     def constant(self, name: str) -> torch.Tensor | None:
-        """The numbers of a value that does not depend on the inputs, if the exported graph holds it."""
+        """Return a constant of the exported graph by its name; None for any other value."""
         tensor = self.program.constant(name)
         number = None if tensor is not None or self.provenance is None else self.provenance.redundant.number(name)
         return tensor if number is None else torch.tensor(float(number))
