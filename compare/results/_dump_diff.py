@@ -1,4 +1,4 @@
-"""Two dumps of the same model, tensor by tensor."""
+"""The differences between two dumps of the same model, tensor by tensor."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,16 +19,16 @@ from ._row_tables import ARROW
 
 @dataclass(frozen=True)
 class DiffRow:
-    """One tensor of two dumps, or one record in which they are not built alike.
+    """One tensor of two dumps, or one record with different structures.
 
     Attributes:
         key: the record's key.
-        path: where the tensor stands in the record; `""` for the record itself.
-        what: what the first dump has, as `describe` writes it.
-        reason: why there is nothing to compare, or `""`.
-        difference: how far the second dump's tensor is from the first one's.
-        same: without a difference: whether they are the same all the same (as their statistics tell); None if nothing
-            tells, as a tensor was not stored.
+        path: the path of the tensor in the record; `""` for the record itself.
+        what: the first dump's value, as `describe` writes it.
+        reason: why the tensors can't be compared, or `""`.
+        difference: the difference of the second dump's tensor from the first one's.
+        same: without `difference`, whether the values are equal according to their statistics; None if unknown, as a
+            tensor was not stored.
     """
 
     key: Key
@@ -45,7 +45,7 @@ class DiffRow:
 
     @property
     def judged(self) -> bool:
-        """Whether their numbers were held against each other."""
+        """Whether their numbers were compared."""
         return self.difference is not None or self.same is True
 
     def __str__(self) -> str:
@@ -54,12 +54,12 @@ class DiffRow:
 
 @dataclass(frozen=True)
 class DumpDiff(Result):
-    """Two dumps, tensor by tensor.
+    """The comparison of two dumps, tensor by tensor.
 
     Attributes:
-        expected: where the first one is.
-        actual: where the second one is.
-        rows: in the order of the first one's run; what only the second one has comes last.
+        expected: the path or name of the first dump.
+        actual: the path or name of the second dump.
+        rows: in the order of the first dump's run; records that only the second one has come last.
     """
 
     expected: str
@@ -68,26 +68,26 @@ class DumpDiff(Result):
 
     @cached_property
     def diverged(self) -> tuple[DiffRow, ...]:
-        """The rows in which they differ."""
+        """The rows in which the dumps differ."""
         return tuple(row for row in self.rows if row.diverged)
 
     @property
     def first_divergence(self) -> DiffRow | None:
-        """The first of them."""
+        """The first row in which the dumps differ."""
         return next(iter(self.diverged), None)
 
     @property
     def close(self) -> bool:
-        """Whether they hold the same values, at least one that could be judged."""
+        """Whether no value differs, and at least one was judged."""
         return any(row.judged for row in self.rows) and not self.diverged
 
     def headline(self) -> str:
-        """How many tensors were held against each other, in one line."""
+        """Return in one line how many values were judged and how many differ."""
         judged = sum(row.judged for row in self.rows)
         return f"judged {judged} of {len(self.rows)} values; {len(self.diverged)} differ"
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
-        """Return the rows that differ, all of them if none does or if it is `wide`, and the verdict."""
+        """Return the rows that differ (all rows if none does, or if `wide`), and the verdict."""
         shown = self.rows if wide else self.diverged or self.rows
         return [f"{self.headline()}: {self._title()}", "", _table(shown), "", self._verdict()]
 
@@ -100,7 +100,7 @@ class DumpDiff(Result):
         return as_text([_table(self.rows[max(0, index - around) : index + around + 1])], width=width)
 
     def derived(self) -> Mapping[str, Any]:
-        """Return whether they hold the same values, and the headline."""
+        """Return whether the dumps are close, and the headline."""
         return {"filch_diff": 1, "close": self.close, "headline": self.headline()}
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -115,9 +115,9 @@ class DumpDiff(Result):
         if first is not None:
             return f"the first that differs is {first}"
         if not self.close:
-            return "nothing could be judged"
+            return "no value could be judged"
         unjudged = next((row for row in self.rows if not row.judged), None)
-        return "all close" if unjudged is None else f"what was judged is close; the first that was not is {unjudged}"
+        return "all close" if unjudged is None else f"all judged values are close; the first not judged: {unjudged}"
 
 
 def _table(rows: Sequence[DiffRow]) -> Table:

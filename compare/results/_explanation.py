@@ -1,4 +1,4 @@
-"""What a comparison by float64 comes to, in plain words: where an error starts, and what becomes of it."""
+"""Explain a comparison by float64 in sentences: where an error starts, and which outputs it reaches."""
 
 import math
 from collections import Counter
@@ -13,30 +13,31 @@ from filch.steal.text import named, visible
 from ..float64 import RoundingVerdict, times
 from ._rows import Row, short_source
 
-_GROWTH = 10.0  # times as large as what a node is given is worth a word
-_MOST = 5
+_GROWTH = 10.0  # the least factor by which the error grows at a node for it to be mentioned
+_MOST = 5  # names in a list
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What there is to say of a comparison by float64; nothing in it that was not measured.
+    """The measured facts of a comparison by float64, and their explanation as text.
 
     Attributes:
-        starts: the first row whose own node makes it wrong; None if there is none.
-        others: the further ones, one for each node.
-        results: the results of the model that are off by more than rounding.
-        inherits: the values within that are off although no node is wrong by itself, one for each node.
-        sound: the names of the stages that are sound.
-        grows: the row at which the error grows most, where that is by ten times or more; None elsewhere.
-        growth: by how much, relative to the typical numbers of each tensor (see `RoundingVerdict.magnitude`).
-        ties: integers that rounding decides.
-        suspicious: rows whose own node is off by a little more than rounding.
-        unknown: how many values differ and were judged by the tolerance, as float64 does not know them.
-        worst: the row that is off most, by its own node.
-        culprits: what makes the error go when it is switched off (see `blame`).
-        switches: how many transformations could be; None if none was tried.
-        repro: where it is shown by itself.
-        interface: how inputs and outputs are not those of the model (see `Report.interface`).
+        starts: the first row whose own node is wrong; None if there is none.
+        others: the other such rows, one for each node.
+        results: the model outputs whose error exceeds rounding.
+        inherits: the intermediate values whose error exceeds rounding although no node is wrong by itself, one for each
+            node.
+        sound: the names of the stages without an error.
+        grows: the row at which the error grows most; None if it grows by less than ten times.
+        growth: the factor, relative to the typical magnitude of each tensor (see `RoundingVerdict.magnitude`).
+        ties: integer values that rounding decides.
+        suspicious: rows whose own node's error is slightly larger than rounding.
+        unknown: the number of values that differ and were judged by the tolerance, as they have no float64 reference.
+        worst: the row with the largest error of its own node.
+        culprits: the transformations without which there is no error (see `blame`).
+        switches: the number of transformations that could be disabled; None if `blame` tried none.
+        repro: the folder of the repro; `""` if there is none.
+        interface: how inputs and outputs differ from those of the model (see `Report.interface`).
     """
 
     starts: Row | None
@@ -57,19 +58,21 @@ class Explanation:
 
     def __str__(self) -> str:
         if self.starts is None and not self.results:
-            return visible(self._of_nothing())
-        parts = [self._beginning(), self._several(), self._results(), self._growth(), self._ties()]
+            return visible(self._without_divergence())
+        parts = [self._start(), self._others(), self._results(), self._growth(), self._ties()]
         if self.culprits:
-            parts.append(f"Switching off {_listed(self.culprits)} removes it.")
+            parts.append(f"Disabling {_listed(self.culprits)} removes the error.")
         elif self.switches:
-            all_of_them = "the 1 transformation" if self.switches == 1 else f"all {self.switches} transformations"
-            parts.append(f"It stays with {all_of_them} switched off that could be.")
+            transformations = (
+                "the only transformation" if self.switches == 1 else f"all {self.switches} transformations"
+            )
+            parts.append(f"The error persists with {transformations} disabled.")
         if self.repro:
-            parts.append(f"A repro that shows it by itself is in {self.repro}.")
+            parts.append(f"A standalone repro is in {self.repro}.")
         return visible(" ".join(filter(None, parts)))
 
     def facts(self) -> dict[str, Any]:
-        """The same for other programs."""
+        """Return the explanation as JSON has it."""
         return {
             "text": str(self),
             "starts": None if self.starts is None else _fact(self.starts),
@@ -86,86 +89,83 @@ class Explanation:
             "repro": self.repro or None,
         }
 
-    def _of_nothing(self) -> str:
+    def _without_divergence(self) -> str:
         if self.inherits:
-            first, several = self.inherits[0], len(self.inherits)
-            off = "1 value is" if several == 1 else f"{several} values are"
+            first, count = self.inherits[0], len(self.inherits)
+            differ = "1 value differs" if count == 1 else f"{count} values differ"
             amount = first.reason if first.float64 is None else _amount(first.float64, first.dtype)
-            return f"No node is wrong by itself, but {off} off, {_named(first)} first: {amount}."
+            return f"No node is wrong by itself, but {differ}; the first is {_named(first)}: {amount}."
         if self.worst is None or self.worst.isolated is None or self.worst.isolated.verdict == "same":
-            return f"{'No value' if self.interface else 'Nothing'} differs from what the model had."
+            return "No value differs from the model's."
         worst, level = self.worst, self.worst.isolated
-        few = f", {len(self.suspicious)} of them suspiciously far" if self.suspicious else ""
+        suspicious = f", {len(self.suspicious)} of them only barely" if self.suspicious else ""
         return (
-            f"Rounding explains all differences{few}: the largest that a node makes by itself is {times(level.ratio)} "
-            f"times its rounding, at {_named(worst)}.{self._unknown()}"
+            f"Rounding explains all differences{suspicious}: the largest error that a node introduces is "
+            f"{times(level.ratio)} times its rounding, at {_named(worst)}.{self._unknown()}"
         )
 
     def _unknown(self) -> str:
         if not self.unknown:
             return ""
-        values = "1 value" if self.unknown == 1 else f"{self.unknown} values"
-        return f" Float64 does not know {values}: the tolerance judged there."
+        values = "1 value has" if self.unknown == 1 else f"{self.unknown} values have"
+        return f" {values} no float64 reference and are judged by the tolerance."
 
-    def _beginning(self) -> str:
+    def _start(self) -> str:
         sound = f"The {self.sound[0]} graph is sound. " if self.sound else ""
         if self.starts is None:
             return f"{sound}No node is wrong by itself."
-        row, local = self.starts, self.starts.isolated
-        off = "The exported graph is off as it stands. " if row.stage == "exported" else ""
+        row, own = self.starts, self.starts.isolated
+        exported = "The exported graph is already wrong. " if row.stage == "exported" else ""
         changes = ""
-        if row.unstable and local is not None and local.spread is not None:
-            changes = f"; it changes from run to run, by up to {local.spread:.1e}"
+        if row.unstable and own is not None and own.spread is not None:
+            changes = f"; it changes from run to run, by up to {own.spread:.1e}"
         what = ""
-        if local is not None:
-            what = f"is {_amount(local, row.dtype)}" if _is_number(local) else f"differs ({local.note})"
-        given = "given what should go in, its result"
-        return f"{sound}{off}Divergence starts at {_named(row)}: {given} {what}{changes}."
+        if own is not None:
+            what = f"is {_amount(own, row.dtype)}" if _is_number(own) else f"differs ({own.note})"
+        return f"{sound}{exported}Divergence starts at {_named(row)}: with correct inputs, its output {what}{changes}."
 
-    def _several(self) -> str:
+    def _others(self) -> str:
         if not self.others:
             return ""
-        one = len(self.others) == 1
-        said = (
-            "1 further node is wrong by itself" if one else f"{len(self.others)} further nodes are wrong by themselves"
-        )
-        return f"{said}: {_listed([_short(row) for row in self.others])}."
+        count = len(self.others)
+        wrong = "1 further node is wrong by itself" if count == 1 else f"{count} further nodes are wrong by themselves"
+        return f"{wrong}: {_listed([_short(row) for row in self.others])}."
 
     def _results(self) -> str:
         if not self.results:
-            return "No result of the model is off by more than rounding for it."
-        told = [
+            return "All model outputs remain within rounding error."
+        outputs = [
             f"{named(row.value)} ({_amount(row.float64, row.dtype)})" for row in self.results if row.float64 is not None
         ]
-        told += [
+        outputs += [
             f"{named(row.value)} ({named(row.reason or row.difference)})" for row in self.results if row.float64 is None
         ]
-        return f"Results that are off: {_listed(told)}."
+        return f"Model outputs that differ: {_listed(outputs)}."
 
     def _growth(self) -> str:
         if self.grows is None:
             return ""
-        return f"On its way the error grows most at {_named(self.grows)}: {times(self.growth)} times."
+        return f"The error grows most at {_named(self.grows)}, by a factor of {times(self.growth)}."
 
     def _ties(self) -> str:
-        told = [f"{_short(row)} ({row.float64.note})" for row in self.ties if row.float64 is not None]
-        return f"Near-ties: {_listed(told)}." if told else ""
+        ties = [f"{_short(row)} ({row.float64.note})" for row in self.ties if row.float64 is not None]
+        return f"Near-ties: {_listed(ties)}." if ties else ""
 
 
 def explain(every: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Explanation | None:
-    """Return what a comparison by float64 found; None if it was made without.
+    """Return the explanation of a comparison by float64; None if `truth` was not given.
 
     Args:
         every: the rows of a report.
-        wrong_nodes: those of them whose own node makes them wrong.
-        graphs: by stage, what was compared.
+        wrong_nodes: the rows whose own node is wrong.
+        graphs: the graphs that were compared, by stage.
     """
     rows = [row for row in every if row.kind != "output"]
     if not any(row.isolated is not None or row.float64 is not None for row in rows):
         return None
     introduced = _one_each(wrong_nodes)
     off = [row for row in every if row.kind == "output" and row.diverged]
-    results = tuple({(row.stage, row.value): row for row in reversed(off)}.values())[::-1]  # one for all calls
+    results = tuple({(row.stage, row.value): row for row in reversed(off)}.values())[::-1]  # the first call's
     stages = list(dict.fromkeys(row.stage for row in rows))
     wrong = {row.stage for row in (*wrong_nodes, *results)}
     last = stages[-1]
@@ -192,17 +192,17 @@ def _ratio(row: Row) -> float:
 
 
 def _one_each(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """The first row of each fault: another call or value of the node has the same, and so has what was made of it."""
-    found = dict[tuple[str, str], Row]()
+    """Return the first row of each faulty node, without compiled nodes that compute an exported one among them."""
+    first = dict[tuple[str, str], Row]()
     for row in rows:
         exported = {("exported", origin) for origin in row.origins if row.stage != "exported"}
-        if not exported & found.keys():
-            found.setdefault((row.stage, row.node), row)
-    return tuple(found.values())
+        if not exported & first.keys():
+            first.setdefault((row.stage, row.node), row)
+    return tuple(first.values())
 
 
 def _growing(every: Sequence[Row], graphs: Mapping[Stage, Graph]) -> tuple[Row | None, float]:
-    """Where the error grows most, relative to the tensors' typical numbers, by a node that is not wrong by itself."""
+    """Return the row with the largest growth of the relative error by a node that is not wrong, and the factor."""
     best, most = None, _GROWTH
     for call, stage in dict.fromkeys((row.call, row.stage) for row in every):
         graph = graphs.get(stage)  # pyright: ignore[reportArgumentType]  a row's is a Stage
@@ -226,7 +226,7 @@ def _growing(every: Sequence[Row], graphs: Mapping[Stage, Graph]) -> tuple[Row |
 
 
 def _relative(judgement: RoundingVerdict | None) -> float:
-    """How far off a value is, relative to its typical numbers; 0 if that is not known."""
+    """Return the error of a value relative to its typical magnitude; 0 if not known."""
     return judgement.error / judgement.magnitude if judgement is not None and judgement.magnitude else 0.0
 
 
@@ -235,17 +235,17 @@ def _amount(judgement: RoundingVerdict, dtype: str | None) -> str:
         return judgement.note
     if judgement.note:
         return f"off by {judgement.error:.1e} ({judgement.note})"
-    far = f"{judgement.error:.1e} from float64, {times(judgement.ratio)} times {dtype} rounding"
-    return f"{far} (eager: {judgement.eager:.1e})"
+    distance = f"{judgement.error:.1e} from float64, {times(judgement.ratio)} times {dtype} rounding"
+    return f"{distance} (eager: {judgement.eager:.1e})"
 
 
 def _is_number(judgement: RoundingVerdict) -> bool:
-    """Whether it says how far off something is."""
+    """Return whether the error is a finite multiple of rounding."""
     return math.isfinite(judgement.ratio)
 
 
 def _named(row: Row) -> str:
-    """`layers.1.mlp.act (Gelu, fused from Div, Erf and 2 Mul, modeling_x.py:176)`."""
+    """Return text like `layers.1.mlp.act (Gelu, fused from Div, Erf and 2 Mul, modeling_x.py:176)`."""
     counts = Counter(row.operators)
     parts = [f"{count} {named(op)}" if count > 1 else named(op) for op, count in counts.items()]
     inside = [f"fused from {_listed(parts, most=8)}"] if row.kind == "fused" else []
@@ -268,5 +268,5 @@ _NAMES = ("call", "stage", "node", "op", "value", "module", "source", "origins",
 
 def _fact(row: Row) -> dict[str, Any]:
     judged = {"float64": row.float64, "isolated": row.isolated}
-    found = {name: None if item is None else asdict(item) for name, item in judged.items()}
-    return {name: getattr(row, name) for name in _NAMES} | found
+    verdicts = {name: None if item is None else asdict(item) for name, item in judged.items()}
+    return {name: getattr(row, name) for name in _NAMES} | verdicts

@@ -1,4 +1,4 @@
-"""Puts the reports of several graphs together: a model's forward and backward pass, and what Dynamo made two of."""
+"""Join the reports of several graphs: a model's forward and backward pass, or the graphs of a graph break."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,31 +11,31 @@ from ._rows import STAGES, Row
 
 
 def joined(reports: Sequence[Report]) -> tuple[list[Row], dict[Stage, Graph]]:
-    """The rows and the graphs of some reports, in order; a name that an earlier one has is given its program's."""
+    """Return the rows and graphs of some reports, in order; the program's name is appended to a repeated name."""
     rows: list[Row] = []
     parts: dict[Stage, list[Graph]] = {}
     taken: set[str] = set()
     for report in reports:
-        known = {name for graph in report.graphs.values() for name in _names(graph)}
-        known |= {name for row in report.rows for name in (row.node, row.value)}
-        new = {name: f"{name} ({report.program})" for name in known & taken}
-        taken |= known
+        names = {name for graph in report.graphs.values() for name in _names(graph)}
+        names |= {name for row in report.rows for name in (row.node, row.value)}
+        new = {name: f"{name} ({report.program})" for name in names & taken}
+        taken |= names
         rows += [_renamed_row(row, new) for row in report.rows]
         for stage, graph in report.graphs.items():
             parts.setdefault(stage, []).append(_renamed(graph, new))
-    return rows, {stage: _one(parts[stage]) for stage in STAGES if stage in parts}
+    return rows, {stage: _joined_graph(parts[stage]) for stage in STAGES if stage in parts}
 
 
 def _names(graph: Graph) -> Iterable[str]:
     return (*graph.inputs, *graph.constants, *graph.producer, *(node.name for node in graph.nodes))
 
 
-def _one(graphs: Sequence[Graph]) -> Graph:
-    made = {name for graph in graphs for name in graph.producer}
-    given = dict.fromkeys(name for graph in graphs for name in graph.inputs)
+def _joined_graph(graphs: Sequence[Graph]) -> Graph:
+    computed = {name for graph in graphs for name in graph.producer}
+    inputs = dict.fromkeys(name for graph in graphs for name in graph.inputs)
     return Graph(
         name="joint",
-        inputs=tuple(name for name in given if name not in made),
+        inputs=tuple(name for name in inputs if name not in computed),
         outputs=tuple(dict.fromkeys(name for graph in graphs for name in graph.outputs)),
         constants=tuple(dict.fromkeys(name for graph in graphs for name in graph.constants)),
         nodes=tuple(node for graph in graphs for node in graph.nodes),

@@ -1,4 +1,4 @@
-"""Reads the JSON that a report was written as."""
+"""Read reports from JSON."""
 
 import os
 import reprlib
@@ -16,56 +16,56 @@ from ._rows import Operator, Row
 
 
 def load_report(path: str | os.PathLike[str]) -> Report:
-    """Read what `Report.to_json` wrote.
+    """Read a report that `Report.to_json` wrote.
 
     Args:
-        path: of the file.
+        path: the path of the file.
 
     Returns:
-        the report, as it was but for the models that its graphs were read from.
+        the report, without the ONNX models of its graphs.
 
     Raises:
         CompareError: there is no such file, it is no report, or it is damaged.
     """
-    where = Path(path)
+    file = Path(path)
     try:
-        found = parse_json(read_untrusted(where))
+        data = parse_json(read_untrusted(file))
     except OSError as error:
-        raise CompareError(f"can't read {str(where)!r}: {error.strerror or error}") from error
+        raise CompareError(f"can't read {str(file)!r}: {error.strerror or error}") from error
     except ValueError as error:
-        raise CompareError(f"{str(where)!r} is no JSON: {error}") from error
-    if not isinstance(found, dict) or "filch_report" not in found:
-        raise CompareError(f"{str(where)!r} is JSON, but no report: `filch check --output report.json` writes one")
-    version = found["filch_report"]
+        raise CompareError(f"{str(file)!r} is no JSON: {error}") from error
+    if not isinstance(data, dict) or "filch_report" not in data:
+        raise CompareError(f"{str(file)!r} is JSON, but no report: `filch check --output report.json` writes one")
+    version = data["filch_report"]
     if type(version) is not int or version != VERSION:
         raise CompareError(
-            f"{str(where)!r} is a report of version {reprlib.repr(version)}; this reads version {VERSION}"
+            f"{str(file)!r} is a report of version {reprlib.repr(version)}; this Filch reads version {VERSION}"
         )
     try:
-        return _report(found)
+        return _report(data)
     except _DAMAGE as error:
-        said = " ".join(str(error)[:_LONGEST].split())
-        raise CompareError(f"the report {str(where)!r} is damaged: {type(error).__name__}: {said}") from error
+        detail = " ".join(str(error)[:_LONGEST].split())
+        raise CompareError(f"the report {str(file)!r} is damaged: {type(error).__name__}: {detail}") from error
 
 
-def _report(found: Mapping[str, Any]) -> Report:
-    rows = typed(tuple[Row, ...], found["rows"], "rows")
-    operators = [[_operator(item, rows) for item in call] for call in found["operators"]]
+def _report(data: Mapping[str, Any]) -> Report:
+    rows = typed(tuple[Row, ...], data["rows"], "rows")
+    operators = [[_operator(item, rows) for item in call] for call in data["operators"]]
     hints = get_type_hints(Report)
     others = {
-        item.name: typed(hints[item.name], found[item.name], item.name)
+        item.name: typed(hints[item.name], data[item.name], item.name)
         for item in fields(Report)
         if item.name not in ("rows", "operators")
     }
     return Report(rows=rows, operators=tuple(map(tuple, operators)), **others)
 
 
-# What taking wrong JSON for a report can raise; RecursionError is a RuntimeError.
+# Errors that reading damaged JSON as a report can raise; RecursionError is a RuntimeError.
 _DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, CompareError)
-_LONGEST = 300  # characters of what is said of it
+_LONGEST = 300  # characters of the cause in a message
 
 
-def _operator(found: Mapping[str, Any], rows: tuple[Row, ...]) -> Operator:
-    place = typed(int | None, found["row"], "operators.row")
-    operator: Operator = typed(Operator, {**found, "row": None}, "operators")
-    return operator if place is None else replace(operator, row=rows[place])
+def _operator(data: Mapping[str, Any], rows: tuple[Row, ...]) -> Operator:
+    index = typed(int | None, data["row"], "operators.row")
+    operator: Operator = typed(Operator, {**data, "row": None}, "operators")
+    return operator if index is None else replace(operator, row=rows[index])

@@ -1,4 +1,4 @@
-"""`PassRow`: a program after one pass, held against what the model did; `PassErrors`: all passes of a run."""
+"""`PassRow`: a program after one pass, compared with the model; `PassErrors`: all passes of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,19 +16,20 @@ from ._rows import Row
 
 @dataclass(frozen=True)
 class PassRow:
-    """A program after one pass, held against what the model did.
+    """A program after one pass, compared with the model.
 
     Attributes:
-        index: the pass's place in the run; 0 is the program as it was given.
-        name: the pass's name; `Origin` is the program as it was given.
-        nodes: how many the graph has.
+        index: the position of the pass in the run; 0 is the program before all passes.
+        name: the name of the pass; `Origin` for the program before all passes.
+        nodes: the number of nodes of the graph.
         error: the largest harmonic error of a value; None if none was judged.
-        diverged: how many values are not what they should be.
-        judged: how many could be judged.
-        values: how many there are.
-        seconds: how long the pass took; None before all of them.
-        introduced: the first value that is wrong and was not, or whose error is from no value that was; else None.
-        failure: why it can't be judged, where that was not so before; `""` if it can.
+        diverged: the number of values that differ.
+        judged: the number of values that were judged.
+        values: the number of values.
+        seconds: the run time of the pass; None for `Origin`.
+        introduced: the first value that differs only since this pass, or a new one that differs without depending on a
+            wrong value; None if there is none.
+        failure: why the outputs can't be judged, if the pass caused that; else `""`.
         lower_precision: whether values of a lower precision than the model's were allowed.
         report: the comparison; None if there is none.
     """
@@ -49,36 +50,36 @@ class PassRow:
 
 @dataclass(frozen=True)
 class PassErrors(Result):
-    """A program before all passes and after each.
+    """A program before all passes and after each of them, compared with the model.
 
     Attributes:
-        rows: in the order of the run; empty if there was none.
+        rows: in the order of the run; empty if no pass ran.
     """
 
     rows: tuple[PassRow, ...]
 
     @property
     def culprit(self) -> PassRow | None:
-        """The first pass after which a value is wrong that was not before, or nothing can be judged; None if none."""
+        """The first pass that introduces an error or makes the outputs impossible to judge; None if there is none."""
         return next((row for row in self.rows[1:] if row.introduced is not None or row.failure), None)
 
     @property
     def close(self) -> bool:
-        """Whether after each pass all is as it should be, as far as it could be judged, the results always."""
+        """Whether the report after each pass is close (see `Report.close`)."""
         return bool(self.rows) and all(row.report is not None and row.report.close for row in self.rows)
 
-    def blocks(self, *, wide: bool = False) -> Iterable[Block]:  # noqa: ARG002  all of it fits
-        """Return a row for each pass, and below them which one introduces an error."""
-        first = Column("pass", "ellipsis")  # the one that may be cut
+    def blocks(self, *, wide: bool = False) -> Iterable[Block]:  # noqa: ARG002  the table is never cut
+        """Return a row for each pass, and below them the pass that introduces an error."""
+        first = Column("pass", "ellipsis")
         others = (Column(title, "never", right=True) for title in _TITLES)
         yield Table((first, *others), tuple((row.name, *_cells(row, self.culprit)) for row in self.rows))
         yield from ("", *self.verdict())
 
     def verdict(self) -> list[str]:
-        """Return which pass introduces an error, and what else a reader has to know, a sentence each."""
+        """Return sentences: the pass that introduces an error, and remarks for the reader."""
         if not self.rows:
             return ["no pass ran"]
-        lines = [_told(self.culprit, self.rows[0])]
+        lines = [_culprit_text(self.culprit, self.rows[0])]
         lowered = next((row for row in self.rows if row.lower_precision), None)
         if lowered is not None:
             lines.append(f"from {lowered.name} on, values of a lower precision were allowed")
@@ -88,7 +89,7 @@ class PassErrors(Result):
         return lines
 
     def derived(self) -> Mapping[str, Any]:
-        """Return the name of the pass that introduces an error, and whether all is close."""
+        """Return the name of the pass that introduces an error, and whether all reports are close."""
         return {"filch_passes": 1, "culprit": None if self.culprit is None else self.culprit.name, "close": self.close}
 
     def record(self) -> dict[str, Any]:
@@ -106,24 +107,24 @@ def _cells(row: PassRow, culprit: PassRow | None) -> tuple[str, ...]:
     return str(row.nodes), cell_text(row.error), *numbers, seconds, ARROW if row is culprit else ""
 
 
-def _told(culprit: PassRow | None, origin: PassRow) -> str:
+def _culprit_text(culprit: PassRow | None, origin: PassRow) -> str:
     if culprit is not None and culprit.introduced is not None:
         return f"{culprit.name}, pass {culprit.index}, introduces the error: {culprit.introduced}"
     if culprit is not None:
         return f"{culprit.name}, pass {culprit.index}, fails: {culprit.failure}"
     first = None if origin.report is None else origin.report.first_divergence
     if first is not None:
-        return f"no pass introduces an error; the program as it was given differs: {first}"
+        return f"no pass introduces an error; the program before the passes differs: {first}"
     return "no pass introduces an error" + (f"; Origin can't be judged: {origin.failure}" if origin.failure else "")
 
 
 def row_after(rows: Sequence[PassRow], row: PassRow, report: Report | None, graph: Graph) -> PassRow:
-    """The row with what there is to say of a comparison, seen against the rows before it.
+    """Return a row with the results of its comparison.
 
     Args:
-        rows: those before it.
-        row: with what is known of the pass, and why there is no comparison, if there is none.
-        report: the comparison.
+        rows: the rows of the passes before.
+        row: the row of the pass, with `failure` if there is no comparison.
+        report: the comparison; None if there is none.
         graph: the graph that was compared.
     """
     if report is None:
@@ -144,20 +145,20 @@ def row_after(rows: Sequence[PassRow], row: PassRow, report: Report | None, grap
 
 
 def _introduced(now: Report, before: Report, graph: Graph) -> Row | None:
-    """The first value that became wrong: it was judged and was not, or is new and depends on none that was wrong."""
+    """Return the first value that was close before and differs now, or a new one that depends on no wrong value."""
     judged = {(row.call, row.value) for row in before.rows if row.judged}
     wrong: dict[int, set[str]] = {}
     for row in before.diverged:
         wrong.setdefault(row.call, set()).add(row.value)
-    made = {call: graph.computed_from(names) for call, names in wrong.items()}
+    affected = {call: graph.computed_from(names) for call, names in wrong.items()}
     for row in now.diverged:
-        known = row.value in wrong.get(row.call, ())
-        if not known and ((row.call, row.value) in judged or row.value not in made.get(row.call, ())):
+        was_wrong = row.value in wrong.get(row.call, ())
+        if not was_wrong and ((row.call, row.value) in judged or row.value not in affected.get(row.call, ())):
             return row
     return None
 
 
 def _unjudged(report: Report) -> str:
-    """Why the results can't be judged; `""` if they can."""
+    """Return why the outputs can't be judged; `""` if they can."""
     outputs = [row for row in report.rows if row.kind == "output" and not row.judged]
     return "; ".join((*report.failed, *(f"output {row.value} was not judged: {row.reason}" for row in outputs)))

@@ -1,4 +1,4 @@
-"""The graphs of a report, with what was found drawn onto them."""
+"""The graphs of a report, annotated with its rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +10,11 @@ from ._rows import STAGES, Row
 
 
 def picture(rows: Sequence[Row], graphs: Mapping[Stage, Graph], first: Row | None) -> Graph:
-    """Return the last graph that rows are about, with what was found and with the graph that it was made from.
+    """Return the graph of the last stage, annotated with its rows and with the graph of the stage before as source.
 
     Args:
-        rows: of a report.
-        graphs: by stage; of a stage without one, the rows alone tell the nodes.
+        rows: the rows of a report.
+        graphs: by stage; the nodes of a stage without a graph are taken from the rows.
         first: the first divergence, which is marked.
     """
     drawn = [
@@ -27,11 +27,11 @@ def picture(rows: Sequence[Row], graphs: Mapping[Stage, Graph], first: Row | Non
 
 
 def _findings(rows: Iterable[Row], stage: Stage, first: Row | None) -> dict[str, tuple[Finding, ...]]:
-    found: dict[str, list[Finding]] = {}
+    by_value: dict[str, list[Finding]] = {}
     for row in rows:
         if row.stage == stage:
-            found.setdefault(row.value, []).append(_finding(row, first=row is first))
-    return {value: tuple(findings) for value, findings in found.items()}
+            by_value.setdefault(row.value, []).append(_finding(row, first=row is first))
+    return {value: tuple(findings) for value, findings in by_value.items()}
 
 
 def _finding(row: Row, *, first: bool) -> Finding:
@@ -59,12 +59,12 @@ def _graph(rows: Iterable[Row], graphs: Mapping[Stage, Graph], stage: Stage) -> 
 
 
 def _of_rows(rows: Iterable[Row]) -> Graph:
-    """What rows say of a graph that is not known: nodes and no edges."""
+    """Return a graph with the nodes of some rows, and without edges."""
     nodes: dict[str, Node] = {}
     values: dict[str, Value] = {}
     for row in rows:
-        made = nodes[row.node].outputs if row.node in nodes else ()
-        outputs = made if row.value in made else (*made, row.value)
+        outputs = nodes[row.node].outputs if row.node in nodes else ()
+        outputs = outputs if row.value in outputs else (*outputs, row.value)
         nodes[row.node] = Node(
             row.node, row.op, (), outputs, module=row.module, source=row.source, code=row.code, origins=row.origins
         )

@@ -1,4 +1,4 @@
-"""`Report`: a comparison of a program with what the model did."""
+"""`Report`: the result of comparing a program with a model."""
 
 import csv
 import io
@@ -38,7 +38,7 @@ from ._rows import SENTENCE, ModuleRow, NodeOutcome, Operator, Row
 VERSION = 4  # of the JSON
 TABLES = ("nodes", "operators", "modules", "outcomes", "dynamo", "precision")
 _MOST = 5  # names in a sentence
-_NESTED = ("difference", "spread", "float64", "isolated")  # what a row has that is no cell of a table
+_NESTED = ("difference", "spread", "float64", "isolated")  # fields of a row that are no cell of a table
 _COLUMNS = tuple(item.name for item in fields(Row) if item.name not in _NESTED)
 _MARKDOWN_COLUMNS = {
     "stage": lambda row: row.stage,
@@ -54,32 +54,32 @@ _MARKDOWN_COLUMNS = {
 
 @dataclass(frozen=True)
 class Report(Result):
-    """A comparison of a program on a backend with what the model did.
+    """The result of comparing a program on a backend with the recorded tensors of a model.
 
     Attributes:
         backend: the backend's name.
-        reference: where the reference is from.
-        program: where the program is from.
+        reference: the path or name of the reference.
+        program: the path or name of the program.
         rows: one for each value of the exported graph and of the compiled one, in the order in which they run.
-        modules: one for each tensor that a stolen module call took or gave.
+        modules: one for each input and output tensor of a captured module call.
         observer_effect: the largest difference between the outputs of the instrumented and of the plain run; None if
             they are bitwise equal.
-        notes: what else a reader has to know.
-        calls: how many calls of the model were compared, and how many there are.
-        failed: what is missing from the comparison: the compiled graph, if the backend could run the exported one only;
-            results of the model that the graph does not have.
-        interface: how the inputs and outputs of the program, or of the compiled graph, are not those of the model: in
-            another order, missing, added, listed twice. Only where the file says what was exported.
-        operators: the model's own operations, for each call; empty if the program does not know them.
-        outcomes: what became of each exported node in the compiled graph; empty if there is none.
-        options: what the backend was made with, where it was given by its name.
-        tolerance: what was asked for; None is by dtype.
-        lower_precision: whether it was allowed.
+        notes: remarks for the reader.
+        calls: the number of calls of the model that were compared, and the number of its calls in the reference.
+        failed: parts of the comparison that are missing: the compiled graph, if the backend could only run the exported
+            one; outputs of the model that the graph does not have.
+        interface: how the inputs and outputs of the program, or of the compiled graph, differ from the model's: another
+            order, missing, added, duplicated. Only known if the file records the exported interface.
+        operators: the model's own operations, for each call; empty if the program does not record them.
+        outcomes: the outcome of each exported node in the compiled graph; empty if there is no compiled graph.
+        options: the options of the backend, if it was given by its name.
+        tolerance: the tolerance that the user gave; None depends on the dtype.
+        lower_precision: whether values of a lower precision were allowed.
         graphs: the graphs that were compared, by stage; the nodes of the compiled one have their origins. Empty if the
             rows are of several graphs.
-        culprits: what makes the error go when it is switched off, where that was looked for (see `blame`).
-        switches: how many transformations could be switched off; None if none was tried.
-        repro: the folder in which the error is shown by itself, where that was written; `""` elsewhere.
+        culprits: the transformations without which there is no error, if `blame` was called.
+        switches: the number of transformations that could be disabled; None if `blame` tried none.
+        repro: the folder of the repro that `blame` wrote; `""` if there is none.
     """
 
     backend: str
@@ -104,20 +104,20 @@ class Report(Result):
 
     @property
     def undisturbed(self) -> bool:
-        """Whether the observed run's outputs are bit for bit those of the undisturbed one."""
+        """Whether instrumentation did not change the outputs, bit for bit."""
         return self.observer_effect is None
 
     @cached_property
     def diverged(self) -> tuple[Row, ...]:
-        """The rows that are not what they should be, in order."""
+        """The rows that differ from their references, in order."""
         return tuple(row for row in self.rows if row.diverged)
 
     @cached_property
     def first_divergence(self) -> Row | None:
         """The first row that differs, in the exported graph if one differs there, else in the compiled graph.
 
-        Every value that it depends on and that could be judged is what it should be. Where each node was run by itself
-        (`truth`), it is the first whose own node makes it wrong, if there is one.
+        Every value that it depends on and that could be judged is close. With `truth`, which runs each node in
+        isolation, it is the first row whose own node is wrong, if there is one.
         """
         if self.introduced:
             return self.introduced[0]
@@ -132,27 +132,24 @@ class Report(Result):
     def random(self) -> tuple[str, ...]:
         """The names of the nodes that draw random numbers, in order.
 
-        What is computed from them is judged on the numbers that the reference has drawn, where the backend can be given
-        these; elsewhere it is not judged.
+        Values computed from them are judged if the backend can be given the numbers that the reference has drawn.
         """
         return tuple(dict.fromkeys(row.node for row in self.rows if row.random and row.kind != "output"))
 
     @cached_property
     def close(self) -> bool:
-        """Whether nothing differs, no node makes a value wrong, and every result of the model was judged."""
+        """Whether no value differs, no node is wrong by itself, and every output of the model was judged."""
         outputs = [row for row in self.rows if row.kind == "output"]
         sound = not (self.failed or self.interface or self.diverged or self.introduced)
         return sound and bool(outputs) and all(row.judged for row in outputs)
 
     @cached_property
     def explanation(self) -> Explanation | None:
-        """What a comparison by float64 comes to, in words and as facts; None if it was made without (`truth`)."""
-        found = explain(self.rows, self.introduced, self.graphs)
-        if found is None:
+        """The explanation of a comparison by float64, as text and as facts; None without `truth`."""
+        base = explain(self.rows, self.introduced, self.graphs)
+        if base is None:
             return None
-        return replace(
-            found, culprits=self.culprits, switches=self.switches, repro=self.repro, interface=self.interface
-        )
+        return replace(base, culprits=self.culprits, switches=self.switches, repro=self.repro, interface=self.interface)
 
     @property
     def worst(self) -> Row | None:
@@ -163,7 +160,7 @@ class Report(Result):
     def graph(self) -> Graph:
         """The graph that was compared, with the findings that views draw.
 
-        The compiled graph, if there is one, with the exported one as the graph that it was made of.
+        This is the compiled graph, if there is one, with the exported graph as its source graph.
         """
         explained = [] if self.explanation is None else [str(self.explanation)]
         remarks = (self.headline(), *explained, *self._notes(), " ".join(map(str.strip, self.summary())))
@@ -175,20 +172,20 @@ class Report(Result):
         return save(self.graph, name, path)
 
     def headline(self) -> str:
-        """What was judged, what was not and why, and whether observing changed anything, in one line."""
-        compared, there = self.calls
-        parts = [f"compared {compared} of {there} calls"] if there > compared else []
+        """Return in one line what was judged, what was not and why, and whether instrumentation changed the outputs."""
+        compared, recorded = self.calls
+        parts = [f"compared {compared} of {recorded} calls"] if recorded > compared else []
         stages = [stage for stage in ("exported", "compiled") if _of(self.rows, stage)]
         parts += [f"judged {_share(self.rows, stage)}" for stage in stages]
         parts += [f"INCOMPLETE: {reason}" for reason in self.failed]
         parts += [f"WRONG INTERFACE: {problem}" for problem in self.interface]
-        return named("; ".join([*parts, f"the observed run {_told(self.observer_effect)}"]), SENTENCE)
+        return named("; ".join([*parts, _observer_effect_text(self.observer_effect)]), SENTENCE)
 
     def assert_close(self) -> None:
         """Raise if anything differs or no result could be judged.
 
         Raises:
-            AssertionError: with all differences, the first one in front.
+            AssertionError: with all differences, the first one at the top.
         """
         if self.close:
             return
@@ -202,11 +199,11 @@ class Report(Result):
         raise AssertionError("\n".join(named(line, SENTENCE) for line in lines))
 
     def summary(self) -> list[str]:
-        """Return the verdict in a few lines, without what float64 explains."""
+        """Return the verdict in a few lines, without the explanation by float64."""
         return [*self.interface, *self._of_values()]
 
     def verdict(self) -> list[str]:
-        """Return the verdict in a few lines, with what float64 explains, if it was asked for."""
+        """Return the verdict in a few lines, with the explanation by float64 if `truth` was given."""
         return [*self.summary(), *(["", str(self.explanation)] if self.explanation is not None else [])]
 
     def blocks(self, *, wide: bool = False, view: str = "nodes") -> Iterable[Block]:
@@ -222,11 +219,11 @@ class Report(Result):
         """Return the report as text.
 
         Args:
-            view: `nodes` (a row for each value of each graph), `operators` (a row for each operation of the model, in
-                hidet's manner), `modules` (a row for each tensor that a module took or gave), `outcomes` (a row for
-                each exported node: what became of it in the compiled graph), `dynamo` (the operators, then the kernels
-                that a compiler made of them) or `precision` (a row for each value: its signal-to-noise ratio, and how
-                many elements overflowed or were clipped).
+            view: `nodes` (a row for each value of each graph), `operators` (a row for each operation of the model, as
+                in hidet), `modules` (a row for each input and output tensor of a module), `outcomes` (a row for each
+                exported node: its outcome in the compiled graph), `dynamo` (the operators, then the kernels that a
+                compiler made of them) or `precision` (a row for each value: its signal-to-noise ratio, and how many
+                elements overflowed or were clipped).
             wide: all rows and columns, nothing cut.
             width: characters in a line; None is the terminal's.
         """
@@ -241,9 +238,9 @@ class Report(Result):
 
     def record(self) -> dict[str, Any]:
         """Return the fields and what follows from them, as JSON has it; an operator names its row by its index."""
-        places = {id(row): place for place, row in enumerate(self.rows)}
+        indices = {id(row): index for index, row in enumerate(self.rows)}
         operators = [
-            [{**plain(replace(item, row=None)), "row": places.get(id(item.row))} for item in call]
+            [{**plain(replace(item, row=None)), "row": indices.get(id(item.row))} for item in call]
             for call in self.operators
         ]
         return {**plain(self.derived()), **plain(replace(self, operators=())), "operators": operators}
@@ -277,7 +274,7 @@ class Report(Result):
         return written(as_markdown([heading, table_of(_MARKDOWN_COLUMNS, self.rows)]), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the report as an HTML page that needs nothing else, also written to `path` if one is given.
+        """Return the report as a self-contained HTML page, also written to `path` if one is given.
 
         It is the view `html` of `graph`: see `filch.export.views`.
         """
@@ -293,7 +290,7 @@ class Report(Result):
         if view == "modules":
             yield module_table(self.modules, wide=wide)
         elif view == "outcomes" and not self.outcomes:
-            yield f"{self.backend} made no graph of its own of the program"
+            yield f"{self.backend} compiles no graph of its own"
         elif view == "outcomes":
             yield from outcome_table(self.outcomes, wide=wide)
         elif view == "nodes":
@@ -313,21 +310,20 @@ class Report(Result):
                 f"  {self.first_divergence}",
             ]
         if self.failed:
-            return [f"what was judged is close, but the comparison is not complete: {self.failed[0]}"]
+            return [f"all judged values are close, but the comparison is not complete: {self.failed[0]}"]
         outputs = [row for row in self.rows if row.kind == "output"]
         unjudged = [row for row in outputs if not row.judged]
         if unjudged or not outputs:
             return [
-                f"nothing was found to differ, but output {row.value!r} could not be judged: {row.reason}"
-                for row in unjudged
-            ] or ["nothing could be judged"]
+                f"no value differs, but output {row.value!r} could not be judged: {row.reason}" for row in unjudged
+            ] or ["no value could be judged"]
         worst = self.worst
         largest = f"; the largest error is {worst.error:.1e}, at {worst.value} ({worst.op})" if worst else ""
         return [("otherwise, " if self.interface else "") + _all_close(self.rows) + largest]
 
 
 def _random_numbers(names: Sequence[str]) -> list[str]:
-    """A line about the nodes that draw random numbers, if there are such."""
+    """Return a line about the nodes that draw random numbers, if there are any."""
     if not names:
         return []
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
@@ -336,7 +332,7 @@ def _random_numbers(names: Sequence[str]) -> list[str]:
 
 
 def _all_close(rows: Sequence[Row]) -> str:
-    """Not more than was found: what had no reference is not among what is close."""
+    """Return `all close`, or how many values could not be judged."""
     missing = []
     for stage in dict.fromkeys(row.stage for row in rows):
         values = _of(rows, stage)
@@ -349,11 +345,11 @@ def _csv_cell(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else value
 
 
-def _told(effect: Difference | None) -> str:
+def _observer_effect_text(effect: Difference | None) -> str:
     if effect is None:
-        return "equals the undisturbed one"
+        return "instrumentation did not change the outputs"
     amount = f": {effect.problem}" if effect.problem else f" by up to {effect.error_max:.1e}"
-    return f"DIFFERS FROM the undisturbed one{amount}"
+    return f"instrumentation CHANGED the outputs{amount}"
 
 
 def _of(rows: Sequence[Row], stage: str) -> list[Row]:
@@ -361,7 +357,7 @@ def _of(rows: Sequence[Row], stage: str) -> list[Row]:
 
 
 def _share(rows: Sequence[Row], stage: str) -> str:
-    """`166 of 169` and what became of the rest."""
+    """Return `166 of 169 exported values` with the statuses of the others."""
     chosen = _of(rows, stage)
     rest = Counter(row.status for row in chosen if not row.judged)
     missing = ", ".join(f"{count} {status}" for status, count in rest.items())

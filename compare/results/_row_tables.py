@@ -16,7 +16,7 @@ _STAGES = {"exported": "exported graph, node by node", "compiled": "compiled gra
 
 
 def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
-    """The values of one graph, and how many constants are left out."""
+    """Yield a table of one graph's values, and how many constants it leaves out."""
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
     timed = any(row.seconds is not None for row in rows)
     if wide:
@@ -33,12 +33,12 @@ def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
 _NARROW = 80
 _LEAST = 12
 _WIDTH = 21
-_LONGEST = 3  # lines of what is fused into one node
+_LONGEST = 3  # lines with the operators of a fused node
 _HUNDRED = 100
 
 
 def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
-    """A table of at most `_NARROW` characters: what the other columns leave is shared by operators and modules."""
+    """Return a table of at most `_NARROW` characters; operators and modules share the width the others leave."""
     columns: dict[str, Callable[[Row], str]] = {
         "": lambda row: str(row.index),
         "kind": lambda row: row.kind,
@@ -67,7 +67,7 @@ def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
 
 
 def _operator(row: Row, width: int, *, repeated: bool) -> Cell:
-    """The operator, and below it what is fused into it; another value of the same node has its name alone."""
+    """Return the operator with the operators fused into it; for a node's further values, only the value's name."""
     name = "" if row.kind == "output" else named(row.op.rpartition("::")[2])
     if row.kind != "fused":
         return _in_two_lines(name, width)
@@ -80,14 +80,14 @@ def _operator(row: Row, width: int, *, repeated: bool) -> Cell:
 
 
 def _in_two_lines(name: str, width: int) -> tuple[str, ...]:
-    """A name as it is, or its beginning and its end: kernels are told apart by their last number."""
+    """Return a name in one line, or its beginning and end in two: kernel names differ in their last number."""
     if len(name) <= 2 * width:
         return (name,)
     return name[:width], f"…{name[1 - width :]}"
 
 
 def operator_tables(calls: Sequence[Sequence[Operator]], *, wide: bool) -> Iterable[Block]:
-    """The model's own operations, call by call."""
+    """Yield tables of the model's own operations, one for each call."""
     folded: Literal["never", "fold"] = "never" if wide else "fold"
     columns = *(Column(title, folded) for title in ("", "kind", "operator")), *_JUDGED
     for call, operators in enumerate(calls):
@@ -98,7 +98,7 @@ def operator_tables(calls: Sequence[Sequence[Operator]], *, wide: bool) -> Itera
 
 
 def compiled_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
-    """The values of the compiled graph, all calls in one table."""
+    """Yield a table of the compiled graph's values in all calls."""
     chosen = [row for row in rows if row.stage == "compiled"]
     if chosen:
         yield _STAGES["compiled"]
@@ -112,7 +112,7 @@ def _judgement(item: Operator) -> tuple[str, str, str]:
 
 
 def module_table(rows: Sequence[ModuleRow], *, wide: bool) -> Table:
-    """The tensors that the modules took and gave; their outputs alone unless it is `wide`."""
+    """Return a table of the modules' input and output tensors; only the outputs unless `wide`."""
     if wide:
         return table_of(_MODULE_COLUMNS, rows)
     columns = {"module": _place} | {name: _MODULE_COLUMNS[name] for name in ("is", "value", "error", "attention")}
@@ -120,7 +120,7 @@ def module_table(rows: Sequence[ModuleRow], *, wide: bool) -> Table:
 
 
 def outcome_table(outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Block]:
-    """What became of each exported node."""
+    """Yield the outcome of each exported node."""
     yield tally(outcomes)
     shown = outcomes if wide else [outcome for outcome in outcomes if outcome.kind != "folded"]
     yield table_of(_FATE_COLUMNS, shown)
@@ -129,7 +129,7 @@ def outcome_table(outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Bl
 
 
 def tally(outcomes: Sequence[NodeOutcome]) -> str:
-    """`of 81 exported nodes 40 survive, 35 are fused, 4 are folded, 2 are removed`."""
+    """Return `of 81 exported nodes 40 survive, 35 are fused, 4 are folded, 2 are removed`."""
     count = Counter(outcome.kind for outcome in outcomes)
     words: dict[OutcomeKind, str] = {
         "survives": "survive",
@@ -143,7 +143,7 @@ def tally(outcomes: Sequence[NodeOutcome]) -> str:
 
 
 def node_tables(rows: Sequence[Row], outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Block]:
-    """The values of each graph of each call."""
+    """Yield tables of the values, one for each graph of each call."""
     for title, chosen in _by_graph(rows):
         yield title
         if chosen[0].stage == "compiled" and any(outcome.kind != "survives" for outcome in outcomes):
@@ -152,7 +152,7 @@ def node_tables(rows: Sequence[Row], outcomes: Sequence[NodeOutcome], *, wide: b
 
 
 def precision_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
-    """The signal-to-noise ratio of each value, and how many elements overflowed, were clipped or became 0."""
+    """Yield tables of each value's signal-to-noise ratio and its overflowed, clipped and zeroed elements."""
     columns = _PRECISION_COLUMNS | {"value": lambda row: row.value} if wide else _PRECISION_COLUMNS
     for title, chosen in _by_graph(rows):
         yield title
@@ -160,7 +160,7 @@ def precision_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
 
 
 def neighbourhood(rows: Sequence[Row], first: Row, around: int) -> Iterable[Block]:
-    """The rows around one, as a table."""
+    """Return a table of the rows around `first`."""
     near = [row for row in rows if (row.call, row.stage) == (first.call, first.stage)]
     shown = [row for row in near if row.kind != "constant" or row.diverged]
     index = next(index for index, row in enumerate(shown) if row is first)
@@ -177,7 +177,7 @@ def _by_graph(rows: Sequence[Row]) -> Iterable[tuple[str, list[Row]]]:
 
 
 def _place(row: ModuleRow) -> str:
-    """`m.layers.1.self_attn#1[0]`: the module, its second call, its first result; in 36 characters if that can be."""
+    """Return `m.layers.1.self_attn#1[0]`: the module, its second call, its first output; 36 characters if possible."""
     port = (f"#{row.iteration}" if row.iteration else "") + row.port
     return abbreviated(row.path or "(model)", max(12, 36 - len(port))) + abbreviated(port, 24)
 
@@ -187,7 +187,7 @@ def _error(row: Row) -> str:
 
 
 def _unlike(row: Row) -> str:
-    """`shape` or `dtype`, whichever differs."""
+    """Return `shape` or `dtype`, whichever differs."""
     return next((word for word in ("shape", "dtype") if row.reason.startswith(f"the {word} differs")), row.status)
 
 
@@ -196,7 +196,7 @@ def _microseconds(row: Row) -> str:
 
 
 def _arrow(row: Row) -> str:
-    """What needs attention; what is wrong because it is made of what is wrong needs less."""
+    """Return the mark of a row: an arrow where an error starts, `inherited` where it only propagates."""
     if row.isolated is None:
         return ARROW if row.diverged else ""
     if row.introduced:
@@ -217,14 +217,14 @@ def _own(row: Row) -> str:
 
 
 def _times(judgement: RoundingVerdict | None) -> str:
-    """How many times its rounding a value is off."""
+    """Return the error as a multiple of rounding."""
     if judgement is None:
         return ""
     return f"{judgement.ratio:.1f}" if judgement.ratio < _HUNDRED else f"{judgement.ratio:.0e}".replace("e+0", "e")
 
 
 def abbreviated(path: str, size: int) -> str:
-    """A path in `size` characters: its first steps shrink to a letter each, the last ones stay.
+    """Shorten a path to `size` characters: its first names shrink to a letter each, the last ones are kept.
 
     >>> abbreviated("model.layers.3.self_attn.q_proj", 20)
     'm.l.3.s.q_proj'

@@ -21,44 +21,44 @@ DIVERGED = frozenset({"different", "shape or dtype differs"})
 
 @dataclass(frozen=True)
 class Row:
-    """One value of a graph, held against its reference.
+    """One value of a graph, compared with its reference.
 
     Attributes:
-        call: which call of the model, counted over the capture.
-        stage: whose value it is: the exported graph's, run node by node, or the graph's that the backend made of it.
-        index: the node's place in the graph.
-        kind: `node`, `fused` (a compiled node that does the work of several exported ones), `inserted` (a compiled node
-            that only brings an exported value into another form: layout, shape, type, device), `constant` (it does not
-            depend on the inputs) or `output` (a result of the undisturbed run).
+        call: the index of the model's call in the capture.
+        stage: whether it is a value of the exported graph, run node by node, or of the graph that the backend compiled.
+        index: the node's index in the graph.
+        kind: `node`, `fused` (a compiled node that computes several exported ones), `inserted` (a compiled node that
+            only changes the layout, shape, dtype or device of an exported value), `constant` (it does not depend on the
+            inputs) or `output` (an output of the run without instrumentation).
         node: the node's name.
         op: its operator.
         value: the value's name.
         module: the path of the module it belongs to; None if not known.
         source: the line of model code, `file:line`; None if not known.
-        dtype: as torch writes it; None if there is no value.
-        shape: likewise.
+        dtype: its dtype, as torch names it; None if there is no value.
+        shape: its shape; None if there is no value.
         status: `same`, `different`, `shape or dtype differs`; `no value` and `not mapped` could not be judged.
         reason: why it could not be judged, or what differs.
-        evidence: where the reference is from: `module` (stolen), `eager` (the exported program in eager PyTorch),
-            `derived` (the translation of one eager operation, run on eager's values), `inferred` (found by metadata or
-            by value), `given` (an input or a weight, which a compiled graph holds in another form); `""` if there is
-            none.
-        difference: how far it is from the reference, where both are there.
-        origins: the names of the exported nodes that a compiled node computes, or whose value one that was inserted
-            holds, and where an error begins, those that were removed or folded between what it reads and its value, so
-            that the fault may be theirs; for an exported node that diverged, its own and those of the nodes before it
-            that could not be judged, likewise.
-        operators: the operators of those that it computes; for an exported node, of all of them.
-        behind: for a compiled node that diverged, the names of those before it that could not be judged, so that the
-            fault may be theirs.
-        code: the line of generated code that computes it, `file:line`; None where there is none.
-        seconds: how long the node takes, where that was asked for (`profile`); the same for each of its values.
-        spread: what the value and its reference are like, where that was asked for (`statistics`).
-        float64: how far it is from float64, held against rounding, where that was asked for and is known (`truth`).
-        isolated: likewise of what its node makes of what it should be given: what the node itself does wrong. Where
-            float64 does not say, by the tolerance.
-        random: whether its node draws at random: then its shape and type are compared, and no numbers; if it is what is
-            drawn, its distribution, too.
+        evidence: the source of the reference: `module` (captured), `eager` (the exported program in eager PyTorch),
+            `derived` (the ONNX translation of one eager operation, run on eager values), `inferred` (matched by
+            metadata or by value), `given` (an input or weight that a compiled graph holds in another form); `""` if
+            there is none.
+        difference: the difference from the reference; None if the value or its reference is missing.
+        origins: the names of the exported nodes that a compiled node computes, or whose value an inserted node holds.
+            Where an error begins, also of the nodes between its inputs and its value that were removed or folded and
+            may be at fault. For an exported node that diverged, its own name and those of the nodes before it that
+            could not be judged and may be at fault.
+        operators: the operators of the nodes that it computes; for an exported node, of all its origins.
+        behind: for a compiled node that diverged, the names of the nodes before it that could not be judged and may be
+            at fault.
+        code: the line of generated code that computes it, `file:line`; None if there is none.
+        seconds: the run time of the node, with `profile`; the same for each of its values.
+        spread: statistics of the value and its reference, with `statistics`.
+        float64: the verdict on its distance from float64, with `truth`, if the float64 value is known.
+        isolated: the verdict on the node itself, run on correct inputs, with `truth`: by float64, or by the tolerance
+            without a float64 value.
+        random: whether its node draws random numbers; then only shape, dtype and, of drawn numbers, the distribution
+            are compared.
     """
 
     call: int
@@ -88,27 +88,27 @@ class Row:
 
     @property
     def judged(self) -> bool:
-        """Whether there was something to hold it against."""
+        """Whether it was compared with a reference."""
         return self.status in ("same", "different", "shape or dtype differs")
 
     @property
     def diverged(self) -> bool:
-        """Whether it is not what it should be."""
+        """Whether it differs from its reference."""
         return self.status in DIVERGED
 
     @property
     def introduced(self) -> bool:
-        """Whether its own node is wrong or differs from run to run, so that the error is not inherited."""
+        """Whether its own node is wrong or unstable, so that the error is not inherited."""
         return self.isolated is not None and self.isolated.verdict in ("wrong", "unstable")
 
     @property
     def unstable(self) -> bool:
-        """Whether its node makes it differently from run to run, by more than rounding."""
+        """Whether its node's results vary from run to run by more than rounding."""
         return self.isolated is not None and self.isolated.verdict == "unstable"
 
     @property
     def amplification(self) -> float | None:
-        """How many times larger its error is than what its own node adds to it; None if either is not known, or 0."""
+        """The ratio of its error to the error that its own node adds; None if either is unknown or 0."""
         if self.float64 is None or self.isolated is None or not self.float64.error or not self.isolated.error:
             return None
         return self.float64.error / self.isolated.error
@@ -133,25 +133,24 @@ class Row:
         fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
         fused += f", after {_listed(self.unjudged)}, which could not be judged" if self.unjudged else ""
         what = str(self.difference) if self.difference else self.reason
-        told = f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}"
-        return named(told, SENTENCE)
+        return named(f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}", SENTENCE)
 
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """One tensor that a stolen module call took or gave, and what it is in the graph.
+    """One input or output tensor of a captured module call, and its value in the graph.
 
     Attributes:
-        call: which call of the model.
+        call: the index of the model's call.
         path: the module's path.
-        iteration: how many times it ran before in that call.
+        iteration: how many times the module ran before in that call.
         side: `input` or `output`.
-        port: where the tensor stands: a parameter's name, or a place in the output (`""`, `[0]`).
+        port: a parameter's name, or the path in the output (`""`, `[0]`).
         resolution: `exact`, `alias`, `constant`, `fused`, `dead` (see `Port`), `inferred` (a foreign file) or
             `not mapped`.
         value: the name of the graph's value, or None.
-        note: for all but the first two, which node or why.
-        difference: how far the exported graph's value is from the stolen one; None where it has none.
+        note: except for `exact` and `alias`, the node or the reason.
+        difference: the difference of the exported graph's value from the captured one; None if there is no value.
     """
 
     call: int
@@ -171,16 +170,16 @@ class ModuleRow:
 
 @dataclass(frozen=True)
 class NodeOutcome:
-    """What became of one exported node in the compiled graph.
+    """The outcome of one exported node in the compiled graph.
 
     Attributes:
         node: its name.
         op: its operator.
-        kind: `survives` (a compiled node computes it and nothing else), `fused` (one computes it with others), `folded`
-            (its values do not depend on the inputs, and were computed beforehand) or `removed` (the compiled graph
-            has its values without it, or does not need them).
-        into: the names of the compiled nodes that are it, compute it or take what it was folded to.
-        note: why it was removed.
+        kind: `survives` (a compiled node computes only it), `fused` (a compiled node computes it with others), `folded`
+            (its values are constants, computed when compiling) or `removed` (the compiled graph computes its values
+            otherwise, or does not need them).
+        into: the names of the compiled nodes that compute it or read the constants that it was folded into.
+        note: the reason why it was removed.
         module: the path of its module; None if not known.
     """
 
@@ -194,13 +193,13 @@ class NodeOutcome:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operation of the model as it is written in PyTorch, and the row that judges it.
+    """One operation of the model's PyTorch code, and its row.
 
     Attributes:
         kind: `placeholder`, `call_module`, `call_function` or `output`.
         text: the module's repr, or the function's name.
         row: the row of its value in the exported graph; None if there is none.
-        dtype: of what an input is given; else that of the row.
+        dtype: the dtype of an input; `""` for others, which have that of the row.
     """
 
     kind: str
@@ -215,7 +214,7 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def short_source(source: str) -> str:
-    """A line of code by the path that a reader knows it by: in its package, or from where one stands."""
+    """Shorten the path of a line of code: relative to site-packages or to the current folder."""
     _, installed, inside = source.rpartition("site-packages/")
     if installed:
         return inside

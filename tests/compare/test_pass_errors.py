@@ -186,7 +186,7 @@ def test_an_error_that_was_there_before_is_no_passs(made, judged):
     assert not instrument.close
     assert instrument.culprit is None
     assert instrument.errors[0].diverged > 0
-    assert "no pass introduces an error; the program as it was given differs: exported node" in _flat(instrument)
+    assert "no pass introduces an error; the program before the passes differs: exported node" in _flat(instrument)
 
 
 def test_a_second_fault_is_seen_behind_the_first(made, judged):

@@ -291,7 +291,7 @@ def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) 
     assert told["text"] in text
     assert not told["others"]  # the same node of the compiled graph is the same fault
     assert (told["starts"]["node"], told["results"][0]["value"]) == ("node_layer_norm", program.graph.outputs[0])
-    assert "The exported graph is off as it stands." in told["text"]
+    assert "The exported graph is already wrong." in told["text"]
 
 
 def test_a_report_is_read_back_with_what_was_judged(subject: tuple[Capture, Program], tmp_path: Path) -> None:
@@ -321,9 +321,9 @@ def test_a_value_that_is_off_is_not_explained_by_rounding(subject: tuple[Capture
 
     words = str(replace(report, rows=(off, *others)).explanation)
 
-    assert words.startswith(f"No node is wrong by itself, but 1 value is off, `{first.node}`")
+    assert words.startswith(f"No node is wrong by itself, but 1 value differs; the first is `{first.node}`")
     assert words.endswith("2.5e-01 from float64, 2.5e+09 times float32 rounding (eager: 0.0e+00).")
-    assert str(replace(report, rows=(first, *others)).explanation) == "Nothing differs from what the model had."
+    assert str(replace(report, rows=(first, *others)).explanation) == "No value differs from the model's."
 
 
 def test_what_is_drawn_at_random_has_no_truth() -> None:
@@ -356,7 +356,7 @@ def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Cap
     report = compare(capture, program, backend=wrong, truth="float64")
 
     assert [row.value for row in report.introduced] == ["gelu"]
-    assert "No result of the model is off by more than rounding for it." in " ".join(str(report).split())
+    assert "All model outputs remain within rounding error." in " ".join(str(report).split())
 
 
 @pytest.mark.parametrize(
@@ -432,5 +432,5 @@ def test_the_growth_of_an_error_is_not_relative_to_masks(subject: tuple[Capture,
 
     assert words is not None
     assert words.growth == pytest.approx(250)
-    assert f"the error grows most at `{last.name}`" in str(words) and str(words).count("250 times") == 1
+    assert f"The error grows most at `{last.name}`" in str(words) and str(words).count("by a factor of 250.") == 1
     assert "2.8e+37 times" in str(replace(words, growth=2.8e37))

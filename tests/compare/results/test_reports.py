@@ -60,7 +60,7 @@ def test_the_table_is_the_seeds_with_modules(report: Report) -> None:
     text = re.sub(r"\(/.*?\)", "(file)", text.replace("\n", "⏎"))
 
     assert text.replace("⏎", "\n").splitlines()[:11] == [
-        "judged 5 of 5 exported values; the observed run equals the undisturbed one",
+        "judged 5 of 5 exported values; instrumentation did not change the outputs",
         "Net on wrong, against the capture",
         "",
         "exported graph, node by node",

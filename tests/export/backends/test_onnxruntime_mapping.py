@@ -298,4 +298,4 @@ def test_the_outcomes_are_a_view(net: tuple[Capture, Program]) -> None:
     assert f"of {len(report.outcomes)} exported nodes " in text
     assert all(outcome.node in text for outcome in report.outcomes)
     assert "fused" in {outcome["kind"] for outcome in json.loads(report.to_json())["outcomes"]}
-    assert "made no graph of its own" in replace(report, outcomes=()).table("outcomes")
+    assert "compiles no graph of its own" in replace(report, outcomes=()).table("outcomes")
