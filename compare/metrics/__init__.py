@@ -1,1 +1,1 @@
-"""Measure how far two tensors are apart, and what tolerance applies."""
+"""Measure the difference of two tensors, and choose the tolerance."""

@@ -1,4 +1,4 @@
-"""How far each value of a graph may be from its reference."""
+"""The tolerance of each value of a graph."""
 
 import torch
 
@@ -8,15 +8,15 @@ from ._tolerance import Tolerance, default_tolerance, quantized_tolerance
 
 
 class Limits:
-    """The tolerance of each value: what the user says, else that of the coarsest floating-point type on the way to it.
+    """The tolerance of each value: the user's, else that of the coarsest floating-point dtype it is computed from.
 
-    A float32 that was computed from float16 is no better than float16 is, on either side.
+    A float32 value that is computed from float16 is as inaccurate as float16, in the program and in its reference.
 
     Args:
         graph: the exported graph.
         tolerance: see `compare`.
-        lower_precision: see `compare`; inputs and weights count too, and numbers that were integers on the way may be
-            as far off as these are coarse.
+        lower_precision: see `compare`; then the dtypes of inputs and weights count, too, and values computed from
+            quantised ones have the tolerance of the quantisation.
     """
 
     def __init__(self, graph: Graph, tolerance: float | Tolerance | None, *, lower_precision: bool = False) -> None:
@@ -33,11 +33,11 @@ class Limits:
                 self._set(node, name, _dtype(graph, name))
 
     def of(self, name: str, dtype: torch.dtype | None) -> float | Tolerance | None:
-        """The tolerance of a value.
+        """Return the tolerance of a value.
 
         Args:
             name: its name in the exported graph.
-            dtype: what it turned out to be: where the graph does not say, or may say a finer type, it counts.
+            dtype: its dtype at run time, used if the graph has none or, with `lower_precision`, a finer one.
         """
         if self._given is not None:
             return self._given

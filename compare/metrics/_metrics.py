@@ -1,4 +1,4 @@
-"""How far one tensor is from another, measured so that nothing slips through."""
+"""Measure the difference of two tensors."""
 
 import math
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from ..common._complex import complex_as_real
 from ._chunk import Measured, measure, room
 from ._tolerance import ANY_ERROR, Tolerance, is_coarser, largest_of, tolerance_for
 
-_UNITS = 16  # in the last place: what the roundings on the way through a model add up to
+_UNITS = 16  # in the last place: the accumulated rounding of a model
 _OUTLIER = 1000
-_LEAST = 2**31  # bytes that are compared however few are stored
+_LEAST = 2**31  # bytes that are compared in any case, however few of them are stored
 _MOST_REPEATED = 64
-_SAMPLE = 2**18  # elements are enough to know a tensor's magnitude
-_MASK = 0.9  # of the lowest number of a type is what a mask holds at least, with what is added to it
-_FIRST = 2**10  # elements tell of most tensors that they are not equal
-_ON_DEVICE = 2**26  # elements at a time on a GPU: few launches, and sums of their squares that float32 holds
+_SAMPLE = 2**18  # elements that suffice to estimate a tensor's magnitude
+_MASK = 0.9  # of the lowest number of a dtype: the least magnitude of a mask, with a score added to it
+_FIRST = 2**10  # elements that suffice to see that most tensors are not equal
+_ON_DEVICE = 2**26  # elements at a time on a GPU: few launches, and sums of squares within float32
 _WITH_SUBNORMALS = frozenset({torch.float16, torch.complex32})  # no processor flushes theirs to 0
-_CHUNK = 2**18  # elements at a time: they stay in the processor's cache, and are enough for all of its threads
+_CHUNK = 2**18  # elements at a time: they fit in the processor's cache, and are enough for all of its threads
 
 
 MEASURES = (
@@ -31,29 +31,29 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class Difference:
-    """How far `actual` is from `expected`.
+    """The difference of `actual` from `expected`.
 
     Attributes:
-        close: whether they count as the same: shapes and dtypes are equal, NaNs and infinities stand in the same
-            places, and all limits of the tolerance hold.
+        close: whether shapes and dtypes are equal, NaNs and infinities have the same positions, and all limits of the
+            tolerance hold.
         problem: why they can't be compared number by number (shapes, dtypes, a missing value), or None.
         error_max: the largest harmonic error `|a - e| / (|e| + 1)`, half the harmonic mean of absolute and relative
-            error (source: hidet's correctness report); inf where one side is not finite and the other is anything else.
+            error (source: hidet's correctness report); inf where one side is not finite and the other differs.
         error_mean: its mean.
         absolute: the largest absolute difference.
         relative: the largest relative difference, over the elements whose expected value is not 0.
         scale: the largest absolute difference relative to the largest expected magnitude.
         rms: the root mean square of the difference relative to that of the expected tensor.
-        snr: the same in decibel, as the signal-to-noise ratio -20 log10(rms); inf for equal tensors.
-        mismatched: elements whose error is over the harmonic limit and more than rounding (for exact dtypes: that
+        snr: the signal-to-noise ratio in decibel, -20 log10(rms); inf for equal tensors.
+        mismatched: the number of elements whose error exceeds the harmonic limit and rounding (for exact dtypes: that
             differ).
-        nonfinite: elements of which one is NaN or infinite and the other is not the same.
-        overflowed: elements that are NaN or infinite and should be a finite number.
-        clipped: elements that stand at the end of what their type can hold, while they should be beyond it: of a
-            floating-point type coarser than expected, or of the integers that they were quantised to.
-        zeroed: elements that are 0 and should not be.
-        count: elements.
-        index: where the largest error is.
+        nonfinite: the number of elements that are NaN or infinite on one side and different on the other.
+        overflowed: the number of elements that are NaN or infinite and should be finite.
+        clipped: the number of elements that are the largest number of their dtype, or of the integers that they were
+            quantised to, and should be larger.
+        zeroed: the number of elements that are 0 and should not be.
+        count: the number of elements.
+        index: the index of the largest error.
         tolerance: the limits that were applied.
     """
 
@@ -77,32 +77,32 @@ class Difference:
 
     @property
     def measures(self) -> dict[str, float | int]:
-        """All that was measured, by name."""
+        """All measures, by name."""
         return {name: getattr(self, name) for name in MEASURES}
 
     @property
     def excess(self) -> float:
-        """How many times its limit a measure is, at the most; inf if a limit of 0 does not hold."""
+        """The largest ratio of a measure to its limit; inf if a limit of 0 does not hold."""
         return max(map(_times, self._measured, self._limits))
 
     def __str__(self) -> str:
-        """The measures as a sentence; of those over their limits, the one that is over it most comes first."""
+        """Return the measures as a sentence, the one that exceeds its limit most at the front."""
         if self.problem:
             return self.problem
         harmonic, scale, rms = map(_times, self._measured, self._limits)
-        harmonic = harmonic if self.mismatched else 0.0  # rounding explains it
+        harmonic = harmonic if self.mismatched else 0.0  # else rounding explains it
         where = f" at index {list(self.index)}" if self.index else ""
         differ = f"{self.mismatched} of {self.count} elements differ"
         error = f"greatest error {self.error_max:.1e}{where}{_allowed(self.tolerance.harmonic)}"
-        told = f"absolute {self.absolute:.1e}, relative to the tensor's scale {self.scale:.1e}"
+        absolute = f"absolute {self.absolute:.1e}, relative to the tensor's scale {self.scale:.1e}"
         if scale > 1 or self.tolerance.harmonic == ANY_ERROR:
-            told += _allowed(self.tolerance.scale)
-        parts = [(harmonic, f"{differ}; {error}"), (scale, told)]
+            absolute += _allowed(self.tolerance.scale)
+        parts = [(harmonic, f"{differ}; {error}"), (scale, absolute)]
         if not self.close:
             parts.sort(key=lambda part: -max(part[0], 1))
         if rms > max(harmonic, scale, 1):
-            told = f"root mean square {self.rms:.1e} relative to the tensor's{_allowed(self.tolerance.rms)}"
-            parts.insert(0, (rms, told))
+            mean = f"root mean square {self.rms:.1e} relative to the tensor's{_allowed(self.tolerance.rms)}"
+            parts.insert(0, (rms, mean))
         odd = [f"{self.nonfinite} NaN or inf on one side"] if self.nonfinite else []
         counts = {"overflowed": self.overflowed, "clipped": self.clipped, "became 0": self.zeroed}
         return "; ".join(
@@ -134,24 +134,23 @@ def compare_tensors(
     magnitude: float = 0.0,
     lower_precision: bool = False,
 ) -> Difference:
-    """Measure how far `actual` is from `expected`.
+    """Measure the difference of `actual` from `expected`.
 
-    Nothing broadcasts, no dtype is promoted, NaN is equal to NaN alone and an infinity to itself. Differences are taken
-    in a type that holds them: float32 and below in float64, integers by equality. Complex numbers are compared as pairs
-    of real ones, in one dimension more.
+    Nothing is broadcast, no dtype is promoted, NaN only equals NaN, and an infinity only itself. Floating-point
+    differences are computed in float64, integers are compared exactly, and complex numbers as pairs of real ones, with
+    one more dimension.
 
     Args:
         expected: the reference; None if there is none.
-        actual: what is judged; None if it is missing.
+        actual: the value to judge; None if it is missing.
         tolerance: see `tolerance_for`.
-        magnitude: the magnitude of what went into the elements that differ, if it is larger than theirs (see
-            `typical_magnitude`). Differences of up to 16 units in the last place of it are rounding, however small the
-            element that has them (but no more than the harmonic limit of it: tolerance 0 asks for equality). So are
-            differences under the dtype's smallest normal number, as processors may flush such to 0; float16 has its
-            smallest number instead, as its subnormal numbers are in use.
-        lower_precision: let `actual` be of a coarser floating-point type than `expected`: the numbers are compared, and
-            the coarser type says how far they may be apart. What is near the lowest number of the one type (masks are)
-            and near that of the other, or -inf, is the same.
+        magnitude: the magnitude of the numbers that were added to get the elements that differ, if larger than theirs
+            (see `typical_magnitude`). Differences of up to 16 units in the last place of it are rounding, however small
+            the element (but limited by the harmonic limit relative to it, so that tolerance 0 means equality). So are
+            differences below the dtype's smallest normal number, which processors may flush to 0; for float16, below
+            its smallest subnormal number, as its subnormal numbers are not flushed.
+        lower_precision: allow `actual` to have a coarser floating-point dtype than `expected`, whose tolerance then
+            applies. Masks, near the lowest number of either dtype or -inf, are equal.
     """
     if expected is None or actual is None:
         side = "expected value" if expected is None else "value"
@@ -171,12 +170,14 @@ def compare_tensors(
     if (size := max(expected.nbytes, actual.nbytes)) > _LEAST and size > _MOST_REPEATED * _held(expected, actual):
         problem = f"numbers are repeated to {size / 2**30:,.1f} GiB, more than {_MOST_REPEATED} times what is stored"
         return Difference(close=False, problem=f"{problem}: they are not compared")
-    expected = expected.to(actual.device)  # where it was computed, it is measured
+    expected = expected.to(actual.device)  # measure on the device that computed it
     if lowered:
         expected, actual = _in_one_type(expected, actual)
     expected, actual = complex_as_real(expected), complex_as_real(actual)
     e, a = flat(expected), flat(actual)
-    if torch.equal(e[:_FIRST], a[:_FIRST]) and torch.equal(e, a):  # a NaN is not, here, and is looked at more closely
+    if torch.equal(e[:_FIRST], a[:_FIRST]) and torch.equal(
+        e, a
+    ):  # tensors with NaN are not equal here, and are measured below
         return _no_difference(times * expected.numel(), limits)
     step = min(_CHUNK if a.device.type == "cpu" else _ON_DEVICE, e.numel())
     totals = _Totals(largest_of(dtype), room(step, a.device))
@@ -198,7 +199,7 @@ def compare_tensors(
 
 
 def masked_alike(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
-    """What is judged, with the masks of what it should be where it has those of a coarser type."""
+    """Return `actual` with the masks of its coarser dtype replaced by those of `expected`."""
     if not is_coarser(actual.dtype, expected.dtype):
         return actual
     wide = torch.promote_types(expected.dtype, torch.float32)
@@ -206,14 +207,14 @@ def masked_alike(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
 
 
 def _held(*tensors: torch.Tensor) -> int:
-    """The bytes of some tensors without what they repeat."""
+    """Return the bytes of some tensors without expanded dimensions."""
     return sum(compact(tensor).nbytes for tensor in tensors)
 
 
 def _seen_once(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Both without the dimensions along which both repeat their numbers, and how often these are repeated.
+    """Return both without the dimensions along which both are expanded, and the product of these dimensions.
 
-    A few bytes can stand for terabytes.
+    A few bytes can be expanded to terabytes.
     """
     times = 1
     for dim, size in enumerate(expected.shape):
@@ -224,18 +225,18 @@ def _seen_once(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tens
 
 
 def _in_one_type(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both in a type that holds their numbers; a mask of the coarser type stands for that of the other one."""
-    wide = torch.promote_types(expected.dtype, torch.float32)  # float32 holds float16 next to bfloat16
+    """Return both in a dtype that represents their numbers, with masks of the finer dtype replaced by the coarser's."""
+    wide = torch.promote_types(expected.dtype, torch.float32)  # float32 represents both float16 and bfloat16
     masked = _masks(expected, actual)
     expected, actual = expected.to(wide), actual.to(wide)
     return (torch.where(masked, actual, expected) if bool(masked.any()) else expected), actual
 
 
 def _masks(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
-    """Where there is a mask on both sides.
+    """Return where both have a mask.
 
-    Masks hold the lowest number of their type. In a coarser type that is another one, less what is added to it, or
-    -inf. The largest number is no mask: what should be it and is inf has overflowed.
+    A mask is the lowest number of its dtype, or -inf. Coarser dtypes have another lowest number, and a score may be
+    added to it. The largest number is no mask: if it becomes inf, it has overflowed.
     """
     end, lower_end = largest_of(expected.dtype), largest_of(actual.dtype)
     return expected.isfinite() & (expected.double() < -_MASK * end) & (actual.double() < -_MASK * lower_end)
@@ -257,7 +258,7 @@ def _no_difference(count: int, limits: Tolerance) -> Difference:
 
 
 def _rounding(dtype: torch.dtype, largest: float, limits: Tolerance) -> float:
-    """The absolute difference that rounding explains, where the largest number is `largest`."""
+    """Return the absolute difference that rounding explains, for numbers of magnitude `largest`."""
     if dtype.itemsize == 1 or not (dtype.is_floating_point or dtype.is_complex):
         return 0.0  # 16 units of a float8 are more than its whole range
     kind = torch.finfo(dtype)
@@ -266,10 +267,10 @@ def _rounding(dtype: torch.dtype, largest: float, limits: Tolerance) -> float:
 
 
 def typical_magnitude(tensor: torch.Tensor) -> float:
-    """The largest absolute value among a tensor's finite numbers, outliers aside; 0 if it has none.
+    """Return the largest absolute value among a tensor's finite numbers without outliers; 0 if it has none.
 
-    Masks hold numbers like -3.4e38 beside scores of size 1, and 'rounding' of those would explain any difference in
-    these. So what is over 1000 times the lower quartile does not count: no reduction adds up numbers so far apart.
+    Masks have numbers like -3.4e38 beside scores of size 1, and the rounding of the former would explain any difference
+    of the latter. Therefore numbers over 1000 times the lower quartile are ignored.
     """
     sample = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // _SAMPLE)]
     size = sample.abs().double() if sample.is_complex() else sample.double().abs()
@@ -281,26 +282,26 @@ def typical_magnitude(tensor: torch.Tensor) -> float:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements of a tensor, without its graph and its shape."""
+    """Return the elements of a tensor in one dimension, detached."""
     plain = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
-    # Packed float4 has no arithmetic; its bytes are compared as they are.
+    # Packed float4 has no arithmetic; its bytes are compared.
     return plain.view(torch.uint8) if plain.dtype == torch.float4_e2m1fn_x2 else plain
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a dense tensor in row-major order, as uint8 in one dimension."""
+    """Return the bytes of a dense tensor in row-major order, as uint8 in one dimension."""
     row = flat(tensor).contiguous()
-    if row.stride() != (1,):  # that of a single number may be 0, which `view` does not bear
+    if row.stride() != (1,):  # a single element may have stride 0, which `view` refuses
         row = row.clone(memory_format=torch.contiguous_format)
     return row.view(torch.uint8)
 
 
 class _Totals:
-    """What the chunks add up to.
+    """The measures of all chunks.
 
     Args:
-        most: the largest number that the type of what is judged can hold.
-        within: the memory to measure in (see `room`).
+        most: the largest number of the dtype that is judged.
+        within: scratch memory (see `room`).
     """
 
     def __init__(self, most: float, within: torch.Tensor) -> None:
@@ -323,7 +324,7 @@ class _Totals:
         return _quotient(self._noise, self.signal)
 
     def add(self, expected: torch.Tensor, actual: torch.Tensor, start: int) -> None:
-        """Add a chunk whose first element is that of index `start`."""
+        """Add a chunk whose first element has index `start`."""
         measured, odd = measure(expected, actual, self.worst, self._room), 0
         if measured is None:
             measured, odd = _measured_wide(expected, actual)
@@ -336,18 +337,18 @@ class _Totals:
         self.signal = math.hypot(self.signal, measured.signal)
         self._noise = math.hypot(self._noise, measured.noise)
         self._nonfinite += odd
-        if odd or measured.largest > self._most:  # nothing else can have overflowed or be clipped
+        if odd or measured.largest > self._most:  # otherwise no element can have overflowed or be clipped
             overflowed, clipped = _beyond(expected, actual, self._most)
             self._overflowed += overflowed
             self._clipped += clipped
-        if odd or measured.relative >= 1:  # it is of an element that becomes 0
+        if odd or measured.relative >= 1:  # the relative difference of an element that becomes 0 is 1
             self._zeroed += _zeroed(expected, actual)
         self._count += expected.numel()
 
     def difference(
         self, *, close: bool, mismatched: int, limits: Tolerance, shape: tuple[int, ...], times: int
     ) -> Difference:
-        """What was measured, of elements of which each is there so many times."""
+        """Return the difference, with each element counted `times` times."""
         return Difference(
             close=close,
             error_max=self.worst,
@@ -369,18 +370,18 @@ class _Totals:
 
 
 def _measured_wide(expected: torch.Tensor, actual: torch.Tensor) -> tuple[Measured, int]:
-    """What a chunk of any numbers adds up to, and how many elements are NaN or infinite on one side alone."""
+    """Return the measures of a chunk of any numbers, and how many elements are NaN or infinite on only one side."""
     distance, size, odd = _distances(expected, actual)
     error = distance / (size + 1)
     worst, where = error.max(dim=0)
-    # Nothing is relative to 0, and what is not finite is counted apart.
+    # Expected zeros have no relative difference, and elements that are not finite are counted separately.
     relative = (distance / size).nan_to_num_(nan=0.0, posinf=0.0).max()
     sums = float(error.sum()), float(distance.max()), float(size.max()), float(relative)
     return Measured(float(worst), int(where), *sums, _norm(size), _norm(distance)), odd
 
 
 def _norm(sizes: torch.Tensor) -> float:
-    """The root of the sum of the squares of numbers from 0 on, whose squares may leave float64's range."""
+    """Return the norm of non-negative numbers whose squares may overflow float64."""
     largest = float(sizes.max())
     return largest * float((sizes / largest).norm()) if 0 < largest < math.inf else largest
 
@@ -394,7 +395,7 @@ def _decibel(rms: float) -> float:
 
 
 def _beyond_rounding(e: torch.Tensor, a: torch.Tensor, harmonic: float, rounding: float) -> tuple[int, float]:
-    """How many elements are over the harmonic limit, and the norm of all differences, rounding left out of both."""
+    """Return how many elements exceed the harmonic limit, and the norm of all differences, both without rounding."""
     count, noise = 0, 0.0
     for chunks in zip(torch.split(e, _CHUNK), torch.split(a, _CHUNK), strict=True):
         distance, size, _ = _distances(*chunks)
@@ -409,10 +410,10 @@ def _zeroed(expected: torch.Tensor, actual: torch.Tensor) -> int:
 
 
 def _distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """`|a - e|` and `|e|` in float64, and how many elements are NaN or infinite on one side alone.
+    """Return `|a - e|` and `|e|` in float64, and how many elements are NaN or infinite on only one side.
 
-    Where both are the same NaN or infinity, the distance is 0; where only one is, it is infinite. The size of what is
-    not finite is 0, so that it can't hide another element in a sum or a quotient.
+    Where both are the same NaN or infinity, the distance is 0; where only one is, it is infinite. The size of elements
+    that are not finite is 0, so that they can't hide others in a sum or a quotient.
     """
     if not expected.dtype.is_floating_point:
         return _integer_distances(expected, actual)
@@ -427,17 +428,17 @@ def _distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tens
 
 
 def _beyond(expected: torch.Tensor, actual: torch.Tensor, most: float) -> tuple[int, int]:
-    """How many elements overflowed, and how many were clipped to `most`."""
+    """Return how many elements overflowed, and how many were clipped to `most`."""
     e, a = expected.double(), actual.double()
     overflowed, clipped = e.isfinite() & ~a.isfinite(), (a.abs() == most) & (e.abs() > most)
     return int(overflowed.sum()), int(clipped.sum())
 
 
 def _integer_distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
-    unsigned = expected.dtype == torch.uint64  # torch can't compare these, but their bits
+    unsigned = expected.dtype == torch.uint64  # torch can't compare uint64, but can compare the bits
     same = expected.view(torch.int64) == actual.view(torch.int64) if unsigned else expected == actual
     e, a = expected.to(torch.float64), actual.to(torch.float64)
-    # Differences of large integers may round to 0 in float64; they differ all the same.
+    # Differences of large integers may round to 0 in float64.
     return torch.where(same, 0.0, (a - e).abs().clamp_(min=1.0)), e.abs(), 0
 
 

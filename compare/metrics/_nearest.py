@@ -1,4 +1,4 @@
-"""The value that is nearest to a tensor, among many of its type and shape."""
+"""Find the nearest value to a tensor among many of its dtype and shape."""
 
 import math
 from bisect import bisect_left
@@ -11,14 +11,14 @@ from ..common._complex import complex_as_real
 from ._metrics import bytes_of, compare_tensors, flat
 from ._tolerance import default_tolerance
 
-_PARTS = 3  # what a mark is the sum of
-_SLACK = 1e-9  # what rounding changes a mark by
+_PARTS = 3  # terms of a mark
+_SLACK = 1e-9  # the rounding error of a mark
 
 
 class Nearest:
-    """Some tensors of one dtype and shape, sorted by a number that hardly differs between two that are close.
+    """Some tensors of one dtype and shape, sorted by a mark: a number that hardly differs between close tensors.
 
-    So a tensor is compared with those alone whose number is near its own. Tensors with the same bytes count once.
+    A tensor is only compared with those whose marks are near its own. Tensors with equal bytes count once.
 
     Args:
         values: the tensors, by name.
@@ -32,7 +32,7 @@ class Nearest:
         self._marks = sorted((mark, name) for (mark, _), name in first.items())
 
     def find(self, tensor: torch.Tensor) -> str | None:
-        """The name of the value with the least error, None if none is close; `tensor` has their dtype and shape."""
+        """Return the name of the value nearest to `tensor`, of the same dtype and shape; None if none is close."""
         if tensor.layout is not torch.strided:
             return None
         nearest, least = None, math.inf
@@ -47,7 +47,7 @@ class Nearest:
         return nearest
 
     def _from(self, mark: float) -> Iterator[tuple[float, str]]:
-        """The marks and names, the nearest mark first."""
+        """Yield the marks and names, the nearest mark first."""
         start = bisect_left(self._marks, (mark, ""))
         above = (self._marks[place] for place in range(start, len(self._marks)))
         below = (self._marks[place] for place in range(start - 1, -1, -1))
@@ -55,16 +55,18 @@ class Nearest:
 
 
 def _mark(tensor: torch.Tensor) -> float:
-    """A number that is at most `3 d / (1 - d)` from that of a tensor whose elements `x` are at most `d (|x| + 1)` away.
+    """Return a number that changes by at most `3 d / (1 - d)` if each element `x` changes by at most `d (|x| + 1)`.
 
-    The sign of `x` times `log(|x| + 1)` changes by no more than `d / (1 - d)`, and so do the largest, the least and a
-    weighted mean of these. Elements that are not finite count as 0, as they stand in the same places if two are close.
+    `sign(x) log(|x| + 1)` changes by at most `d / (1 - d)`, and so do its maximum, its minimum and a weighted mean.
+    Elements that are not finite count as 0, as they have the same positions in close tensors.
     """
     plain = _plain(tensor).nan_to_num(0.0, 0.0, 0.0)
     if not plain.numel():
         return 0.0
     size = plain.abs().log1p_().copysign_(plain)
-    weights = torch.linspace(0.5, 1.0, size.numel(), dtype=torch.float64, device=size.device)  # its order counts, too
+    weights = torch.linspace(
+        0.5, 1.0, size.numel(), dtype=torch.float64, device=size.device
+    )  # so that the order counts
     return float(size.amax() + size.amin() + torch.dot(size, weights) / size.numel())
 
 

@@ -1,4 +1,4 @@
-"""What two tensors are like, side by side: their statistics and a histogram of both."""
+"""Statistics and histograms of a value and its reference."""
 
 import math
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from filch.export import Histogram
 from filch.steal import Statistics, compact, statistics
 
 _BINS = 32
-_LARGE = 2**26  # bytes: of a larger tensor, numbers that are repeated along whole dimensions are counted once
-_CHUNK = 2**17  # numbers at a time, so that the float64 copies stay in the processor's cache
+_LARGE = 2**26  # bytes: a larger tensor is compacted, so that expanded dimensions are counted once
+_CHUNK = 2**17  # elements at a time, so that the float64 copies stay in the processor's cache
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What a value and its reference are like.
+    """Statistics and a histogram of a value and its reference.
 
     Attributes:
         expected: the reference's statistics.
-        actual: the value's.
-        histogram: how the finite numbers of both are spread; None if there are none, or none that can be put in order.
+        actual: the value's statistics.
+        histogram: the histogram of the finite numbers of both; None if there are none, or for complex numbers.
     """
 
     expected: Statistics
@@ -29,20 +29,20 @@ class Spread:
 
 
 def spread_of(expected: torch.Tensor, actual: torch.Tensor) -> Spread:
-    """What two tensors of any shapes and dtypes are like."""
+    """Return the spread of two tensors of any shapes and dtypes."""
     expected, actual = (compact(one) if one.nbytes > _LARGE else one for one in (expected, actual))
-    told = statistics(expected, content=False), statistics(actual, content=False)
-    ends = [end for one in told for end in (one.minimum, one.maximum) if end is not None and math.isfinite(end)]
+    both = statistics(expected, content=False), statistics(actual, content=False)
+    ends = [end for one in both for end in (one.minimum, one.maximum) if end is not None and math.isfinite(end)]
     histogram = None
     if ends and not (expected.is_complex() or actual.is_complex()):
         low, high = min(ends), max(ends)
         histogram = Histogram(low, high, _counts(expected, low, high), _counts(actual, low, high))
-    return Spread(*told, histogram)
+    return Spread(*both, histogram)
 
 
 def _counts(tensor: torch.Tensor, low: float, high: float) -> tuple[int, ...]:
-    """How many finite numbers are in each of `_BINS` equally wide bins from `low` to `high`, the last one closed."""
-    # A float64's range may be wider than any float64 is; a quarter of it never is.
+    """Count the finite numbers in each of `_BINS` equally wide bins from `low` to `high`, the last one closed."""
+    # `high - low` may overflow float64; a quarter of it can't.
     least, width = low / 4, (high / 4 - low / 4) / _BINS
     counts = torch.zeros(_BINS, dtype=torch.int64)
     for chunk in torch.split(tensor.detach().cpu().reshape(-1), _CHUNK):

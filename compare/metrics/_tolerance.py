@@ -1,4 +1,4 @@
-"""How far two tensors may be apart and still count as the same."""
+"""The largest difference with which two tensors count as close."""
 
 import math
 import sys
@@ -14,14 +14,14 @@ from ..common._errors import CompareError
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far two tensors may be apart; all limits have to hold.
+    """The limits of the difference of two tensors; all have to hold.
 
     Attributes:
-        harmonic: the largest `|actual - expected| / (|expected| + 1)` of an element. For values far under 1 it is an
-            absolute error, which would hide a mistake of 100 %: hence the others.
+        harmonic: the largest `|actual - expected| / (|expected| + 1)` of an element. Far below 1 this is an absolute
+            error, which would accept a relative error of 100 %; hence the other limits.
         scale: the largest `|actual - expected|` relative to the largest `|expected|` of the tensor. One large element
-            would hide what all the others are off by: hence the third.
-        rms: the root mean square of `actual - expected` relative to that of `expected`; by default as much as `scale`.
+            would hide the errors of all others; hence the third limit.
+        rms: the root mean square of `actual - expected` relative to that of `expected`; by default equal to `scale`.
     """
 
     harmonic: float
@@ -39,9 +39,8 @@ class Tolerance:
 Limits = Mapping[str, float | Tolerance | None]  # by value names; None is the default of the value's dtype
 _EXACT = Tolerance(0.0, 0.0)
 # float32 and float16 are those of the hidet documentation; the others follow from their epsilons. bfloat16 has 8
-# significant bits: 2 of 256 units in the last place. The scale limits are loose: they catch values that are off by a
-# sizable part of their tensor's range, not rounding. The root mean square of what clean float16 models are off by is up
-# to 2e-3 of their values'.
+# significant bits: 2 of 256 units in the last place. The scale limits are loose: they catch errors of a sizable part of
+# the tensor's range, not rounding. The relative root mean square error of correct float16 models is up to 2e-3.
 _DEFAULTS = {
     torch.float64: Tolerance(1e-10, 1e-6),
     torch.complex128: Tolerance(1e-10, 1e-6),
@@ -51,8 +50,8 @@ _DEFAULTS = {
     torch.complex32: Tolerance(1e-2, 1e-1, 2e-2),
     torch.bfloat16: Tolerance(5e-2, 2e-1, 1e-1),
 }
-# An error of integers is a part of their scale's range, whatever the number: the first limit says nothing. Where one
-# number is much larger than the others, these may be lost: the third says no more than that most of it is there.
+# Quantisation errors are relative to the range of the tensor, so the harmonic limit is none. Where one number is much
+# larger than the others, these may vanish, so the rms limit is loose.
 ANY_ERROR = sys.float_info.max
 _EIGHT_BITS, _FOUR_BITS = Tolerance(ANY_ERROR, 1e-1, 5e-1), Tolerance(ANY_ERROR, 5e-1, 1.0)
 _INTEGERS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "com.microsoft::MatMulNBits"})
@@ -60,17 +59,17 @@ _FLOAT8 = Tolerance(1.25e-1, 2.5e-1)  # two to three significant bits
 
 
 def default_tolerance(dtype: torch.dtype) -> Tolerance:
-    """The tolerance for a dtype: float32 1e-5, float16 1e-2, bfloat16 5e-2, float64 1e-10; integers, bool are exact."""
+    """Return the tolerance of a dtype: float32 1e-5, float16 1e-2, bfloat16 5e-2, float64 1e-10; integers are exact."""
     if dtype in _DEFAULTS:
         return _DEFAULTS[dtype]
     return _FLOAT8 if dtype.is_floating_point else _EXACT
 
 
 def tolerance_for(dtype: torch.dtype, given: "float | Tolerance | None") -> Tolerance:
-    """What a user's `tolerance=` means for a dtype.
+    """Return the tolerance that a user's `tolerance=` gives for a dtype.
 
-    None is the default, a number replaces the harmonic limit of floating-point and complex dtypes (their scale limit is
-    then 100 times the number); integers stay exact.
+    None is the default; a number is the harmonic limit of floating-point and complex dtypes, whose scale limit is then
+    100 times the number; integers stay exact.
     """
     default = default_tolerance(dtype)
     if given is None:
@@ -79,33 +78,33 @@ def tolerance_for(dtype: torch.dtype, given: "float | Tolerance | None") -> Tole
 
 
 def as_pair(given: float | Tolerance) -> Tolerance:
-    """What a number stands for."""
+    """Return the tolerance that a number stands for."""
     return given if isinstance(given, Tolerance) else Tolerance(given, 100 * given)
 
 
 def is_coarser(dtype: torch.dtype, than: torch.dtype) -> bool:
-    """Whether a floating-point type has fewer significant bits than another one."""
+    """Return whether a floating-point dtype has fewer significant bits than another one."""
     both = dtype.is_floating_point and than.is_floating_point and torch.float4_e2m1fn_x2 not in (dtype, than)
     return both and torch.finfo(dtype).eps > torch.finfo(than).eps
 
 
 def largest_of(dtype: torch.dtype) -> float:
-    """The largest finite number of a floating-point type; inf for what is none, which has no such limit here."""
-    has_one = dtype.is_floating_point and dtype != torch.float4_e2m1fn_x2
-    return torch.finfo(dtype).max if has_one else math.inf
+    """Return the largest finite number of a floating-point dtype; inf for other dtypes and packed float4."""
+    has_finfo = dtype.is_floating_point and dtype != torch.float4_e2m1fn_x2
+    return torch.finfo(dtype).max if has_finfo else math.inf
 
 
 def quantized_tolerance(node: Node, graph: Graph) -> Tolerance | None:
-    """The tolerance of what a node makes that quantises, or makes numbers of integers; None if it does neither.
+    """Return the tolerance of a node that quantises or dequantises; None for other nodes.
 
-    A value of 8 bits is off by up to 1/510 of its range, one of 4 bits by 1/30; these let some 50 and 15 of them add
-    up. They are for finding faults: whether a model is good enough is for its user to say.
+    The error of an 8-bit value is up to 1/510 of its range, that of a 4-bit value up to 1/30; the tolerances allow some
+    50 and 15 of these to add up. They are meant to find faults, not to judge whether a quantised model is usable.
     """
-    held = {
+    dtypes = {
         graph.values[name].dtype for name in node.inputs[:1] if name in graph.values and name in graph.constant_values
     }
-    is_weight = node.op == "Cast" and bool(held & {"int8", "uint8", "int4", "uint4"})  # torchao's, dequantised
+    is_weight = node.op == "Cast" and bool(dtypes & {"int8", "uint8", "int4", "uint4"})  # as torchao dequantises it
     if node.op not in _INTEGERS and not is_weight:
         return None
-    four = held & {"int4", "uint4"} or int(node.attributes.get("bits", 8)) <= 4
+    four = dtypes & {"int4", "uint4"} or int(node.attributes.get("bits", 8)) <= 4
     return _FOUR_BITS if four else _EIGHT_BITS

@@ -1,1 +1,1 @@
-"""Write results: tables as text, Markdown and HTML, dataclasses as JSON; knows no result type."""
+"""Write tables as text, Markdown and HTML, and dataclasses as JSON, independently of the result types."""

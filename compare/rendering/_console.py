@@ -1,4 +1,4 @@
-"""Write tables and sentences as text, for a terminal or at a given width."""
+"""Write tables and sentences as text, for a terminal or with a given width."""
 
 import io
 import sys
@@ -14,7 +14,7 @@ from filch.steal.text import for_terminal, named
 
 from ._table import Block, Cell, Column, Table
 
-WIDE = 10_000  # no line of a table is as long
+WIDE = 10_000  # characters; more than any line of a table
 _CELL = 1000  # characters
 
 
@@ -22,7 +22,7 @@ def as_text(blocks: Iterable[Block], *, width: int | None = None) -> str:
     """Return tables and sentences one below the other, without trailing blanks.
 
     Args:
-        blocks: a sentence is one line, and no markup; `""` is an empty line.
+        blocks: tables and sentences; a sentence is one line of plain text, `""` an empty line.
         width: characters in a line; None is the terminal's width.
     """
     console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
@@ -33,12 +33,12 @@ def as_text(blocks: Iterable[Block], *, width: int | None = None) -> str:
 
 
 def echo(text: str) -> None:
-    """Print text for people: lines that may hold names from files. JSON is printed as it is, by `typer.echo`."""
+    """Print text for people, with escapes removed, as it may hold names from files; print JSON with `typer.echo`."""
     typer.echo(for_terminal(text))
 
 
 def print_text(text: str) -> None:
-    """Print from inside the library, for an option that asks for it."""
+    """Print from inside the library, for options that request it."""
     sys.stdout.write(f"{text}\n")
 
 
@@ -62,7 +62,7 @@ def _add_column(table: rich.table.Table, column: Column) -> None:
     table.add_column(
         column.title,
         justify="right" if column.right else "left",
-        no_wrap=column.overflow == "never",  # the others give way where a line is too long
+        no_wrap=column.overflow == "never",  # the other columns shrink if a line is too long
         overflow="fold" if column.overflow == "never" else column.overflow,
         min_width=column.least if column.width is None else column.width,
         max_width=column.width,

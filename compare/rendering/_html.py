@@ -1,4 +1,4 @@
-"""Write tables and sentences as an HTML page that needs nothing else: no script, no other file."""
+"""Write tables and sentences as a self-contained HTML page without scripts."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -14,9 +14,9 @@ _LONGEST = 2000  # characters of a cell
 
 
 def as_page(title: str, blocks: Sequence[Block]) -> str:
-    """Return a page; columns without any text are left out.
+    """Return a page, without columns that have no text.
 
-    Names come from models and files of unknown origin: all text is escaped, and the page forbids scripts.
+    Names come from models and files of unknown origin, so all text is escaped, and the page forbids scripts.
     """
     template = Environment(autoescape=True, finalize=_finalize, trim_blocks=True, lstrip_blocks=True).from_string(
         files(__package__ or "").joinpath(_TEMPLATE).read_text("utf-8")

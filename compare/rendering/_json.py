@@ -1,4 +1,4 @@
-"""Frozen dataclasses as JSON, and back by their type annotations; anything else is refused."""
+"""Convert frozen dataclasses to JSON and back, by their type annotations; refuse other types."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,14 +9,14 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from filch.export import Graph, graph_from_json, graph_to_json
 
-_NUMBERS = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}  # JSON has none for them
-_LARGEST = 2**1023  # a larger integer is no float
+_NUMBERS = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}  # not numbers in JSON
+_LARGEST = 2**1023  # larger integers can't be converted to float
 
 
 def plain(value: Any) -> Any:
-    """Return a value as `json.dumps` takes it.
+    """Return a value as types that `json.dumps` accepts.
 
-    A dataclass becomes a dictionary of its fields; inf and NaN, for which JSON has no number, and objects of any other
+    A dataclass becomes a dictionary of its fields; inf and NaN, which are not JSON numbers, and objects of any other
     type, such as a dtype among a backend's options, become strings.
     """
     if isinstance(value, Graph):
@@ -32,28 +32,28 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def typed(kind: Any, found: Any, place: str) -> Any:
-    """Return what `plain` made from a value of a type.
+def typed(kind: Any, data: Any, place: str) -> Any:
+    """Return the value of type `kind` from which `plain` made `data`.
 
     Args:
-        kind: a frozen dataclass, of which further entries are ignored, or a type as its fields have it.
-        found: what `json.loads` returned.
-        place: where it stands, for the message.
+        kind: a frozen dataclass, or the type of one of its fields; further entries of a dictionary are ignored.
+        data: the result of `json.loads`.
+        place: the path of `data`, for the message.
 
     Raises:
-        TypeError: it is of another type.
+        TypeError: `data` has another type.
         KeyError: a field is missing.
     """
     if kind is Any:
-        return found
+        return data
     if kind is Graph:
-        return graph_from_json(found)
+        return graph_from_json(data)
     if is_dataclass(kind) and isinstance(kind, type):
-        given = _checked(found, dict, place)
-        return kind(**{name: typed(hint, given[name], f"{place}.{name}") for name, hint in _hints(kind).items()})
+        entries = _checked(data, dict, place)
+        return kind(**{name: typed(hint, entries[name], f"{place}.{name}") for name, hint in _hints(kind).items()})
     origin, parts = get_origin(kind), get_args(kind)
     make = _MAKERS.get(origin)
-    return _scalar(kind, found, place) if make is None else make(parts, found, place)
+    return _scalar(kind, data, place) if make is None else make(parts, data, place)
 
 
 @cache
@@ -62,38 +62,38 @@ def _hints(kind: type) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
-def _scalar(kind: Any, found: Any, place: str) -> Any:
+def _scalar(kind: Any, data: Any, place: str) -> Any:
     if kind is float:
-        number = _NUMBERS.get(found, found) if isinstance(found, str) else found
+        number = _NUMBERS.get(data, data) if isinstance(data, str) else data
         if type(number) is int and abs(number) < _LARGEST:
             return number
         return _checked(number, float, place)
-    return _checked(found, kind, place)
+    return _checked(data, kind, place)
 
 
-def _tuple(parts: tuple[Any, ...], found: Any, place: str) -> tuple[Any, ...]:
-    items = _checked(found, list, place)
+def _tuple(parts: tuple[Any, ...], data: Any, place: str) -> tuple[Any, ...]:
+    items = _checked(data, list, place)
     kinds = parts[:1] * len(items) if parts[1:] == (...,) else parts
     if len(kinds) != len(items):
         raise TypeError(f"{place} has {len(items)} items, not {len(kinds)}")
     return tuple(typed(kind, item, f"{place}[{at}]") for at, (kind, item) in enumerate(zip(kinds, items, strict=True)))
 
 
-def _union(parts: tuple[Any, ...], found: Any, place: str) -> Any:
-    """What may be missing; no type that is noted is a choice of several others."""
-    if found is None and type(None) in parts:
+def _union(parts: tuple[Any, ...], data: Any, place: str) -> Any:
+    """Return an optional value; the fields of results have no unions of several other types."""
+    if data is None and type(None) in parts:
         return None
-    return typed(next(part for part in parts if part is not type(None)), found, place)
+    return typed(next(part for part in parts if part is not type(None)), data, place)
 
 
-def _literal(parts: tuple[Any, ...], found: Any, place: str) -> Any:
-    if found not in parts:
-        raise TypeError(f"{place} is {_short(found)}, not one of {', '.join(map(repr, parts))}")
-    return found
+def _literal(parts: tuple[Any, ...], data: Any, place: str) -> Any:
+    if data not in parts:
+        raise TypeError(f"{place} is {_short(data)}, not one of {', '.join(map(repr, parts))}")
+    return data
 
 
-def _mapping(parts: tuple[Any, ...], found: Any, place: str) -> dict[str, Any]:
-    items = _checked(found, dict, place).items()
+def _mapping(parts: tuple[Any, ...], data: Any, place: str) -> dict[str, Any]:
+    items = _checked(data, dict, place).items()
     return {typed(parts[0], name, place): typed(parts[1], item, f"{place}.{name}") for name, item in items}
 
 
@@ -105,12 +105,12 @@ _MAKERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
 }
 
 
-def _checked(found: Any, kind: type, place: str) -> Any:
-    if type(found) is not kind:  # True is an int, too
-        raise TypeError(f"{place} is {_short(found)}, not of type {kind.__name__}")
-    return found
+def _checked(data: Any, kind: type, place: str) -> Any:
+    if type(data) is not kind:  # isinstance would accept True as int
+        raise TypeError(f"{place} is {_short(data)}, not of type {kind.__name__}")
+    return data
 
 
-def _short(found: Any) -> str:
-    text = repr(found)
+def _short(data: Any) -> str:
+    text = repr(data)
     return text if len(text) <= 60 else f"{text[:60]}…"

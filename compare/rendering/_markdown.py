@@ -8,7 +8,7 @@ from ._table import Block
 
 
 class Markup(str):
-    """Text that is Markdown already, and not escaped."""
+    """Text that is Markdown already, so that it is not escaped."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What every result of a comparison can be written as, whatever it holds."""
+"""The base class of results, which writes them in every format."""
 
 import json
 import os
@@ -14,21 +14,21 @@ from ._table import Block
 
 
 class Result:
-    """A frozen dataclass that states its contents once, and that one writer for each format draws.
+    """The base of frozen dataclasses that are written as text, Markdown and JSON.
 
-    A subclass gives `blocks`, what people read, and `derived`, what JSON holds beside its fields.
+    A subclass defines `blocks`, the tables and sentences for people, and `derived`, entries of JSON beside its fields.
     """
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
-        """Return tables and sentences; `wide` has all rows and columns, and nothing cut."""
+        """Return tables and sentences; if `wide`, with all rows and columns and nothing cut."""
         raise NotImplementedError
 
     def derived(self) -> Mapping[str, Any]:
-        """Return what follows from the fields, by name, for programs that read JSON."""
+        """Return values computed from the fields, by name, for programs that read JSON."""
         return {}
 
     def record(self) -> dict[str, Any]:
-        """Return the fields and what follows from them, as JSON has it."""
+        """Return the fields and the derived values, as JSON has them."""
         return {**plain(self.derived()), **plain(self)}
 
     def table(self, *, wide: bool = False, width: int | None = None) -> str:
@@ -53,7 +53,7 @@ class Result:
 
 
 def written(text: str, path: str | os.PathLike[str] | None) -> str:
-    """Return a text, also written to `path` if one is given; a name in it may be no valid Unicode."""
+    """Write a text to `path`, if one is given, and return it; names in it may be invalid Unicode."""
     if path is not None:
         write_output(path, text, errors="backslashreplace")
     return text

@@ -1,4 +1,4 @@
-"""Tables as data, for any writer."""
+"""Tables as data, for all writers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Cell = str | tuple[str, ...]  # one line, or several
 
 @dataclass(frozen=True)
 class Column:
-    """How a column is laid out on a terminal; files hold whole cells.
+    """The layout of a column on a terminal; files have the whole cells.
 
     Attributes:
         title: its heading.
@@ -62,10 +62,10 @@ def table_of(
     """Return a table with a row for each item.
 
     Args:
-        columns: by their titles, what gives the cell of an item: None is an empty cell, a float is written with two
-            digits, the parts of a tuple are joined by plus signs.
+        columns: by title, a function that returns the value of an item's cell: None is an empty cell, a float is
+            written with two digits, the parts of a tuple are joined by plus signs.
         rows: the items.
-        marked: whether an item needs attention.
+        marked: a function that returns whether an item needs attention.
     """
     items: Sequence[T] = list(rows)
     return Table(

@@ -1,4 +1,4 @@
-"""A comparison as a folder of its own, which shows again what it found, without the model's code."""
+"""Write a comparison as a folder that repeats it without the model's code."""
 
 import shutil
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
 
 _SCRIPT = '''\
-"""Shows where program.onnx leaves what the model did; needs filch alone, and exits with 1 if something differs."""
+"""Compare program.onnx with the recorded model; needs only filch, and exits with 1 if a value differs."""
 
 import sys
 from pathlib import Path
@@ -25,8 +25,8 @@ from filch.export.backends import get_backend
 
 here = Path(__file__).resolve().parent
 backend = get_backend({backend}, **{options})
-how = {{"tolerance": {tolerance}, "lower_precision": {lower_precision}}}
-report = compare(here / {reference}, here / "program.onnx", backend=backend, **how)
+limits = {{"tolerance": {tolerance}, "lower_precision": {lower_precision}}}
+report = compare(here / {reference}, here / "program.onnx", backend=backend, **limits)
 print(report)
 sys.exit(not report.close)
 '''
@@ -42,16 +42,16 @@ def write_comparison(
     tolerance: float | Tolerance | None = None,
     lower_precision: bool = False,
 ) -> Path:
-    """Write the program, what the model did, and a script that compares them again.
+    """Write the program, the dump of the model, and a script that compares them again.
 
     Args:
-        reference: the dump that the comparison was made with.
+        reference: the dump.
         program: the program.
-        backend: the name of what ran it.
-        folder: where to; it is made if it is not there.
-        options: what the backend was made with; plain values, as they are written into the script.
-        tolerance: what the comparison was made with.
-        lower_precision: whether it was allowed.
+        backend: the name of the backend.
+        folder: the folder to write to; it is created if needed.
+        options: the options of the backend, of types that can be written into a script.
+        tolerance: the tolerance of the comparison.
+        lower_precision: whether values of a lower precision are allowed.
 
     Returns:
         the script, `repro.py`.
@@ -70,7 +70,7 @@ def write_comparison(
     except TypeError as error:
         raise CompareError(f"a repro needs options that can be written into a script: {error}") from None
     folder.mkdir(parents=True, exist_ok=True)
-    for file in reference.parent.glob(f"{reference.name}*"):  # its data may be beside it
+    for file in reference.parent.glob(f"{reference.name}*"):  # with its external data
         shutil.copy(file, folder)
     program.save(folder / "program.onnx")
     script = folder / "repro.py"

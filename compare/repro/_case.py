@@ -1,4 +1,4 @@
-"""A part of a program that runs alone."""
+"""A part of a program, with inputs to run it alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,16 +17,16 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A part of a program with what it is fed.
+    """A part of a program with its inputs.
 
     Attributes:
-        inputs: what it is fed, by name; the ONNX model may do with less of it than the function.
-        outputs: the names of what it gives.
-        model: it as ONNX, its inputs called as in `inputs`; None if that is not what runs.
-        function: it as operations of torch, where these are known and asked for: of the inputs and weights by name, it
-            returns the outputs in order.
-        weights: what the function takes besides the inputs, by name.
-        recorded: what the model itself had, by the names of the outputs; empty once the inputs are others.
+        inputs: by name; the ONNX model may take fewer of them than the function.
+        outputs: the names of the outputs.
+        model: the part as ONNX, with the input names of `inputs`; None if the backend compiles the function.
+        function: the part as operations of torch, if known; takes inputs and weights by name and returns the outputs in
+            order.
+        weights: the other arguments of the function, by name.
+        recorded: the values of the captured model, by output name; empty once the inputs were changed.
     """
 
     inputs: Tensors
@@ -38,7 +38,7 @@ class Case:
 
     @cached_property
     def held(self) -> dict[str, torch.Tensor]:
-        """The numbers that the ONNX model holds, by name."""
+        """The initializers of the ONNX model, by name."""
         if self.model is None:
             return {}
         program = Program(self.model)
@@ -63,7 +63,7 @@ class Case:
 
     @property
     def size(self) -> Size:
-        """How large it is."""
+        """The number of nodes and elements."""
         tensors = (*self.inputs.values(), *(self.held if self.model is not None else self.weights).values())
         return Size(len(self.operators), sum(tensor.numel() for tensor in tensors))
 

@@ -1,4 +1,4 @@
-"""Writes the script of a repro."""
+"""Generate the script of a repro."""
 
 import re
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ for name, a, e in zip({outputs}, found, expected, strict=True):
     np.testing.assert_allclose(a, e, rtol={limit}, atol={limit}, strict=True, err_msg=name)
 print("no difference")
 """
-SHOWS = "AssertionError"  # what numpy raises
+SHOWS = "AssertionError"  # raised by numpy.testing.assert_allclose
 _ARRAYS = """\
 def tensors(name):
     nodes = onnx.load(HERE / name).graph.node
     return {node.output[0]: numpy_helper.to_array(node.attribute[0].t) for node in nodes}"""
-# numpy has no bfloat16 of its own: the bytes are read as what they are.
+# NumPy has no bfloat16, so the bytes are read with torch.
 _TENSORS = """\
 def tensors(name):
     dtypes = {{{dtypes}}}
@@ -59,13 +59,13 @@ _MORE = {"device": "from torch import device", "inf": "from math import inf", "n
 
 
 def script_of(case: Case, script: Script, what: str, limit: float) -> str:
-    """The script that shows a difference with the backend's library, torch, onnx and numpy alone.
+    """Return a script that shows a difference with only the backend's library, torch, onnx and numpy.
 
     Args:
-        case: the part; where it has a function, that says in the script what is expected.
-        script: how the backend is run.
-        what: what it shows.
-        limit: the largest harmonic error that is no difference.
+        case: the part; if it has a function, the script computes the expected values with it.
+        script: the code that runs the backend.
+        what: the summary in the script's docstring.
+        limit: the tolerance, as harmonic error.
     """
     imports = {"import platform", "from pathlib import Path", "import numpy as np", "import onnx", *script.imports}
     used = {"numpy": "np", "onnx": "onnx"}
@@ -96,7 +96,7 @@ def script_of(case: Case, script: Script, what: str, limit: float) -> str:
 
 
 def _sorted(lines: set[str]) -> str:
-    """Imports as isort has them: the standard library, then others."""
+    """Return the imports in isort's order: the standard library, then others."""
     own = ("import platform", "from pathlib", "from math")
     order = sorted(lines, key=lambda line: (line.startswith("from"), line.split()[1]))
     blocks = ([line for line in order if line.startswith(own)], [line for line in order if not line.startswith(own)])
@@ -104,24 +104,24 @@ def _sorted(lines: set[str]) -> str:
 
 
 def _function(function: fx.GraphModule) -> str:
-    """The operations as a Python function."""
-    text = re.sub(r";  [\w = ]+ = None", "", function.graph.python_code("self").src)  # what lets tensors go
+    """Return the source code of the operations as a function."""
+    text = re.sub(r";  [\w = ]+ = None", "", function.graph.python_code("self").src)  # statements that free tensors
     return text.strip().replace("def forward(self, ", "def function(").replace("def forward(self)", "def function()")
 
 
 def _dtypes(tensors: Sequence[torch.Tensor]) -> str:
-    """The types of some tensors, by the numbers that ONNX has for them."""
-    found = {int(tensor_adapters.from_torch_dtype(tensor.dtype)): tensor.dtype for tensor in tensors}
-    return ", ".join(f"{number}: {dtype}" for number, dtype in sorted(found.items(), key=lambda item: item[0]))
+    """Return the source code of a mapping from ONNX's data type numbers to the dtypes of some tensors."""
+    dtypes = {int(tensor_adapters.from_torch_dtype(tensor.dtype)): tensor.dtype for tensor in tensors}
+    return ", ".join(f"{number}: {dtype}" for number, dtype in sorted(dtypes.items(), key=lambda item: item[0]))
 
 
 def write_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Write tensors as an ONNX file of Constants, in their order."""
-    held = [tensor_adapters.TorchTensor(tensor.contiguous(), name=name) for name, tensor in tensors.items()]
-    nodes = [ir.node("Constant", [], {"value": tensor}) for tensor in held]
-    for node, tensor in zip(nodes, held, strict=True):
-        made = node.outputs[0]
-        made.name, made.dtype, made.shape = tensor.name, tensor.dtype, ir.Shape(tensor.shape.numpy())
+    """Write tensors as an ONNX file of Constant nodes, in their order."""
+    constants = [tensor_adapters.TorchTensor(tensor.contiguous(), name=name) for name, tensor in tensors.items()]
+    nodes = [ir.node("Constant", [], {"value": tensor}) for tensor in constants]
+    for node, tensor in zip(nodes, constants, strict=True):
+        output = node.outputs[0]
+        output.name, output.dtype, output.shape = tensor.name, tensor.dtype, ir.Shape(tensor.shape.numpy())
     outputs = [node.outputs[0] for node in nodes]
     graph = ir.Graph([], outputs, nodes=nodes, opset_imports={"": 20}, name="tensors")
     ir.save(ir.Model(graph, ir_version=10), path)

@@ -1,4 +1,4 @@
-"""Finds the part of a program in which a fault shows when it runs alone."""
+"""Find the part of a program that is wrong when it runs alone."""
 
 import difflib
 from collections.abc import Collection, Iterator
@@ -28,10 +28,10 @@ class FaultRegion:
     """A part that is wrong when it runs alone.
 
     Attributes:
-        wrong: it.
-        parts: cuts out others.
-        runner: runs it.
-        script: does that without Filch.
+        wrong: the part.
+        parts: extracts other parts.
+        runner: runs the parts.
+        script: the code that runs them without Filch.
         optimize: see `Backend.compile`.
     """
 
@@ -52,19 +52,19 @@ def find(
     limits: Limits,
     stage: Stage | None = None,
 ) -> FaultRegion:
-    """The part around a node that is wrong when it runs alone, on what the model had.
+    """Return the part around a node that is wrong when it runs alone, on the captured values.
 
     Args:
         held: the capture or dump.
         program: the program.
-        engine: what runs it.
-        call: which call of the model.
-        node: a node of the exported graph or of the compiled one, or a value.
+        engine: the backend.
+        call: the call of the model.
+        node: the name of a node or value of the exported or the compiled graph.
         limits: the tolerance of each value.
-        stage: which of the graphs is wrong; None is the first one in which something is.
+        stage: the graph that is wrong; None is the first one with an error.
 
     Raises:
-        CompareError: there is no such node, or nothing around it is wrong.
+        CompareError: there is no such node, or no part around it is wrong.
     """
     if not isinstance(engine, ProvidesScript):
         raise CompareError(f"no repro: backend {engine.name!r} can't be run without Filch")
@@ -79,13 +79,13 @@ def find(
         if wrong is not None:
             return FaultRegion(wrong, parts, runner, script, optimize)
     raise CompareError(
-        f"no repro: fed with what the model had, {node!r} alone and with its neighbours is right on {engine.name}, "
+        f"no repro: on the captured values, {node!r} is correct on {engine.name}, alone and with its neighbours, "
         "or can't be run"
     )
 
 
 def _places(program: Program, engine: Backend, node: str) -> Iterator[tuple[Stage, frozenset[str]]]:
-    """The stages that have a node or value of this name, and the exported nodes that are meant by it."""
+    """Yield each stage with a node or value of this name, and the names of the exported nodes that it computes."""
     exported = program.graph
     own = _named(exported, node)
     if own is not None and "exported" in engine.stages:
@@ -104,7 +104,7 @@ def _places(program: Program, engine: Backend, node: str) -> Iterator[tuple[Stag
         known = [item.name for graph in (exported, compiled) if graph is not None for item in graph.nodes]
         near = difflib.get_close_matches(node, known, n=1)
         raise CompareError(
-            f"there is no node or value {node!r} in the exported graph, nor in what {engine.name} makes of it"
+            f"there is no node or value {node!r} in the exported graph, nor in the graph that {engine.name} compiles"
             f"{f'; did you mean {near[0]!r}?' if near else ''}"
         )
 
@@ -116,7 +116,7 @@ def _named(graph: Graph, name: str) -> Node | None:
 def _parts(
     held: Records, program: Program, call: CapturedCall, names: Collection[str], limits: Limits, *, takes: str
 ) -> tuple[OnnxParts | TorchParts, frozenset[str]]:
-    """What cuts parts out of the program, and the nodes to begin with, by the names that they have there."""
+    """Return an extractor of parts of the program, and the names of the nodes to start with."""
     graph = program.graph
     original = program.exported_program if takes == "torch" else None
     if original is None:
@@ -136,7 +136,7 @@ def _parts(
 
 
 def _wrong(parts: OnnxParts | TorchParts, names: frozenset[str], runner: Runner) -> Wrong | None:
-    """The smallest part around some nodes that is wrong, best where something says what parts of it should give."""
+    """Return the smallest part around some nodes that is wrong, preferably one whose references can be recomputed."""
     first: Wrong | None = None
     graph = parts.graph
     fixed = any(graph.constant_values.issuperset(node.outputs) for node in graph.nodes if node.name in names)
@@ -145,10 +145,10 @@ def _wrong(parts: OnnxParts | TorchParts, names: frozenset[str], runner: Runner)
         error = 0.0 if case is None else runner.wrong(case)
         if case is not None and error:
             truth = runner.truth(case)
-            found = Wrong(names, case, error, truth or "model", fixed=fixed)
+            wrong = Wrong(names, case, error, truth or "model", fixed=fixed)
             if truth is not None:
-                return found
-            first = first or found
+                return wrong
+            first = first or wrong
         more = grown(graph, names)
         if more == names or len(more) > _NODES:
             break

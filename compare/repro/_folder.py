@@ -1,4 +1,4 @@
-"""Writes the folder of a repro, and hands it over once it was seen to show the fault in a process of its own."""
+"""Write the folder of a repro, after checking in a separate process that its script shows the difference."""
 
 import importlib
 import math
@@ -26,16 +26,19 @@ from ._result import Culprit, Float64Value, Size
 
 _SECONDS = 600
 _SHOWN = 6  # operators in a title
-_PART = 0.1  # of the error is what a mended library may still show
+_PART = 0.1  # of the error is tolerated, so that a fixed library passes
 _TRUTHS: Mapping[Float64Value, tuple[str, str]] = {
-    "model": ("what the PyTorch model had", ""),
-    "reference": ("what onnx.reference gives", "on what the PyTorch model had, it gives what that gave"),
-    "unoptimised": ("what it gives with its optimisations off", "on what the PyTorch model had, that is what it gave"),
-    "torch": ("what PyTorch gives", "the operations are those of the model's `torch.export`"),
+    "model": ("the captured values of the PyTorch model", ""),
+    "reference": ("the result of onnx.reference", "which agrees with the PyTorch model on the captured values"),
+    "unoptimised": (
+        "the result with optimisations disabled",
+        "which agrees with the PyTorch model on the captured values",
+    ),
+    "torch": ("the result of PyTorch", "the operations are those of the model's `torch.export`"),
 }
 _CULPRITS: Mapping[Culprit, str] = {
-    "translation": "onnx.reference gives what {backend} gives: the translation to ONNX is wrong. ",
-    "optimiser": "With its optimisations off, {backend} gives what it should. ",
+    "translation": "onnx.reference agrees with {backend}: the translation to ONNX is wrong. ",
+    "optimiser": "With its optimisations disabled, {backend} is correct. ",
     "runtime": "",
     "compiler": "",
     "": "",
@@ -43,14 +46,14 @@ _CULPRITS: Mapping[Culprit, str] = {
 _README = """\
 # {title}
 
-{told}
+{summary}
 
     python repro.py
 
-exits with 1 if the difference shows and 0 if it is gone; it needs {needs} and numpy alone. When this was written it
-showed: the largest `|actual - expected| / (|expected| + 1)` is {error:.1e}, where {limit:.1e} is allowed.
+exits with 1 if there is a difference and 0 if not; it only needs {needs} and numpy. When this was written, the largest
+`|actual - expected| / (|expected| + 1)` was {error:.1e}; {limit:.1e} is allowed.
 
-| file | holds |
+| file | contents |
 | --- | --- |
 {files}
 
@@ -59,25 +62,25 @@ showed: the largest `|actual - expected| / (|expected| + 1)` is {error:.1e}, whe
 {versions}
 """
 _FILES = {
-    "model.onnx": "what is run",
-    "inputs.onnx": "what it is fed: a Constant for each tensor, by name",
-    "expected.onnx": "what it should give, likewise",
-    "repro.py": "runs it, and says how far off it is",
+    "model.onnx": "the model",
+    "inputs.onnx": "its inputs, a Constant for each",
+    "expected.onnx": "the expected outputs, a Constant for each",
+    "repro.py": "runs the model and compares its outputs",
 }
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a repro's reader has to know besides.
+class Context:
+    """How the case of a repro is run, and where it is from.
 
     Attributes:
         backend: the backend's name.
-        options: what it was made with.
-        script: how it is run.
-        optimize: whether with its optimisations.
-        truth: where the expected values are from.
-        culprit: what is to blame.
-        before: the size of the part that was begun with.
+        options: its options.
+        script: the code that runs it.
+        optimize: whether its optimisations are enabled.
+        truth: the source of the expected values.
+        culprit: the faulty component.
+        before: the size of the part before the reduction.
         harmonic: the harmonic error that is allowed.
     """
 
@@ -91,41 +94,41 @@ class Told:
     harmonic: float
 
 
-def write_folder(case: Case, error: float, told: Told, to: Path) -> None:
-    """Write a repro, run it in a process of its own, and hand it over if it shows the fault.
+def write_folder(case: Case, error: float, context: Context, to: Path) -> None:
+    """Write a repro to a temporary folder, run its script, and copy the folder if it shows the difference.
 
     Args:
-        case: what is wrong; `recorded` is what is expected, but for a case with a function, which says that itself.
-        error: the harmonic error that was found here.
-        told: what else there is to say.
+        case: the part that is wrong; `recorded` has the expected values unless it has a function, which computes them.
+        error: the harmonic error in this process.
+        context: how it is run.
         to: the folder.
 
     Raises:
-        CompareError: the script does not show it, or the disk refuses.
+        CompareError: the script does not show the difference, or the folder can't be written.
     """
-    limit = told.harmonic
+    limit = context.harmonic
     if not math.isinf(error):
         limit = float(f"{max(_PART * error, limit if error > limit else 0.0):.1e}")
     operators = list(dict.fromkeys(case.operators))
     what = ", ".join([*operators[:_SHOWN], *(["…"] if len(operators) > _SHOWN else [])])
-    title = f"{what} on {told.backend}: not {_TRUTHS[told.truth][0]}"
+    title = f"{what} on {context.backend} differs from {_TRUTHS[context.truth][0]}"
     with Scratch() as folder:
         if case.model is not None:
             ir.save(case.model, folder / "model.onnx")
         write_tensors({**case.inputs, **case.weights}, folder / "inputs.onnx")
         if case.function is None:
             write_tensors({name: case.recorded[name] for name in case.outputs}, folder / "expected.onnx")
-        (folder / "repro.py").write_text(script_of(case, told.script, title, limit), encoding="utf-8")
-        _run(folder, told.backend)
-        files = [f"| `{name}` | {holds} |" for name, holds in _FILES.items() if (folder / name).exists()]
+        (folder / "repro.py").write_text(script_of(case, context.script, title, limit), encoding="utf-8")
+        _check_script(folder, context.backend)
+        files = [f"| `{name}` | {contents} |" for name, contents in _FILES.items() if (folder / name).exists()]
         text = _README.format(
             title=for_markdown(title),
-            told=_summary(case, told),
-            needs=", ".join(dict.fromkeys(["onnx", told.script.module, *(["torch"] if case.function else [])])),
+            summary=_summary(case, context),
+            needs=", ".join(dict.fromkeys(["onnx", context.script.module, *(["torch"] if case.function else [])])),
             error=error,
             limit=limit,
             files="\n".join(files),
-            versions="\n".join(f"| {name} | {value} |" for name, value in _versions(told).items()),
+            versions="\n".join(f"| {name} | {value} |" for name, value in _versions(context).items()),
         )
         (folder / "README.md").write_text(text, encoding="utf-8")
         try:
@@ -136,38 +139,39 @@ def write_folder(case: Case, error: float, told: Told, to: Path) -> None:
             raise CompareError(f"can't write {str(to)!r}: {refused.strerror or refused}") from refused
 
 
-def _summary(case: Case, told: Told) -> str:
-    expected, why = _TRUTHS[told.truth]
-    how = "optimised as repro.py says" if told.optimize else "with its optimisations off"
+def _summary(case: Case, context: Context) -> str:
+    expected, why = _TRUTHS[context.truth]
+    optimized = "optimised as in repro.py" if context.optimize else "with its optimisations disabled"
     return (
-        f"{told.backend} runs {case.size}, {how}, and gives something else than {expected}"
-        f"{f' ({why})' if why else ''}. "
-        f"{_CULPRITS[told.culprit].format(backend=told.backend)}"
-        f"It was {told.before}; nodes, shapes and numbers were made less as long as the difference stayed."
+        f"{context.backend} runs {case.size}, {optimized}, and differs from {expected}{f' ({why})' if why else ''}. "
+        f"{_CULPRITS[context.culprit].format(backend=context.backend)}"
+        f"It was reduced from {context.before}."
     )
 
 
-def _versions(told: Told) -> dict[str, str]:
-    modules = dict.fromkeys(("torch", "onnx", told.script.module, "numpy"))
-    options = ", ".join(for_markdown(f"{name}={value}") for name, value in told.options.items()) or "as in repro.py"
+def _versions(context: Context) -> dict[str, str]:
+    modules = dict.fromkeys(("torch", "onnx", context.script.module, "numpy"))
+    options = ", ".join(for_markdown(f"{name}={value}") for name, value in context.options.items()) or "as in repro.py"
     return {
         "Python": f"{platform.python_version()} on {platform.platform()}",
         "CPU": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} processors",
         **{name: importlib.import_module(name).__version__ for name in modules},
-        told.backend: options,
+        context.backend: options,
     }
 
 
-def _run(folder: Path, backend: str) -> None:
-    """See that the script shows the fault alone: without this process's modules, paths and settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+def _check_script(folder: Path, backend: str) -> None:
+    """Check that the script shows the difference in a process without this one's modules, paths and settings."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command = [sys.executable, "-I", str(folder / "repro.py")]
     try:
         done = subprocess.run(  # noqa: S603  our own script
-            command, cwd=folder, env=kept, capture_output=True, text=True, timeout=_SECONDS, check=False
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         raise CompareError(f"no repro: its script runs for more than {_SECONDS} seconds") from None
     if done.returncode != 1 or SHOWS not in done.stderr:
-        said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
-        raise CompareError(f"no repro: in a process of its own, {backend} does not show the difference, but {said!r}")
+        last_line = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+        raise CompareError(
+            f"no repro: in a separate process, {backend} does not show the difference; the last output is {last_line!r}"
+        )

@@ -1,4 +1,4 @@
-"""Cuts parts out of an exported program, as operations of torch."""
+"""Extract parts of an exported program, as operations of torch."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -17,8 +17,8 @@ class TorchParts:
     """The parts of an exported program.
 
     Args:
-        program: decomposed.
-        known: what its values should be, by name; weights are known besides.
+        program: the decomposed program.
+        known: the reference values, by name; weights need not be among them.
 
     Attributes:
         graph: the program as `Graph`.
@@ -32,15 +32,15 @@ class TorchParts:
         self._known = {name: held for name, held in known.items() if isinstance(traced.get(name), torch.Tensor)}
 
     def case(self, names: Collection[str]) -> Case | None:
-        """The operations of these names, and those that they can't do without; None if they can't be run alone."""
-        found = closed(self.graph, names, {*self._known, *self._weights})
-        if found is None:
+        """Return the operations of these names and those they need; None if they can't run alone."""
+        nodes = closed(self.graph, names, {*self._known, *self._weights})
+        if nodes is None:
             return None
-        outputs = tuple(name for name in ends(self.graph, found, names) if name in self._known)
-        return self.part([node.name for node in found], outputs)
+        outputs = tuple(name for name in ends(self.graph, nodes, names) if name in self._known)
+        return self.part([node.name for node in nodes], outputs)
 
     def part(self, names: Collection[str], outputs: Sequence[str]) -> Case | None:
-        """A function of these operations, which gives these of their values; None if it can't be made."""
+        """Return a function of these operations that returns `outputs`; None if an input or output is unknown."""
         chosen = [node for node in self._program.graph.nodes if node.op == "call_function" and node.name in {*names}]
         made = {node.name for node in chosen}
         read = list(dict.fromkeys(item for node in chosen for item in node.all_input_nodes if item.name not in made))
@@ -51,10 +51,10 @@ class TorchParts:
         there = {item.name: graph.placeholder(item.name) for item in read}
         for node in chosen:
             there[node.name] = graph.node_copy(node, lambda item: there[item.name])
-            there[node.name].meta = {}  # shapes, which may be made smaller
+            there[node.name].meta = {}  # it has shapes, which may be reduced
         graph.output(tuple(there[name] for name in outputs))
         graph = _needed(graph)
-        placeholders = graph.find_nodes(op="placeholder")  # a name such as `input` is kept by the target alone
+        placeholders = graph.find_nodes(op="placeholder")  # fx renames a node called `input`, but keeps its target
         taken = {str(node.target): known[str(node.target)].detach() for node in placeholders}
         return Case(
             inputs={name: tensor for name, tensor in taken.items() if name not in self._weights},
@@ -66,14 +66,14 @@ class TorchParts:
 
 
 def copied(function: fx.GraphModule, returns: Callable[[Any], Any] = lambda made: made) -> fx.GraphModule:
-    """A copy that returns something of what the function does, and takes and computes no more than that needs."""
+    """Return a copy that returns `returns` of the results, without inputs and operations that it does not need."""
     graph = fx.Graph()
     graph.output(returns(graph.graph_copy(function.graph, {})))
     return fx.GraphModule({}, _needed(graph))
 
 
 def _needed(graph: fx.Graph) -> fx.Graph:
-    """The graph, in place, without what its results do not need."""
+    """Remove operations and inputs that the results do not need, in place, and return the graph."""
     graph.eliminate_dead_code()
     for node in graph.find_nodes(op="placeholder"):
         if not node.users:
@@ -82,7 +82,7 @@ def _needed(graph: fx.Graph) -> fx.Graph:
 
 
 def _weights(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """What the program holds, by the names of its placeholders."""
+    """Return parameters, buffers and constants by the names of their placeholders."""
     signature = program.graph_signature
     places = {
         **signature.inputs_to_parameters,

@@ -1,4 +1,4 @@
-"""Which nodes a part of a graph needs, and which stand around it."""
+"""The nodes that a part of a graph needs, and its neighbours."""
 
 from collections.abc import Collection
 
@@ -6,12 +6,12 @@ from filch.export import Graph, Node
 
 
 def closed(graph: Graph, names: Collection[str], known: Collection[str]) -> list[Node] | None:
-    """The nodes of these names, and those that make what they read and nothing else tells, in the order of the graph.
+    """Return the nodes of these names and the producers of inputs that are not `known`, in the order of the graph.
 
-    What does not depend on the inputs goes with what reads it: optimisers fuse what stands beside constants.
+    Producers of constants are included in any case, since optimisers fuse constants into the nodes that read them.
 
     Returns:
-        the nodes; None if they need something that nothing tells.
+        the nodes; None if they need a value that is neither known nor computed.
     """
     wanted = {*names}
     pending = [node for node in graph.nodes if node.name in wanted]
@@ -28,9 +28,9 @@ def closed(graph: Graph, names: Collection[str], known: Collection[str]) -> list
 
 
 def ends(graph: Graph, nodes: Collection[Node], asked: Collection[str]) -> list[str]:
-    """The values that some nodes make for others, and those that nobody reads.
+    """Return the outputs of a part: values read by other nodes, by none, or that are graph outputs.
 
-    Not what does not depend on the inputs, but of the nodes that were asked for by name.
+    Constants are excluded unless their nodes are in `asked`.
     """
     inside = {node.name for node in nodes}
     chosen = [node for node in nodes if node.name in asked or not graph.constant_values.issuperset(node.outputs)]
@@ -40,14 +40,14 @@ def ends(graph: Graph, nodes: Collection[Node], asked: Collection[str]) -> list[
 
 
 def grown(graph: Graph, names: Collection[str]) -> frozenset[str]:
-    """The nodes of these names, those just before and behind them, and the rest of what they are translations of."""
-    found = {*names}
+    """Return the nodes of these names, their direct neighbours, and the other nodes of the same torch operations."""
+    grown_names = {*names}
     targets = {node.target for node in graph.nodes if node.name in names and node.target}
     for node in graph.nodes:
         if node.target in targets and not graph.constant_values.issuperset(node.outputs):
-            found.add(node.name)
+            grown_names.add(node.name)
         if node.name in names:
-            made = (graph.producer.get(name) for name in node.reads if name not in graph.constant_values)
-            found |= {before.name for before in made if before is not None}
-            found |= {user.name for name in node.outputs for user in graph.consumers.get(name, ())}
-    return frozenset(found)
+            producers = (graph.producer.get(name) for name in node.reads if name not in graph.constant_values)
+            grown_names |= {producer.name for producer in producers if producer is not None}
+            grown_names |= {user.name for name in node.outputs for user in graph.consumers.get(name, ())}
+    return frozenset(grown_names)

@@ -1,4 +1,4 @@
-"""What the values around a node should be."""
+"""The reference values around a node."""
 
 from collections.abc import Sequence
 
@@ -17,23 +17,23 @@ from ..references._references import References
 def known_values(
     held: Records, program: Program, call: CapturedCall, names: Sequence[str], limits: Limits
 ) -> dict[str, torch.Tensor]:
-    """What these values should be, as far as something says it, and the inputs of the call, by name.
+    """Return the references of some values, where they have one, and the inputs of the call, by name.
 
     Args:
         held: the capture or dump.
-        program: what it is compared with.
-        call: which call of the model.
-        names: of values of the program, in the order of its graph.
+        program: the program that is compared with it.
+        call: the call of the model.
+        names: names of values of the program, in the order of its graph.
         limits: the tolerance of each value.
     """
-    # All of them are held at a time in any case: a buffer would only have some computed twice.
+    # All values are in memory at once anyway: a smaller buffer would only compute some of them twice.
     sources = References(held, program, wanted=names, buffer=2**62).of(call, names)
     modules = Modules(held, program, call, limits)
-    if not modules.is_resolved:  # a foreign file: its modules' values are found by what they are
+    if not modules.is_resolved:  # a foreign file: match values of modules by their numbers
         engine = get_backend("onnxruntime-cpu")
-        made = engine.compile(program, optimize=False)
-        modules.infer({**call.inputs, **engine.run(made, call.inputs, program.graph.producer)})
+        compiled = engine.compile(program, optimize=False)
+        modules.infer({**call.inputs, **engine.run(compiled, call.inputs, program.graph.producer)})
     sources.set_preferred(modules.references())
     sources.set_fallback(result_references(held, program.graph, call))
-    found = {name: sources.get(name) for name in names}
-    return {**{name: known.tensor.detach() for name, known in found.items() if known is not None}, **call.inputs}
+    references = {name: sources.get(name) for name in names}
+    return {**{name: known.tensor.detach() for name, known in references.items() if known is not None}, **call.inputs}

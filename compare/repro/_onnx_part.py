@@ -1,4 +1,4 @@
-"""Cuts parts out of a program, as ONNX."""
+"""Extract parts of a program, as ONNX."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ class OnnxParts:
 
     Args:
         program: the program.
-        known: what its values should be, by name.
+        known: the reference values, by name.
 
     Attributes:
         graph: the program's.
@@ -33,7 +33,7 @@ class OnnxParts:
         self._torch = _original(program, known)
 
     def case(self, names: Collection[str]) -> Case | None:
-        """The nodes of these names, and those that they can't do without; None if they can't be run alone."""
+        """Return the nodes of these names and those they need; None if they can't run alone."""
         nodes = closed(self.graph, names, self._known)
         if nodes is None:
             return None
@@ -47,7 +47,7 @@ class OnnxParts:
         return self._with_function(case, {*outputs, *(node.target for node in nodes if node.target)})
 
     def _with_function(self, case: Case, operations: Collection[str]) -> Case:
-        """The same with the operations of torch that it was translated from, if these take and give the same values."""
+        """Add the torch operations that the case was translated from, if they have the same inputs and outputs."""
         made = None if self._torch is None else self._torch.part(operations, case.outputs)
         if made is None or not {*case.inputs} <= {*made.inputs}:
             return case
@@ -55,7 +55,7 @@ class OnnxParts:
 
 
 def giving(model: ir.Model, outputs: Collection[str]) -> ir.Model:
-    """The model, in place, with these of its outputs alone, and no more in it than they need."""
+    """Keep only these outputs of a model and what they need, in place, and return it."""
     graph = model.graph
     kept = [value for value in graph.outputs if value.name in outputs]
     graph.outputs.clear()
@@ -70,7 +70,7 @@ def giving(model: ir.Model, outputs: Collection[str]) -> ir.Model:
 
 
 def shaped(model: ir.Model, tensors: Mapping[str, torch.Tensor]) -> ir.Model:
-    """The model, in place, with the types and shapes of these inputs and outputs, and none where they are not known."""
+    """Set dtypes and shapes from `tensors`, and remove other shapes, in place, and return the model."""
     graph = model.graph
     for value in (*graph.inputs, *(made for node in graph for made in node.outputs)):
         tensor = tensors.get(value.name or "")
@@ -81,7 +81,7 @@ def shaped(model: ir.Model, tensors: Mapping[str, torch.Tensor]) -> ir.Model:
 
 
 def _bare(model: ir.Model) -> ir.Model:
-    """The model, in place, without notes of where it is from, and with its constants as initializers."""
+    """Remove metadata and lift constants to initializers, in place, and return the model."""
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.ClearMetadataAndDocStringPass()(model)
     return model

@@ -1,4 +1,4 @@
-"""Makes a part that is wrong smaller, as long as it stays wrong."""
+"""Reduce a part that is wrong while it stays wrong."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -20,8 +20,8 @@ from ._onnx_part import giving, shaped
 from ._result import Float64Value
 from ._runner import Runner
 
-_STAYS = 0.1  # of the first error is still the same fault
-_FEW = 8  # integers in a row may be a shape
+_STAYS = 0.1  # of the first error still counts as the same fault
+_FEW = 8  # elements of an integer vector that may be a shape
 Cut = Callable[[Collection[str]], Case | None]
 
 
@@ -30,11 +30,11 @@ class Wrong:
     """A part that is wrong.
 
     Attributes:
-        names: those of its nodes.
-        case: it.
+        names: the names of its nodes.
+        case: the part with its inputs.
         error: the largest harmonic error.
-        truth: what says so.
-        fixed: whether what is wrong may not depend on the inputs.
+        truth: the source of the expected values.
+        fixed: whether the wrong values may be constants.
     """
 
     names: Collection[str]
@@ -45,12 +45,12 @@ class Wrong:
 
 
 class Reduction:
-    """Makes a part smaller, as long as it stays wrong: not close, and by at least a tenth of what it was.
+    """Reduces a part while it stays wrong: not close, with at least a tenth of the original error.
 
     Args:
-        runner: says how wrong a part is.
-        wrong: the part to begin with.
-        runs: how many parts may be tried.
+        runner: measures the error of a part.
+        wrong: the part to start with.
+        runs: the largest number of parts to try.
     """
 
     def __init__(self, runner: Runner, wrong: Wrong, *, runs: int) -> None:
@@ -60,14 +60,14 @@ class Reduction:
         self.case = wrong.case
 
     def fewer_nodes(self, cut: Cut) -> None:
-        """Leave out nodes: what they made is then fed, as the model had it; then outputs, and what does not change."""
+        """Remove nodes, whose values become inputs with captured values; then outputs; then fold constants."""
         needed(sorted(self._first.names), lambda names: self._takes(cut(names), recorded=True))
         needed(self.case.outputs, lambda names: self._takes(_with_outputs(self.case, names), recorded=True))
         if not self._first.fixed:
             self._takes(_folded(self.case), recorded=True)
 
     def smaller(self) -> None:
-        """Make dimensions smaller and numbers simpler, where what the part should give then is known."""
+        """Reduce dimensions and simplify numbers, if the expected values can be recomputed."""
         if self._first.truth == "model":
             return
         for size in sorted(_sizes(self.case, self._only_fed), reverse=True):
@@ -80,18 +80,18 @@ class Reduction:
 
     @property
     def _only_fed(self) -> bool:
-        """Whether the part is there twice, with weights that may be stored otherwise: these are left as they are."""
+        """Whether the part is both ONNX and torch, whose weights may be stored differently and are not changed."""
         return self.case.model is not None and self._first.truth == "torch"
 
     def _first_of(self, cases: Iterable[Case | None]) -> None:
         next((case for case in cases if self._takes(case)), None)
 
     def _takes(self, case: Case | None, *, recorded: bool = False) -> bool:
-        """Take a smaller part, if it is wrong as well; it is not tried once there were too many.
+        """Accept a smaller part if it is still wrong and the number of runs is not exhausted.
 
         Args:
-            case: the part; None if there is no such.
-            recorded: whether it is fed with what the model had, so that what it should give is known twice.
+            case: the part; None if it could not be extracted.
+            recorded: whether its inputs are captured values, so that the captured outputs are references, too.
         """
         if case is None or self._left <= 0:
             return False
@@ -106,7 +106,7 @@ class Reduction:
 
 
 def _with_outputs(case: Case, names: Collection[str]) -> Case:
-    """The same with these of its outputs alone."""
+    """Return the case with only these outputs."""
     function, model = case.function, case.model
     if model is not None:
         model = giving(model.clone(), names)
@@ -127,7 +127,7 @@ def _with_outputs(case: Case, names: Collection[str]) -> Case:
 
 
 def _folded(case: Case) -> Case | None:
-    """The same with what does not depend on the inputs computed beforehand; None if there is no such."""
+    """Return the case with constants folded; None if there are none."""
     if case.model is None:
         return None
     model = case.model.clone()
@@ -137,14 +137,14 @@ def _folded(case: Case) -> Case | None:
 
 
 def _sizes(case: Case, only_fed: bool) -> set[int]:  # noqa: FBT001  used above alone
-    """The dimensions of all tensors that are more than 1; those of weights are left out where these have to stay."""
+    """Return the dimension sizes greater than 1; with `only_fed`, those that no weight has."""
     held = {size for tensor in (*case.held.values(), *case.weights.values()) for size in tensor.shape}
     fed = {size for tensor in case.inputs.values() for size in tensor.shape}
     return {size for size in (fed - held if only_fed else fed | held) if size > 1}
 
 
 def _halves(size: int) -> Iterator[int]:
-    """Smaller sizes, the smallest first."""
+    """Yield smaller sizes, the smallest first."""
     halves = [1]
     while halves[-1] * 2 < size:
         halves.append(halves[-1] * 2)
@@ -152,7 +152,7 @@ def _halves(size: int) -> Iterator[int]:
 
 
 def _resized(case: Case, old: int, new: int) -> Case:
-    """The same with all dimensions of one size cut to another one, also where a shape is among the numbers."""
+    """Return the case with all dimensions of size `old` cut to `new`, also in tensors that hold shapes."""
 
     def cut(tensor: torch.Tensor) -> torch.Tensor:
         for dim, size in enumerate(tensor.shape):
@@ -174,7 +174,7 @@ def _resized(case: Case, old: int, new: int) -> Case:
 
 
 def _of_shape(function: fx.GraphModule, old: int, new: int) -> fx.GraphModule:
-    """The same with another size where its operations are given one: in a list, as shapes are."""
+    """Return a copy with `new` instead of `old` in the list arguments of its operations, such as shapes."""
     made = copied(function)
     for node in made.graph.nodes:
         if node.op == "call_function":
@@ -190,7 +190,7 @@ def _other(arg: Any, old: int, new: int) -> Any:
 
 
 def _simple(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Simpler numbers of the same shape, the simplest first."""
+    """Yield tensors of the same shape with simpler numbers, the simplest first."""
     if bool((tensor == tensor.reshape(-1)[:1]).all()):
         return
     yield torch.zeros_like(tensor)
@@ -201,7 +201,7 @@ def _simple(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _simplified(case: Case, name: str, tensor: torch.Tensor) -> Case:
-    """The same with other numbers for one tensor."""
+    """Return the case with other numbers for one tensor."""
     inputs, weights = ({**held, name: tensor} if name in held else held for held in (case.inputs, case.weights))
     model = case.model
     if model is not None and name in case.held:
@@ -210,7 +210,7 @@ def _simplified(case: Case, name: str, tensor: torch.Tensor) -> Case:
 
 
 def _holding(model: ir.Model, held: dict[str, torch.Tensor]) -> ir.Model:
-    """A copy that holds these numbers."""
+    """Return a copy of the model with these initializers replaced."""
     made = model.clone()
     for name, tensor in held.items():
         value = made.graph.initializers[name]

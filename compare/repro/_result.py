@@ -1,4 +1,4 @@
-"""What is known of a repro that was written."""
+"""The description of a written repro."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,11 @@ Culprit = Literal["translation", "optimiser", "runtime", "compiler", ""]
 
 @dataclass(frozen=True)
 class Size:
-    """How large a part of a program is.
+    """The size of a part of a program.
 
     Attributes:
-        nodes: its operations.
-        elements: the numbers that it is fed and holds.
+        nodes: the number of its nodes.
+        elements: the number of elements of its inputs and weights.
     """
 
     nodes: int
@@ -28,21 +28,21 @@ class Size:
 
 @dataclass(frozen=True)
 class Repro:
-    """A folder that shows a fault without Filch, and was seen to do so in a process of its own.
+    """A folder that shows a difference without Filch, which was checked in a separate process.
 
     Attributes:
-        folder: it.
-        script: `repro.py` in it; exits with 1 if the difference shows, 0 if not.
+        folder: the folder.
+        script: `repro.py` in it; exits with 1 if there is a difference, 0 if not.
         operators: the operators that it runs, in order.
-        error: the largest harmonic error of what is left.
-        truth: where the expected values are from: `model` (what the model itself had), `reference` (onnx's evaluator,
-            which gives what the model had where that is known), `unoptimised` (the same runtime with its optimisations
-            off, likewise) or `torch` (the operations of the exported program, run by the script itself).
-        culprit: what is to blame, as far as was seen: `translation` (onnx's evaluator gives for the ONNX nodes what the
-            runtime gives, and PyTorch something else), `optimiser` (the same runtime is right with its optimisations
-            off), `runtime` (it is not), `compiler` (of PyTorch), or `""`.
-        before: the size of the part that was begun with.
-        after: the size of what is left of it.
+        error: the largest harmonic error of the reduced part.
+        truth: the source of the expected values: `model` (captured values), `reference` (onnx's evaluator, which agrees
+            with the captured values), `unoptimised` (the same runtime with optimisations disabled, which agrees with
+            them, too) or `torch` (the operations of the exported program, run by the script itself).
+        culprit: the faulty component: `translation` (onnx's evaluator agrees with the runtime and differs from
+            PyTorch), `optimiser` (the same runtime is correct with optimisations disabled), `runtime` (it is not),
+            `compiler` (of PyTorch), or `""` if unknown.
+        before: the size of the part before the reduction.
+        after: the size of the reduced part.
     """
 
     folder: Path

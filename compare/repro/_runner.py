@@ -1,4 +1,4 @@
-"""Runs parts of a program on a backend, and says how wrong they are."""
+"""Run parts of a program on a backend, and measure their errors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 class Runner:
-    """Runs parts of a program on a backend, and says how wrong they are.
+    """Runs parts of a program on a backend, and measures their errors.
 
     Args:
         engine: the backend.
         limits: the tolerance of each value.
         optimize: see `Backend.compile`.
-        takes: what the backend runs: see `Script.takes`.
+        takes: the format that the backend takes, see `Script.takes`.
     """
 
     def __init__(self, engine: Backend, limits: Limits, *, optimize: bool, takes: str) -> None:
@@ -35,13 +35,13 @@ class Runner:
         self._reference = get_backend("reference")
 
     def actual(self, case: Case) -> Tensors | None:
-        """What the backend makes of it, by name; None if it can't be run."""
+        """Return the outputs of the backend, by name; None if the case can't be run."""
         if self._takes == "torch":
             return _tried(lambda: self._compiled(case))
         return _tried(lambda: _on(self._engine, case, optimize=self._optimize))
 
     def expected(self, case: Case, truth: Float64Value) -> Tensors | None:
-        """What that should be, by name; None if it can't be known."""
+        """Return the expected outputs by name; None if `truth` can't compute them."""
         if truth == "model":
             return case.recorded or None
         if truth == "torch":
@@ -50,17 +50,17 @@ class Runner:
         return _tried(lambda: _on(engine, case, optimize=False))
 
     def error(self, case: Case, truth: Float64Value) -> float:
-        """The largest harmonic error of what differs; 0 if nothing does, or it can't be run; inf where numbers end."""
+        """Return the largest harmonic error of outputs that differ; 0 if none does or it can't be run, inf for NaN."""
         expected = self.expected(case, truth)
         actual = None if expected is None else self.actual(case)
         return 0.0 if expected is None or actual is None else self._apart(case, expected, actual)
 
     def wrong(self, case: Case) -> float:
-        """The same for what is fed with what the model had."""
+        """Return the error of a case whose inputs are captured values, relative to the captured outputs."""
         return self.error(case, "torch" if self._takes == "torch" else "model")
 
     def truth(self, case: Case) -> Float64Value | None:
-        """What gives the values that the model had, and so those of smaller parts; None if nothing does."""
+        """Return the first source of expected values that agrees with the captured outputs; None if none does."""
         if self._takes == "torch":
             return "torch"
         others: tuple[Float64Value, ...] = (
@@ -69,14 +69,14 @@ class Runner:
         return next((truth for truth in others if self.agrees(case, truth)), None)
 
     def agrees(self, case: Case, truth: Float64Value) -> bool:
-        """Whether this gives what the model had; a compiler of torch is held against torch in any case."""
+        """Return whether `truth` agrees with the captured outputs; always true for compilers of torch."""
         if self._takes == "torch":
             return True
         expected = self.expected(case, truth)
         return expected is not None and bool(case.recorded) and self._apart(case, case.recorded, expected) == 0.0
 
     def culprit(self, case: Case, truth: Float64Value) -> Culprit:
-        """What is to blame for what is wrong."""
+        """Return the faulty component."""
         if self._takes == "torch":
             return "compiler"
         if truth == "torch":
@@ -132,8 +132,8 @@ def _arguments(case: Case) -> Sequence[torch.Tensor]:
 
 
 def _tried(run: Callable[[], T]) -> T | None:
-    """What it gives; None if it can't be run: a part that was made smaller may be no program any more."""
+    """Return the result of `run`; None if it raises, as a reduced part may be invalid."""
     try:
         return run()
-    except Exception:  # noqa: BLE001  operators raise whatever they meet in shapes that do not fit
+    except Exception:  # noqa: BLE001  operators raise errors of any type for invalid shapes
         return None

@@ -1,4 +1,4 @@
-"""Writes a node that is wrong as a folder that shows it without Filch."""
+"""Write a wrong node as a folder that shows its error without Filch."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance, tolerance_for
 from ..references._inputs import CapturedCall, captured_calls
 from ._find import find
-from ._folder import Told, write_folder
+from ._folder import Context, write_folder
 from ._onnx_part import shaped
 from ._reduce import Reduction
 from ._result import Repro
@@ -38,44 +38,44 @@ def write_repro(
     stage: Stage | None = None,
     limit: float | None = None,
 ) -> Repro:
-    """Write what a node computes as a folder small enough to send, which shows without Filch that the result is wrong.
+    """Write a small folder that shows without Filch that a node's result is wrong.
 
-    The nodes of the exported graph that it computes are cut out and fed with what the model had; where the fault needs
-    its neighbours, as a fusion does, they come along. Then nodes are left out, dimensions made smaller and numbers
-    simpler, as long as the result stays wrong, by a tenth of what it was at least. What a smaller part should give is
-    said by onnx's reference evaluator, else by the same runtime with its optimisations off, else by the operations of
-    PyTorch that the part was translated from: by the first that gives what the model gave, on what the model had.
+    The exported nodes that it computes are extracted and run on captured values, with their neighbours if the error
+    needs them, as in a fusion. Then nodes are removed, dimensions reduced and numbers simplified while at least a tenth
+    of the error remains. The expected values of the reduced part come from onnx's reference evaluator, else from the
+    same runtime with its optimisations disabled, else from the PyTorch operations that the part was translated from:
+    the first of these that agrees with the captured values.
 
     Args:
         reference: a capture or dump of the model (see `compare`).
-        program: what was compared with it.
-        node: a node of the exported graph or of the compiled one, or a value that one makes.
-        folder: where to; it is made, and may be there if it is empty.
-        backend: what runs the program.
-        options: what the backend, given by its name, is to be made with.
-        tolerance: how far values may be apart; see `compare`.
-        call: which call of the model; None is the first one.
-        stage: which graph is wrong, the `exported` or the `compiled` one; None is the first in which something is.
+        program: the program that was compared with it.
+        node: the name of a node or value of the exported or the compiled graph.
+        folder: the folder to create; it may exist if it is empty.
+        backend: the backend that runs the program.
+        options: the options of a backend that is given by its name.
+        tolerance: see `compare`.
+        call: the index of the model's call; None is the first one.
+        stage: the graph that is wrong, `exported` or `compiled`; None is the first one with an error.
         limit: see `compare`.
 
     Returns:
-        what was written, and how small it is. The folder holds `repro.py`, which needs torch, onnx and the runtime
-        alone; `inputs.onnx`; `model.onnx`, for a runtime of ONNX; `expected.onnx`, unless PyTorch itself says in the
-        script what is expected; and `README.md` with the versions.
+        a description of the folder. It holds `repro.py`, which only needs torch, onnx and the runtime; `inputs.onnx`;
+        `model.onnx`, for a runtime of ONNX; `expected.onnx`, unless the script computes the expected values with
+        PyTorch; and `README.md` with the versions.
 
     Raises:
-        CompareError: there is no such node, or what it gives is not wrong when it is run alone, or not in a process of
-            its own; nothing is written then.
-        FilchError: the files or the backend do not fit (see `compare`).
+        CompareError: there is no such node, or its result is correct when it runs alone or in a separate process; then
+            nothing is written.
+        FilchError: reference, program and backend do not match (see `compare`).
     """
     to = Path(folder)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise CompareError(f"{str(to)!r} is there already: give a folder that is new, or empty")
+        raise CompareError(f"{str(to)!r} exists already: give a new or an empty folder")
     held = reference if isinstance(reference, Records) else restore(reference)
     given, engine = as_program(program), make_engine(backend, options)
     limits = Limits(given.graph, tolerance)
     with time_limit(given, limit):
-        step("what is wrong alone", 0, 4)
+        step("finding a part that is wrong alone", 0, 4)
         found = find(held, given, engine, _call(held, given, call), node=node, limits=limits, stage=stage)
         reduction = Reduction(found.runner, found.wrong, runs=_RUNS[found.script.takes])
         step("fewer nodes", 1, 4)
@@ -87,11 +87,11 @@ def write_repro(
         expected = found.runner.expected(case, truth) or {}
     if case.model is not None:
         case = replace(case, model=shaped(case.model.clone(), {**case.inputs, **expected}))
-    if truth != "torch":  # whose script computes what is expected
+    if truth != "torch":  # else the script computes the expected values
         inputs = case.inputs if case.model is None else case.fed
         case = replace(case, inputs=inputs, function=None, weights={}, recorded=expected)
     dtype = expected[case.outputs[0]].dtype
-    told = Told(
+    context = Context(
         backend=engine.name,
         options=options or {},
         script=found.script,
@@ -101,15 +101,15 @@ def write_repro(
         before=found.wrong.case.size,
         harmonic=tolerance_for(dtype, limits.of(case.outputs[0], dtype)).harmonic,
     )
-    step("in a process of its own", 3, 4)
-    write_folder(case, error, told, to)
-    return Repro(to, to / "repro.py", case.operators, error, truth, told.culprit, told.before, case.size)
+    step("in a separate process", 3, 4)
+    write_folder(case, error, context, to)
+    return Repro(to, to / "repro.py", case.operators, error, truth, context.culprit, context.before, case.size)
 
 
 def _call(held: Records, program: Program, index: int | None) -> CapturedCall:
     calls = captured_calls(held, program).calls
     found = next((call for call in calls if index in (None, call.index)), None)
     if found is None:
-        there = ", ".join(str(call.index) for call in calls)
-        raise CompareError(f"there is no call {index} of the model that can be compared, there is {there}")
+        known = ", ".join(str(call.index) for call in calls)
+        raise CompareError(f"there is no call {index} of the model that can be compared; there are {known}")
     return found

@@ -100,7 +100,7 @@ def test_a_fusion_that_is_wrong_is_found_around_one_of_its_nodes_and_made_small(
         assert shows(folder)
         mend(folder / "repro.py", "gelu_approximation', '1'", "gelu_approximation', '0'")
         assert not shows(folder)
-    assert "With its optimisations off, onnxruntime-cpu gives what it should." in (
+    assert "With its optimisations disabled, onnxruntime-cpu is correct." in (
         tmp_path / "grown" / "README.md"
     ).read_text("utf-8")
 
@@ -195,7 +195,9 @@ def test_a_backend_without_filch_gives_the_same_numbers(given, tmp_path, name, o
 
 def test_what_a_compiler_of_torch_does_is_held_against_eager(given, tmp_path, monkeypatch):
     """The script has the operations of the exported program alone, those that are needed, on few numbers."""
-    monkeypatch.setattr("filch.compare.repro._folder._run", lambda folder, _: shows(folder))  # others start a process
+    monkeypatch.setattr(
+        "filch.compare.repro._folder._check_script", lambda folder, _: shows(folder)
+    )  # others start a process
     made = write_repro(given.dump, given.program, "mul_1", tmp_path / "out", backend=Coarse())
 
     assert (made.truth, made.culprit) == ("torch", "compiler")
@@ -217,12 +219,15 @@ class WrongHere(OnnxRuntimeBackend):
 
 
 def test_what_does_not_show_elsewhere_is_refused(given, tmp_path):
-    """Nothing is written: not of what is wrong here alone, what can't be run elsewhere, what is right, what is none."""
+    """Write nothing if the error needs this process, the backend has no script, or the node is correct or unknown."""
     wrong_here = WrongHere(**vars(get_backend("onnxruntime-cpu")))
+    not_shown = (
+        "in a separate process, onnxruntime-cpu does not show the difference; the last output is 'no difference'"
+    )
     refused = {
-        "in a process of its own, onnxruntime-cpu does not show the difference, but 'no difference'": wrong_here,
+        not_shown: wrong_here,
         "backend 'wrong' can't be run without Filch": WrongBackend(),
-        "'layer_norm' alone and with its neighbours is right on onnxruntime-cpu": "onnxruntime-cpu",
+        "'layer_norm' is correct on onnxruntime-cpu, alone and with its neighbours": "onnxruntime-cpu",
     }
 
     for message, backend in refused.items():
@@ -234,7 +239,7 @@ def test_what_does_not_show_elsewhere_is_refused(given, tmp_path):
 
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
-    with pytest.raises(CompareError, match="is there already: give a folder that is new, or empty"):
+    with pytest.raises(CompareError, match="exists already: give a new or an empty folder"):
         write_repro(given.dump, given.program, "layer_norm", tmp_path / "there")
 
 
