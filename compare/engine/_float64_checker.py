@@ -59,7 +59,7 @@ class Float64Checker:
         types = {**declared, **{name: tensor.dtype for name, tensor in run.inputs.items()}}
         self._own = {name: self._unit(name, dtype) for name, dtype in types.items() if isinstance(dtype, torch.dtype)}
         if run.lowered is not None:
-            self._own |= {name: max(self._own.get(name, 0.0), unit) for name, unit in run.lowered.rounded.items()}
+            self._own |= {name: max(self._own.get(name, 0.0), unit) for name, unit in run.lowered.units.items()}
         self._units = dict(self._own)
 
     def _unit(self, name: str, dtype: torch.dtype) -> float:

@@ -1,4 +1,4 @@
-"""What a program of lower precision has in place of the values of the model: cast, or quantised and dequantised."""
+"""Map the values of a lower-precision program to the model's values: cast, or quantized and dequantized."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -15,8 +15,8 @@ from ..references._references import Reference
 from ..results._rows import Row
 
 _CASTS = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear"})
-_WEIGHT = "_DequantizeLinear_Output"  # what ONNX Runtime's tool calls the weight that it has quantised
-# What they make are integers of a scale of their own.
+_WEIGHT = "_DequantizeLinear_Output"  # the suffix of weights that ONNX Runtime's quantizer dequantizes
+# Operators whose outputs are integers with a scale of their own.
 _QUANTIZES = re.compile(r"(.*::)?(QuantizeLinear|DynamicQuantizeLinear|QLinear\w+|QGemm|\w+Integer)$")
 _HALF = 0.5
 _ENDS = {
@@ -29,13 +29,13 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class Lowered:
-    """What one graph of a program of lower precision has in place of the model's values.
+    """The values of one graph of a lower-precision program that stand for the model's values.
 
     Attributes:
         program: the program.
-        same: by the name of a value of the graph, that of the one that has its numbers, but for rounding; `""` for one
-            that is called like another one and is not it.
-        graph: what was made of it.
+        same: maps the name of a value to that of the model's value that it equals up to rounding; `""` for a value
+            that has the name of another one.
+        graph: the program's graph, exported or compiled.
     """
 
     program: Program
@@ -43,25 +43,25 @@ class Lowered:
     graph: Graph
 
     @cached_property
-    def rounded(self) -> Mapping[str, float]:
-        """Half a unit in the last place of the type that a weight was rounded to, relative, where its own is finer."""
+    def units(self) -> Mapping[str, float]:
+        """The relative rounding unit of each float32 weight, which may have been rounded to a coarser dtype."""
         original = self.program.original
-        found = {}
+        units = {}
         for name in self.graph.constants:
-            held, before = self.program.constant(name), None if original is None else original.constant(name)
-            if held is not None and before is not None and held.dtype == before.dtype == torch.float32:
-                dtype = _holding(held) if not torch.equal(held, before) else torch.float32
-                found[name] = torch.finfo(dtype).eps / 2
-        return found
+            weight, before = self.program.constant(name), None if original is None else original.constant(name)
+            if weight is not None and before is not None and weight.dtype == before.dtype == torch.float32:
+                dtype = _coarsest_exact_dtype(weight) if not torch.equal(weight, before) else torch.float32
+                units[name] = torch.finfo(dtype).eps / 2
+        return units
 
     @classmethod
     def of(cls, graph: Graph, program: Program) -> Self:
-        """For a graph that was made of `program`."""
+        """Return the mapping for a graph of `program`, exported or compiled."""
         same = _stand_ins(graph, _names(program))
         return cls(program, {**same, **_renamed(graph, program, same)}, graph)
 
     def reference(self, name: str, known: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
-        """What a value should be, in its own type if that is a finer one; a stand-in of integers has no reference."""
+        """Return the reference of a value, cast to its dtype if that is finer; None for quantized integers."""
         if known is None or tensor is None or name not in self.same:
             return known
         if not tensor.is_floating_point():
@@ -70,18 +70,18 @@ class Lowered:
         return replace(known, tensor=known.tensor.to(tensor.dtype)) if finer else known
 
     def unjudged(self, node: Node, tensor: torch.Tensor | None) -> str:
-        """Why a value that has no reference can have none; `""` if there is no reason."""
+        """Return why a value has no reference; `""` if there is no reason."""
         integers = tensor is not None and not tensor.is_floating_point() and _QUANTIZES.match(node.op)
-        return "integers: they are judged where they are numbers again" if integers else ""
+        return "integers: judged after dequantization" if integers else ""
 
     def with_clipped(self, row: Row, node: Node, live: Mapping[str, torch.Tensor], reference: Reference | None) -> Row:
-        """The row of a dequantised value, with the elements counted that the integers clipped.
+        """Return the row of a dequantized value with the number of elements that quantization clipped.
 
         Args:
-            row: what came of the value.
-            node: what made it.
-            live: the values that it was made of, but for weights, by name.
-            reference: what it should be.
+            row: the row of the value.
+            node: the node that computes it.
+            live: the inputs of the node by name; weights may be missing.
+            reference: the reference of the value.
         """
         difference = row.difference
         if node.op != "DequantizeLinear" or reference is None or difference is None or difference.problem:
@@ -91,14 +91,14 @@ class Lowered:
         return replace(row, difference=replace(difference, clipped=clipped))
 
 
-def _holding(tensor: torch.Tensor) -> torch.dtype:
-    """The coarsest type that holds all numbers of a float32 tensor."""
+def _coarsest_exact_dtype(tensor: torch.Tensor) -> torch.dtype:
+    """Return the coarsest dtype that represents a float32 tensor exactly."""
     types = (torch.bfloat16, torch.float16)
     return next((dtype for dtype in types if torch.equal(tensor, tensor.to(dtype).float())), torch.float32)
 
 
 def _names(program: Program) -> frozenset[str]:
-    """The names of the values that there may be references of."""
+    """Return the names of the values that may have references."""
     ports = (port.value for call in program.module_calls.values() for port in (*call.inputs, *call.outputs))
     graph = program.graph
     names = {*graph.inputs, *graph.outputs, *(name for name in ports if name is not None)}
@@ -109,23 +109,23 @@ def _names(program: Program) -> frozenset[str]:
 
 
 def _stand_ins(graph: Graph, known: Collection[str]) -> dict[str, str]:
-    """For values that `known` does not have: the one that has their numbers, but for rounding."""
-    found: dict[str, str] = {}
-    for node in graph.nodes:  # forwards: a value that is cast keeps its name, the result has a new one
+    """Map values that are not in `known` to the known values that they equal up to rounding."""
+    aliases: dict[str, str] = {}
+    for node in graph.nodes:  # forwards: the input of a cast keeps its name, the output has a new one
         if _casts(node, graph) and node.outputs[0] not in known:
-            source = found.get(node.inputs[0], node.inputs[0])
+            source = aliases.get(node.inputs[0], node.inputs[0])
             weight = node.outputs[0].removesuffix(_WEIGHT)
-            found[node.outputs[0]] = source if source in known else weight
-    for node in reversed(graph.nodes):  # backwards: a result of the model keeps its name, what is cast has a new one
+            aliases[node.outputs[0]] = source if source in known else weight
+    for node in reversed(graph.nodes):  # backwards: model outputs keep their names, the inputs of casts have new ones
         if _casts(node, graph) and node.inputs[0] not in known:
-            end = found.get(node.outputs[0], node.outputs[0])
+            end = aliases.get(node.outputs[0], node.outputs[0])
             if end in known:
-                found[node.inputs[0]] = end
-    return {name: end for name, end in found.items() if end in known}
+                aliases[node.inputs[0]] = end
+    return {name: end for name, end in aliases.items() if end in known}
 
 
 def _casts(node: Node, graph: Graph) -> bool:
-    """Whether a node changes the type of numbers alone: from one floating-point type to another, or on that way."""
+    """Whether a node only changes the dtype of floating-point values: a cast, or a step of quantization."""
     if node.op != "Cast":
         return node.op in _CASTS
     types = [graph.values[name].dtype or "" for name in (*node.inputs, *node.outputs) if name in graph.values]
@@ -133,10 +133,10 @@ def _casts(node: Node, graph: Graph) -> bool:
 
 
 def _renamed(graph: Graph, program: Program, same: Mapping[str, str]) -> dict[str, str]:
-    """Values that are called like one of the exported graph, or stand in for it by `same`, and are another.
+    """Map values that are not the exported value of their name, or of their name in `same`, to `""`.
 
-    ONNX Runtime's tool takes a Relu out that the range of the integers does as well, and gives its value's name to what
-    the Relu was given; no reference has the name "".
+    ONNX Runtime's quantizer removes a Relu or Clip that the range of the integers makes redundant, and gives the name
+    of its output to its input; no reference has the name `""`.
     """
     try:
         before = {} if program.original is None else program.original.graph.producer
@@ -154,9 +154,9 @@ def _renamed(graph: Graph, program: Program, same: Mapping[str, str]) -> dict[st
 
 
 def _clipped(node: Node, values: Mapping[str, torch.Tensor | None], reference: torch.Tensor) -> int:
-    """How many elements are the first or the last of the integers, and should be beyond it.
+    """Return how many elements are at the limits of the integer range while their reference is outside of it.
 
-    By more than the half step, that is, that rounding takes anywhere.
+    The reference has to exceed the range by more than half a step, the rounding error of any quantized value.
     """
     integers, scale, *rest = (values.get(name) for name in node.inputs)
     zero = rest[0] if rest else None
@@ -172,7 +172,7 @@ def _clipped(node: Node, values: Mapping[str, torch.Tensor | None], reference: t
 
 
 def _along(numbers: torch.Tensor, axis: int, like: torch.Tensor) -> torch.Tensor:
-    """Numbers for each channel, so that they broadcast along `axis`."""
+    """Reshape the numbers of each channel so that they broadcast along `axis`."""
     if numbers.numel() == 1:
         return numbers.reshape(()).to(like.device)
     shape = [1] * like.dim()

@@ -32,11 +32,11 @@ class CompareOptions:
         if self.truth is not None and self.tolerance is not None:
             raise CompareError("`truth` and `tolerance` are mutually exclusive: give one of them")
         if not isinstance(self.repeats, int) or isinstance(self.repeats, bool) or self.repeats < 1:
-            raise CompareError(f"repeats is a number of runs from 1 on, not {self.repeats!r}")
+            raise CompareError(f"repeats must be an integer of at least 1, not {self.repeats!r}")
         if self.repeats > 1 and self.truth is None:
-            raise CompareError("repeats tells what is unstable from what is wrong by float64: add truth='float64'")
+            raise CompareError("repeats requires float64 to tell unstable from wrong values: add truth='float64'")
         if not isinstance(self.buffer, int) or isinstance(self.buffer, bool) or self.buffer < 1:
-            raise CompareError(f"buffer is a number of bytes from 1 on, not {self.buffer!r}")
+            raise CompareError(f"buffer must be an integer of at least 1 (bytes), not {self.buffer!r}")
 
     def check_backend(self, backend: Backend) -> None:
         """Check that a backend supports the options.
@@ -49,4 +49,4 @@ class CompareOptions:
             stages = " and ".join(backend.stages)
             raise CompareError(f"backend {backend.name!r} has no {', '.join(missing) or 'such'} graph, it has {stages}")
         if self.profile and not isinstance(backend, Profiles):
-            raise CompareError(f"backend {backend.name!r} can't say how long a node takes")
+            raise CompareError(f"backend {backend.name!r} can't measure the time of a node")

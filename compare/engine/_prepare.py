@@ -26,21 +26,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A program on a backend, ready to be compared with one call of the model after the other.
+    """A compiled program, ready to be compared with calls of the model.
 
     Attributes:
         records: the capture or dump.
         program: the program.
-        backend: what runs it.
-        options: how it is compared.
-        compiled: what the backend made of the program, by stage.
-        lowered: by stage, what stands for the model's values where a lower precision is allowed; else None.
-        wanted: by stage, the names of the exported values that its rows are about.
+        backend: the backend that runs it.
+        options: the options of the comparison.
+        compiled: the compiled program of each stage.
+        lowered: for each stage, the values that stand for the model's if lower precision is allowed; else None.
+        wanted: for each stage, the exported names of the values that have rows.
         limits: the tolerance of each value.
-        references: where reference values come from.
-        float64: what evaluates the program in float64; None where the tolerance judges.
-        provenance: which exported nodes a compiled node computes; None without a compiled graph.
-        failed: why a stage is missing.
+        references: the source of references.
+        float64: evaluates the program in float64; None if values are judged by tolerance.
+        provenance: the exported nodes that a compiled node computes; None without a compiled graph.
+        failed: why stages are missing.
     """
 
     records: Records
@@ -58,7 +58,7 @@ class Prepared:
 
     @cached_property
     def graphs(self) -> dict[Stage, Graph]:
-        """The graphs that run, by stage; the nodes of the compiled one name those that they compute."""
+        """The graph of each stage; the nodes of the compiled graph have their origins."""
         made: dict[Stage, Graph] = {stage: compiled.graph for stage, compiled in self.compiled.items()}
         return made if self.provenance is None else {**made, "compiled": self.provenance.annotated()}
 
@@ -68,11 +68,11 @@ class Prepared:
         return () if self.provenance is None else node_outcomes(self.provenance)
 
     def provenance_of(self, stage: Stage) -> NodeProvenance | None:
-        """Which exported nodes the nodes of a stage compute; None for the exported graph itself."""
+        """Return the exported nodes that the nodes of a stage compute; None for the exported graph itself."""
         return self.provenance if stage == "compiled" else None
 
     def computes(self, stage: Stage) -> Callable[[Node], Sequence[Node]]:
-        """What gives the exported nodes that a node of a stage's graph computes."""
+        """Return the function from a node of a stage's graph to the exported nodes that it computes."""
         provenance = self.provenance_of(stage)
         return (lambda node: (node,)) if provenance is None else provenance.of
 
@@ -88,7 +88,7 @@ def prepare(records: Records, program: Program, backend: Backend, options: Compa
 
     Raises:
         BackendError: the backend can compile it for no stage.
-        CompareError: the backend can't do what the options ask for, or the exported program is missing.
+        CompareError: the backend does not support the options, or the exported program is missing.
     """
     options.check_backend(backend)
     compiled: dict[Stage, Compiled] = {}
@@ -122,7 +122,7 @@ def prepare(records: Records, program: Program, backend: Backend, options: Compa
 
 
 def attempt(run: Callable[[], T], failed: list[str], *, required: bool) -> T | None:
-    """Return what `run` returns; where the backend refuses, note why in `failed` unless it is `required`."""
+    """Return the result of `run`; append a `BackendError` to `failed` and return None unless `required`."""
     try:
         return run()
     except BackendError as error:
@@ -133,8 +133,8 @@ def attempt(run: Callable[[], T], failed: list[str], *, required: bool) -> T | N
 
 
 def _wanted(run: Run) -> frozenset[str]:
-    """The values that a graph's rows are about, by their exported names.
+    """Return the exported names of the values that have rows.
 
-    Not its constants: an optimiser's folded weights would have every multiplication by them derived.
+    Constants have none: with folded weights among them, every multiplication by a weight would be replayed.
     """
     return frozenset(map(run.exported_name, (*run.graph.producer, *run.graph.outputs)))

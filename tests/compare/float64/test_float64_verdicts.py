@@ -365,7 +365,7 @@ def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Cap
         ({"truth": "float32"}, "truth is 'float64' or None"),
         ({"truth": "float64", "tolerance": 1e-3}, "`truth` and `tolerance` are mutually exclusive"),
         ({"repeats": 2}, "add truth='float64'"),
-        ({"truth": "float64", "repeats": 0}, "repeats is a number of runs"),
+        ({"truth": "float64", "repeats": 0}, "repeats must be an integer of at least 1, not 0"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
