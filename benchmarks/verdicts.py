@@ -21,7 +21,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from filch.compare import Report, Row, compare
-from filch.compare.float64 import Float64Evaluator, Float64Value, level_of, reduction_length, running_length
+from filch.compare.float64 import Float64Evaluator, Float64Value, reduction_length, rounding_level, running_length
 from filch.export import Program, export, lower
 from filch.export.backends import Compiled, Stage, get_backend
 from filch.steal import Capture, FilchError, ModuleInfo, argument_tensors, steal_forward
@@ -230,7 +230,7 @@ class Planter:
             length, sums = (
                 count(self._graph.producer[name], self._graph) for count in (reduction_length, running_length)
             )
-            level = level_of(reference, truth, unit=UNIT, length=length, sums=sums)
+            level = rounding_level(reference, truth, unit=UNIT, length=length, sums=sums)
             size = level.scale * (level.typical if everywhere else level.largest)
         else:
             off = (reference.double() - value)[value.isfinite()]

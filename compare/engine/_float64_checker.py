@@ -10,12 +10,12 @@ from filch.export import Graph, Node
 from ..float64 import (
     Float64Values,
     RoundingVerdict,
+    identical_verdict,
     is_product,
-    judge,
     largest_distance,
     reduction_length,
+    rounding_verdict,
     running_length,
-    same,
     unit_of,
 )
 from ..metrics._metrics import masked_alike
@@ -102,21 +102,21 @@ class Float64Checker:
         """
         steady = not largest_distance(spread)
         if steady and reference is not None and tensor.dtype == reference.dtype and torch.equal(tensor, reference):
-            return same(spread)  # whatever the float64 value is
+            return identical_verdict(spread)  # whatever the float64 value is
         exact = self._float64.get(exported_name)
         if exact is None or exact.value.is_floating_point() != tensor.is_floating_point():
             return None
         if reference is None:
             reference = exact.value.to(tensor.dtype)
             if steady and torch.equal(tensor, reference):
-                return same(spread)
+                return identical_verdict(spread)
         if not tensor.shape == reference.shape == exact.value.shape:
             return None
         if self._lower_precision:
             tensor = masked_alike(reference, tensor)
         unit = self._units.get(name) or exact.unit
         length, sums = (self._longest_sum(node, count) for count in (reduction_length, running_length))
-        return judge(tensor, reference, exact, unit=unit, length=length, sums=sums, spread=spread)
+        return rounding_verdict(tensor, reference, exact, unit=unit, length=length, sums=sums, spread=spread)
 
     def _longest_sum(self, node: Node, count: Callable[[Node, Graph], int]) -> int:
         """Return the length of the longest sum that a node computes."""

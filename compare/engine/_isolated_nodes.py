@@ -11,7 +11,7 @@ from filch.export import Graph, Node
 
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
-from ..float64 import RoundingVerdict, Verdict, largest_distance, same
+from ..float64 import RoundingVerdict, Verdict, identical_verdict, largest_distance
 from ..float64._ties import with_ties
 from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import ANY_ERROR, is_coarser, largest_of
@@ -183,7 +183,7 @@ def tolerance_verdict(difference: Difference, spread: torch.Tensor | None) -> Ro
     if difference.problem or difference.nonfinite:
         return RoundingVerdict("wrong", math.inf, math.inf, spread=distance, note=difference.problem or "not finite")
     if not difference.absolute:
-        return same(spread)
+        return identical_verdict(spread)
     ratio = difference.excess if math.isfinite(difference.excess) else difference.scale
     unstable = distance is not None and 0 < difference.absolute <= 2 * distance
     verdict: Verdict = "rounding" if difference.close else "unstable" if unstable else "wrong"

@@ -2,22 +2,32 @@
 
 from ._reductions import is_product, reduction_length, running_length
 from ._values import Float64Evaluator, Float64Values, unit_of
-from ._verdict import Float64Value, Level, RoundingVerdict, Verdict, judge, largest_distance, level_of, same, times
+from ._verdict import (
+    Float64Value,
+    RoundingLevel,
+    RoundingVerdict,
+    Verdict,
+    format_ratio,
+    identical_verdict,
+    largest_distance,
+    rounding_level,
+    rounding_verdict,
+)
 
 __all__ = [
     "Float64Evaluator",
     "Float64Value",
     "Float64Values",
-    "Level",
+    "RoundingLevel",
     "RoundingVerdict",
     "Verdict",
+    "format_ratio",
+    "identical_verdict",
     "is_product",
-    "judge",
     "largest_distance",
-    "level_of",
     "reduction_length",
+    "rounding_level",
+    "rounding_verdict",
     "running_length",
-    "same",
-    "times",
     "unit_of",
 ]

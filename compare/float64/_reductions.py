@@ -1,4 +1,4 @@
-"""How many numbers an operator sums up for each element that it makes."""
+"""Determine how many numbers an operator sums for each output element."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,24 +10,24 @@ Shapes = Sequence[Shape]
 
 
 def reduction_length(node: Node, graph: Graph) -> int:
-    """The length of the longest sum in a node's operator; 1 if it sums nothing, or if shapes are not known.
+    """Return the length of the longest sum in a node's operator; 1 if there is none or shapes are unknown.
 
     Args:
-        node: of an exported graph.
-        graph: that graph.
+        node: a node of an exported graph.
+        graph: the exported graph.
     """
     count = _LENGTHS.get(node.op)
     if count is None:
         return 1
-    taken, made = ([_shape(graph, name) for name in names] for names in (node.inputs, node.outputs[:1]))
+    inputs, outputs = ([_shape(graph, name) for name in names] for names in (node.inputs, node.outputs[:1]))
     try:
-        return max(1, int(count(node.attributes, [*taken, *made])))
-    except (IndexError, ValueError, ZeroDivisionError, TypeError):  # what is not known or left out is ()
+        return max(1, int(count(node.attributes, [*inputs, *outputs])))
+    except (IndexError, ValueError, ZeroDivisionError, TypeError):  # an unknown or omitted shape is ()
         return 1
 
 
 def running_length(node: Node, graph: Graph) -> int:
-    """How many numbers a kernel may add one by one: those of a reduction, along an axis that is not the last, say."""
+    """Return how many numbers a kernel may add sequentially, as in a reduction along an axis that is not the last."""
     return reduction_length(node, graph) if node.op.startswith("Reduce") or node.op in _RUNNING else 1
 
 
@@ -35,7 +35,7 @@ _RUNNING = frozenset({"CumSum", "AveragePool", "GlobalAveragePool", "LpPool", "G
 
 
 def is_product(node: Node) -> bool:
-    """Whether a node multiplies matrices, or convolves: what GPUs have units for that round the factors."""
+    """Return whether a node is a matrix product or convolution, whose factors GPU tensor cores may round."""
     return node.op in _PRODUCTS
 
 
@@ -56,7 +56,7 @@ def _last(_: Mapping[str, object], shapes: Shapes) -> float:
 
 
 def _longest(_: Mapping[str, object], shapes: Shapes) -> float:
-    """Which axis it is, is a number that the node reads."""
+    """The axis is an input of the node, so its value is unknown here."""
     return max(shapes[0])
 
 
@@ -86,7 +86,7 @@ def _of_channels(_: Mapping[str, object], shapes: Shapes) -> float:
 
 
 def _contracted(_: Mapping[str, object], shapes: Shapes) -> float:
-    """What two factors share and their product has not; a batch that they share as well makes it longer."""
+    """The size of the contracted dimensions; a shared batch dimension increases the estimate."""
     return math.sqrt(math.prod(shapes[0]) * math.prod(shapes[1]) / math.prod(shapes[-1]))
 
 

@@ -1,4 +1,4 @@
-"""Indices that are others, of numbers that are the same."""
+"""Accept different indices where the indexed numbers are equal."""
 
 from dataclasses import replace
 
@@ -10,35 +10,35 @@ from . import RoundingVerdict
 
 
 def with_ties(
-    judgement: RoundingVerdict | None,
+    verdict: RoundingVerdict | None,
     node: Node,
     numbers: torch.Tensor | None,
     actual: torch.Tensor,
     reference: torch.Tensor | None,
 ) -> RoundingVerdict | None:
-    """A judgement of indices, which are no fault where the numbers that they stand for are exactly equal.
+    """Return the verdict of indices: different ones count as rounding if the numbers that they select are equal.
 
     Args:
-        judgement: of what `node` made.
-        node: a TopK, an ArgMax or an ArgMin; anything else is judged as it is.
-        numbers: what it chose from.
-        actual: the indices that it gave.
-        reference: those that it should have given.
+        verdict: the verdict of the output of `node`.
+        node: a TopK, ArgMax or ArgMin; the verdict of any other node is returned unchanged.
+        numbers: the input of the node.
+        actual: the computed indices.
+        reference: the expected indices.
     """
-    if judgement is None or judgement.sound or numbers is None or reference is None:
-        return judgement
+    if verdict is None or verdict.sound or numbers is None or reference is None:
+        return verdict
     if node.op not in _CHOOSE or actual.dtype != torch.int64:
-        return judgement
+        return verdict
     axis = int(node.attributes.get("axis", _CHOOSE[node.op]))
     dropped = node.op != "TopK" and not node.attributes.get("keepdims", 1)
     chosen, right = (item.unsqueeze(axis) if dropped else item for item in (actual, reference))
     try:
         alike = torch.equal(numbers.gather(axis, chosen), numbers.gather(axis, right))
-    except (RuntimeError, IndexError):  # they are no places in it
-        return judgement
+    except (RuntimeError, IndexError):  # the indices are out of range
+        return verdict
     count = int(torch.ne(actual, reference).sum())
-    note = f"exact ties: {count} are others of the same numbers"
-    return replace(judgement, verdict="rounding", ratio=1.0, note=note) if alike else judgement
+    note = f"exact ties: {count} different indices select equal numbers"
+    return replace(verdict, verdict="rounding", ratio=1.0, note=note) if alike else verdict
 
 
-_CHOOSE = {"ArgMax": 0, "ArgMin": 0, "TopK": -1}  # along which axis, where it does not say
+_CHOOSE = {"ArgMax": 0, "ArgMin": 0, "TopK": -1}  # the default axis

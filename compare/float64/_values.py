@@ -1,4 +1,4 @@
-"""What the values of one call are in float64: as the model computes them, and as each node does by itself."""
+"""Evaluate the values of one call in float64: of the whole model, and of each node in isolation."""
 
 from collections.abc import Collection, Mapping
 
@@ -12,13 +12,13 @@ from ._verdict import Float64Value
 
 
 class Float64Evaluator:
-    """Where the truth of a program's values comes from.
+    """Evaluate the values of a program in float64.
 
     Args:
-        program: it.
+        program: the program.
 
     Raises:
-        CompareError: there is no exported program behind it.
+        CompareError: the program has no exported PyTorch program.
     """
 
     def __init__(self, program: Program) -> None:
@@ -36,27 +36,27 @@ class Float64Evaluator:
         self._original, self._random = original, original.unpredictable
 
     def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "Float64Values":
-        """What the model computes in one call (see `Float64Run`)."""
+        """Return the values of one call of the model (see `Float64Run`)."""
         exact, noisy = (Float64Run(self._original, inputs, wanted, units, keep=keep) for units in (None, self._units))
         return Float64Values(exact, noisy, self._units, self._random.random, fully_cached=keep)
 
     def alone(self, inputs: Mapping[str, torch.Tensor], given: Given) -> "Float64Values":
-        """What each node makes in one call, if it is given what it should be (see `Float64NodeRun`)."""
+        """Return the outputs of each node on its reference inputs in one call (see `Float64NodeRun`)."""
         exact, noisy = (Float64NodeRun(self._original, inputs, given, units) for units in (None, self._units))
         return Float64Values(exact, noisy, self._units, self._random.replaced)
 
 
 class Float64Values:
-    """The truth of one call's values.
+    """The float64 values of one call.
 
     Args:
         exact: the values.
-        noisy: them again, with noise.
-        units: half a unit in the last place of each, relative.
-        unknown: the names of those that have no truth.
+        noisy: the values computed with noise.
+        units: half a unit in the last place of each value, relative.
+        unknown: the names of values without a float64 value.
 
     Attributes:
-        is_whole: whether all can be asked for again.
+        fully_cached: whether all values are still available.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Float64Values:
 
     @property
     def problem(self) -> str:
-        """Why there is no truth of a value, or `""`."""
+        """Why values have no float64 value, or `""`."""
         return self._exact.problem or self._noisy.problem
 
     def get(self, name: str) -> Float64Value | None:
-        """The truth of a value, by its name in the exported graph; None if it is not known."""
+        """Return the float64 value of the exported graph's value `name`, or None if there is none."""
         value = None if name in self._unknown else self._exact.get(name)
         noisy = None if value is None else self._noisy.get(name)
         if value is None or noisy is None or value.shape != noisy.shape:
@@ -85,16 +85,16 @@ class Float64Values:
         return Float64Value(value, noisy, self._units.get(name, unit_of(torch.float32)))
 
     def unit(self, name: str) -> float:
-        """Half a unit in the last place of a value, relative, by its name in the exported graph; 0 if it has none."""
+        """Return half a unit in the last place of the exported graph's value `name`, relative; 0 if it has none."""
         return self._units.get(name, 0.0)
 
     def release(self, name: str) -> None:
-        """Say that a value will not be asked for again."""
+        """Release one use of a value."""
         self._exact.release(name)
         self._noisy.release(name)
 
 
 def unit_of(dtype: torch.dtype) -> float:
-    """Half a unit in the last place of a floating-point type, relative; 0 of what has none."""
+    """Return half a unit in the last place of a floating-point dtype, relative; 0 for other dtypes."""
     real = dtype.to_real() if dtype.is_complex else dtype
     return torch.finfo(real).eps / 2 if real.is_floating_point and real.itemsize > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Whether a value is off by more than rounding."""
+"""Decide whether rounding explains the error of a value, measured in float64."""
 
 import math
 from collections.abc import Iterator
@@ -27,20 +27,20 @@ _GAP, _MASK = 256, 1000  # times as large as the next smaller number, and so lar
 
 @dataclass(frozen=True)
 class RoundingVerdict:
-    """How far a value is from the truth, held against how far rounding takes it.
+    """The error of a value relative to float64, compared with the error that rounding explains.
 
     Attributes:
-        verdict: `same` (bit for bit what the model had), `rounding` (up to twice the rounding level), `suspicious` (up
-            to eight times), `wrong` (more, or another integer, or finite where the model's number is not, or the other
-            way round), `unstable` (more, but no more than it changes from run to run).
-        ratio: how many times the rounding level it is off: at the worst element, or on the average, whichever is more.
-        error: the largest absolute distance from the truth.
-        eager: likewise of what the model had.
-        rounding: the largest absolute distance that rounding explains, at the element where `error` is.
-        spread: the largest absolute distance between runs; None if it ran once.
-        note: what else there is to say: a near-tie.
-        magnitude: how large the number is that `error` is of, or the root mean square of all, masks aside, if that is
-            more; 0 if it was not measured.
+        verdict: `same` (bitwise equal to the model's value), `rounding` (up to 2 times the rounding level),
+            `suspicious` (up to 8 times), `wrong` (more; or a different integer; or only one of the value and the
+            model's is finite), `unstable` (more, but no more than it varies between runs).
+        ratio: the error divided by the rounding level: of the worst element or the root mean square, the larger one.
+        error: the largest absolute error relative to float64.
+        eager: the same of the model's own value.
+        rounding: the largest absolute error that rounding explains, at the element of `error`.
+        spread: the largest absolute difference between runs; None for a single run.
+        note: further details, for example a near-tie.
+        magnitude: the magnitude of the element of `error`, or the root mean square of all elements except masks if that
+            is larger; 0 if it was not measured.
     """
 
     verdict: Verdict
@@ -54,7 +54,7 @@ class RoundingVerdict:
 
     @property
     def sound(self) -> bool:
-        """Whether rounding explains it."""
+        """Whether rounding explains the error."""
         return self.verdict in ("same", "rounding")
 
     def __str__(self) -> str:
@@ -63,18 +63,18 @@ class RoundingVerdict:
         if math.isinf(self.ratio):
             return f"{self.verdict}: {self.note}" if self.note else self.verdict
         far = f"{self.error:.1e} from float64, eager {self.eager:.1e}"
-        text = f"{self.verdict}: {times(self.ratio)} times rounding ({far})"
+        text = f"{self.verdict}: {format_ratio(self.ratio)} times rounding ({far})"
         return f"{text}; {self.note}" if self.note else text
 
 
 @dataclass(frozen=True)
 class Float64Value:
-    """What a value is in float64.
+    """A value computed in float64.
 
     Attributes:
-        value: it.
-        noisy: it again, all that it was computed from being off by half a unit in the last place, up or down.
-        unit: half a unit in the last place, relative.
+        value: the float64 value.
+        noisy: the same with every input of the computation changed by half a unit in the last place, up or down.
+        unit: half a unit in the last place of the model's dtype, relative.
     """
 
     value: torch.Tensor
@@ -83,14 +83,14 @@ class Float64Value:
 
 
 @dataclass(frozen=True)
-class Level:
-    """How far rounding takes the elements of a value.
+class RoundingLevel:
+    """The error of a value that rounding explains.
 
     Attributes:
-        scale: of each element, what half a unit in the last place comes to, of it and of all that goes into it; of the
-            value's shape, float64.
-        largest: how many times that the worst element may be off.
-        typical: how many times that the elements may be off on the average: their root mean square.
+        scale: for each element, the error from half a unit in the last place of the element and of all its inputs;
+            float64, of the value's shape.
+        largest: the allowed error of the worst element, as a multiple of `scale`.
+        typical: the allowed root mean square error, as a multiple of `scale`.
     """
 
     scale: torch.Tensor
@@ -98,28 +98,29 @@ class Level:
     typical: float
 
 
-def level_of(reference: torch.Tensor, truth: Float64Value, *, unit: float, length: int = 1, sums: int = 1) -> Level:
-    """The rounding level of a value.
+def rounding_level(
+    reference: torch.Tensor, truth: Float64Value, *, unit: float, length: int = 1, sums: int = 1
+) -> RoundingLevel:
+    """Return the rounding level of a value.
 
-    It is the larger of how far the reference itself is off, and of a floor: by how much the truth moves when all that
-    goes into it is off by half a unit in the last place, times what a sum of `length` numbers adds to that, and no less
-    than some units of the value itself. What only moves or chooses numbers, and so is exact in the model, is off by
-    less than one.
+    It is the larger of the reference's own error and a floor. The floor is the change of the float64 value when all its
+    inputs change by half a unit in the last place, times a factor for the growth in a sum of `length` numbers, and at
+    least a few units of the value itself. An exact operation, which only moves or selects numbers, has a level of 1.
 
     Args:
-        reference: what the model had.
-        truth: what it is in float64.
-        unit: half a unit in the last place of the coarsest type on the way to the value, relative (float32: 2**-24).
-        length: how many numbers are summed up for an element.
-        sums: how many of them may be added one by one, each to all before it; products of matrices are not.
+        reference: the model's value.
+        truth: the value in float64.
+        unit: half a unit in the last place of the coarsest dtype on the path to the value, relative (float32: 2**-24).
+        length: how many numbers are summed for an element.
+        sums: how many of them may be added sequentially; matrix products use blocked summation.
     """
-    found = _Measured(reference, reference, truth, unit)
+    found = _Errors(reference, reference, truth, unit)
     shape = complex_as_real(truth.value).shape
     scales = [found.scale(part) for part in found.parts()]
-    return Level(torch.cat(scales).reshape(shape), *found.levels(length, sums))
+    return RoundingLevel(torch.cat(scales).reshape(shape), *found.levels(length, sums))
 
 
-def judge(
+def rounding_verdict(
     actual: torch.Tensor,
     reference: torch.Tensor,
     truth: Float64Value,
@@ -129,27 +130,27 @@ def judge(
     sums: int = 1,
     spread: torch.Tensor | None = None,
 ) -> RoundingVerdict | None:
-    """Hold a value against the truth, by its rounding level.
+    """Judge a value by its error relative to float64 and its rounding level.
 
     Args:
-        actual: what is judged; it is not what the model had, or was not in further runs.
-        reference: what the model had, of the same shape.
-        truth: what it is in float64.
-        unit: see `level_of`.
-        length: likewise.
-        sums: likewise.
-        spread: how far each element was from itself in further runs; None if there were none.
+        actual: the value to judge, which differs from the reference in this run or a further one.
+        reference: the model's value, of the same shape.
+        truth: the value in float64.
+        unit: see `rounding_level`.
+        length: see `rounding_level`.
+        sums: see `rounding_level`.
+        spread: the largest difference of each element between runs; None for a single run.
 
     Returns:
-        None if the model itself is so far from float64 that no rounding explains it, as where its float16 overflows:
-        then float64 is not what it computes, and says nothing of the value.
+        The verdict, or None if rounding does not explain the model's own error (its float16 overflows, for example):
+        float64 is then no reference.
     """
     if not actual.numel():
-        return same(spread)
+        return identical_verdict(spread)
     distance = largest_distance(spread)
     if not (actual.is_floating_point() or actual.is_complex()):
         return _of_integers(actual, reference, truth, distance)
-    found = _Measured(actual, reference, truth, unit, spread)
+    found = _Errors(actual, reference, truth, unit, spread)
     if distance and math.isinf(distance):
         return RoundingVerdict("unstable", math.inf, math.inf, spread=distance, note="not finite in some runs alone")
     if found.odd:
@@ -176,15 +177,15 @@ def judge(
     )
 
 
-class _Sum:
-    """What distances come to, in units: the largest, and the root of the mean square."""
+class _Accumulator:
+    """Accumulate the largest value and the root mean square of errors in units of `RoundingLevel.scale`."""
 
     def __init__(self) -> None:
         self.largest = self._squares = 0.0
         self._count = 0
 
     def add(self, units: torch.Tensor) -> bool:
-        """Add some; whether the largest so far is among them."""
+        """Add errors and return whether they include a new maximum."""
         most, before = float(units.max()), self.largest
         self.largest = max(before, most)
         self._squares += float(torch.dot(units, units))
@@ -196,23 +197,23 @@ class _Sum:
         return math.sqrt(self._squares / self._count) if self._count else 0.0
 
 
-class _Measured:
-    """How far a value and its reference are from the truth, in units of what rounding comes to at each element.
+class _Errors:
+    """The errors of a value and its reference relative to float64, in units of each element's rounding error.
 
-    Elements that are not finite count for no distance: where the value and the reference have the same NaN or infinity,
-    there is nothing to measure, and where one of them has another, the value is wrong.
+    Elements that are not finite have no error: where the value and the reference have the same NaN or infinity, there
+    is nothing to measure; where they differ, the value is wrong.
 
     Attributes:
-        off: of the value.
-        was: of the reference.
-        moved: of the truth, if what goes into it is moved.
-        swung: of the value, in further runs, from itself.
-        unknown: elements that are finite, but not in float64.
-        error: the distance of the value where it is farthest in units.
+        off: the error of the value.
+        was: the error of the reference.
+        moved: the change of the float64 value when its inputs change.
+        swung: the difference of the value between runs.
+        unknown: how many elements are finite, but not in float64.
+        error: the absolute error of the element with the largest error in units.
         magnitude: see `RoundingVerdict`.
-        rounding: a unit there.
-        farthest: the largest distance of the value.
-        eager: the largest distance of the reference.
+        rounding: the unit of that element.
+        farthest: the largest absolute error of the value.
+        eager: the largest absolute error of the reference.
     """
 
     def __init__(
@@ -234,7 +235,7 @@ class _Measured:
         self._typical = _typical((noisy[::step] - value[::step]).abs() * self._factor, unit)
         self._flushed = _NORMAL.get(unit, 0.0)
         self._exact = self._is_exact()
-        self.off, self.was, self.moved, self.swung = _Sum(), _Sum(), _Sum(), _Sum()
+        self.off, self.was, self.moved, self.swung = (_Accumulator() for _ in range(4))
         self.unknown = self._infinite = self._not_infinite = self._not_nan = 0
         self.error = self.rounding = self.farthest = self.eager = 0.0
         self.magnitude = _typical(value[:: max(1, value.numel() // _FEW_OF_THEM)].abs(), 1.0)
@@ -243,7 +244,7 @@ class _Measured:
 
     @property
     def odd(self) -> str:
-        """Where the value is not finite and the reference is, or has another infinity, or the other way round."""
+        """Describe elements that are NaN or infinite in only one of value and reference, or differently infinite."""
         counts = {
             "not finite in {} elements": self._infinite,
             "not infinite in {} elements, as it should be": self._not_infinite,
@@ -252,21 +253,21 @@ class _Measured:
         return "; ".join(text.format(count) for text, count in counts.items() if count)
 
     def parts(self) -> Iterator[slice]:
-        """Elements at a time: they stay in the processor's cache."""
+        """Return slices of elements that fit the processor's cache."""
         count = self._values[0].numel()
         return (slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
 
     def scale(self, part: slice) -> torch.Tensor:
-        """What half a unit comes to at some elements, and at what goes into them."""
+        """Return `RoundingLevel.scale` of some elements."""
         return self._scale(part, None if self._exact else self._moved(part))
 
     def levels(self, length: int, sums: int) -> tuple[float, float]:
-        """How many units rounding explains: at the worst element, and on the average."""
+        """Return how many units rounding explains: of the worst element, and as root mean square."""
         largest, typical = self._floors(length, sums)
         return (largest, typical) if self._exact else (max(self.was.largest, largest), max(self.was.typical, typical))
 
     def is_astray(self, length: int, sums: int) -> bool:
-        """Whether the reference is further from the truth than any rounding takes it."""
+        """Return whether rounding does not explain the reference's own error."""
         return self.was.typical > _ASTRAY * self._floors(length, sums)[1]
 
     def _floors(self, length: int, sums: int) -> tuple[float, float]:
@@ -290,7 +291,7 @@ class _Measured:
         return own.add_(_TINY) if moved is None else own.add_(moved.clamp(min=self._typical + _TINY))
 
     def _is_exact(self) -> bool:
-        """Whether the reference is the truth itself, and no number in it is more than one that went in."""
+        """Return whether the reference equals the float64 value, and each number in it is one of the inputs."""
         _, reference, value, _ = self._values
         for part in self.parts():
             known = value[part]
@@ -338,25 +339,25 @@ class _Measured:
         self.unknown += int((~alike & given & own & ~value.isfinite()).sum())
 
 
-def same(spread: torch.Tensor | None = None) -> RoundingVerdict:
-    """Of a value that is bit for bit what the model had."""
+def identical_verdict(spread: torch.Tensor | None = None) -> RoundingVerdict:
+    """Return the verdict of a value that is bitwise equal to the reference."""
     return RoundingVerdict("same", spread=largest_distance(spread))
 
 
-def times(ratio: float) -> str:
-    """A ratio, with as many digits as one reads: `3.1`, `45`, `2,310`, `1.2e+09`."""
+def format_ratio(ratio: float) -> str:
+    """Format a ratio with few digits: `3.1`, `45`, `2,310`, `1.2e+09`."""
     return f"{ratio:.1f}" if ratio < _FEW else f"{ratio:,.0f}" if ratio < _MANY else f"{ratio:.1e}"
 
 
 def largest_distance(spread: torch.Tensor | None) -> float | None:
-    """How far an element was from itself in further runs, at the most; None if there were none."""
+    """Return the largest difference of an element between runs; None for a single run."""
     return None if spread is None else float(spread.max()) if spread.numel() else 0.0
 
 
 def _of_integers(
     actual: torch.Tensor, reference: torch.Tensor, truth: Float64Value, distance: float | None
 ) -> RoundingVerdict:
-    """Other integers are wrong, unless rounding decides which they are."""
+    """Judge integers: a different one is wrong, unless it is decided by rounding."""
     differs = actual != reference
     decided = (truth.noisy == truth.value) & (reference == truth.value)
     count = int(differs.sum())
@@ -376,10 +377,10 @@ def _of_integers(
 
 
 def _typical(moved: torch.Tensor, unit: float) -> float:
-    """The root mean square of what is not 0, without masks.
+    """Return the root mean square of the nonzero elements, without masks.
 
-    Masks are large numbers that stand apart from scores by some powers of ten with nothing between, and would explain
-    any difference in these.
+    Masks are numbers several powers of ten larger than the scores beside them. Included, they would explain any error
+    of the scores.
     """
     sample = moved[(moved > 0) & moved.isfinite()].sort().values
     if not sample.numel():

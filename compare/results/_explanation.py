@@ -10,7 +10,7 @@ from filch.export import Graph
 from filch.export.backends import Stage
 from filch.steal.text import named, visible
 
-from ..float64 import RoundingVerdict, times
+from ..float64 import RoundingVerdict, format_ratio
 from ._rows import Row, short_source
 
 _GROWTH = 10.0  # the least factor by which the error grows at a node for it to be mentioned
@@ -101,7 +101,7 @@ class Explanation:
         suspicious = f", {len(self.suspicious)} of them only barely" if self.suspicious else ""
         return (
             f"Rounding explains all differences{suspicious}: the largest error that a node introduces is "
-            f"{times(level.ratio)} times its rounding, at {_named(worst)}.{self._unknown()}"
+            f"{format_ratio(level.ratio)} times its rounding, at {_named(worst)}.{self._unknown()}"
         )
 
     def _unknown(self) -> str:
@@ -145,7 +145,7 @@ class Explanation:
     def _growth(self) -> str:
         if self.grows is None:
             return ""
-        return f"The error grows most at {_named(self.grows)}, by a factor of {times(self.growth)}."
+        return f"The error grows most at {_named(self.grows)}, by a factor of {format_ratio(self.growth)}."
 
     def _ties(self) -> str:
         ties = [f"{_short(row)} ({row.float64.note})" for row in self.ties if row.float64 is not None]
@@ -235,7 +235,7 @@ def _amount(judgement: RoundingVerdict, dtype: str | None) -> str:
         return judgement.note
     if judgement.note:
         return f"off by {judgement.error:.1e} ({judgement.note})"
-    distance = f"{judgement.error:.1e} from float64, {times(judgement.ratio)} times {dtype} rounding"
+    distance = f"{judgement.error:.1e} from float64, {format_ratio(judgement.ratio)} times {dtype} rounding"
     return f"{distance} (eager: {judgement.eager:.1e})"
 
 

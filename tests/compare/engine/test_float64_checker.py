@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from filch.compare.engine._float64_checker import Float64Checker, with_verdict
-from filch.compare.float64 import RoundingVerdict, same
+from filch.compare.float64 import RoundingVerdict, identical_verdict
 from filch.compare.results._rows import Row
 from support.models.hand_made import chain, float64_values, run_of
 
@@ -80,8 +80,8 @@ def test_a_verdict_decides_the_status_of_a_row_but_not_of_one_with_another_shape
     """In both directions; without one the row stays as it is."""
     row = Row(0, "exported", 0, "node", "a", "Relu", "a", status="different")
     wrong = RoundingVerdict("wrong", math.inf, math.inf)
-    assert with_verdict(row, same(None)).status == "same"
+    assert with_verdict(row, identical_verdict(None)).status == "same"
     assert with_verdict(row, wrong).float64 is wrong
     odd = Row(0, "exported", 0, "node", "a", "Relu", "a", status="shape or dtype differs")
-    assert with_verdict(odd, same(None)) is odd
+    assert with_verdict(odd, identical_verdict(None)) is odd
     assert with_verdict(row, None) is row

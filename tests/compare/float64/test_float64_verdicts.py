@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from filch.compare import compare, compare_tensors, load_report
-from filch.compare.float64 import Float64Value, RoundingVerdict, judge
-from filch.compare.float64 import same as judge_same
+from filch.compare.float64 import Float64Value, RoundingVerdict, identical_verdict, rounding_verdict
 from filch.compare.float64._verdict import SUSPICIOUS
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, steal_forward
@@ -39,7 +38,7 @@ def test_sums_in_another_order_are_rounding() -> None:
     halves = (truth.value.float() + eager) / 2
 
     for other in (halves, truth.value.float(), torch.nextafter(eager, torch.full_like(eager, math.inf))):
-        found = judge(other, eager, truth, unit=UNIT, length=64)
+        found = rounding_verdict(other, eager, truth, unit=UNIT, length=64)
 
         assert found.verdict == "rounding", found
         assert found.ratio <= SUSPICIOUS
@@ -54,7 +53,7 @@ def test_three_times_the_rounding_is_found(share: float) -> None:
     wrong = truth.value.clone().reshape(-1)
     wrong[: max(1, int(share * wrong.numel()))] += 3.5 * level
 
-    found = judge(wrong.reshape(eager.shape).float(), eager, truth, unit=UNIT, length=16)
+    found = rounding_verdict(wrong.reshape(eager.shape).float(), eager, truth, unit=UNIT, length=16)
 
     assert not found.sound, found
 
@@ -63,7 +62,7 @@ def test_a_reference_that_needs_gradients_is_judged_without_a_warning() -> None:
     """The capture of a model that was called without `no_grad` has such tensors."""
     eager, truth = sums()
 
-    found = judge(truth.value.float(), eager.requires_grad_(), truth, unit=UNIT, length=64)
+    found = rounding_verdict(truth.value.float(), eager.requires_grad_(), truth, unit=UNIT, length=64)
 
     assert found.verdict == "rounding"
 
@@ -74,7 +73,7 @@ def test_far_off_is_wrong_and_says_by_how_much() -> None:
     wrong = eager.clone()
     wrong[3, 5] += 0.125
 
-    found = judge(wrong, eager, truth, unit=UNIT)
+    found = rounding_verdict(wrong, eager, truth, unit=UNIT)
 
     assert (found.verdict, round(found.error, 3)) == ("wrong", 0.125)
     assert found.ratio > 1000
@@ -91,7 +90,7 @@ def test_a_mask_does_not_hide_what_is_beside_it() -> None:
     wrong = eager.clone()
     wrong[~masked] += 1e-3
 
-    assert judge(wrong, eager, truth, unit=UNIT).verdict == "wrong"
+    assert rounding_verdict(wrong, eager, truth, unit=UNIT).verdict == "wrong"
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
@@ -103,12 +102,12 @@ def test_what_is_not_finite_is_wrong_unless_the_model_has_the_same(odd: float) -
     raised = replace(truth, value=truth.value.masked_fill(~over.isfinite(), odd))
 
     for known in (truth, raised):
-        assert judge(over, eager, known, unit=UNIT).verdict == "wrong"
-        assert judge(eager, over, known, unit=UNIT).verdict == "wrong"
-        assert judge(over.where(over.isfinite(), 12345.0), over, known, unit=UNIT).verdict == "wrong"
+        assert rounding_verdict(over, eager, known, unit=UNIT).verdict == "wrong"
+        assert rounding_verdict(eager, over, known, unit=UNIT).verdict == "wrong"
+        assert rounding_verdict(over.where(over.isfinite(), 12345.0), over, known, unit=UNIT).verdict == "wrong"
         for other in {math.nan, math.inf, -math.inf} - {odd}:
-            assert judge(over.where(over.isfinite(), other), over, known, unit=UNIT).verdict == "wrong"
-        assert judge(over + 0, over, known, unit=UNIT).sound
+            assert rounding_verdict(over.where(over.isfinite(), other), over, known, unit=UNIT).verdict == "wrong"
+        assert rounding_verdict(over + 0, over, known, unit=UNIT).sound
 
 
 def test_where_float64_alone_is_not_finite_it_does_not_judge() -> None:
@@ -119,7 +118,7 @@ def test_where_float64_alone_is_not_finite_it_does_not_judge() -> None:
     wrong = eager.clone()
     wrong[0, 0] = 12345
 
-    assert judge(wrong, eager, replace(truth, value=unknown), unit=UNIT) is None
+    assert rounding_verdict(wrong, eager, replace(truth, value=unknown), unit=UNIT) is None
 
 
 def test_distances_beyond_the_range_of_float64_are_wrong() -> None:
@@ -129,8 +128,8 @@ def test_distances_beyond_the_range_of_float64_are_wrong() -> None:
         right = torch.full((4,), value, dtype=torch.float64)
         truth = Float64Value(right, right * (1 - 3 * unit), unit)
 
-        assert judge(-right, right, truth, unit=unit).verdict == "wrong"
-        assert judge(right * (1 - 2 * unit), right, truth, unit=unit).sound
+        assert rounding_verdict(-right, right, truth, unit=unit).verdict == "wrong"
+        assert rounding_verdict(right * (1 - 2 * unit), right, truth, unit=unit).sound
 
 
 def test_numbers_that_processors_flush_are_rounding() -> None:
@@ -141,9 +140,9 @@ def test_numbers_that_processors_flush_are_rounding() -> None:
         for noisy in (exact, exact * (1 + 4 * UNIT)):
             truth, made = Float64Value(exact, noisy, UNIT), exact.float()
 
-            assert judge(torch.zeros(64), made, truth, unit=UNIT).sound == sound
+            assert rounding_verdict(torch.zeros(64), made, truth, unit=UNIT).sound == sound
             if sound:
-                assert judge(made, torch.zeros(64), truth, unit=UNIT).sound
+                assert rounding_verdict(made, torch.zeros(64), truth, unit=UNIT).sound
 
 
 def test_float8_is_judged_and_nothing_is_nothing() -> None:
@@ -152,8 +151,8 @@ def test_float8_is_judged_and_nothing_is_nothing() -> None:
     truth = Float64Value(right.double(), right.double(), UNIT)
     empty = torch.empty(0, 3)
 
-    assert judge(torch.tensor([1.0, -2.0]).to(right.dtype), right, truth, unit=UNIT).verdict == "wrong"
-    assert judge(empty, empty, Float64Value(empty.double(), empty.double(), UNIT), unit=UNIT).sound
+    assert rounding_verdict(torch.tensor([1.0, -2.0]).to(right.dtype), right, truth, unit=UNIT).verdict == "wrong"
+    assert rounding_verdict(empty, empty, Float64Value(empty.double(), empty.double(), UNIT), unit=UNIT).sound
 
 
 def test_the_magnitude_of_a_value_leaves_masks_out() -> None:
@@ -164,7 +163,7 @@ def test_the_magnitude_of_a_value_leaves_masks_out() -> None:
     wrong = scores.clone()
     wrong[3] += 1e-3
 
-    assert 0.1 < judge(wrong, scores, truth, unit=UNIT).magnitude < 2
+    assert 0.1 < rounding_verdict(wrong, scores, truth, unit=UNIT).magnitude < 2
 
 
 def test_a_finite_number_is_wrong_where_infinity_is_right() -> None:
@@ -175,10 +174,10 @@ def test_a_finite_number_is_wrong_where_infinity_is_right() -> None:
     right = eager.masked_fill(masked, -math.inf)
 
     for other in (eager, eager.masked_fill(masked, math.inf)):
-        found = judge(other, right, infinite, unit=UNIT)
+        found = rounding_verdict(other, right, infinite, unit=UNIT)
 
         assert (found.verdict, found.note) == ("wrong", "not infinite in 256 elements, as it should be")
-    assert judge(right + 0, right, infinite, unit=UNIT).sound
+    assert rounding_verdict(right + 0, right, infinite, unit=UNIT).sound
 
 
 def test_an_integer_is_wrong_unless_rounding_decides_it() -> None:
@@ -186,9 +185,9 @@ def test_an_integer_is_wrong_unless_rounding_decides_it() -> None:
     eager, other = torch.tensor([1, 2, 3]), torch.tensor([1, 2, 4])
     sure, tie = Float64Value(eager, eager, UNIT), Float64Value(eager, other, UNIT)
 
-    assert str(judge(other, eager, sure, unit=UNIT)) == "wrong: 4 instead of 3 in 1 of 3 elements"
-    assert judge(other, eager, tie, unit=UNIT).verdict == "rounding"
-    assert "near-tie" in judge(other, eager, tie, unit=UNIT).note
+    assert str(rounding_verdict(other, eager, sure, unit=UNIT)) == "wrong: 4 instead of 3 in 1 of 3 elements"
+    assert rounding_verdict(other, eager, tie, unit=UNIT).verdict == "rounding"
+    assert "near-tie" in rounding_verdict(other, eager, tie, unit=UNIT).note
 
 
 def test_other_indices_of_the_same_numbers_are_no_fault() -> None:
@@ -221,15 +220,19 @@ def test_what_changes_from_run_to_run_is_unstable() -> None:
     eager, truth = sums()
     noise = torch.full(eager.shape, 1e-3, dtype=torch.float64)
 
-    assert judge(eager + 1e-3, eager, truth, unit=UNIT, spread=noise).verdict == "unstable"
-    assert judge(eager + 1e-1, eager, truth, unit=UNIT, spread=noise).verdict == "wrong"
-    assert judge(eager + 1e-3, eager, truth, unit=UNIT, spread=0 * noise).verdict == "wrong"
-    assert judge(eager, eager, truth, unit=UNIT, spread=noise).verdict == "unstable", "right the first time alone"
-    assert judge(eager, eager, truth, unit=UNIT, spread=noise * 1e-6).verdict == "rounding"
-    assert judge(eager, eager, truth, unit=UNIT, spread=noise * math.inf).verdict == "unstable"
+    assert rounding_verdict(eager + 1e-3, eager, truth, unit=UNIT, spread=noise).verdict == "unstable"
+    assert rounding_verdict(eager + 1e-1, eager, truth, unit=UNIT, spread=noise).verdict == "wrong"
+    assert rounding_verdict(eager + 1e-3, eager, truth, unit=UNIT, spread=0 * noise).verdict == "wrong"
+    assert rounding_verdict(eager, eager, truth, unit=UNIT, spread=noise).verdict == "unstable", (
+        "right the first time alone"
+    )
+    assert rounding_verdict(eager, eager, truth, unit=UNIT, spread=noise * 1e-6).verdict == "rounding"
+    assert rounding_verdict(eager, eager, truth, unit=UNIT, spread=noise * math.inf).verdict == "unstable"
     whole = torch.tensor([1, 2, 3])
     sure = Float64Value(whole, whole, UNIT)
-    assert judge(whole, whole, sure, unit=UNIT, spread=torch.ones(3, dtype=torch.float64)).verdict == "unstable"
+    assert (
+        rounding_verdict(whole, whole, sure, unit=UNIT, spread=torch.ones(3, dtype=torch.float64)).verdict == "unstable"
+    )
 
 
 class Net(nn.Module):
@@ -316,7 +319,7 @@ def test_a_wrong_shape_is_blamed_where_it_comes_up(subject: tuple[Capture, Progr
 def test_a_value_that_is_off_is_not_explained_by_rounding(subject: tuple[Capture, Program]) -> None:
     """Whether or not its own node makes it so; and what is the same bit for bit is no rounding."""
     report = compare(*subject, stages=["exported"], truth="float64")
-    first, *others = (replace(row, float64=None, isolated=judge_same()) for row in report.rows)
+    first, *others = (replace(row, float64=None, isolated=identical_verdict()) for row in report.rows)
     off = replace(first, status="different", float64=RoundingVerdict("wrong", 2.5e9, 0.25))
 
     words = str(replace(report, rows=(off, *others)).explanation)
