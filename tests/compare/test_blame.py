@@ -71,7 +71,7 @@ def test_a_fault_is_blamed_on_the_node_that_it_is_in_and_on_no_other(kind, where
     """Each of the ten kinds, in the exported graph and in what ONNX Runtime made of it."""
     fault = draw(kind, where)
     report = subject().compare(where, [fault])
-    # What quantises makes integers, which are judged where they are numbers again.
+    # Quantization makes integers, which are judged after dequantization.
     assert judge(report, [fault]) in ALLOWED, f"{fault.text}\n{blamed(report)}"
 
 
