@@ -1,9 +1,9 @@
-"""Reference values for what the translation of an operation has inside.
+"""Compute reference values inside of operator decompositions.
 
-An exporter translates one operation of the torch program into several ONNX nodes. Eager PyTorch has the value at the
-end of them, not those between. These are had by running the untouched translation once, with every value that eager has
-cut and fed from eager: each operation then starts from the truth, and is believed if it ends at it. Several operations
-are run at once, as far as the buffer allows.
+An exporter translates one PyTorch operator into several ONNX nodes. Eager PyTorch has the value of the last one only.
+The others are computed by running the unmodified ONNX nodes with every eager value as an input, so that each operator
+starts from its references. The values are used only if the operator's output matches the eager value. Several operators
+run at once, within the size of the buffer.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,17 +18,17 @@ from filch.export.backends import Compiled, get_backend, limit_backend
 
 from ..metrics._metrics import compare_tensors
 
-_MOST = 4096  # nodes that are run at once: what ONNX Runtime takes to start grows with the square of their number
+_MOST = 4096  # nodes per run: ONNX Runtime's startup time grows with the square of their number
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Some translations that are run at once.
+    """Operator decompositions that run at once.
 
     Attributes:
-        nodes: of the untouched graph, in order.
-        inside: the names of the values that they make and eager does not have.
-        needs: the names of eager's values that they start from, and end at.
+        nodes: nodes of the unmodified graph, in order.
+        inside: the names of their outputs that eager PyTorch does not have.
+        needs: the names of the eager values that are their inputs and final outputs.
     """
 
     nodes: tuple[Node, ...]
@@ -37,13 +37,13 @@ class Group:
 
 
 class DecompositionReplay:
-    """The translations of one program that have values inside which are asked for.
+    """Compute the requested values inside the operator decompositions of a program.
 
     Args:
-        original: what the program was translated from.
-        wanted: the names of the values that may be asked for.
+        original: the exported PyTorch program.
+        wanted: the names of the values that may be requested.
         sizes: the bytes of each value, by name.
-        buffer: bytes of values that one run may make, if that can be.
+        buffer: bytes of values that one run should not exceed.
     """
 
     def __init__(self, original: Original, wanted: Collection[str], sizes: Mapping[str, int], buffer: int) -> None:
@@ -57,15 +57,15 @@ class DecompositionReplay:
                 self._by_name.setdefault(name, group)
 
     def group_of(self, name: str) -> Group | None:
-        """The translations that make a value; None if it is none of these."""
+        """Return the group that computes a value, or None if it is not inside a decomposition."""
         return self._by_name.get(name)
 
     def run(self, group: Group, known: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The values inside of translations, by name, where the translation is to be believed.
+        """Return the values inside decompositions whose outputs match eager PyTorch, by name.
 
         Args:
-            group: which translations.
-            known: eager's values and the inputs, by name.
+            group: the decompositions to run.
+            known: eager values and inputs, by name.
         """
         if group not in self._compiled:
             self._compiled[group] = self._compile(group)
@@ -76,9 +76,11 @@ class DecompositionReplay:
             found = self._backend.run(compiled, {name: known[name] for name in compiled.graph.inputs})
         except BackendError:
             return {}
-        ends = {name: tensor for name, tensor in known.items() if name not in self._drawn}  # no two draws agree
-        believed = _believed(group, ends, found)
-        return {name: tensor for name, tensor in found.items() if name in believed}
+        ends = {
+            name: tensor for name, tensor in known.items() if name not in self._drawn
+        }  # random values differ between runs
+        matching = _matching_values(group, ends, found)
+        return {name: tensor for name, tensor in found.items() if name in matching}
 
     def _compile(self, group: Group) -> Compiled | None:
         model = self._cutter.cut(group.nodes, group.inside)
@@ -93,17 +95,17 @@ def _lacks(compiled: Compiled, known: Mapping[str, torch.Tensor]) -> bool:
 
 
 def _groups(original: Original, wanted: Collection[str], sizes: Mapping[str, int], buffer: int) -> Iterator[Group]:
-    """The translations that have wanted values inside, several at once as far as the buffer allows."""
+    """Yield groups of decompositions that contain wanted values, each as large as the buffer allows."""
     graph = original.graph
     outside = frozenset((*graph.inputs, *graph.constants))
     inside = graph.producer.keys() - outside.union(original.names)
     fixed = _fixed(graph, inside)
     missing = inside & {*wanted}
     taken: dict[str, Node] = {}
-    held: set[str] = set()
+    available: set[str] = set()
     size = 0
-    for nodes in _translations(graph, inside, fixed):
-        whole = _with_fixed(graph, nodes, fixed, held)
+    for nodes in _decompositions(graph, inside, fixed):
+        whole = _with_fixed(graph, nodes, fixed, available)
         made = {name for node in whole for name in node.outputs if name}
         if missing.isdisjoint(made):
             continue
@@ -111,10 +113,10 @@ def _groups(original: Original, wanted: Collection[str], sizes: Mapping[str, int
         more = sum(sizes.get(name, 0) for name in made)
         if taken and (size + more > buffer or len(taken) >= _MOST):
             yield _group(graph, taken, inside, outside)
-            taken, held, size = {}, set(), 0
-            whole = _with_fixed(graph, nodes, fixed, held)
+            taken, available, size = {}, set(), 0
+            whole = _with_fixed(graph, nodes, fixed, available)
         taken |= {node.name: node for node in whole}
-        held.update(name for node in whole for name in node.outputs)
+        available.update(name for node in whole for name in node.outputs)
         size += more
     if taken:
         yield _group(graph, taken, inside, outside)
@@ -127,11 +129,11 @@ def _group(graph: Graph, nodes: Mapping[str, Node], inside: Collection[str], out
     return Group(ordered, made, frozenset(touched - made - outside))
 
 
-def _translations(graph: Graph, inside: Collection[str], fixed: frozenset[str]) -> list[list[Node]]:
-    """The nodes that hang together by values inside, in the order of the last one of each.
+def _decompositions(graph: Graph, inside: Collection[str], fixed: frozenset[str]) -> list[list[Node]]:
+    """Return the sets of nodes connected by inside values, in the order of the last node of each.
 
-    What is made of constants alone holds nothing together: an optimiser lets all layers share one constant. It goes
-    with each that reads it, and stands alone if none does.
+    Values computed from constants alone connect nothing, because optimizers share one constant between all layers. They
+    belong to each decomposition that reads them, or form their own if none does.
     """
     joined: Any = UnionFind()  # of the places of nodes and the names of values
     read: set[str] = set()
@@ -149,14 +151,14 @@ def _translations(graph: Graph, inside: Collection[str], fixed: frozenset[str]) 
     return [[graph.nodes[place] for place in part] for part in sorted(parts, key=lambda part: part[-1])]
 
 
-def _with_fixed(graph: Graph, nodes: Sequence[Node], fixed: Collection[str], held: Collection[str]) -> list[Node]:
-    """Some nodes, with those that make what they read of constants alone, but for what is held."""
-    read = (name for node in nodes for name in node.reads if name in fixed and name not in held)
-    return [*nodes, *graph.cone(read, held)]
+def _with_fixed(graph: Graph, nodes: Sequence[Node], fixed: Collection[str], available: Collection[str]) -> list[Node]:
+    """Return nodes plus those that compute their constant inputs, except for values in `available`."""
+    read = (name for node in nodes for name in node.reads if name in fixed and name not in available)
+    return [*nodes, *graph.cone(read, available)]
 
 
 def _fixed(graph: Graph, inside: Collection[str]) -> frozenset[str]:
-    """The values inside that are made of constants alone, by nodes that make nothing else."""
+    """Return the inside values that are computed from constants alone, by nodes with no other outputs."""
     found: set[str] = set()
     known = {*graph.constants}
     for node in graph.nodes:
@@ -167,8 +169,8 @@ def _fixed(graph: Graph, inside: Collection[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _believed(group: Group, eager: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> set[str]:
-    """The values inside whose every way on ends at eager's value."""
+def _matching_values(group: Group, eager: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> set[str]:
+    """Return the inside values from which every path ends at a value that matches eager PyTorch."""
     users: dict[str, list[Node]] = {}
     for node in group.nodes:
         for name in node.reads:

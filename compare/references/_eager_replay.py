@@ -1,4 +1,4 @@
-"""What the exported program computes for one call, value by value."""
+"""Compute reference values of one call by replaying the exported program in eager PyTorch."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -15,18 +15,18 @@ SourcedTensor = tuple[torch.Tensor, str]
 
 
 class EagerReplay:
-    """The values of an exported program in eager PyTorch, and of its operations' translations, as they are asked for.
+    """Compute the values of an exported program in eager PyTorch, and those inside operator decompositions, on demand.
 
-    They are to be asked for in the order of the program, more or less: what was passed is held until it is done with,
-    or for as long as all of it fits the buffer.
+    Request values roughly in program order. A computed value stays in memory until it is released, or as long as all
+    values fit in the buffer.
 
     Args:
         original: the exported program.
-        derivation: what computes the values inside of translations.
-        inputs: what the program is fed, by name.
-        stolen: values that the model's modules took and gave, by name: they are not computed again.
-        wanted: the names of the values that may be asked for.
-        buffer: bytes that may be held.
+        derivation: computes the values inside operator decompositions.
+        inputs: the inputs of the program, by name.
+        captured: inputs and outputs of the model's modules, by value name; they are not recomputed.
+        wanted: the names of the values that may be requested.
+        buffer: the size of the cache in bytes.
     """
 
     def __init__(  # noqa: PLR0917  made in one place
@@ -34,7 +34,7 @@ class EagerReplay:
         original: Original,
         derivation: DecompositionReplay,
         inputs: Mapping[str, torch.Tensor],
-        stolen: Mapping[str, torch.Tensor],
+        captured: Mapping[str, torch.Tensor],
         wanted: Collection[str],
         buffer: int,
     ) -> None:
@@ -42,18 +42,18 @@ class EagerReplay:
         self._derivation = derivation
         self._pending = {group for name in wanted if (group := derivation.group_of(name)) is not None}
         uses = Counter(need for group in self._pending for need in group.needs)
-        self._eager = original.walk(inputs, known=stolen, wanted={*wanted, *uses})
+        self._eager = original.walk(inputs, known=captured, wanted={*wanted, *uses})
         self._passed = -1
         self._inputs = inputs
         self._cache = ValueCache[SourcedTensor](uses, wanted, buffer=buffer)
 
     @property
     def fully_cached(self) -> bool:
-        """Whether all that was computed is held still."""
+        """Whether all computed values are still in memory."""
         return self._cache.fully_cached
 
     def get(self, name: str) -> SourcedTensor | None:
-        """The value of this name, and how it is known: `eager` or `derived`; None if it is not."""
+        """Return a value and its evidence, `eager` or `derived`; None if it is unknown."""
         if name in self._places:
             self._advance(self._places[name])
         elif (group := self._derivation.group_of(name)) in self._pending:
@@ -61,7 +61,7 @@ class EagerReplay:
         return self._cache.values.get(name)
 
     def release(self, name: str) -> None:
-        """Say that a value will not be asked for again: it may be let go."""
+        """Release one use of a value."""
         self._cache.release(name)
 
     def _advance(self, place: int) -> None:
@@ -71,17 +71,17 @@ class EagerReplay:
                 self._passed = len(self._places)
                 return
             self._passed = self._places[name]
-            self._hold(name, complex_as_real(value), "eager")
+            self._store(name, complex_as_real(value), "eager")
 
     def _derive(self, group: Group) -> None:
         self._pending.discard(group)
         self._advance(max((self._places[need] for need in group.needs if need in self._places), default=-1))
-        held = self._cache.values
-        known = {need: held[need][0] for need in group.needs if need in held}
+        cached = self._cache.values
+        known = {need: cached[need][0] for need in group.needs if need in cached}
         for name, tensor in self._derivation.run(group, {**self._inputs, **known}).items():
             if self._cache.needs(name):
-                self._hold(name, tensor, "derived")
+                self._store(name, tensor, "derived")
         self._cache.consume(group.needs)
 
-    def _hold(self, name: str, tensor: torch.Tensor, evidence: str) -> None:
+    def _store(self, name: str, tensor: torch.Tensor, evidence: str) -> None:
         self._cache.put(name, (tensor, evidence), tensor.nbytes)

@@ -1,9 +1,9 @@
-"""Which values of a foreign ONNX file are what the stolen modules gave.
+"""Infer which values of a foreign ONNX file are outputs of the captured modules.
 
-Files of other exporters do not say. What torch's exporter leaves on nodes (their module's path) says it where a
-module's results can be told by it alone; else, a value of the same shape, dtype and numbers is taken for it. The second
-way can't find a value that is wrong: it says where the file still agrees, and the results, which have an order, say
-whether it does.
+Files of other exporters have no such mapping. If the module paths that torch's exporter stores on nodes identify a
+module's output, that value is chosen; otherwise a value of equal shape, dtype and nearly equal numbers. A match by
+numbers cannot find a wrong value, only where the file still agrees with the model. The outputs of the graph are matched
+by their order, and so show whether it is wrong.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ Kind = tuple[torch.dtype, torch.Size]
 
 
 class Inference:
-    """The values of one run of a foreign graph, ready to be looked for.
+    """Find module outputs among the values of one run of a foreign graph.
 
     Args:
         graph: the graph.
-        values: what its nodes made, by name.
+        values: the values of the run, by name.
     """
 
     def __init__(self, graph: Graph, values: Mapping[str, torch.Tensor]) -> None:
@@ -34,12 +34,12 @@ class Inference:
         for name in graph.producer:
             if name in values and name not in graph.constant_values:
                 kind = values[name].dtype, values[name].shape
-                for scope in ("", *self._left(name, is_output=name in outputs)):
+                for scope in ("", *self._exited_scopes(name, is_output=name in outputs)):
                     self._names.setdefault((scope, kind), []).append(name)
         self._near = cache(lambda scope, kind: Nearest({name: values[name] for name in self._names[scope, kind]}))
 
     def find(self, path: str, iteration: int, tensor: torch.Tensor) -> tuple[str, str] | None:
-        """The value that the module at `path` gave as `tensor`, and how it was found; None if it can't be told."""
+        """Return the value that is the module output `tensor`, and the method that found it; None if none is found."""
         kind = tensor.dtype, tensor.shape
         scope = f"{path}@{iteration}" if path and iteration else path
         at_border = self._names.get((scope, kind), [])
@@ -50,8 +50,8 @@ class Inference:
         found = self._near(scope if at_border else "", kind).find(tensor)
         return None if found is None else (found, "by its numbers")
 
-    def _left(self, name: str, *, is_output: bool) -> list[str]:
-        """The scopes of modules that a value is made inside of and used outside of."""
+    def _exited_scopes(self, name: str, *, is_output: bool) -> list[str]:
+        """Return the scopes of the modules that a value leaves: computed inside, used outside."""
         steps = (self._graph.producer[name].module or "").split(".")
         users = self._graph.consumers.get(name, ())
         least = 0 if is_output else min((_shared(steps, user.module) for user in users), default=len(steps))
@@ -59,6 +59,6 @@ class Inference:
 
 
 def _shared(steps: list[str], module: str | None) -> int:
-    """How many of the first steps of a path another one has."""
+    """Return the length of the common prefix of two module paths."""
     pairs = zip(steps, (module or "").split("."), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,4 +1,4 @@
-"""What the values of a graph should be."""
+"""Resolve the reference of each value of a graph."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reference:
-    """What one value should be.
+    """The expected tensor of one value.
 
     Attributes:
-        tensor: its numbers.
-        evidence: where they are from (see `Row.evidence`).
+        tensor: the expected tensor.
+        evidence: where it comes from (see `Row.evidence`).
     """
 
     tensor: torch.Tensor
@@ -32,17 +32,17 @@ class Reference:
 
 
 class References:
-    """Where the reference values of one program come from, for one call after the other.
+    """The references of a program's values, call by call.
 
-    A value that a stolen module took or gave is what the module had. The other values of the exported program are
-    computed from these by it in eager PyTorch. What an operation's translation has inside is computed by that
-    translation, from eager's values, and only believed if it ends at eager's value again.
+    The input or output of a captured module is itself the reference. All other values of the exported program are
+    computed from these in eager PyTorch. Values inside an operator's decomposition are computed by the decomposition
+    from eager values, and used only if its output matches the eager value.
 
     Args:
         reference: the capture or dump.
         program: the program.
-        wanted: the names of the exported graph's values that will be asked for.
-        buffer: bytes of reference values that may be held at a time.
+        wanted: the names of the exported graph's values that will be requested.
+        buffer: the size in bytes of the cache of references.
         lower_precision: see `compare`.
     """
 
@@ -66,58 +66,58 @@ class References:
             self._note(f"{program.missing!r} is not beside the ONNX file: only modules have reference values")
 
     def of(self, call: CapturedCall, wanted: Collection[str]) -> "ReferenceResolver":
-        """The reference values of one call, to be asked for in the order of the graph.
+        """Return the references of one call, to be requested in graph order.
 
         Args:
-            call: which one.
-            wanted: the names of those that will be asked for this time.
+            call: the captured call.
+            wanted: the names of the values that will be requested in this run.
         """
-        stolen = without_random(captured_values(self._reference, self._program, call), self._program.unpredictable)
+        captured = without_random(captured_values(self._reference, self._program, call), self._program.unpredictable)
         original = self._program.original
-        if original is None or not self._is_reference(original, {**call.inputs, **stolen}):
-            return ReferenceResolver(self._given(call), stolen, None)
+        if original is None or not self._is_reference(original, {**call.inputs, **captured}):
+            return ReferenceResolver(self._given(call), captured, None)
         if self._derivation is None:
             sizes = value_sizes(original.graph, call.inputs)
             self._derivation = DecompositionReplay(original, self._wanted, sizes, self._buffer)
-        computed = EagerReplay(original, self._derivation, call.inputs, stolen, wanted, self._buffer)
-        return ReferenceResolver(self._given(call), stolen, computed, self._note)
+        computed = EagerReplay(original, self._derivation, call.inputs, captured, wanted, self._buffer)
+        return ReferenceResolver(self._given(call), captured, computed, self._note)
 
-    def _is_reference(self, original: Original, stolen: Mapping[str, torch.Tensor]) -> bool:
-        """Whether the exported program can be run, and is as precise as what was stolen."""
+    def _is_reference(self, original: Original, captured: Mapping[str, torch.Tensor]) -> bool:
+        """Return whether the exported program can run, with at least the precision of the capture."""
         try:
             graph, _ = original.graph, original.names
         except ExportError as error:
             self._note(str(error))
             return False
-        if self._lower_precision and cast_notes(graph, stolen):
-            self._note("the model was exported in a lower precision than it was stolen in: only modules are references")
+        if self._lower_precision and cast_notes(graph, captured):
+            self._note("the model was exported in a lower precision than captured: only modules are references")
             return False
         return True
 
     def _given(self, call: CapturedCall) -> dict[str, Reference]:
-        """Inputs and weights: compiled graphs, and programs of lower precision, hold them in other forms."""
+        """Return inputs and weights: compiled graphs and programs of lower precision store them in other forms."""
         weights = {name: self._weight(name) for name in self._wanted}
         held = {**call.inputs, **{name: tensor for name, tensor in weights.items() if tensor is not None}}
         return {name: Reference(complex_as_real(tensor), "given") for name, tensor in held.items()}
 
     def _weight(self, name: str) -> torch.Tensor | None:
-        """A weight as the program has it; where that is in a lower precision, as the exported program had it."""
+        """Return a weight of the program; if the program lowered its precision, the exported weight."""
         held = self._program.constant(name)
         before = self._untouched.get(name)
         return before if before is not None and (held is None or held.dtype != before.dtype) else held
 
     @cached_property
     def _untouched(self) -> Mapping[str, torch.Tensor]:
-        """The weights of the exported program, if a lower precision is allowed: without those that others went into.
+        """The weights of the exported program, if lower precision is allowed, without folded ones.
 
-        Optimisers call a weight into which they have multiplied another one by its old name, but what used it is gone.
+        Optimizers that fold another weight into a weight keep its name, but remove the nodes that used it.
         """
         original = self._program.original
         if not self._lower_precision or original is None:
             return {}
         try:
             graph, exported = original.graph, Program(original.model)
-        except ExportError:  # which is noted elsewhere
+        except ExportError:  # reported by `_is_reference`
             return {}
         known = self._program.graph.known
         kept = (
@@ -135,55 +135,55 @@ class References:
 
 @dataclass(frozen=True)
 class StaticReferences:
-    """References that are all there already, by name."""
+    """References that are already computed, by name."""
 
     references: Mapping[str, Reference]
 
     def get(self, name: str) -> Reference | None:
-        """What the value of this name should be; None if nothing says it."""
+        """Return the reference of a value, or None if it has none."""
         return self.references.get(name)
 
     def release(self, name: str) -> None:
-        """Nothing to let go of."""
+        """Do nothing: these references are not cached."""
 
 
 class ReferenceResolver:
-    """What the values of one call should be, by the names of the exported graph.
+    """The references of one call, by value name of the exported graph.
 
     Args:
         given: inputs and weights.
-        stolen: what modules took and gave.
-        computed: what the exported program computes; None if there is none.
-        note: called with what went wrong while it was computed.
+        captured: the inputs and outputs of modules.
+        computed: the replay of the exported program; None if there is no such program.
+        note: called with the message of an error in the replay.
     """
 
     def __init__(
         self,
         given: Mapping[str, Reference],
-        stolen: Mapping[str, torch.Tensor],
+        captured: Mapping[str, torch.Tensor],
         computed: EagerReplay | None,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._first = {**given, **{name: Reference(tensor, "module") for name, tensor in stolen.items()}}
+        self._first = {**given, **{name: Reference(tensor, "module") for name, tensor in captured.items()}}
         self._last: Mapping[str, Reference] = {}
         self._computed = computed
         self._note = note
 
     @property
     def fully_cached(self) -> bool:
-        """Whether nothing was let go, so that all can be asked for again."""
+        """Whether all references are still available."""
         return self._computed is None or self._computed.fully_cached
 
     def set_preferred(self, references: Mapping[str, Reference]) -> None:
-        """Let these references go before all others."""
+        """Prefer these references to all others."""
         self._first = {**self._first, **references}
 
     def set_fallback(self, references: Mapping[str, Reference]) -> None:
-        """Let these references stand for what there is no other of."""
+        """Use these references for values that have no other."""
         self._last = references
 
     def get(self, name: str) -> Reference | None:
-        """What the value of this name should be; None if nothing says it."""
+        """Return the reference of a value, or None if it has none."""
         if name in self._first:
             return self._first[name]
         try:
@@ -194,18 +194,18 @@ class ReferenceResolver:
         return self._last.get(name) if found is None else Reference(*found)
 
     def release(self, name: str) -> None:
-        """Say that a value will not be asked for again in this run: it may be let go."""
+        """Release one use of a value."""
         if self._computed is not None:
             self._computed.release(name)
 
 
 def without_random(values: Mapping[str, T], unpredictable: Unpredictable) -> dict[str, T]:
-    """The values on which another run has to agree."""
+    """Return the values that are deterministic."""
     return {name: value for name, value in values.items() if name not in unpredictable.all}
 
 
 def captured_values(reference: Records, program: Program, call: CapturedCall) -> dict[str, torch.Tensor]:
-    """The values of the graph that the modules of a stolen call took or gave, by name."""
+    """Return the graph values that are inputs or outputs of the modules of a captured call, by name."""
     found: dict[str, torch.Tensor] = {}
     for key, record in call.keys.items():
         if key not in program.module_calls:
@@ -222,7 +222,7 @@ def captured_values(reference: Records, program: Program, call: CapturedCall) ->
 def captured_tensors(
     reference: Records, record: tuple[str, int]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """What a stolen call took (by parameter) and gave (by place)."""
+    """Return the input tensors (by parameter) and output tensors (by path) of a captured module call."""
     args, kwargs = reference.borrow(Key(*record, "I"))
     output = Key(*record, "O")
     given = tensors(reference.borrow(output)) if output in reference else {}
