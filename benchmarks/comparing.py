@@ -88,8 +88,8 @@ def shown(samples: Samples, failed: dict[str, str]) -> str:
 def targets(samples: Samples) -> list[str]:
     """What was promised, and whether it is kept.
 
-    The plain runs are of a session that is ready, so what is held against them is a further call of the model: for that
-    nothing is written, optimised or made ready either. Peers make their sessions, so they are held against all of it.
+    The plain runs use a session that exists already, so they are compared with a further call of the model, for which
+    nothing is written, optimised or prepared either. Peers create their sessions, so they are compared with all of it.
     """
     seconds = seconds_of(samples)
     further, whole = seconds.get(FURTHER), seconds.get("Filch")
@@ -161,7 +161,7 @@ def growth_targets(samples: dict[str, list[Timing]], options: argparse.Namespace
     """What was promised of growth.
 
     Time is linear if a layer more costs as much among many as among few: what it adds in the upper half of the range is
-    held against what it adds below; for all of the time, for what is over the plain runs, and for these themselves, as
+    compared with what it adds below; for all of the time, for what is over the plain runs, and for these themselves, as
     the machine slows down with more memory. Memory is bounded if it is over the plain runs' by the buffer and what does
     not grow with the layers.
     """

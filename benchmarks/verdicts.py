@@ -165,7 +165,7 @@ PRECISIONS = ("float32", "TF32", "lowered to float16", "float16", "bfloat16")
 
 
 def judged(report: Report) -> list[Row]:
-    """The rows of nodes that float64 was held against."""
+    """Return the rows of nodes that were judged by float64."""
     return [
         row for row in report.rows if row.kind != "output" and (row.float64 is not None or row.isolated is not None)
     ]

@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
     text = plot_dot(onnx.load(folder / "model.onnx"), folder / "model.dot")
     print(f"{text.count('->')} edges; `dot -Tpng` draws them, and so does the path model.png where it is installed")
 
-    print("\nAnd held against what was stolen, run by ONNX Runtime:")
+    print("\nCompared with the captured tensors, run by ONNX Runtime:")
     report = compare(folder / "dump.onnx", folder / "model.onnx")
     print(report.table("modules", width=80))
     report.assert_close()

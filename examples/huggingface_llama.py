@@ -33,7 +33,7 @@ if __name__ == "__main__":
     hidden_states, cache = given["hidden_states"], given["past_key_values"]
     print(f"  {describe(hidden_states)} and a cache of {describe(cache.layers[1].keys)} per layer")
 
-    # One call, held against the graph that people ship.
+    # Compare one call with the graph that people ship.
     program = optimize(export(model, args, kwargs))
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*args, **kwargs)

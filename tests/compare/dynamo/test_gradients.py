@@ -68,7 +68,7 @@ def test_a_wrong_backward_lowering_is_found_in_its_kernel(model, monkeypatch):
 
 @needs_compiler
 def test_what_ends_in_a_norm_has_gradients_to_compare():
-    """The plain sum of what a norm gives is held against rounding; a dropout draws the same numbers on both sides."""
+    """The sum of a norm's outputs is compared with its rounding level; a dropout draws the same numbers in both runs."""
     torch._dynamo.reset()  # noqa: SLF001  torch documents it
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.25), nn.LayerNorm(16))
@@ -104,7 +104,7 @@ def test_what_the_backward_pass_is_given_keeps_its_strides():
 
 
 def test_other_compilers_gradients_are_compared_too(model):
-    """Without kernels to look at, the operators of the forward pass and the gradients are held against eager's."""
+    """Without kernels, the operators of the forward pass and the gradients are compared with eager PyTorch."""
     report = compare_gradients(model, (torch.randn(5, 8),), inner="aot_eager")
     assert report.close, report
     assert sum(row.op == "gradient" for row in report.rows) == len(list(model.parameters()))

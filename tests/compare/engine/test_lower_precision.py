@@ -402,7 +402,7 @@ def test_an_int8_program_is_judged_where_its_numbers_are_numbers(
     assert row_of(report, "x_DequantizeLinear_Output").difference.snr > 30
     unjudged = [row for row in report.rows if row.stage == "exported" and not row.judged]
     assert {row.dtype for row in unjudged if row.op == "QuantizeLinear"} == {"uint8"}
-    # ONNX Runtime's tool removes the Relu, and calls what it was given by the name of what it gave.
+    # ONNX Runtime's tool removes the Relu, and gives the Relu's input the name of its output.
     assert [row.value for row in unjudged if row.op != "QuantizeLinear"] == ["relu"]
 
 

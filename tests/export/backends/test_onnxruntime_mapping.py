@@ -161,7 +161,7 @@ def change(model: onnx.ModelProto, op: str, name: str, to: Callable[[onnx.Attrib
 def test_a_wrong_attribute_inside_the_compiled_graph_is_found_at_its_node(
     net: tuple[Capture, Program], op: str, name: str, to: Callable[[onnx.AttributeProto], None]
 ) -> None:
-    """Also of a node that only permutes: its value is held against what it stands for."""
+    """Also of a node that only permutes: its value is compared with the exported value that it permutes."""
     changed: list[str] = []
 
     report = compare(*net, backend=PlantedBackend(lambda model: changed.append(change(model, op, name, to))))
