@@ -18,7 +18,7 @@ from ._trial import Trial
 
 def measure_alone(trial: Trial, nodes: Sequence[Sensitivity], most: int) -> tuple[Sensitivity, ...]:
     """Lower each of the first `most` nodes alone, measure the outputs, and return all nodes, highest cost first."""
-    measured = []
+    most, measured = max(most, 0), list[Sensitivity]()
     for number, item in enumerate(nodes[:most]):
         step(f"{item.node} alone", number, min(most, len(nodes)))
         outcome = trial.keeping([name for name in trial.nodes if name != item.node])

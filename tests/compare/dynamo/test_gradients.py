@@ -68,7 +68,7 @@ def test_a_wrong_backward_lowering_is_found_in_its_kernel(model, monkeypatch):
 
 @needs_compiler
 def test_what_ends_in_a_norm_has_gradients_to_compare():
-    """The sum of a norm's outputs is compared with its rounding level; a dropout draws the same numbers in both runs."""
+    """The sum of a norm's outputs is compared with its rounding level; a dropout draws the same numbers twice."""
     torch._dynamo.reset()  # noqa: SLF001  torch documents it
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.25), nn.LayerNorm(16))

@@ -63,7 +63,7 @@ class Fault:
         return f"{self.kind} in {self.node}, off by {self.off:.3g} roundings: {made}"
 
 
-class ArtifactStore:
+class FaultPlace:
     """A node of the sound model, and what is put in its place.
 
     Args:
@@ -137,13 +137,13 @@ class ArtifactStore:
         return self.keep(makes=f"sound_{self.value}", **reads).output[0]
 
 
-Change = Callable[[ArtifactStore], None]
+Change = Callable[[FaultPlace], None]
 
 
 def drafted(change: Callable[[Draft], NodeProto]) -> Change:
     """What `plants` changes in one node."""
 
-    def plant(place: ArtifactStore) -> None:
+    def plant(place: FaultPlace) -> None:
         near = {name: place.values[name] for name in (*place.sound.input, *place.sound.output) if name in place.values}
         weights = [numpy_helper.from_array(near[name], name) for name in place.sound.input if name in place.held]
         alone = helper.make_model(helper.make_graph([place.sound], "alone", [], [], weights))
@@ -166,7 +166,7 @@ def same(right: np.ndarray, wrong: np.ndarray) -> bool:
     return right.dtype == wrong.dtype and right.shape == wrong.shape and right.tobytes() == wrong.tobytes()
 
 
-def lose_precision(place: ArtifactStore) -> None:
+def lose_precision(place: FaultPlace) -> None:
     """What is read, what is made, or both pass through a type with fewer bits, and are float32 again.
 
     The node itself stays in float32: what it would be in the other type, ONNX Runtime may compute in float32, too, and
@@ -185,7 +185,7 @@ def lose_precision(place: ArtifactStore) -> None:
         rounded(place, place.kept(**reads), low, last=True)
 
 
-def sum_coarsely(place: ArtifactStore) -> None:
+def sum_coarsely(place: FaultPlace) -> None:
     """The products of a MatMul in four sums, which are added in a type with fewer bits."""
     low = place.random.choice((TensorProto.FLOAT16, TensorProto.BFLOAT16))
     left, right = place.sound.input
@@ -197,7 +197,7 @@ def sum_coarsely(place: ArtifactStore) -> None:
         total = rounded(place, place.add("Add", total, made), low, last=part[-1] == count - 1) if total else made
 
 
-def rounded(place: ArtifactStore, name: str, low: int, *, last: bool = False) -> str:
+def rounded(place: FaultPlace, name: str, low: int, *, last: bool = False) -> str:
     """The name of the value once it was of a type with fewer bits; the place's own, if it is the last."""
     half = place.add("Cast", name, to=low)
     full = helper.np_dtype_to_tensor_dtype(place.right.dtype)
@@ -207,7 +207,7 @@ def rounded(place: ArtifactStore, name: str, low: int, *, last: bool = False) ->
     return place.value
 
 
-def polynomial(place: ArtifactStore, x: str, *factors: float) -> str:
+def polynomial(place: FaultPlace, x: str, *factors: float) -> str:
     """The name of `x * (a + x * (b + …))`."""
     made = place.add("Mul", x, place.number(factors[-1]))
     for factor in reversed(factors[:-1]):
@@ -215,38 +215,38 @@ def polynomial(place: ArtifactStore, x: str, *factors: float) -> str:
     return made
 
 
-def tanh_gelu(place: ArtifactStore) -> None:
+def tanh_gelu(place: FaultPlace) -> None:
     """The usual approximation, which fusions put in for the exact function without being asked."""
     place.needs(not attribute(place.sound, "approximate"))
     inside = {"domain": MICROSOFT} if place.sound.domain else {"approximate": "tanh"}
     place.end("FastGelu" if place.sound.domain else "Gelu", *place.sound.input, **inside)
 
 
-def quick_gelu(place: ArtifactStore) -> None:
+def quick_gelu(place: FaultPlace) -> None:
     """`x * sigmoid(1.702 x)` for Gelu."""
     x, *bias = [name for name in place.sound.input if name]
     x = place.add("Add", x, *bias) if bias else x
     place.end("Mul", x, place.add("Sigmoid", place.add("Mul", x, place.number(1.702))))
 
 
-def other_alpha(place: ArtifactStore) -> None:
+def other_alpha(place: FaultPlace) -> None:
     """1.702 for 1 (Silu by CLIP's Gelu), and 1.7 for 1.702."""
     old = attribute(place.sound, "alpha")
     place.needs(old)
     attribute(place.keep(), "alpha").f = 1.7 if old.f > 1 else 1.702
 
 
-def steep_sigmoid(place: ArtifactStore) -> None:
+def steep_sigmoid(place: FaultPlace) -> None:
     """`sigmoid(1.702 x)`, with which Silu is CLIP's Gelu."""
     place.end("Sigmoid", place.add("Mul", place.sound.input[0], place.number(1.702)))
 
 
-def hard_sigmoid(place: ArtifactStore) -> None:
+def hard_sigmoid(place: FaultPlace) -> None:
     """Three straight lines for Sigmoid."""
     place.end("HardSigmoid", place.sound.input[0], alpha=1 / 6, beta=0.5)
 
 
-def rational_tanh(place: ArtifactStore) -> None:
+def rational_tanh(place: FaultPlace) -> None:
     """Padé's `x (27 + x²) / (27 + 9 x²)`, kept within -1 and 1."""
     x = place.sound.input[0]
     square = place.add("Mul", x, x)
@@ -255,7 +255,7 @@ def rational_tanh(place: ArtifactStore) -> None:
     place.end("Clip", place.add("Div", above, below), place.number(-1), place.number(1))
 
 
-def old_erf(place: ArtifactStore) -> None:
+def old_erf(place: FaultPlace) -> None:
     """Abramowitz and Stegun's formula 7.1.25, within 2.5e-5."""
     x = place.sound.input[0]
     below = place.add("Add", place.add("Mul", place.add("Abs", x), place.number(0.47047)), place.number(1))
@@ -265,20 +265,20 @@ def old_erf(place: ArtifactStore) -> None:
     place.end("Mul", place.add("Sign", x), one_less)
 
 
-def short_exp(place: ArtifactStore) -> None:
+def short_exp(place: FaultPlace) -> None:
     """The sixteenth power of Taylor's cubic of a sixteenth."""
     x = place.add("Mul", place.sound.input[0], place.number(1 / 16))
     made = place.add("Add", polynomial(place, x, 1, 1 / 2, 1 / 6), place.number(1))
     place.end("Pow", made, place.number(16))
 
 
-def other_comparison(place: ArtifactStore) -> None:
+def other_comparison(place: FaultPlace) -> None:
     """`<` for `<=`, and so on."""
     op = place.sound.op_type
     place.keep().op_type = op.removesuffix("OrEqual") if op.endswith("OrEqual") else f"{op}OrEqual"
 
 
-def shift_numbers(place: ArtifactStore) -> None:
+def shift_numbers(place: FaultPlace) -> None:
     """The place where a triangle, a range or a slice begins and ends, by one."""
     step, op = place.random.choice((-1, 1)), place.sound.op_type
     at = (1,) if op == "Trilu" else (0, 1) if op == "Range" else (1, 2)
@@ -287,32 +287,32 @@ def shift_numbers(place: ArtifactStore) -> None:
     place.keep(**{key: place.give(np.asarray(array, np.int64)) for key, array in moved.items()})
 
 
-def roll_mask(place: ArtifactStore) -> None:
+def roll_mask(place: FaultPlace) -> None:
     """A mask of booleans, its last axis rolled by one."""
     place.needs(place.right.dtype == np.bool_ and place.right.ndim > 1)
     order = np.roll(np.arange(place.right.shape[-1]), place.random.choice((-1, 1)))
     place.end("Gather", place.kept(), place.give(order), axis=-1)
 
 
-def leave_bias(place: ArtifactStore) -> None:
+def leave_bias(place: FaultPlace) -> None:
     """An addition without its weight."""
     weights = [name for name in place.sound.input if name in place.held and place.values[name].size > 1]
     place.needs(place.sound.op_type != "Add" or weights)
     drafted(drop_bias)(place)
 
 
-def zero_bias(place: ArtifactStore) -> None:
+def zero_bias(place: FaultPlace) -> None:
     """Of a norm that can't do without one."""
     place.keep(at_2=place.give(np.zeros_like(place.values[place.sound.input[2]])))
 
 
-def first_call(place: ArtifactStore) -> None:
+def first_call(place: FaultPlace) -> None:
     """What it was in the first call, for ever."""
     place.since = 1
     place.end("Identity", place.give(place.right))
 
 
-def reuse_buffer(place: ArtifactStore) -> None:
+def reuse_buffer(place: FaultPlace) -> None:
     """Another value of the same shape and type, made before."""
     right = place.right
     fits = [x for x in place.earlier if (place.values[x].shape, place.values[x].dtype) == (right.shape, right.dtype)]
@@ -320,7 +320,7 @@ def reuse_buffer(place: ArtifactStore) -> None:
     place.end("Identity", place.random.choice(fits))
 
 
-def rescale(place: ArtifactStore) -> None:
+def rescale(place: FaultPlace) -> None:
     """A scale that is two or four times too large or too small, or a zero point that is a quarter of the range off."""
     at = place.random.randrange(1, len(place.sound.input))
     old = place.values[place.sound.input[at]]
@@ -332,7 +332,7 @@ def rescale(place: ArtifactStore) -> None:
     place.keep(**{f"at_{at}": place.give(new)})
 
 
-def add_noise(place: ArtifactStore) -> None:
+def add_noise(place: FaultPlace) -> None:
     """That changes with each run, from a hundred thousandth to a hundredth of the value's numbers."""
     place.needs(place.right.dtype.kind == "f" and place.right.ndim > 1 and scale(place.right))
     sound = place.kept()
@@ -340,7 +340,7 @@ def add_noise(place: ArtifactStore) -> None:
     place.end("Add", sound, noise)
 
 
-def overflow_half(place: ArtifactStore) -> None:
+def overflow_half(place: FaultPlace) -> None:
     """A detour through float16 that is zero, but for the numbers that overflow there: of them, infinity's NaN."""
     full, size = helper.np_dtype_to_tensor_dtype(place.right.dtype), scale(place.right)
     place.needs(place.right.dtype.kind == "f" and place.right.ndim > 1 and size)
@@ -351,7 +351,7 @@ def overflow_half(place: ArtifactStore) -> None:
     place.end("Add", sound, zero)
 
 
-def overflow_softmax(place: ArtifactStore) -> None:
+def overflow_softmax(place: FaultPlace) -> None:
     """Its largest logit is not taken off, and they are large: the same but for rounding, had exp no end."""
     axis = attribute(place.sound, "axis")
     power = place.add("Exp", place.add("Add", place.sound.input[0], place.number(90)))
@@ -359,7 +359,7 @@ def overflow_softmax(place: ArtifactStore) -> None:
     place.end("Div", power, place.add("ReduceSum", power, axes, keepdims=1))
 
 
-def overflow_sigmoid(place: ArtifactStore) -> None:
+def overflow_sigmoid(place: FaultPlace) -> None:
     """`exp(x + c) / (exp(x + c) + exp(c))`, where exp overflows."""
     power = place.add("Exp", place.add("Add", place.sound.input[0], place.number(88)))
     place.end("Div", power, place.add("Add", power, place.number(np.exp(88.0))))
@@ -468,7 +468,7 @@ class Faults:
         if kind in (STALE, NOISE, NAN) and same(values[node.output[0]], self.calls[1][node.output[0]]):
             return None  # it does not depend on the inputs
         earlier = self._names[: self._names.index(node.output[0])] if kind == STALE else ()
-        place = ArtifactStore(node, values, self._weights, [name for name in earlier if name in values], random)
+        place = FaultPlace(node, values, self._weights, [name for name in earlier if name in values], random)
         try:
             change(place)
             off = self._off(kind, place)
@@ -479,7 +479,7 @@ class Faults:
         weights = tuple(numpy_helper.from_array(np.asarray(array), name) for name, array in place.weights.items())
         return Fault(kind, node.name, place.value, tuple(place.nodes), weights, off, place.since)
 
-    def _off(self, kind: str, place: ArtifactStore) -> float:
+    def _off(self, kind: str, place: FaultPlace) -> float:
         """How many roundings the value is off on sound inputs; of what is quantised, the numbers made of it."""
         values, nodes, name = self.calls[place.since], list(place.nodes), place.value
         if place.sound.op_type == "QuantizeLinear":
