@@ -19,7 +19,7 @@ from .engine._interface import UNKNOWN, interface_problems
 from .engine._options import CompareOptions
 from .engine._prepare import Prepared, prepare
 from .engine._value_comparator import largest_effect
-from .metrics._tolerance import Tolerance, as_pair
+from .metrics._tolerance import Tolerance, as_tolerance
 from .references._inputs import captured_calls
 from .results._report import Report
 
@@ -122,7 +122,7 @@ def compare(
         outcomes=prepared.outcomes,
         graphs=prepared.graphs,
         options=options or {},
-        tolerance=None if tolerance is None else as_pair(tolerance),
+        tolerance=None if tolerance is None else as_tolerance(tolerance),
         lower_precision=lower_precision,
     )
 

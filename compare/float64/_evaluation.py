@@ -1,4 +1,4 @@
-"""What an exported program computes in float64, value by value."""
+"""Evaluate an exported program in float64, value by value."""
 
 import math
 import zlib
@@ -24,31 +24,31 @@ class Float64(Protocol):
     """What values are in float64.
 
     Attributes:
-        problem: why one of them can't be had, or `""`.
+        problem: why a value could not be computed, or `""`.
     """
 
     problem: str
 
     def get(self, name: str) -> torch.Tensor | None:
-        """The value of this name; None if it can't be had."""
+        """Return a value by its name; None if it could not be computed."""
 
     def release(self, name: str) -> None:
-        """Take note that a value will not be asked for again."""
+        """Declare that a value will not be requested again."""
 
 
 class Float64Run:
-    """The values of one call of a program, each made of what was made before it in float64.
+    """The values of one call of a program, each computed from earlier values in float64.
 
-    They are to be asked for in the order of the program, more or less. The torch program is what is run; what an
-    operation's translation has inside is computed from that by the ONNX specification's own evaluator, node by node.
+    Request them roughly in program order. Operations run in PyTorch; values inside of an operation's ONNX decomposition
+    are computed from those by the ONNX reference evaluator, node by node.
 
     Args:
         original: the program.
-        inputs: what it is called with, by name.
+        inputs: the inputs of the call, by name.
         wanted: the names of the values that will be asked for.
-        units: if everything that is read is to be off by about half a unit in the last place, up or down: that unit,
-            by name.
-        keep: whether all is held, to be asked for once more.
+        units: half a unit in the last place of each value, by name, by which every value that is read is perturbed up
+            or down; None for no perturbation.
+        keep: whether to keep all values for a second pass.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Float64Run:
         self._cache.release(name)
 
     def _inner(self, wanted: set[str]) -> list[Node]:
-        """The nodes inside of translations that make what is wanted, in order."""
+        """Return the nodes inside of decompositions that the wanted values need, in order."""
         graph = self._original.graph
         outside = {*self._eager_names, *graph.inputs, *graph.constants}
         found = []
@@ -115,16 +115,16 @@ class Float64Run:
             if self._cache.needs(name):
                 self._cache.put(name, raised(value))
         self._cache.consume({*node.reads})
-        for name in node.outputs:  # once, whatever came of it
+        for name in node.outputs:  # compute each node once, even if it failed
             self._inside.pop(name, None)
 
 
 class Float64NodeRun:
-    """What each value is if those that it is made of are what they should be, in whatever order.
+    """Values computed from reference inputs, each independently and in any order.
 
     Args:
         original: the program.
-        inputs: what it is called with, by name.
+        inputs: the inputs of the call, by name.
         given: what values should be, by name, in their own types; None has them computed from what goes into them.
         units: see `Float64Run`.
     """
@@ -145,7 +145,7 @@ class Float64NodeRun:
             return None
 
     def release(self, name: str) -> None:
-        """See `Float64.release`: nothing is held."""
+        """See `Float64.release`: does nothing, because no value is cached."""
 
     def _value(self, name: str) -> torch.Tensor | None:
         if name in self._eager_names:
@@ -166,7 +166,7 @@ class Float64NodeRun:
 def inputs_of(
     node: Node, original: Original, inputs: Mapping[str, torch.Tensor], get: Given, units: Units | None
 ) -> dict[str, torch.Tensor] | None:
-    """What a node of the graph reads, in float64, by name; None if one of them can't be had."""
+    """Return a node's inputs in float64, by name; None if one is unknown."""
     read = reading(units, others=(*node.reads, *node.outputs))
     found = {}
     for name in dict.fromkeys(node.reads):
@@ -192,7 +192,7 @@ def reading(units: Units | None, others: Collection[str] = ()) -> Callable[[str,
     def off(name: str, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
             return value
-        random = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # whoever reads it reads the same
+        random = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # every reader gets the same noise
         pattern = torch.rand(min(value.numel(), _PATTERN), generator=random, dtype=torch.float64)
         return _times(value, pattern.mul_(2).sub_(1).mul_(_WIDE * units.get(name, usual)).add_(1.0))
 
@@ -200,7 +200,7 @@ def reading(units: Units | None, others: Collection[str] = ()) -> Callable[[str,
 
 
 def _times(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
-    """The elements times a pattern, over and over."""
+    """Multiply the elements by a repeated pattern."""
     made = tensor.clone(memory_format=torch.contiguous_format)
     flat = made.view(-1)
     whole = flat.numel() - flat.numel() % max(1, pattern.numel())
@@ -211,5 +211,5 @@ def _times(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
 
 
 def raised(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor in float64, if it holds no integers."""
+    """Convert a floating-point tensor to float64; return any other as it is."""
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor

@@ -153,16 +153,16 @@ def rounding_verdict(
     found = _Errors(actual, reference, truth, unit, spread)
     if distance and math.isinf(distance):
         return RoundingVerdict("unstable", math.inf, math.inf, spread=distance, note="not finite in some runs alone")
-    if found.odd:
-        return RoundingVerdict("wrong", math.inf, math.inf, spread=distance, note=found.odd)
+    if found.nonfinite_note:
+        return RoundingVerdict("wrong", math.inf, math.inf, spread=distance, note=found.nonfinite_note)
     if found.unknown:
         return None
-    if found.is_astray(length, sums):
+    if found.reference_is_unreliable(length, sums):
         return None
     largest, typical = found.levels(length, sums)
-    ratio = max(found.off.largest / largest, found.off.typical / typical)
+    ratio = max(found.value_error.largest / largest, found.value_error.typical / typical)
     verdict: Verdict = "rounding" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
-    swing = max(found.swung.largest / largest, found.swung.typical / typical)
+    swing = max(found.run_difference.largest / largest, found.run_difference.typical / typical)
     if distance and (swing > SUSPICIOUS if verdict == "rounding" else found.farthest <= 2 * distance):
         verdict, ratio = "unstable", max(ratio, swing)
     return RoundingVerdict(
@@ -232,10 +232,12 @@ class _Errors:
         self._least = _SUBNORMAL.get(unit, 0.0)
         _, _, value, noisy = self._values
         step = max(1, value.numel() // _SAMPLE)
-        self._typical = _typical((noisy[::step] - value[::step]).abs() * self._factor, unit)
-        self._flushed = _NORMAL.get(unit, 0.0)
-        self._exact = self._is_exact()
-        self.off, self.was, self.moved, self.swung = (_Accumulator() for _ in range(4))
+        self._typical_noise = _typical((noisy[::step] - value[::step]).abs() * self._factor, unit)
+        self._smallest_normal = _NORMAL.get(unit, 0.0)
+        self._is_exact = self._reference_is_exact()
+        self.value_error, self.reference_error, self.noise_change, self.run_difference = (
+            _Accumulator() for _ in range(4)
+        )
         self.unknown = self._infinite = self._not_infinite = self._not_nan = 0
         self.error = self.rounding = self.farthest = self.eager = 0.0
         self.magnitude = _typical(value[:: max(1, value.numel() // _FEW_OF_THEM)].abs(), 1.0)
@@ -243,7 +245,7 @@ class _Errors:
             self._add(part)
 
     @property
-    def odd(self) -> str:
+    def nonfinite_note(self) -> str:
         """Describe elements that are NaN or infinite in only one of value and reference, or differently infinite."""
         counts = {
             "not finite in {} elements": self._infinite,
@@ -259,45 +261,49 @@ class _Errors:
 
     def scale(self, part: slice) -> torch.Tensor:
         """Return `RoundingLevel.scale` of some elements."""
-        return self._scale(part, None if self._exact else self._moved(part))
+        return self._scale(part, None if self._is_exact else self._noise(part))
 
     def levels(self, length: int, sums: int) -> tuple[float, float]:
         """Return how many units rounding explains: of the worst element, and as root mean square."""
-        largest, typical = self._floors(length, sums)
-        return (largest, typical) if self._exact else (max(self.was.largest, largest), max(self.was.typical, typical))
+        largest, typical = self._minimum_levels(length, sums)
+        if self._is_exact:
+            return largest, typical
+        return max(self.reference_error.largest, largest), max(self.reference_error.typical, typical)
 
-    def is_astray(self, length: int, sums: int) -> bool:
+    def reference_is_unreliable(self, length: int, sums: int) -> bool:
         """Return whether rounding does not explain the reference's own error."""
-        return self.was.typical > _ASTRAY * self._floors(length, sums)[1]
+        return self.reference_error.typical > _ASTRAY * self._minimum_levels(length, sums)[1]
 
-    def _floors(self, length: int, sums: int) -> tuple[float, float]:
-        if self._exact:
+    def _minimum_levels(self, length: int, sums: int) -> tuple[float, float]:
+        """Return the least levels, in units: of the worst element, and as root mean square."""
+        if self._is_exact:
             return 1.0, 1.0
+        # Rounding errors add up as the square root of their number.
         growth, running = max(1.0, math.sqrt(length) / 4), math.sqrt(sums)
         return (
-            max(growth * self.moved.largest, running, _LARGEST),
-            max(growth * self.moved.typical, running / 4, _TYPICAL),
+            max(growth * self.noise_change.largest, running, _LARGEST),
+            max(growth * self.noise_change.typical, running / 4, _TYPICAL),
         )
 
-    def _own(self, part: slice) -> torch.Tensor:
+    def _own_unit(self, part: slice) -> torch.Tensor:
         return torch.nan_to_num_(self._values[2][part].abs(), 0.0, 0.0, 0.0).mul_(self._unit).clamp_(min=self._least)
 
-    def _moved(self, part: slice) -> torch.Tensor:
+    def _noise(self, part: slice) -> torch.Tensor:
         moved = (self._values[3][part] - self._values[2][part]).abs_().mul_(self._factor)
         return torch.nan_to_num_(moved, 0.0, 0.0, 0.0)
 
     def _scale(self, part: slice, moved: torch.Tensor | None) -> torch.Tensor:
-        own = self._own(part)
-        return own.add_(_TINY) if moved is None else own.add_(moved.clamp(min=self._typical + _TINY))
+        own = self._own_unit(part)
+        return own.add_(_TINY) if moved is None else own.add_(moved.clamp(min=self._typical_noise + _TINY))
 
-    def _is_exact(self) -> bool:
+    def _reference_is_exact(self) -> bool:
         """Return whether the reference equals the float64 value, and each number in it is one of the inputs."""
         _, reference, value, _ = self._values
         for part in self.parts():
             known = value[part]
             if not bool(((reference[part].double() == known) | ~known.isfinite()).all()):
                 return False
-            if not bool((self._moved(part) <= _EXACT * self._own(part)).all()):
+            if not bool((self._noise(part) <= _EXACT * self._own_unit(part)).all()):
                 return False
         return True
 
@@ -314,21 +320,21 @@ class _Errors:
             )
             farthest, eager = float(off.max()), float(was.max())
         self.farthest, self.eager = max(self.farthest, farthest), max(self.eager, eager)
-        moved = None if self._exact else self._moved(part)
+        moved = None if self._is_exact else self._noise(part)
         scale = self._scale(part, moved)
         per_unit = scale.reciprocal()
-        if self._typical < self._flushed:
-            off, was = (distance.masked_fill_(distance < self._flushed, 0.0) for distance in (off, was))
-        if self.off.add(off.mul_(per_unit)):
+        if self._typical_noise < self._smallest_normal:
+            off, was = (distance.masked_fill_(distance < self._smallest_normal, 0.0) for distance in (off, was))
+        if self.value_error.add(off.mul_(per_unit)):
             place = int(off.argmax())
             self.rounding = float(scale[place])
             self.error = float(off[place]) * self.rounding
             self.magnitude = max(self.magnitude, abs(float(value[place])))
-        self.was.add(was.mul_(per_unit))
+        self.reference_error.add(was.mul_(per_unit))
         if self._spread is not None:
-            self.swung.add(self._spread[part] * per_unit)
+            self.run_difference.add(self._spread[part] * per_unit)
         if moved is not None:
-            self.moved.add(moved.mul_(per_unit))
+            self.noise_change.add(moved.mul_(per_unit))
 
     def _count_odd(self, actual: torch.Tensor, reference: torch.Tensor, value: torch.Tensor) -> None:
         alike = (actual == reference) | (actual.isnan() & reference.isnan())

@@ -2,7 +2,6 @@
 
 import math
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +35,6 @@ class Tolerance:
                 raise CompareError(f"a tolerance is a number from 0 on, not {limit!r}")
 
 
-Limits = Mapping[str, float | Tolerance | None]  # by value names; None is the default of the value's dtype
 _EXACT = Tolerance(0.0, 0.0)
 # float32 and float16 are those of the hidet documentation; the others follow from their epsilons. bfloat16 has 8
 # significant bits: 2 of 256 units in the last place. The scale limits are loose: they catch errors of a sizable part of
@@ -65,21 +63,21 @@ def default_tolerance(dtype: torch.dtype) -> Tolerance:
     return _FLOAT8 if dtype.is_floating_point else _EXACT
 
 
-def tolerance_for(dtype: torch.dtype, given: "float | Tolerance | None") -> Tolerance:
+def tolerance_for(dtype: torch.dtype, tolerance: "float | Tolerance | None") -> Tolerance:
     """Return the tolerance that a user's `tolerance=` gives for a dtype.
 
-    None is the default; a number is the harmonic limit of floating-point and complex dtypes, whose scale limit is then
-    100 times the number; integers stay exact.
+    None means the default of the dtype; a number is the harmonic limit of floating-point and complex dtypes, whose
+    scale limit is then 100 times the number; exact dtypes, such as integers, stay exact.
     """
     default = default_tolerance(dtype)
-    if given is None:
+    if tolerance is None:
         return default
-    return default if default == _EXACT else as_pair(given)
+    return default if default == _EXACT else as_tolerance(tolerance)
 
 
-def as_pair(given: float | Tolerance) -> Tolerance:
-    """Return the tolerance that a number stands for."""
-    return given if isinstance(given, Tolerance) else Tolerance(given, 100 * given)
+def as_tolerance(limit: float | Tolerance) -> Tolerance:
+    """Return a number as a `Tolerance`: the harmonic limit; the scale limit is 100 times it."""
+    return limit if isinstance(limit, Tolerance) else Tolerance(limit, 100 * limit)
 
 
 def is_coarser(dtype: torch.dtype, than: torch.dtype) -> bool:

@@ -1,4 +1,4 @@
-"""What a stolen call feeds to a program."""
+"""Find the captured calls of a model, and the inputs that a program takes from them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ _MOST_REPEATED = 64
 
 @dataclass(frozen=True)
 class CapturedCall:
-    """One call of the model that was stolen.
+    """One captured call of the model.
 
     Attributes:
         index: which one, counted over the capture.
         name: the model's name in the capture.
-        inputs: what the program is fed, by the names of its inputs.
+        inputs: the inputs of the program, by name.
         keys: for each `(module path, iteration in the call)`, the name and iteration of its records.
     """
 
@@ -38,9 +38,9 @@ class CapturedCalls:
     """The calls of the program's model in a capture or dump.
 
     Attributes:
-        calls: those that the program can be fed.
-        left_out: for each of the others, why not.
-        notes: what the program was not fed though the model was given it.
+        calls: those that have the inputs of the program.
+        left_out: why each of the other calls was rejected.
+        notes: the arguments of the model that the program does not take.
     """
 
     calls: tuple[CapturedCall, ...]
@@ -52,7 +52,7 @@ def captured_calls(reference: Records, program: Program) -> CapturedCalls:
     """The calls of the program's model in a capture or dump.
 
     Raises:
-        CompareError: there is none, or none was given what the program takes.
+        CompareError: no call was captured, or no call has the inputs of the program.
     """
     calls = [call for call in reference.calls() if call.name in reference.modules and _is_outermost(reference, call)]
     if not calls:
@@ -128,16 +128,16 @@ def _stolen(reference: Records, program: Program, graph: Graph, call: Call) -> t
 
 
 def _paths(program: Program, graph: Graph, found: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """For each input of the graph, the path of the argument that it is fed, whether there is one or not."""
+    """Return the path of the argument for each graph input, even if there is no such argument."""
     paths = {name: program.inputs.get(name, name) for name in graph.inputs}
-    if not program.inputs:  # a foreign file: inputs that are not called like arguments are taken in order
+    if not program.inputs:  # a foreign file: names that match no argument are matched by position
         rest = (path for path in found if path not in paths)
         return {name: path if path in found else next(rest, path) for name, path in paths.items()}
     return paths
 
 
 def _is_unread(program: Program, graph: Graph, name: str) -> bool:
-    """Whether an input was added to an exported program, and nothing reads it: whatever it is fed changes nothing."""
+    """Whether an input was added to an exported program, and nothing reads it: its value has no effect."""
     added = not program.is_foreign and name not in program.inputs
     return added and name not in graph.consumers and name not in graph.outputs
 
@@ -148,7 +148,7 @@ def _zeros(value: Value) -> torch.Tensor:
 
 
 def _lost(arguments: Mapping[str, Any]) -> str:
-    """The first that the capture was told not to keep, to add to a message."""
+    """Describe the first tensor that was skipped in the capture, for a message."""
     for name, value in arguments.items():
         for path, part in left_out(value).items():
             why = part.reason if isinstance(part, Skipped) else "it has their statistics only"
@@ -166,7 +166,7 @@ def _fed(value: Value, path: str, tensor: torch.Tensor, place: str) -> torch.Ten
 
 
 def _check_size(feeds: Mapping[str, torch.Tensor], place: str) -> None:
-    """Refuse inputs that repeat their numbers beyond all proportion: a few bytes can stand for terabytes."""
+    """Refuse inputs whose expanded size is many times their stored size: a few bytes can stand for terabytes."""
     dense = [tensor for tensor in feeds.values() if tensor.layout is torch.strided]
     size, held = sum(tensor.nbytes for tensor in dense), sum(compact(tensor).nbytes for tensor in dense)
     if size > _LEAST and size > _MOST_REPEATED * held:
@@ -183,12 +183,12 @@ def _fits(shape: tuple[int, ...], wanted: tuple[object, ...]) -> bool:
 
 
 def cast_inputs(graph: Graph, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The inputs in the floating-point types that the graph takes them in, where these are coarser."""
+    """Cast the inputs to the floating-point dtypes of the graph where these are coarser."""
     return {name: tensor.to(_taken_dtype(graph, name, tensor)) for name, tensor in inputs.items()}
 
 
 def cast_notes(graph: Graph, inputs: Mapping[str, torch.Tensor]) -> list[str]:
-    """Which inputs `cast_inputs` changes."""
+    """Return a note for each input that `cast_inputs` changes."""
     return [
         f"the program takes {name} as {graph.values[name].dtype}: what the model was given is rounded to it"
         for name, tensor in inputs.items()

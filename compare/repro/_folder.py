@@ -22,12 +22,12 @@ from filch.steal.text import for_markdown
 from ..common._errors import CompareError
 from ._case import Case
 from ._code import SHOWS, script_of, write_tensors
-from ._result import Culprit, Float64Value, Size
+from ._result import Culprit, ExpectedSource, Size
 
 _SECONDS = 600
 _SHOWN = 6  # operators in a title
 _PART = 0.1  # of the error is tolerated, so that a fixed library passes
-_TRUTHS: Mapping[Float64Value, tuple[str, str]] = {
+_TRUTHS: Mapping[ExpectedSource, tuple[str, str]] = {
     "model": ("the captured values of the PyTorch model", ""),
     "reference": ("the result of onnx.reference", "which agrees with the PyTorch model on the captured values"),
     "unoptimised": (
@@ -88,7 +88,7 @@ class Context:
     options: Mapping[str, Any]
     script: Script
     optimize: bool
-    truth: Float64Value
+    truth: ExpectedSource
     culprit: Culprit
     before: Size
     harmonic: float

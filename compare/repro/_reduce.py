@@ -17,7 +17,7 @@ from ..common._delta_debugging import needed
 from ._case import Case
 from ._fx_part import copied
 from ._onnx_part import giving, shaped
-from ._result import Float64Value
+from ._result import ExpectedSource
 from ._runner import Runner
 
 _STAYS = 0.1  # of the first error still counts as the same fault
@@ -40,7 +40,7 @@ class Wrong:
     names: Collection[str]
     case: Case
     error: float
-    truth: Float64Value
+    truth: ExpectedSource
     fixed: bool
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from filch.steal.text import named
 
-Float64Value = Literal["model", "reference", "unoptimised", "torch"]
+ExpectedSource = Literal["model", "reference", "unoptimised", "torch"]
 Culprit = Literal["translation", "optimiser", "runtime", "compiler", ""]
 
 
@@ -49,7 +49,7 @@ class Repro:
     script: Path
     operators: tuple[str, ...]
     error: float
-    truth: Float64Value
+    truth: ExpectedSource
     culprit: Culprit
     before: Size
     after: Size

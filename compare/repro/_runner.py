@@ -12,7 +12,7 @@ from ..engine._allowances import adds
 from ..metrics._limits import Limits
 from ..metrics._metrics import compare_tensors, typical_magnitude
 from ._case import Case, Tensors
-from ._result import Culprit, Float64Value
+from ._result import Culprit, ExpectedSource
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Runner:
             return _tried(lambda: self._compiled(case))
         return _tried(lambda: _on(self._engine, case, optimize=self._optimize))
 
-    def expected(self, case: Case, truth: Float64Value) -> Tensors | None:
+    def expected(self, case: Case, truth: ExpectedSource) -> Tensors | None:
         """Return the expected outputs by name; None if `truth` can't compute them."""
         if truth == "model":
             return case.recorded or None
@@ -49,7 +49,7 @@ class Runner:
         engine = self._reference if truth == "reference" else self._engine
         return _tried(lambda: _on(engine, case, optimize=False))
 
-    def error(self, case: Case, truth: Float64Value) -> float:
+    def error(self, case: Case, truth: ExpectedSource) -> float:
         """Return the largest harmonic error of outputs that differ; 0 if none does or it can't be run, inf for NaN."""
         expected = self.expected(case, truth)
         actual = None if expected is None else self.actual(case)
@@ -59,23 +59,23 @@ class Runner:
         """Return the error of a case whose inputs are captured values, relative to the captured outputs."""
         return self.error(case, "torch" if self._takes == "torch" else "model")
 
-    def truth(self, case: Case) -> Float64Value | None:
+    def truth(self, case: Case) -> ExpectedSource | None:
         """Return the first source of expected values that agrees with the captured outputs; None if none does."""
         if self._takes == "torch":
             return "torch"
-        others: tuple[Float64Value, ...] = (
+        candidates: tuple[ExpectedSource, ...] = (
             ("reference", "unoptimised", "torch") if self._optimize else ("reference", "torch")
         )
-        return next((truth for truth in others if self.agrees(case, truth)), None)
+        return next((source for source in candidates if self.agrees(case, source)), None)
 
-    def agrees(self, case: Case, truth: Float64Value) -> bool:
+    def agrees(self, case: Case, truth: ExpectedSource) -> bool:
         """Return whether `truth` agrees with the captured outputs; always true for compilers of torch."""
         if self._takes == "torch":
             return True
         expected = self.expected(case, truth)
         return expected is not None and bool(case.recorded) and self._apart(case, case.recorded, expected) == 0.0
 
-    def culprit(self, case: Case, truth: Float64Value) -> Culprit:
+    def culprit(self, case: Case, truth: ExpectedSource) -> Culprit:
         """Return the faulty component."""
         if self._takes == "torch":
             return "compiler"

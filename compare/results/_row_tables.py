@@ -123,7 +123,7 @@ def outcome_table(outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Bl
     """Yield the outcome of each exported node."""
     yield tally(outcomes)
     shown = outcomes if wide else [outcome for outcome in outcomes if outcome.kind != "folded"]
-    yield table_of(_FATE_COLUMNS, shown)
+    yield table_of(_OUTCOME_COLUMNS, shown)
     if hidden := len(outcomes) - len(shown):
         yield f"and {hidden} that are folded into constants"
 
@@ -308,7 +308,7 @@ _MODULE_COLUMNS: dict[str, Callable[..., object]] = {
     "attention": lambda row: ARROW if row.difference is not None and not row.difference.close else "",
     "note": lambda row: row.note,
 }
-_FATE_COLUMNS: dict[str, Callable[..., object]] = {
+_OUTCOME_COLUMNS: dict[str, Callable[..., object]] = {
     "exported node": lambda outcome: outcome.node,
     "operator": lambda outcome: outcome.op,
     "becomes": lambda outcome: outcome.kind,

@@ -107,7 +107,7 @@ def run(step: TracedStep, tracer: Tracer) -> None:
             tracer.end(list(tensors(result).values()))
             return
         loss = tracer.ready(loss_of)(step.model, step.loss, args, kwargs)
-        tracer.backward(_checked(loss))
+        tracer.backward(_check_loss(loss))
         tracer.update(step.optimizer)
         tracer.end([loss])
 
@@ -128,7 +128,7 @@ def loss_of(model: nn.Module, loss: Loss, args: Sequence[Any], kwargs: Mapping[s
     return loss(model(*args, **kwargs))
 
 
-def _checked(loss: Any) -> torch.Tensor:
+def _check_loss(loss: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
         description = (
             f"{str(loss.dtype).removeprefix('torch.')}{list(loss.shape)}"

@@ -117,7 +117,7 @@ class BackendContract:
             there = {*graph.inputs, *graph.constants}
             for node in graph.nodes:
                 late = {*node.reads} - there
-                _require(not late, f"{stage}: node {node.name!r} reads {sorted(late)}, which nothing makes before it")
+                _require(not late, f"{stage}: node {node.name!r} reads {sorted(late)}, which no earlier node computes")
                 there |= {*node.outputs}
             _require({*graph.outputs} <= there, f"{stage}: nothing makes {sorted({*graph.outputs} - there)}")
             _require(len(graph.places) == len(graph.nodes), f"{stage}: two nodes have one name")
