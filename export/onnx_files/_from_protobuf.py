@@ -114,18 +114,19 @@ def _attribute(attribute: AttributeProto) -> Any:
 
 def _captured(node: NodeProto) -> set[str]:
     """Return the names of outer values that a node's subgraphs read."""
-    found: set[str] = set()
+    captured: set[str] = set()
     for attribute in node.attribute:
         for graph in _subgraphs(attribute):
             own = {item.name for item in (*graph.input, *graph.initializer)}
             own |= {name for inner in graph.node for name in inner.output}
             read = {name for inner in graph.node for name in inner.input} | {info.name for info in graph.output}
             read |= {name for inner in graph.node for name in _captured(inner)}
-            found |= {name for name in read - own if name}
-    return found
+            captured |= {name for name in read - own if name}
+    return captured
 
 
 def _subgraphs(attribute: AttributeProto) -> Sequence[GraphProto]:
+    """Return the graphs of an attribute that is declared as one or several graphs, as onnx-ir does."""
     if attribute.type == AttributeProto.GRAPH:
         return (attribute.g,)
     return attribute.graphs if attribute.type == AttributeProto.GRAPHS else ()

@@ -3,7 +3,8 @@
 Runtimes and shape inference rely on that; on other graphs, some crash or never end.
 """
 
-from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
@@ -14,13 +15,15 @@ _MOST_NODES = 250_000  # after inlining all function calls
 _NEWEST = 1000  # version of ONNX's operator set; OpenVINO counts down from the version of the file
 _DEEPEST_CALL = 50  # nested function calls
 _SHOWN = 8  # nodes of a cycle in a message
+_SIMPLE_TYPES = {AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRING}
+_SIMPLE_TYPES |= {AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS}
 
 CheckTensor = Callable[..., None]
 _Function = tuple[str, str]  # domain, name
 _Nodes = MutableSequence[NodeProto]
 
 
-class _Unit(NamedTuple):
+class _Summary(NamedTuple):
     """A summary of a graph or function, including its subgraphs.
 
     Attributes:
@@ -67,11 +70,13 @@ def _check_versions(imports: Iterable[OperatorSetIdProto]) -> None:
 
 
 class _Checker:
+    """Checks graphs and functions; see `check_graphs`."""
+
     def __init__(self, functions: frozenset[_Function], check_tensor: CheckTensor) -> None:
         self._functions = functions
         self._check_tensor = check_tensor
 
-    def graph(self, graph: GraphProto) -> _Unit:
+    def graph(self, graph: GraphProto) -> _Summary:
         if len(graph.sparse_initializer):
             raise ValueError("it has sparse initializers, which no backend supports")
         for tensor in graph.initializer:
@@ -80,42 +85,42 @@ class _Checker:
         weights = {tensor.name for tensor in graph.initializer}
         if len(weights) < len(graph.initializer):
             raise ValueError("two of its initializers have the same name")
-        return self._unit(inputs, weights, graph.node, [value.name for value in graph.output])
+        return self._summary(inputs, weights, graph.node, [value.name for value in graph.output])
 
-    def function(self, function: FunctionProto) -> _Unit:
-        unit = self._unit(list(function.input), set(), function.node, list(function.output))
-        if unit.free:
-            raise ValueError(f"no node of the function {function.name!r:.80} computes {unit.free[0]!r:.80}")
-        return unit
+    def function(self, function: FunctionProto) -> _Summary:
+        summary = self._summary(list(function.input), set(), function.node, list(function.output))
+        if summary.free:
+            raise ValueError(f"no node of the function {function.name!r:.80} computes {summary.free[0]!r:.80}")
+        return summary
 
-    def _unit(self, inputs: Sequence[str], weights: set[str], nodes: _Nodes, outputs: Sequence[str]) -> _Unit:
+    def _summary(self, inputs: Sequence[str], weights: set[str], nodes: _Nodes, outputs: Sequence[str]) -> _Summary:
         if len(set(inputs)) < len(inputs):
             raise ValueError("two of its inputs have the same name")
         known = weights.union(inputs)
         early: list[tuple[int, str]] = []  # values that nodes read before they are defined, by the nodes' indices
         captured: dict[int, list[str]] = {}
-        count, calls = len(nodes), dict[_Function, int]()
+        count, calls = len(nodes), Counter[_Function]()
         for index, node in enumerate(nodes):
             early += [(index, name) for name in node.input if name and name not in known]
-            for unit in self._attributes(node.attribute) if len(node.attribute) else ():
-                captured.setdefault(index, []).extend(unit.free)
-                early += [(index, name) for name in unit.free if name not in known]
-                count += unit.nodes
-                _add(calls, unit.calls)
+            for summary in self._attributes(node.attribute) if len(node.attribute) else ():
+                captured.setdefault(index, []).extend(summary.free)
+                early += [(index, name) for name in summary.free if name not in known]
+                count += summary.nodes
+                calls.update(summary.calls)
             _define(known, node)
             if self._functions and (called := (node.domain, node.op_type)) in self._functions:
-                _add(calls, {called: 1})
-        if back := [(index, name) for index, name in early if name in known]:
-            _sort(nodes, back, captured)
+                calls[called] += 1
+        if unsorted := [(index, name) for index, name in early if name in known]:
+            _sort(nodes, unsorted, captured)
         free = dict.fromkeys(name for name in (*(name for _, name in early), *outputs) if name not in known)
-        return _Unit(tuple(free), count, calls)
+        return _Summary(tuple(free), count, calls)
 
-    def _attributes(self, attributes: Iterable[AttributeProto]) -> list[_Unit]:
+    def _attributes(self, attributes: Iterable[AttributeProto]) -> list[_Summary]:
         """Check the tensors and subgraphs of a node; return a summary of each subgraph."""
-        units = []
+        summaries = []
         for attribute in attributes:
             kind = attribute.type
-            if kind in _PLAIN:
+            if kind in _SIMPLE_TYPES:
                 continue
             if kind == AttributeProto.UNDEFINED:
                 raise ValueError(f"the attribute {attribute.name!r:.80} has an unknown type")
@@ -124,21 +129,17 @@ class _Checker:
             tensors: list[TensorProto] = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else ())]
             for tensor in tensors:
                 self._check_tensor(tensor, load=True)
-            graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())]
-            units += [self.graph(graph) for graph in graphs]
-        return units
+            summaries += [self.graph(graph) for graph in _graphs(attribute)]
+        return summaries
 
 
-_PLAIN = frozenset(
-    {
-        AttributeProto.FLOAT,
-        AttributeProto.INT,
-        AttributeProto.STRING,
-        AttributeProto.FLOATS,
-        AttributeProto.INTS,
-        AttributeProto.STRINGS,
-    }
-)
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """Yield the graphs among the attributes of a node, whatever the declared types of the attributes are."""
+    return (graph for attribute in node.attribute for graph in _graphs(attribute))
+
+
+def _graphs(attribute: AttributeProto) -> list[GraphProto]:
+    return [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())]
 
 
 def _define(known: set[str], node: NodeProto) -> None:
@@ -150,12 +151,7 @@ def _define(known: set[str], node: NodeProto) -> None:
             known.add(name)
 
 
-def _add(counts: dict[_Function, int], more: Mapping[_Function, int]) -> None:
-    for key, count in more.items():
-        counts[key] = counts.get(key, 0) + count
-
-
-def _sort(nodes: _Nodes, early: Iterable[tuple[int, str]], captured: Mapping[int, Sequence[str]]) -> None:
+def _sort(nodes: _Nodes, early: Sequence[tuple[int, str]], captured: Mapping[int, Sequence[str]]) -> None:
     """Sort nodes topologically in place, moving as few as possible, or refuse a cycle.
 
     Args:
@@ -164,9 +160,8 @@ def _sort(nodes: _Nodes, early: Iterable[tuple[int, str]], captured: Mapping[int
         captured: the outer values that the subgraphs of a node read, by the node's index.
     """
     producers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    back = [(producers[name], index) for index, name in early]
-    # Every cycle contains one of these edges, and all of its nodes are within their span.
-    span = range(min(reader for _, reader in back), max(producer for producer, _ in back) + 1)
+    # Every cycle contains one of these reads, and all of its nodes are within this range.
+    span = range(min(index for index, _ in early), max(producers[name] for _, name in early) + 1)
     before = {
         index: {producers[name] for name in (*nodes[index].input, *captured.get(index, ())) if name in producers}
         for index in span
@@ -200,18 +195,18 @@ def _name_of(node: NodeProto) -> str:
     return node.name or next((name for name in node.output if name), node.op_type)
 
 
-def _check_calls(main: _Unit, functions: Mapping[_Function, _Unit]) -> None:
+def _check_calls(main: _Summary, functions: Mapping[_Function, _Summary]) -> None:
     """Refuse functions that call themselves, or that have too many nodes when inlined."""
     try:
-        order = [*TopologicalSorter({key: unit.calls for key, unit in functions.items()}).static_order()]
+        order = [*TopologicalSorter({key: summary.calls for key, summary in functions.items()}).static_order()]
     except CycleError as error:
         raise ValueError(f"a function calls itself: {_chain(name for _, name in reversed(_cycle(error)))}") from None
     depth: dict[_Function, int] = {}
     nodes: dict[_Function, int] = {}
     for key in order:  # callees before callers
-        unit = functions[key]
-        depth[key] = 1 + max((depth[called] for called in unit.calls), default=0)
-        nodes[key] = unit.nodes + sum(count * nodes[called] for called, count in unit.calls.items())
+        summary = functions[key]
+        depth[key] = 1 + max((depth[called] for called in summary.calls), default=0)
+        nodes[key] = summary.nodes + sum(count * nodes[called] for called, count in summary.calls.items())
         if depth[key] > _DEEPEST_CALL:
             raise ValueError(f"its functions call each other more than {_DEEPEST_CALL} deep")
     if sum(count * nodes[called] for called, count in main.calls.items()) > _MOST_NODES:

@@ -5,9 +5,11 @@ describes twice as many. The shape inference of ONNX and of runtimes would store
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, numpy_helper
+
+from ._graphs import subgraphs
 
 _MOST = 1_000  # dimensions of a value
 _MOST_RANKS = 5_000_000  # of all values together
@@ -18,22 +20,11 @@ _ONE_MORE = frozenset(
     {"OneHot", "LSTM", "GRU", "RNN", "AffineGrid", "ConcatFromSequence", "STFT", "StringSplit", "Scan", "Loop"}
 )
 _AS_MANY = frozenset(  # operators whose output has at most as many elements as their first input
-    {
+    (
         *("Abs", "Cast", "CastLike", "Ceil", "Floor", "Flatten", "Identity", "Neg", "Not", "Reshape", "Round", "Slice"),
-        *(
-            "Squeeze",
-            "Transpose",
-            "Unsqueeze",
-            "Split",
-            "TopK",
-            "Compress",
-            "CumSum",
-            "Clip",
-            "ReduceProd",
-            "ReduceMax",
-        ),
-        *("ReduceMin", "ReduceSum", "ArgMax", "ArgMin", "ScatterElements", "ScatterND"),
-    }
+        *("Squeeze", "Transpose", "Unsqueeze", "Split", "TopK", "Compress", "CumSum", "Clip", "ReduceProd"),
+        *("ReduceMax", "ReduceMin", "ReduceSum", "ArgMax", "ArgMin", "ScatterElements", "ScatterND"),
+    )
 )
 _BY_ELEMENT = frozenset(
     {"Add", "And", "Div", "Equal", "Greater", "Less", "Max", "Min", "Mod", "Mul", "Or", "Sub", "Where"}
@@ -105,7 +96,7 @@ class _Ranks:
             self._add_constant(node, attributes)
             return
         most = max(map(self._rank, node.input), default=0)
-        most = max([most, *(self.add(graph, most) for graph in _graphs(node))])
+        most = max([most, *(self.add(graph, most) for graph in subgraphs(node))])
         rank = self._rank_of(node, most, attributes)
         if rank > _MOST:
             raise ValueError(f"{next(iter(node.output), node.op_type)!r:.80} would have more than {_MOST:,} dimensions")
@@ -218,10 +209,3 @@ class _Ranks:
 def _distinct(axes: Sequence[int]) -> int:
     """Return the smallest number of different axes; a negative axis may be equal to one of the others."""
     return max(len({axis for axis in axes if axis >= 0}), len({axis for axis in axes if axis < 0}))
-
-
-def _graphs(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        yield from attribute.graphs
-        if attribute.HasField("g"):
-            yield attribute.g

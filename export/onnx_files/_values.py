@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import onnx_ir as ir
 from onnx import GraphProto, ModelProto, ValueInfoProto, inliner, shape_inference
 
+from ._graphs import subgraphs
 from ._ranks import check_ranks
 
-_LEAST = 2**31  # bytes; smaller values are always allowed
-_MOST_GROWN = 64  # times all weights and inputs
-_LARGEST = 2**30  # bytes; larger models are not checked, because shape inference copies them
+_ALWAYS_ALLOWED = 2**31  # bytes of a value
+_MAX_GROWTH = 64  # times all weights and inputs
+_MAX_MODEL = 2**30  # bytes; larger models are not checked, because shape inference copies them
 
 
 def check_values(model: ModelProto, weights: int) -> None:
@@ -23,7 +24,7 @@ def check_values(model: ModelProto, weights: int) -> None:
     Raises:
         ValueError: shape inference finds such a value, or a value has too many dimensions (see `check_ranks`).
     """
-    if model.ByteSize() > _LARGEST:
+    if model.ByteSize() > _MAX_MODEL:
         return
     bare = _bare(model)
     if bare is None:
@@ -34,12 +35,12 @@ def check_values(model: ModelProto, weights: int) -> None:
     except Exception:  # noqa: BLE001  the backend reports what is wrong with the model
         return
     total = weights + sum(map(_nbytes, model.graph.input))
-    for value in _values(inferred.graph):
+    for value in (value for graph in _graphs(inferred.graph) for value in (*graph.value_info, *graph.output)):
         size = _nbytes(value)
-        if size > _LEAST and size > _MOST_GROWN * total:
+        if size > _ALWAYS_ALLOWED and size > _MAX_GROWTH * total:
             raise ValueError(
                 f"{value.name!r:.80} would take {size / 2**30:,.1f} GiB, "
-                f"more than {_MOST_GROWN} times all weights and inputs of the program"
+                f"more than {_MAX_GROWTH} times all weights and inputs of the program"
             )
 
 
@@ -58,17 +59,11 @@ def _bare(model: ModelProto) -> ModelProto | None:
 
 
 def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield a graph and all graphs inside of it."""
     yield graph
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
-                yield from _graphs(inner)
-
-
-def _values(graph: GraphProto) -> Iterator[ValueInfoProto]:
-    for inner in _graphs(graph):
-        yield from inner.value_info
-        yield from inner.output
+        for inner in subgraphs(node):
+            yield from _graphs(inner)
 
 
 def _nbytes(value: ValueInfoProto) -> int:

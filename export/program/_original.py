@@ -34,7 +34,7 @@ from ..graph._graph import Graph
 from ..onnx_files._graphs import check_graphs
 from ..onnx_files._memory import check_room
 from ..onnx_files._tensors import Tensors
-from ..pt2_files import Archive, StoredError, is_run, load_extra, load_program
+from ..pt2_files import Archive, StoredError, is_runnable, load_extra, load_program
 
 _log = logging.getLogger("filch")
 _ENTRY = "filch.onnx"
@@ -200,7 +200,7 @@ def _refused(program: ExportedProgram) -> str | None:
             return f"{name!r} is a {type(value).__name__}, which only a pickle can hold"
     graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, fx.GraphModule)]
     for node in (node for graph in graphs for node in graph.nodes if node.op == "call_function"):
-        if not is_run(node.target):
+        if not is_runnable(node.target):
             return f"{node.name!r} calls {node.target}, which Filch does not run from a file"
     return None
 

@@ -2,6 +2,6 @@
 
 from ._archive import Archive, StoredError
 from ._load import load_extra, load_graph, load_program
-from ._targets import is_run
+from ._targets import is_runnable
 
-__all__ = ["Archive", "StoredError", "is_run", "load_extra", "load_graph", "load_program"]
+__all__ = ["Archive", "StoredError", "is_runnable", "load_extra", "load_graph", "load_program"]

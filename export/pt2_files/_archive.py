@@ -77,11 +77,11 @@ class Archive:
         contents = torch.empty(member.file_size, dtype=torch.uint8)
         view = memoryview(contents.numpy())  # type: ignore[arg-type]
         self._file.seek(begin)
-        done = 0
-        while done < member.file_size and (chunk := self._file.read(min(_CHUNK, member.file_size - done))):
-            view[done : done + len(chunk)] = chunk
-            done += len(chunk)
-        if done < member.file_size or zlib.crc32(view) != member.CRC:
+        count = 0
+        while count < member.file_size and (chunk := self._file.read(min(_CHUNK, member.file_size - count))):
+            view[count : count + len(chunk)] = chunk
+            count += len(chunk)
+        if count < member.file_size or zlib.crc32(view) != member.CRC:
             raise StoredError(f"its member {name!r} is damaged")
         return contents
 
@@ -92,7 +92,7 @@ class Archive:
 
     def _read_members(self) -> Mapping[str, zipfile.ZipInfo]:
         try:
-            with zipfile.ZipFile(_Listing(self._file)) as archive:
+            with zipfile.ZipFile(_LimitedFile(self._file)) as archive:
                 members = archive.infolist()
         except StoredError:
             raise
@@ -101,29 +101,29 @@ class Archive:
         for member in members:
             if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
                 raise StoredError(f"its member {member.filename!r:.200} is compressed, which torch never does")
-            if member.flag_bits & _ENCRYPTED or not _is_plain(member.filename):
+            if member.flag_bits & _ENCRYPTED or not _is_valid(member.filename):
                 raise StoredError(f"its member {member.filename!r:.200} is encrypted or has an invalid name")
         if sum(member.file_size for member in members) > self._size:
             raise StoredError("its members together are larger than the file")
-        by_name = dict(_relative(members))
+        by_name = dict(_with_names(members))
         if len(by_name) < len(members):
             raise StoredError("two of its members have the same name")
         return by_name
 
 
-def _is_plain(name: str) -> bool:
+def _is_valid(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
 
 
-def _relative(members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, zipfile.ZipInfo]]:
+def _with_names(members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, zipfile.ZipInfo]]:
     """Yield each member with its name in the common top-level folder, which torch up to 2.7 did not write."""
     folders = {member.filename.partition("/")[0] for member in members}
-    shared = f"{folders.pop()}/" if len(folders) == 1 else ""
+    prefix = f"{folders.pop()}/" if len(folders) == 1 else ""
     for member in members:
-        yield member.filename.removeprefix(shared), member
+        yield member.filename.removeprefix(prefix), member
 
 
-class _Listing:
+class _LimitedFile:
     """Wraps the file for `zipfile`, and refuses a list of members that is too long before reading it."""
 
     def __init__(self, file: BinaryIO) -> None:

@@ -12,49 +12,21 @@ from torch.utils._sympy import functions
 
 from ._archive import StoredError
 
-_LENGTH = 4_000  # characters
-_TERMS = 100  # calls in one expression
-_DIGITS = 64  # bits of an integer
-_EXPONENT = 8
-_EXPANDED = 100  # terms of an expression after multiplying out, which sympy does to find common factors
+_MAX_CHARACTERS = 4_000
+_MAX_CALLS = 100
+_MAX_BITS = 64  # of an integer
+_MAX_EXPONENT = 8
+_MAX_TERMS = 100  # of an expression after multiplying out, which sympy does to find common factors
 _SYMBOL = re.compile(r"[A-Za-z_]{1,32}(\d{0,5})")
 _ASSUMPTIONS = {"finite", "integer", "negative", "nonnegative", "nonzero", "positive", "real", "zero"}
 _OF_SYMPY = (
-    "Add",
-    "And",
-    "Equality",
-    "GreaterThan",
-    "LessThan",
-    "Max",
-    "Min",
-    "Mul",
-    "Not",
-    "Or",
-    "Pow",
-    "Rational",
-    "StrictGreaterThan",
-    "StrictLessThan",
-    "Unequality",
+    *("Add", "And", "Equality", "GreaterThan", "LessThan", "Max", "Min", "Mul", "Not", "Or", "Pow", "Rational"),
+    *("StrictGreaterThan", "StrictLessThan", "Unequality"),
 )
 _OF_TORCH = (
-    "CeilDiv",
-    "CeilToInt",
-    "CleanDiv",
-    "FloatTrueDiv",
-    "FloorDiv",
-    "FloorToInt",
-    "Identity",
-    "IntTrueDiv",
-    "IsNonOverlappingAndDenseIndicator",
-    "Mod",
-    "ModularIndexing",
-    "PowByNatural",
-    "PythonMod",
-    "RoundToInt",
-    "ToFloat",
-    "TruncToFloat",
-    "TruncToInt",
-    "Where",
+    *("CeilDiv", "CeilToInt", "CleanDiv", "FloatTrueDiv", "FloorDiv", "FloorToInt", "Identity", "IntTrueDiv"),
+    *("IsNonOverlappingAndDenseIndicator", "Mod", "ModularIndexing", "PowByNatural", "PythonMod", "RoundToInt"),
+    *("ToFloat", "TruncToFloat", "TruncToInt", "Where"),
 )
 _POWERS = {"Pow", "PowByNatural"}
 _EXPANDING = {"Add", "Mul"} | _POWERS
@@ -82,7 +54,7 @@ def expression(text: str) -> sympy.Basic:
     Raises:
         StoredError: it is not a symbolic size, or exceeds a limit.
     """
-    if len(text) > _LENGTH or text.count("(") > _TERMS:
+    if len(text) > _MAX_CHARACTERS or text.count("(") > _MAX_CALLS:
         raise StoredError("a symbolic size in it is too long")
     try:
         parsed = _parse(ast.parse(text, mode="eval").body)
@@ -113,9 +85,7 @@ def _parse(node: ast.expr) -> Any:
             return sympy.Float(float(number))
         case ast.Call(ast.Name(name), arguments, []) if name in _functions():
             parsed = [_parse(argument) for argument in arguments]
-            if name in _POWERS:
-                _check_exponent(parsed[-1])
-            _check_terms(name, parsed)
+            _check_call(name, parsed)
             return _bounded(_functions()[name](*parsed))
     raise StoredError(f"{ast.unparse(node)!r:.80} is not valid in a symbolic size")
 
@@ -134,40 +104,35 @@ def _integer(value: Any) -> sympy.Integer:
     return sympy.Integer(value)
 
 
-def _check_exponent(exponent: Any) -> None:
-    if not isinstance(exponent, int | sympy.Integer) or abs(int(exponent)) > _EXPONENT:
+def _check_call(name: str, arguments: Sequence[Any]) -> None:
+    """Refuse powers with a large exponent, and a result with many terms after multiplying out."""
+    exponent = arguments[-1] if name in _POWERS else 1
+    if not isinstance(exponent, int | sympy.Integer) or abs(int(exponent)) > _MAX_EXPONENT:
         raise StoredError(f"a symbolic size in it has the exponent {exponent!s:.40}")
+    if _term_count(name, arguments) > _MAX_TERMS:
+        raise StoredError(f"a symbolic size in it would have more than {_MAX_TERMS:,} terms")
 
 
-def _check_terms(name: str, arguments: Sequence[Any]) -> None:
-    if _expanded(name, arguments) > _EXPANDED:
-        raise StoredError(f"a symbolic size in it would have more than {_EXPANDED:,} terms")
-
-
-def _expanded(name: str, arguments: Sequence[Any]) -> int:
-    """Return the number of terms of a function of these arguments after multiplying out."""
-    counts = [_terms(argument) for argument in arguments]
+def _term_count(name: str, arguments: Sequence[Any]) -> int:
+    """Return the number of terms of a function call after multiplying out."""
+    # An argument is one term unless it is a sum, a product or a power itself.
+    counts = [_term_count(kind, item.args) if (kind := type(item).__name__) in _EXPANDING else 1 for item in arguments]
     if name == "Mul":
         return math.prod(counts)
     if name in _POWERS and isinstance(arguments[-1], int | sympy.Integer):
-        return int(counts[0] ** min(abs(int(arguments[-1])), _DIGITS))
+        return int(counts[0] ** min(abs(int(arguments[-1])), _MAX_BITS))
     return sum(counts)
 
 
-def _terms(value: Any) -> int:
-    """Return the number of terms of a part of an expression: 1 unless it is a sum, a product or a power."""
-    name = type(value).__name__
-    return _expanded(name, value.args) if name in _EXPANDING else 1
-
-
 def _bounded(value: Any) -> Any:
+    """Return a value, or raise an error if it is a number whose numerator or denominator is too large."""
     numbers = (value.p, value.q) if isinstance(value, sympy.Rational) else (value,) if isinstance(value, int) else ()
-    if any(int(number).bit_length() > _DIGITS for number in numbers):
+    if any(int(number).bit_length() > _MAX_BITS for number in numbers):
         raise StoredError("a symbolic size in it has too large a number")
     return value
 
 
 @cache
 def _functions() -> Mapping[str, Callable[..., Any]]:
-    found = {name: getattr(sympy, name) for name in _OF_SYMPY}
-    return found | {name: getattr(functions, name) for name in _OF_TORCH if hasattr(functions, name)}
+    of_sympy = {name: getattr(sympy, name) for name in _OF_SYMPY}
+    return of_sympy | {name: getattr(functions, name) for name in _OF_TORCH if hasattr(functions, name)}

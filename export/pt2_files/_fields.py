@@ -17,14 +17,14 @@ def record(cls: type[Any], **fields: Reader) -> Reader:
     """Return a reader of objects as a dataclass; fields that this version of torch does not have are left out."""
     known = {item.name: item for item in dataclasses.fields(cls)}
     readers = {name: reader for name, reader in fields.items() if name in known}
-    required = {name for name, item in known.items() if _is_required(item)}
+    required = {name for name, item in known.items() if item.default is item.default_factory is dataclasses.MISSING}
 
     def read(data: Any) -> Any:
-        given = _object(data)
-        found = {name: _at(name, reader, given[name]) for name, reader in readers.items() if name in given}
-        if missing := required - found.keys():
+        members = _object(data)
+        values = {name: _at(name, reader, members[name]) for name, reader in readers.items() if name in members}
+        if missing := required - values.keys():
             raise StoredError(f"it has no {min(missing)!r}")
-        return cls(**found)
+        return cls(**values)
 
     return read
 
@@ -35,11 +35,11 @@ def union(cls: type[Any], **fields: Reader) -> Reader:
     readers = {name: reader for name, reader in fields.items() if name in known}
 
     def read(data: Any) -> Any:
-        given = _object(data)
-        tag = next(iter(given), None)
-        if len(given) != 1 or tag not in readers:
+        members = _object(data)
+        tag = next(iter(members), None)
+        if len(members) != 1 or tag not in readers:
             raise StoredError(f"{tag!r:.80} is not one of {', '.join(readers)}")
-        return cls.create(**{tag: readers[tag](given[tag])})
+        return cls.create(**{tag: readers[tag](members[tag])})
 
     return read
 
@@ -69,7 +69,7 @@ def optional(reader: Reader) -> Reader:
 
 def later(find: Callable[[], Reader]) -> Reader:
     """Return a reader that is looked up when it is used, for recursive types."""
-    return lambda data: find()(data)  # noqa: PLW0108  `find` must not be called yet
+    return lambda data: find()(data)  # noqa: PLW0108  `find` can't be called yet: the reader does not exist
 
 
 def empty(data: Any) -> Any:
@@ -146,10 +146,6 @@ def path(data: Any) -> str:
     return str(data)
 
 
-def _is_required(item: dataclasses.Field[Any]) -> bool:
-    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
-
-
 def _object(data: Any) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise StoredError(f"{data!r:.80} is not an object")
@@ -157,6 +153,7 @@ def _object(data: Any) -> dict[str, Any]:
 
 
 def _at(name: str, reader: Reader, data: Any) -> Any:
+    """Read a field; an error message begins with its name."""
     try:
         return reader(data)
     except StoredError as error:

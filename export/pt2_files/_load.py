@@ -15,7 +15,7 @@ from .._errors import reason
 from ..common._quiet import quiet
 from . import _targets
 from ._archive import Archive, StoredError
-from ._payloads import CONSTANTS, WEIGHTS, read_weights, stand_ins
+from ._payloads import CONSTANTS, WEIGHTS, meta_weights, read_weights
 from ._schema import read_program
 
 _MODEL = "models/model.json"
@@ -33,7 +33,7 @@ def load_program(archive: Archive) -> ExportedProgram:
         StoredError: it is damaged, has an unknown schema, calls an operator that is not a pure function of tensors, or
             contains a pickle or objects of classes.
     """
-    stored = _read(archive, _targets.run)
+    stored = _read(archive, _targets.runnable)
     return _deserialized(stored, read_weights(archive, WEIGHTS), read_weights(archive, CONSTANTS))
 
 
@@ -43,8 +43,8 @@ def load_graph(archive: Archive) -> fx.Graph:
     Raises:
         StoredError: it is damaged, has an unknown schema, or contains objects of classes.
     """
-    stored = _read(archive, _targets.shown)
-    graph: fx.Graph = _deserialized(stored, *stand_ins(stored)).graph
+    stored = _read(archive, _targets.displayable)
+    graph: fx.Graph = _deserialized(stored, *meta_weights(stored)).graph
     return graph
 
 
@@ -68,11 +68,11 @@ def _read(archive: Archive, target: Callable[[str], str]) -> schema.ExportedProg
     except (RecursionError, ValueError) as error:
         cause = "it is nested too deep" if isinstance(error, RecursionError) else error
         raise StoredError(f"its graph can't be read: {cause}") from error
-    stored.graph_module.module_call_graph = [_flat(stored.graph_module.signature)]
+    stored.graph_module.module_call_graph = [_flat_call(stored.graph_module.signature)]
     return stored
 
 
-def _flat(signature: schema.GraphSignature) -> ModuleCallEntry:
+def _flat_call(signature: schema.GraphSignature) -> ModuleCallEntry:
     """Return the program's own call with flat inputs and outputs; their real structure may name classes to import."""
     inputs = sum(spec.type in ("user_input", "constant_input") for spec in signature.input_specs)
     outputs = sum(spec.type == "user_output" for spec in signature.output_specs)

@@ -30,7 +30,7 @@ def read_weights(archive: Archive, folder: str) -> dict[str, torch.Tensor]:
     if f"{folder}model.pt" in archive:
         raise StoredError("its weights are pickled, as torch up to 2.7 did")
     files: dict[tuple[str, torch.device], torch.Tensor] = {}
-    found = {}
+    weights = {}
     for name, payload in read_payloads(parse_json(archive.read(folder + _CONFIG[folder]))).items():
         meta = payload.tensor_meta
         if payload.use_pickle or meta is None:
@@ -38,27 +38,26 @@ def read_weights(archive: Archive, folder: str) -> dict[str, torch.Tensor]:
         key = payload.path_name, _device(meta.device)
         if key not in files:
             files[key] = archive.tensor(folder + payload.path_name).to(key[1])
-        found[name] = _tensor(name, files[key], meta)
+        weights[name] = _tensor(name, files[key], meta)
         if payload.is_param:
-            found[name] = torch.nn.Parameter(found[name], requires_grad=meta.requires_grad)
-    return found
+            weights[name] = torch.nn.Parameter(weights[name], requires_grad=meta.requires_grad)
+    return weights
 
 
-def stand_ins(program: schema.ExportedProgram) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+def meta_weights(program: schema.ExportedProgram) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Return meta tensors in place of the weights and of the constants, for a graph that is only displayed."""
     weights: dict[str, torch.Tensor] = {}
     constants: dict[str, torch.Tensor] = {}
     values = program.graph_module.graph.tensor_values
     for spec in program.graph_module.signature.input_specs:
         if spec.type == "parameter":
-            weights[spec.parameter.parameter_name] = torch.nn.Parameter(
-                _stand_in(values, spec.parameter.arg.name), requires_grad=False
-            )
+            tensor = _meta_tensor(values, spec.parameter.arg.name)
+            weights[spec.parameter.parameter_name] = torch.nn.Parameter(tensor, requires_grad=False)
         elif spec.type == "buffer":
             group = weights if spec.buffer.persistent else constants
-            group[spec.buffer.buffer_name] = _stand_in(values, spec.buffer.arg.name)
+            group[spec.buffer.buffer_name] = _meta_tensor(values, spec.buffer.arg.name)
         elif spec.type == "tensor_constant":
-            constants[spec.tensor_constant.tensor_constant_name] = _stand_in(values, spec.tensor_constant.arg.name)
+            constants[spec.tensor_constant.tensor_constant_name] = _meta_tensor(values, spec.tensor_constant.arg.name)
     return weights, constants
 
 
@@ -66,7 +65,7 @@ def _device(device: schema.Device) -> torch.device:
     return torch.device(device.type) if device.index is None else torch.device(device.type, device.index)
 
 
-def _stand_in(values: Mapping[str, schema.TensorMeta], name: str) -> torch.Tensor:
+def _meta_tensor(values: Mapping[str, schema.TensorMeta], name: str) -> torch.Tensor:
     if name not in values:
         raise StoredError(f"it has no metadata of the tensor {name!r:.200}")
     sizes = [size.value for size in values[name].sizes if size.type == "as_int"]
@@ -77,6 +76,7 @@ def _stand_in(values: Mapping[str, schema.TensorMeta], name: str) -> torch.Tenso
 
 
 def _tensor(name: str, contents: torch.Tensor, meta: schema.TensorMeta) -> torch.Tensor:
+    """Return the view of a file's bytes that the metadata describe."""
     numbers = [*meta.sizes, *meta.strides, meta.storage_offset]
     dtype = DTYPES[meta.dtype]
     if any(number.type != "as_int" for number in numbers) or len(meta.sizes) != len(meta.strides):

@@ -34,34 +34,14 @@ from ._fields import (
 MAJOR = 8  # version of the schema
 _DEVICES = {"cpu", "cuda", "meta", "mps", "xpu"}
 _FRAME = re.compile(r'File "([^"]+)", line (\d{1,9}), in (\S+)')
-DTYPES = {
-    ScalarType.BYTE: torch.uint8,
-    ScalarType.CHAR: torch.int8,
-    ScalarType.SHORT: torch.int16,
-    ScalarType.INT: torch.int32,
-    ScalarType.LONG: torch.int64,
-    ScalarType.HALF: torch.float16,
-    ScalarType.FLOAT: torch.float32,
-    ScalarType.DOUBLE: torch.float64,
-    ScalarType.COMPLEXHALF: torch.complex32,
-    ScalarType.COMPLEXFLOAT: torch.complex64,
-    ScalarType.COMPLEXDOUBLE: torch.complex128,
-    ScalarType.BOOL: torch.bool,
-    ScalarType.BFLOAT16: torch.bfloat16,
-    ScalarType.UINT16: torch.uint16,
-    ScalarType.FLOAT8E4M3FN: torch.float8_e4m3fn,
-    ScalarType.FLOAT8E5M2: torch.float8_e5m2,
-    ScalarType.FLOAT8E4M3FNUZ: torch.float8_e4m3fnuz,
-    ScalarType.FLOAT8E5M2FNUZ: torch.float8_e5m2fnuz,
-}
-DTYPES |= {  # dtypes of later versions of torch
-    getattr(ScalarType, name): dtype
-    for name, dtype in [
-        ("FLOAT8E8M0FNU", torch.float8_e8m0fnu),
-        ("UINT32", torch.uint32),
-        ("UINT64", torch.uint64),
-    ]
-    if hasattr(ScalarType, name)
+# The schema's names of dtypes are attributes of torch in lower case, with these exceptions.
+_DTYPE_NAMES = {"byte": "uint8", "char": "int8", "complexhalf": "chalf", "complexfloat": "cfloat"}
+_DTYPE_NAMES |= {"complexdouble": "cdouble"}
+DTYPES: dict[ScalarType, torch.dtype] = {
+    kind: dtype
+    for kind in ScalarType
+    for name in [kind.name.lower().replace("float8e", "float8_e")]
+    if isinstance(dtype := getattr(torch, _DTYPE_NAMES.get(name, name), None), torch.dtype)
 }
 _NODES = 20_000  # torch creates about 1,000 nodes a second
 _ENTRIES = 10_000  # items of a list argument
@@ -115,8 +95,8 @@ def _program(target: _Target) -> Reader:
 
 def _module(target: _Target) -> Reader:
     signature = record(schema.GraphSignature, input_specs=listed(_input()), output_specs=listed(_output()))
-    made = record(schema.GraphModule, graph=_graph(target), signature=signature, module_call_graph=lambda _: [])
-    return lambda data: made({**data, "module_call_graph": []} if isinstance(data, dict) else data)
+    reader = record(schema.GraphModule, graph=_graph(target), signature=signature, module_call_graph=lambda _: [])
+    return lambda data: reader({**data, "module_call_graph": []} if isinstance(data, dict) else data)
 
 
 def _graph(target: _Target) -> Reader:
@@ -153,7 +133,7 @@ def _argument(target: _Target) -> Reader:
     maybe_tensor = union(schema.OptionalTensorArgument, as_tensor=tensor, as_none=truth)
     graph = record(schema.GraphArgument, name=identifier, graph=later(cache(lambda: _graph(target))))
     few = partial(listed, most=_ENTRIES)
-    made = union(
+    reader = union(
         schema.Argument,
         as_none=truth,
         as_tensor=tensor,
@@ -184,9 +164,9 @@ def _argument(target: _Target) -> Reader:
         as_nested_tensors=few(few(tensor)),
         as_int_lists=few(few(integer)),
         as_float_lists=few(few(number)),
-        as_string_to_argument=mapped(identifier, later(lambda: made)),
+        as_string_to_argument=mapped(identifier, later(lambda: reader)),
     )
-    return made
+    return reader
 
 
 def _input() -> Reader:
@@ -277,11 +257,11 @@ def _metadata(data: Any) -> dict[str, str]:
     """Read a node's module stack and the locations in its stack trace, which torch writes into code as a comment."""
     if not isinstance(data, dict):
         raise StoredError(f"{data!r:.80} is not an object")
-    found = {}
+    metadata = {}
     modules, lines = data.get("nn_module_stack"), data.get("stack_trace")
     if isinstance(modules, str) and len(modules) <= _STACK and modules.isprintable():
-        found["nn_module_stack"] = modules
+        metadata["nn_module_stack"] = modules
     if isinstance(lines, str) and len(lines) <= _STACK:
-        places = [place for place in _FRAME.findall(lines) if "".join(place).isprintable()]
-        found["stack_trace"] = "\n".join(f'  File "{file}", line {line}, in {name}' for file, line, name in places)
-    return found
+        frames = [frame for frame in _FRAME.findall(lines) if "".join(frame).isprintable()]
+        metadata["stack_trace"] = "\n".join(f'  File "{file}", line {line}, in {name}' for file, line, name in frames)
+    return metadata

@@ -53,7 +53,7 @@ _BACKWARD = re.compile(r"(?:elu|gelu|hardsigmoid|hardswish|hardtanh|leaky_relu|l
 
 
 @lru_cache(maxsize=4096)
-def shown(target: str) -> str:
+def displayable(target: str) -> str:
     """Return `target` if it names an operator that torch knows here, so that a graph with it can be displayed.
 
     Raises:
@@ -65,23 +65,22 @@ def shown(target: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def run(target: str) -> str:
+def runnable(target: str) -> str:
     """Return `target` if it names a pure function of tensors and numbers.
 
     Raises:
         StoredError: torch does not know it, or it may have side effects.
     """
-    shown(target)
+    displayable(target)
     overload = _overload(target)
-    if overload is not None and not _is_function(overload):
-        raise StoredError(f"it calls {target!r:.200}, which Filch does not run from a file")
-    if overload is None and target not in PYTHON and not _is_higher(target, _RUN_HIGHER):
+    is_python = target in PYTHON or _is_higher(target, _RUN_HIGHER)
+    if not (is_python if overload is None else _is_function(overload)):
         raise StoredError(f"it calls {target!r:.200}, which Filch does not run from a file")
     return target
 
 
-def is_run(target: Any) -> bool:
-    """Whether `run` accepts an operation of a graph after the graph is saved."""
+def is_runnable(target: Any) -> bool:
+    """Return whether `runnable` accepts the target of an FX node after the graph is saved."""
     if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001  it has no other name
         return _is_function(target)
     if isinstance(target, torch._ops.HigherOrderOperator):  # noqa: SLF001  nor this
@@ -91,22 +90,24 @@ def is_run(target: Any) -> bool:
 
 
 def _overload(target: str) -> Any:
-    found = _OVERLOAD.fullmatch(target)
-    if found is None or found[1] == "higher_order":
+    """Return the ATen-style operator of this name (`torch.ops.aten.add.Tensor`), or None."""
+    match = _OVERLOAD.fullmatch(target)
+    if match is None or match[1] == "higher_order":
         return None
     try:
-        overload = getattr(getattr(getattr(torch.ops, found[1]), found[2]), found[3])
+        overload = getattr(getattr(getattr(torch.ops, match[1]), match[2]), match[3])
     except (AttributeError, RuntimeError):
         return None
     return overload if isinstance(overload, torch._ops.OpOverload) else None  # noqa: SLF001
 
 
 def _is_higher(target: str, known: frozenset[str]) -> bool:
-    found = _HIGHER.fullmatch(target)
-    return found is not None and found[1] in known and hasattr(torch.ops.higher_order, found[1])
+    match = _HIGHER.fullmatch(target)
+    return match is not None and match[1] in known and hasattr(torch.ops.higher_order, match[1])
 
 
 def _is_function(overload: Any) -> bool:
+    """Return whether an operator is a pure function of tensors and numbers."""
     schema = overload._schema  # noqa: SLF001  torch has no public name for it
     name = str(schema.name).partition("::")[2]
     if overload.namespace not in _RUN_FROM or _NEVER.fullmatch(name):
@@ -119,5 +120,6 @@ def _is_function(overload: Any) -> bool:
 
 
 def _is_plain(argument: Any) -> bool:
+    """Return whether an argument is a tensor, a number, or one of the known options that are strings."""
     kind = re.sub(r"(?:Optional|List)\[|\]", "", str(argument.type))
     return kind in _PLAIN and ("str" not in kind or argument.name in _TEXTS)

@@ -13,7 +13,7 @@ from torch import nn
 
 from filch.compare import compare
 from filch.export import ExportError, Original, Program, export, load_program
-from filch.export.pt2_files import Archive, is_run
+from filch.export.pt2_files import Archive, is_runnable
 from filch.export.pt2_files import load_program as load_stored
 from filch.steal import steal_forward
 from support.hostile.pt2_files import ARCHIVES, HARMLESS, REFUSED, Files, canary, contents, write
@@ -244,7 +244,7 @@ def test_numbers_of_a_stored_program_stay_bounded(saved: tuple[Program, Path], f
 )
 def test_only_functions_of_tensors_are_run_from_a_file(target: object, expected: bool) -> None:
     """Operators that access files, work in place, do not check indices, or may not end are refused."""
-    assert is_run(target) is expected
+    assert is_runnable(target) is expected
 
 
 def test_what_only_a_pickle_can_hold_is_not_saved(
