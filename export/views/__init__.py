@@ -4,8 +4,7 @@ Other packages add views as entry points `filch.views`.
 """
 
 from ._hidet import ViewerFiles, netron
-from ._plot import plot_graph
-from ._plot_dot import plot_dot
+from ._plot import plot_dot, plot_graph
 from ._plot_legend import plot_legend
 from ._registry import draw, get_view, save, view_names, write
 from ._series import Series

@@ -11,7 +11,7 @@ from ..graph._finding import Finding
 from ..graph._folding import Folding, fold
 from ..graph._graph import Graph
 from ..graph._nodes import Node
-from ._colours import colour, is_dark
+from ._colors import color, is_dark
 from ._view import Drawing
 
 _ROLES = {"input": "#f3b5ad", "output": "#b7dcae", "constant": "#e4e4e4", "operation": "#fbd9a5", "value": "#5d96c9"}
@@ -61,19 +61,20 @@ class _Dot:
         self._folding: Folding = fold(graph)
         self._group = {node.name: group for node, group in zip(graph.nodes, self._folding.places, strict=True)}
         read = {name for node in graph.nodes for name in node.reads}
-        self._given = [*graph.inputs, *(name for name in graph.constants if name in read)]
+        self._uncomputed = [*graph.inputs, *(name for name in graph.constants if name in read)]
+        # The number of the node that each value comes from.
         self._source = {name: place for place, node in enumerate(graph.nodes, first) for name in node.outputs if name}
-        self._source |= {name: place for place, name in enumerate(self._given, first + len(graph.nodes))}
-        self._last = first + len(graph.nodes) + len(self._given)
-        self.end = self._last + len(graph.outputs)
+        self._source |= {name: place for place, name in enumerate(self._uncomputed, first + len(graph.nodes))}
+        self._first_output = first + len(graph.nodes) + len(self._uncomputed)
+        self.end = self._first_output + len(graph.outputs)
 
     def nodes(self) -> Iterator[str]:
         """Yield the statements of all nodes."""
         for place, node in enumerate(self._graph.nodes, self._first):
             yield self._operation(place, node)
-        for name in self._given:
+        for name in self._uncomputed:
             yield self._boundary_node(self._source[name], "input" if name in self._graph.inputs else "constant", name)
-        for place, name in enumerate(self._graph.outputs, self._last):
+        for place, name in enumerate(self._graph.outputs, self._first_output):
             yield self._boundary_node(place, "output", name)
 
     def clusters(self) -> Iterator[str]:
@@ -82,20 +83,19 @@ class _Dot:
         They are built without recursion, because modules may be nested deeply.
         """
         groups = self._folding.groups
-        inside = [[f"{place};" for place in self._members.get(group, ())] for group in range(len(groups))]
-        for place in reversed(range(len(groups))):  # inner groups come after outer ones
-            group = groups[place]
+        contents = [[f"{place};" for place in self._members.get(index, ())] for index in range(len(groups))]
+        for index, group in reversed([*enumerate(groups)]):  # inner groups come after outer ones
             title = f"{group} ({group.type.rpartition('.')[2]})" if group.type else str(group)
-            content = f"label={_quoted(cut(title, _LABEL))}; {' '.join(inside[place])}"
-            cluster = f"subgraph cluster_{self._first + place} {{ {content} }}"
+            content = f"label={_quoted(cut(title, _LABEL))}; {' '.join(contents[index])}"
+            cluster = f"subgraph cluster_{self._first + index} {{ {content} }}"
             if group.parent is None:
                 yield cluster
             else:
-                inside[group.parent].append(cluster)
+                contents[group.parent].append(cluster)
 
     def ungrouped(self) -> Iterator[str]:
         """Yield the nodes outside of all clusters."""
-        return (f"{place};" for place in (*self._members.get(None, ()), *range(self._last, self.end)))
+        return (f"{place};" for place in (*self._members.get(None, ()), *range(self._first_output, self.end)))
 
     @cached_property
     def _members(self) -> Mapping[int | None, Sequence[int]]:
@@ -103,7 +103,7 @@ class _Dot:
         members: dict[int | None, list[int]] = {}
         for place, group in enumerate(self._folding.places, self._first):
             members.setdefault(group, []).append(place)
-        for name in self._given:
+        for name in self._uncomputed:
             members.setdefault(self._group_of_consumers(name), []).append(self._source[name])
         return members
 
@@ -137,9 +137,9 @@ class _Dot:
         for place, node in enumerate(self._graph.nodes, self._first):
             for name in dict.fromkeys(node.reads):
                 if name in self._source:
-                    label = [] if name in self._given else self._type(name)
+                    label = [] if name in self._uncomputed else self._type(name)
                     yield f"{self._source[name]} -> {place}{_attributes(label=label, tooltip=[name])};"
-        for place, name in enumerate(self._graph.outputs, self._last):
+        for place, name in enumerate(self._graph.outputs, self._first_output):
             if name in self._source:
                 yield f"{self._source[name]} -> {place}{_attributes(tooltip=[name])};"
 
@@ -152,12 +152,9 @@ def _literal(content: Any) -> str:
 
 
 def _statement(place: int, title: list[str], facts: list[str], role: str, finding: Finding | None) -> str:
-    fill = colour(finding) if finding else _ROLES[role]
-    return f"{place}{_attributes(label=title, tooltip=facts)[:-1]}, fillcolor={_quoted(fill)}{_font_color(fill)}];"
-
-
-def _font_color(fill: str) -> str:
-    return ', fontcolor="#ffffff"' if is_dark(fill) else ""
+    fill = color(finding) if finding else _ROLES[role]
+    font = ', fontcolor="#ffffff"' if is_dark(fill) else ""
+    return f"{place}{_attributes(label=title, tooltip=facts)[:-1]}, fillcolor={_quoted(fill)}{font}];"
 
 
 def _finding_text(finding: Finding) -> str:

@@ -20,18 +20,14 @@ class SvgView:
         return picture(dot_text(graph), suffix)
 
 
-class PngView:
+class PngView(SvgView):
     """See `View`."""
 
-    suffixes: tuple[str, ...] = (".png",)
-
-    def draw(self, graph: Graph, suffix: str) -> Drawing:
-        """See `View.draw`."""
-        return picture(dot_text(graph), suffix)
+    suffixes = (".png",)
 
 
 def picture(text: str, suffix: str) -> Drawing:
-    """Return the picture that `dot` draws, or the text with a note that says how to draw it."""
+    """Return the picture that `dot` draws of a text in DOT; if it fails, the text with a note on how to draw it."""
     kind = suffix.removeprefix(".")
     command = f"dot -T{kind} FILE.dot -o FILE.{kind}"
     program = shutil.which("dot")
@@ -40,14 +36,14 @@ def picture(text: str, suffix: str) -> Drawing:
         return Drawing.of(text, ".dot", hint)
     try:
         # The program is the user's `dot`, by its absolute path; it reads its input from a pipe.
-        done = subprocess.run(  # noqa: S603
+        completed = subprocess.run(  # noqa: S603
             [program, f"-T{kind}"], input=text.encode(), capture_output=True, timeout=_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
         return Drawing.of(text, ".dot", f"Graphviz has not drawn it in {_TIMEOUT} s: `{command}` may, given longer")
     except OSError as error:
         return Drawing.of(text, ".dot", f"Graphviz can't be run ({error.strerror or error}): `{command}` would draw it")
-    if done.returncode or not done.stdout:
-        message = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        return Drawing.of(text, ".dot", f"Graphviz could not draw it ({message or done.returncode}): `{command}`")
-    return Drawing(done.stdout, suffix)
+    if completed.returncode or not completed.stdout:
+        message = completed.stderr.decode("utf-8", "replace").strip().partition("\n")[0] or completed.returncode
+        return Drawing.of(text, ".dot", f"Graphviz could not draw it ({message}): `{command}`")
+    return Drawing(completed.stdout, suffix)

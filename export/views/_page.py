@@ -15,9 +15,9 @@ from ..graph._graph import Graph
 from ..graph._nodes import Frame, Node, Value
 from ._roles import ROLES, roles
 
-_EXACT = 2**53  # JavaScript's numbers hold all integers up to here
-_NAME = 20_000  # characters of any other text
-_LONGEST = 4000  # characters of an attribute: a table of indices may have millions
+_MAX_INTEGER = 2**53  # JavaScript's numbers represent all integers up to here
+_MAX_ATTRIBUTE = 4000  # characters: a table of indices may have millions
+_MAX_TEXT = 20_000  # characters of any other text
 
 
 def page_data(graph: Graph) -> str:
@@ -43,11 +43,11 @@ class _Table:
         self._places: dict[str, dict[Any, int]] = {"strings": {}, "lists": {}}
 
     def text(self, text: str | None) -> int | None:
-        return None if text is None else self._place("strings", shortened(text, _NAME))
+        return None if text is None else self._place("strings", shortened(text, _MAX_TEXT))
 
     def texts(self, texts: Iterable[str]) -> int:
         """Return the index of a list of texts, for example the names of metrics."""
-        return self._place("lists", tuple(self._place("strings", shortened(text, _NAME)) for text in texts))
+        return self._place("lists", tuple(self._place("strings", shortened(text, _MAX_TEXT)) for text in texts))
 
     def stack(self, stack: tuple[Frame, ...]) -> int:
         """Return the index of a list of calls: path, type and source of each, flattened."""
@@ -79,7 +79,7 @@ def _graph(graph: Graph, role: str, table: _Table) -> dict[str, Any]:
         "inputs": [places[name] for name in graph.inputs],
         "outputs": [places[name] for name in graph.outputs],
         "findings": [
-            [places[name], *_finding(finding, table)] for name, found in graph.findings.items() for finding in found
+            [places[name], *_finding(finding, table)] for name, items in graph.findings.items() for finding in items
         ],
     }
 
@@ -101,7 +101,7 @@ def _node(node: Node, group: int | None, places: dict[str, int], table: _Table) 
             table.stack(node.stack) if node.stack else None,
             table.text(node.module),
             table.text(node.source),
-            table.texts(part for name, held in node.attributes.items() for part in (name, _literal(held))),
+            table.texts(part for name, item in node.attributes.items() for part in (name, _literal(item))),
             table.texts(node.origins) if node.origins else None,
             table.text(node.target),
             table.text(node.code),
@@ -147,7 +147,7 @@ def _number(number: Real | float | None) -> float | int | str | None:
         return None
     if isinstance(number, Integral):
         whole = int(number)
-        return whole if abs(whole) <= _EXACT else str(whole)
+        return whole if abs(whole) <= _MAX_INTEGER else str(whole)
     real = float(number)
     if math.isnan(real):
         return "NaN"
@@ -156,10 +156,11 @@ def _number(number: Real | float | None) -> float | int | str | None:
 
 def _literal(value: Any) -> str:
     text = str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
+    return text if len(text) <= _MAX_ATTRIBUTE else f"{text[:_MAX_ATTRIBUTE]}… ({len(text):,} characters)"
 
 
 def _trimmed(members: list[Any]) -> list[Any]:
+    """Remove trailing empty members."""
     while members and members[-1] in (None, ""):
         members.pop()
     return members

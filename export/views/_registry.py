@@ -17,13 +17,13 @@ _OWN = {
     "dot": "._dot:DotView",
     "hidet": "._hidet:HidetView",
     "html": "._html:HtmlView",
-    "model-explorer": "._model_explorer:ModelExplorerView",
-    "model-explorer-status": "._model_explorer:StatusView",
-    "model-explorer-time": "._model_explorer:TimeView",
+    "model-explorer": "._model_explorer:error_view",
+    "model-explorer-status": "._model_explorer:status_view",
+    "model-explorer-time": "._model_explorer:time_view",
     "netron": ".netron_files._view:NetronView",
     "png": "._graphviz:PngView",
     "svg": "._graphviz:SvgView",
-    "text": "._text:TextView",
+    "text": "._view:TextView",
     "trace": "._trace:TraceView",
 }
 _VIEWS = Extensions("view", __package__, _OWN, ViewError, extras={})
@@ -42,14 +42,15 @@ def get_view(name: str, suffix: str | None = None) -> View:
         suffix: a suffix of files that the view has to write; None for any.
 
     Raises:
-        ViewError: there is no view of this name, a library is missing, or the object is no view or lacks the suffix.
+        ViewError: there is no view of this name, its library is missing, the object does not have the attributes of a
+            view, or the view does not write files with the suffix.
     """
     view = _VIEWS.find(name)()
     suffixes = getattr(view, "suffixes", None)
     if not isinstance(suffixes, tuple) or not suffixes or not callable(getattr(view, "draw", None)):
         raise ViewError(
-            f"view {name!r} is a {type(view).__name__}, which has not both `suffixes`, a tuple of text, and `draw` "
-            "(see filch.export.views.View)"
+            f"view {name!r} is a {type(view).__name__}, which needs both `suffixes`, a tuple of text, and the method "
+            "`draw` (see filch.export.views.View)"
         )
     if suffix is not None and suffix not in suffixes:
         raise ViewError(f"view {name!r} writes {' and '.join(suffixes)}, not {suffix or 'a file without suffix'}")
@@ -99,10 +100,10 @@ def write(drawing: Drawing, path: str | os.PathLike[str]) -> Path:
     Raises:
         ViewError: the file can't be written.
     """
-    where = Path(path).with_suffix(drawing.suffix)
+    file = Path(path).with_suffix(drawing.suffix)
     try:
-        where.parent.mkdir(parents=True, exist_ok=True)
-        write_output(where, drawing.content)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_output(file, drawing.content)
     except OSError as error:
-        raise ViewError(f"can't write {str(where)!r}: {error.strerror or error}") from error
-    return where
+        raise ViewError(f"can't write {str(file)!r}: {error.strerror or error}") from error
+    return file

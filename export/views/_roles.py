@@ -16,11 +16,11 @@ ROLES = ("intermediate", "view", "input", "output", "parameter")
 
 def roles(graph: Graph) -> dict[str, str]:
     """Map each value to one of `ROLES`; 'output' takes precedence over the others."""
-    found = dict.fromkeys((name for node in graph.nodes for name in node.outputs if name), "intermediate")
-    found |= {node.outputs[0]: "view" for node in graph.nodes if is_view(node.op) and node.outputs and node.outputs[0]}
-    found |= dict.fromkeys(graph.constants, "parameter")
-    found |= dict.fromkeys(graph.inputs, "input")
-    return found | dict.fromkeys(graph.outputs, "output")
+    result = dict.fromkeys((name for node in graph.nodes for name in node.outputs if name), "intermediate")
+    result |= {node.outputs[0]: "view" for node in graph.nodes if is_view(node.op) and node.outputs and node.outputs[0]}
+    result |= dict.fromkeys(graph.constants, "parameter")
+    result |= dict.fromkeys(graph.inputs, "input")
+    return result | dict.fromkeys(graph.outputs, "output")
 
 
 def is_view(op: str) -> bool:

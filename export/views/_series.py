@@ -16,7 +16,7 @@ from ._registry import draw, get_view, write
 _log = logging.getLogger("filch")
 _LIST = ".filch-drawn"  # lists the files that a run has drawn, so that the next run can remove them
 _NUMBERED = re.compile(r"\d+_[\w.-]+", re.ASCII)
-_LONGEST = 100
+_LONGEST = 100  # characters of a file name
 
 
 class Series:
@@ -82,14 +82,12 @@ class Series:
 
 
 def _with_suffixes(views: Iterable[str]) -> dict[str, str]:
-    """Return the suffix that each view writes, or raise an error if two are the same."""
+    """Map the name of each view to the suffix that it writes, or raise an error if two are the same."""
     suffixes: dict[str, str] = {}
     for given in views:
-        name, dot, wanted = given.partition(".")
-        known = get_view(name).suffixes
-        suffix = dot + wanted or known[0]
-        if suffix not in known:
-            raise ViewError(f"view {name!r} writes {' and '.join(known)}, not {suffix}")
+        name, dot, rest = given.partition(".")
+        suffix = dot + rest or get_view(name).suffixes[0]
+        get_view(name, suffix)  # checks the suffix
         if other := next((view for view, taken in suffixes.items() if taken == suffix), None):
             raise ViewError(f"views {other!r} and {name!r} both write {suffix}, and one would overwrite the other's")
         suffixes[name] = suffix

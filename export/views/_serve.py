@@ -13,7 +13,6 @@ from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from threading import Thread
-from types import TracebackType
 from typing import BinaryIO, Self
 from urllib.parse import quote, unquote, urlsplit
 
@@ -72,9 +71,7 @@ class Served:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
@@ -92,18 +89,18 @@ def serve(path: str | PathLike[str], *, port: int | None = None, browse: bool = 
     Raises:
         ViewError: there is no such file, the package is not installed, or the port is taken.
     """
-    where = Path(path)
-    if not where.is_file():
-        raise ViewError(f"there is no file {str(where)!r} to serve")
+    file = Path(path)
+    if not file.is_file():
+        raise ViewError(f"there is no file {str(file)!r} to serve")
     try:
         viewer = Path(importlib.import_module("netron").__file__ or "").parent
     except ImportError as error:
-        raise ViewError(f"serving {str(where)!r} needs the package netron: pip install netron") from error
+        raise ViewError(f"serving {str(file)!r} needs the package netron: pip install netron") from error
     try:
         server = _Server((_LOCAL, port or 0), _Handler)
     except (OSError, OverflowError) as error:
-        raise ViewError(f"can't serve {str(where)!r} on port {port}: {error}") from error
-    server.show(where.resolve(), viewer)
+        raise ViewError(f"can't serve {str(file)!r} on port {port}: {error}") from error
+    server.show(file.resolve(), viewer)
     thread = Thread(target=server.serve_forever, args=(0.05,), name="filch-serve", daemon=True)
     thread.start()
     url = f"http://{_LOCAL}:{server.server_port}"
@@ -135,40 +132,37 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD requests."""
+
     timeout = 30  # seconds to wait for a client
     server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]  it serves no other
 
-    def do_GET(self) -> None:
-        """Send a file."""
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        """Send the headers of a file."""
-        self._answer(with_body=False)
-
-    def log_message(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  whatever it is given
+    def log_message(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  whatever the arguments
         """Write nothing to the terminal."""
 
-    def _answer(self, *, with_body: bool) -> None:
+    def do_GET(self) -> None:
+        """Send a file, or only its headers for a HEAD request."""
         if self.headers.get("Host", "").lower() not in self.server.hosts:
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
             return
-        asked = unquote(urlsplit(self.path).path)
-        found = self.server.content.get(asked)
+        path = unquote(urlsplit(self.path).path)
+        content = self.server.content.get(path)
         try:
-            body: BinaryIO = BytesIO(found) if isinstance(found, bytes) else open(found or "", "rb")  # noqa: PTH123, SIM115  closed below
+            body: BinaryIO = BytesIO(content) if isinstance(content, bytes) else open(content or "", "rb")  # noqa: PTH123, SIM115  closed below
         except OSError:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
         with body:
             self.send_response(HTTPStatus.OK)
-            kind = "application/octet-stream" if asked.startswith("/data/") else _TYPES[Path(asked).suffix or ".html"]
+            kind = "application/octet-stream" if path.startswith("/data/") else _TYPES[Path(path).suffix or ".html"]
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(body.seek(0, 2)))
             self.end_headers()
             body.seek(0)
-            if with_body:
+            if self.command == "GET":
                 shutil.copyfileobj(body, self.wfile)
+
+    do_HEAD = do_GET  # noqa: N815  the name that http.server looks for
 
     def end_headers(self) -> None:
         """Add the security headers to each answer, including errors."""
@@ -181,4 +175,4 @@ def _page(page: str, name: str) -> bytes:
     """Return the viewer's page with elements that make it open a file; their names are those of Netron's own server."""
     settings = {"type": "Python", "file": f"/data/{quote(name)}", "name": name, "identifier": name}
     more = "".join(f'\n<meta name="{key}" content="{for_html(value)}">' for key, value in settings.items())
-    return _VERSION.sub(lambda found: found[0] + more, page, count=1).encode("utf-8", "backslashreplace")
+    return _VERSION.sub(lambda match: match[0] + more, page, count=1).encode("utf-8", "backslashreplace")

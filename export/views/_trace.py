@@ -56,10 +56,10 @@ def trace_of(
     """
     compiled = graph.source_graph is not None and any(node.origins for node in graph.nodes)
     operations = graph.source_graph if compiled and graph.source_graph is not None else graph
-    made = _NumberedGraph(operations, labels, data)
+    numbered = _NumberedGraph(operations, labels, data)
     executed = (node for node in graph.nodes if node.name not in unexecuted)
-    executions = (_execution(graph, node, made.ids, compiled=compiled) for node in executed)
-    return {"node_data": made.data, "execute_op_info": dict(enumerate(executions))}
+    executions = (_execution(graph, node, numbered.ids, compiled=compiled) for node in executed)
+    return {"node_data": numbered.data, "execute_op_info": dict(enumerate(executions))}
 
 
 class _NumberedGraph:
@@ -99,13 +99,13 @@ class _NumberedGraph:
             self._join(number, self._variables[name])
 
     def _derivative(self, node: Node, source: int) -> None:
-        """Say of which operator it is the derivative: of the operator and of what it makes, as Jittor does."""
+        """Record the number of the operator whose derivative a node and its outputs are, as Jittor does."""
         for number in (self.ids[node.name], *self.data[self.ids[node.name]]["outputs"]):
             self.data[number]["attrs"]["grad_op_id"] = str(source)
 
     def _variable(self, name: str, stacks: list[dict[str, Any]]) -> int:
         value = self._graph.values.get(name, Value(name))
-        # Jittor has no scalars: theirs is one number in one dimension. `[]` is a shape that is not known.
+        # Jittor has no scalars: they get one dimension of size 1. `[]` is an unknown shape.
         dims = [] if value.shape is None else [str(dim) for dim in value.shape] or ["1"]
         constant = name.partition("@")[0]  # `weight@1` is the weight after a step
         return self._new(
@@ -121,8 +121,8 @@ class _NumberedGraph:
 
     def _new(self, *, stacks: list[dict[str, Any]], **attrs: str) -> int:
         number = len(self.data)
-        kept = {**attrs, "__id": str(number)}
-        self.data[number] = {"id": number, "inputs": [], "outputs": [], "stacks": stacks, "attrs": kept}
+        attrs["__id"] = str(number)
+        self.data[number] = {"id": number, "inputs": [], "outputs": [], "stacks": stacks, "attrs": attrs}
         return number
 
     def _join(self, source: int, target: int) -> None:
@@ -131,6 +131,7 @@ class _NumberedGraph:
 
 
 def _execution(graph: Graph, node: Node, ids: Mapping[str, int], *, compiled: bool) -> dict[str, Any]:
+    """Return the entry of `execute_op_info` for one execution."""
     names = node.origins if compiled else (node.name,)
     wrapper = str(node.attributes.get("wrapper", "")) if compiled else ""
     return {
@@ -167,6 +168,7 @@ def _inferred_frames(node: Node) -> tuple[Frame, ...]:
 
 
 def _split(source: str | None) -> tuple[str, int]:
+    """Split `file:line`; the line is 0 if there is none."""
     file, _, line = (source or "").rpartition(":")
     return (file, int(line)) if line.isdecimal() else (source or "", 0)
 

@@ -1,4 +1,4 @@
-"""The protocol of views, which read a `Graph` and nothing else."""
+"""The protocol of views, which read a `Graph` and nothing else, and the simplest view."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -47,3 +47,13 @@ class View(Protocol):
             ViewError: this graph can't be drawn with this suffix.
         """
         ...
+
+
+class TextView:
+    """See `View`: the text of the graph, as `str` returns it."""
+
+    suffixes: tuple[str, ...] = (".txt",)
+
+    def draw(self, graph: Graph, suffix: str) -> Drawing:
+        """See `View.draw`."""
+        return Drawing.of(f"{graph}\n", suffix)

@@ -21,9 +21,10 @@ def attachment(graph: Graph) -> str:
     facts = Facts(graph)
     metadata = [_entry("model", "", f"filch.remark.{i}", remark) for i, remark in enumerate(graph.remarks)]
     metrics: list[Entry] = []
-    named = _named(graph)
+    file_nodes: list[Any] = [*graph.onnx.graph] if graph.onnx is not None else [*graph.nodes]
+    names = {node.name for node in file_nodes if node.name}
     for node in graph.nodes:
-        if node.name in named:
+        if node.name in names:
             metadata += _metadata("node", node.name, facts.of_node(node))
             metrics += _metrics(graph, "node", node.name, node.outputs)
     for name in graph.findings:
@@ -31,12 +32,6 @@ def attachment(graph: Graph) -> str:
         metrics += _metrics(graph, "value", name, (name,))
     content = {"signature": "netron:attachment", "metadata": metadata, "metrics": metrics}
     return json.dumps(content, indent=1, allow_nan=False)
-
-
-def _named(graph: Graph) -> set[str]:
-    """Return the names of nodes in the file."""
-    nodes: list[Any] = [*graph.onnx.graph] if graph.onnx is not None else [*graph.nodes]
-    return {node.name for node in nodes if node.name}
 
 
 def _metadata(kind: str, target: str, facts: dict[str, str]) -> Iterator[Entry]:

@@ -11,7 +11,7 @@ import pytest
 
 from filch.export import Graph, Node, ProgramError
 from filch.export.views import draw, plot_dot, save
-from filch.export.views._colours import UNJUDGED
+from filch.export.views._colors import UNJUDGED
 from support.hostile.graphs import TEXTS, hostile_graph
 from support.views.pictures import MODEL, fused_graph, judged_graph, netron_finds, save_with_note
 

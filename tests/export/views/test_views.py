@@ -371,7 +371,7 @@ def test_a_view_of_another_package_draws_like_our_own(installed, tmp_path):
     ("name", "value", "message"),
     [
         ("lost", "no_such_module:View", r"view 'lost' of no_such_module \(.*\) can't be loaded: ModuleNotFoundError"),
-        ("poor", "foreign_views:Shapeless", r"view 'poor' is a Shapeless, which has not both `suffixes`, a tuple of "),
+        ("poor", "foreign_views:Shapeless", r"view 'poor' is a Shapeless, which needs both `suffixes`, a tuple of "),
         ("text", "foreign_views:Counting", r"view 'text' is provided by filch itself and foreign_views"),
     ],
 )

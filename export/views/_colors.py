@@ -12,7 +12,7 @@ WORST = "#b02318"
 _DIVERGED = ("#fee3c0", "#fdc58a", "#fa9b58", "#ea6a3a", "#d3402a", WORST)  # from 1e-5 to 1, a power of ten each
 
 
-def colour(finding: Finding) -> str:
+def color(finding: Finding) -> str:
     """Return the background color of a finding; black text is readable on all but the worst."""
     if not finding.judged:
         return UNJUDGED
