@@ -60,11 +60,15 @@ def write_comparison(
         CompareError: an option can't be written into a script.
     """
     try:
+        if isinstance(tolerance, Tolerance):
+            limits = f"Tolerance(**{python_literal(asdict(tolerance))})"
+        else:
+            limits = python_literal(tolerance)
         text = _SCRIPT.format(
             backend=python_literal(backend),
             options=python_literal(options or {}),
             reference=python_literal(reference.name),
-            tolerance=_tolerance(tolerance),
+            tolerance=limits,
             lower_precision=python_literal(lower_precision),
         )
     except TypeError as error:
@@ -76,7 +80,3 @@ def write_comparison(
     script = folder / "repro.py"
     script.write_text(text, encoding="utf-8")
     return script
-
-
-def _tolerance(given: float | Tolerance | None) -> str:
-    return f"Tolerance(**{python_literal(asdict(given))})" if isinstance(given, Tolerance) else python_literal(given)

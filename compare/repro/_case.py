@@ -37,36 +37,30 @@ class Case:
     recorded: Tensors = field(default_factory=dict)
 
     @cached_property
-    def held(self) -> dict[str, torch.Tensor]:
+    def initializers(self) -> Tensors:
         """The initializers of the ONNX model, by name."""
         if self.model is None:
             return {}
         program = Program(self.model)
-        found = {name: program.constant(name) for name in self.model.graph.initializers}
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+        tensors = {name: program.constant(name) for name in self.model.graph.initializers}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     @property
-    def fed(self) -> Tensors:
+    def model_inputs(self) -> Tensors:
         """The inputs that the ONNX model takes."""
-        return (
-            {}
-            if self.model is None
-            else {item.name: self.inputs[item.name] for item in self.model.graph.inputs if item.name}
-        )
+        values = () if self.model is None else self.model.graph.inputs
+        return {value.name: self.inputs[value.name] for value in values if value.name}
 
     @property
     def operators(self) -> tuple[str, ...]:
         """The operators, in order."""
         if self.model is not None:
             return tuple(node.op_type for node in self.model.graph)
-        return tuple(str(node.target) for node in _calls(self.function))
+        nodes = () if self.function is None else self.function.graph.nodes
+        return tuple(str(node.target) for node in nodes if node.op == "call_function")
 
     @property
     def size(self) -> Size:
         """The number of nodes and elements."""
-        tensors = (*self.inputs.values(), *(self.held if self.model is not None else self.weights).values())
-        return Size(len(self.operators), sum(tensor.numel() for tensor in tensors))
-
-
-def _calls(function: fx.GraphModule | None) -> list[fx.Node]:
-    return [] if function is None else [node for node in function.graph.nodes if node.op == "call_function"]
+        weights = self.weights if self.model is None else self.initializers
+        return Size(len(self.operators), sum(tensor.numel() for tensor in (*self.inputs.values(), *weights.values())))

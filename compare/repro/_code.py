@@ -25,88 +25,86 @@ HERE = Path(__file__).resolve().parent
 {functions}
 
 
-print("Python", platform.python_version(), *(f"{{used.__name__}} {{used.__version__}}" for used in ({used})))
+print("Python", platform.python_version(), *(f"{{lib.__name__}} {{lib.__version__}}" for lib in ({libraries})))
 {compute}
-for name, a, e in zip({outputs}, found, expected, strict=True):
+for name, a, e in zip({outputs}, actual, expected, strict=True):
     a, e = np.asarray(a, np.float64), np.asarray(e, np.float64)
     np.testing.assert_allclose(a, e, rtol={limit}, atol={limit}, strict=True, err_msg=name)
 print("no difference")
 """
-SHOWS = "AssertionError"  # raised by numpy.testing.assert_allclose
-_ARRAYS = """\
+DIFFERENCE_ERROR = "AssertionError"  # raised by numpy.testing.assert_allclose
+_READ_ARRAYS = """\
 def tensors(name):
     nodes = onnx.load(HERE / name).graph.node
     return {node.output[0]: numpy_helper.to_array(node.attribute[0].t) for node in nodes}"""
 # NumPy has no bfloat16, so the bytes are read with torch.
-_TENSORS = """\
+_READ_TENSORS = """\
 def tensors(name):
     dtypes = {{{dtypes}}}
-    held = {{node.output[0]: node.attribute[0].t for node in onnx.load(HERE / name).graph.node}}
-    flat = {{name: torch.frombuffer(bytearray(t.raw_data), dtype=dtypes[t.data_type]) for name, t in held.items()}}
-    return {{name: tensor.reshape(*held[name].dims) for name, tensor in flat.items()}}"""
-_OF_FILE = """\
+    stored = {{node.output[0]: node.attribute[0].t for node in onnx.load(HERE / name).graph.node}}
+    flat = {{name: torch.frombuffer(bytearray(t.raw_data), dtype=dtypes[t.data_type]) for name, t in stored.items()}}
+    return {{name: tensor.reshape(*stored[name].dims) for name, tensor in flat.items()}}"""
+_COMPUTE_ONNX = """\
 expected = tensors("expected.onnx").values()
-found = run(HERE / "model.onnx", {outputs}, tensors("inputs.onnx"))"""
-_OF_BOTH = """\
+actual = run(HERE / "model.onnx", {outputs}, tensors("inputs.onnx"))"""
+_COMPUTE_BOTH = """\
 inputs = tensors("inputs.onnx")
-expected = [made.double().numpy() for made in function(**inputs)]
-found = run(HERE / "model.onnx", {outputs}, {{name: inputs[name].numpy() for name in {fed}}})"""
-_OF_COMPILER = """\
+expected = [tensor.double().numpy() for tensor in function(**inputs)]
+actual = run(HERE / "model.onnx", {outputs}, {{name: inputs[name].numpy() for name in {model_inputs}}})"""
+_COMPUTE_TORCH = """\
 inputs = tensors("inputs.onnx")
-expected = [made.double().numpy() for made in function(**inputs)]
-found = [made.double().numpy() for made in run(function, inputs)]"""
-_MORE = {"device": "from torch import device", "inf": "from math import inf", "nan": "from math import nan"}
+expected = [tensor.double().numpy() for tensor in function(**inputs)]
+actual = [tensor.double().numpy() for tensor in run(function, inputs)]"""
+_NAMES_IN_CODE = {"device": "from torch import device", "inf": "from math import inf", "nan": "from math import nan"}
 
 
-def script_of(case: Case, script: Script, what: str, limit: float) -> str:
+def repro_script(case: Case, script: Script, summary: str, limit: float) -> str:
     """Return a script that shows a difference with only the backend's library, torch, onnx and numpy.
 
     Args:
         case: the part; if it has a function, the script computes the expected values with it.
         script: the code that runs the backend.
-        what: the summary in the script's docstring.
+        summary: the summary in the script's docstring.
         limit: the tolerance, as harmonic error.
     """
     imports = {"import platform", "from pathlib import Path", "import numpy as np", "import onnx", *script.imports}
-    used = {"numpy": "np", "onnx": "onnx"}
+    libraries = {"numpy": "np", "onnx": "onnx"}
     if case.function is None:
         imports.add("from onnx import numpy_helper")
-        functions, compute = [_ARRAYS, script.code], _OF_FILE
+        functions, compute = [_READ_ARRAYS, script.code], _COMPUTE_ONNX
     else:
-        text = _function(case.function)
-        imports |= {"import torch", *(line for name, line in _MORE.items() if re.search(rf"(?<![.\w]){name}\b", text))}
-        functions = [
-            _TENSORS.format(dtypes=_dtypes([*case.inputs.values(), *case.weights.values()])),
-            text,
-            script.code,
-        ]
-        used["torch"] = "torch"
-        compute = _OF_COMPILER if case.model is None else _OF_BOTH
-    used.setdefault(script.module, script.imports[0].rpartition(" ")[2])
+        code = _function_code(case.function)
+        imports.add("import torch")
+        imports |= {line for name, line in _NAMES_IN_CODE.items() if re.search(rf"(?<![.\w]){name}\b", code)}
+        dtypes = _dtypes([*case.inputs.values(), *case.weights.values()])
+        functions = [_READ_TENSORS.format(dtypes=dtypes), code, script.code]
+        libraries["torch"] = "torch"
+        compute = _COMPUTE_TORCH if case.model is None else _COMPUTE_BOTH
+    libraries.setdefault(script.module, script.imports[0].rpartition(" ")[2])
     outputs = python_literal(list(case.outputs))
     return _HEAD.format(
-        docstring=python_docstring(f"{what}. Exits with 1 if the difference shows, with 0 if not."),
-        imports=_sorted(imports),
+        docstring=python_docstring(f"{summary}. Exits with 1 if the difference shows, with 0 if not."),
+        imports=_sorted_imports(imports),
         functions="\n\n\n".join(functions),
-        used=", ".join(used.values()),
-        compute=compute.format(outputs=outputs, fed=python_literal(list(case.fed))),
+        libraries=", ".join(libraries.values()),
+        compute=compute.format(outputs=outputs, model_inputs=python_literal(list(case.model_inputs))),
         outputs=outputs,
         limit=python_literal(limit),
     )
 
 
-def _sorted(lines: set[str]) -> str:
+def _sorted_imports(lines: set[str]) -> str:
     """Return the imports in isort's order: the standard library, then others."""
-    own = ("import platform", "from pathlib", "from math")
+    standard = ("import platform", "from pathlib", "from math")
     order = sorted(lines, key=lambda line: (line.startswith("from"), line.split()[1]))
-    blocks = ([line for line in order if line.startswith(own)], [line for line in order if not line.startswith(own)])
-    return "\n\n".join("\n".join(block) for block in blocks)
+    first = [line for line in order if line.startswith(standard)]
+    return "\n".join([*first, "", *(line for line in order if line not in first)])
 
 
-def _function(function: fx.GraphModule) -> str:
+def _function_code(function: fx.GraphModule) -> str:
     """Return the source code of the operations as a function."""
-    text = re.sub(r";  [\w = ]+ = None", "", function.graph.python_code("self").src)  # statements that free tensors
-    return text.strip().replace("def forward(self, ", "def function(").replace("def forward(self)", "def function()")
+    code = re.sub(r";  [\w = ]+ = None", "", function.graph.python_code("self").src)  # statements that free tensors
+    return code.strip().replace("def forward(self, ", "def function(").replace("def forward(self)", "def function()")
 
 
 def _dtypes(tensors: Sequence[torch.Tensor]) -> str:

@@ -1,49 +1,57 @@
 """Find the part of a program that is wrong when it runs alone."""
 
 import difflib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from filch.export import Graph, Node, Program, graph_from_fx
-from filch.export.backends import Backend, ProvidesScript, Script, Stage
+from filch.export.backends import Backend, ProvidesScript, Stage, get_backend
 from filch.steal import Records
 
 from ..common._errors import CompareError
+from ..engine._modules import Modules, result_references
 from ..metrics._limits import Limits
 from ..provenance._provenance import NodeProvenance
 from ..references._inputs import CapturedCall
+from ..references._references import References
+from ._case import Case
 from ._fx_part import TorchParts
-from ._grow import grown
-from ._known import known_values
+from ._grow import with_neighbors
 from ._onnx_part import OnnxParts
-from ._reduce import Wrong
+from ._result import ExpectedSource
 from ._runner import Runner
 
-_STEPS = 4  # neighbours of neighbours, which a fusion may need
+_STEPS = 4  # neighbors of neighbors, which a fusion may need
 _NODES = 200
 
 
 @dataclass(frozen=True)
 class FaultRegion:
-    """A part that is wrong when it runs alone.
+    """A part of a program that is wrong when it runs alone.
 
     Attributes:
-        wrong: the part.
-        parts: extracts other parts.
+        nodes: the names of its nodes.
+        case: the part with its inputs.
+        expected_source: the source of the expected values.
+        error: the largest harmonic error.
+        has_constants: whether the wrong values may be constants.
+        parts: extracts other parts of the program.
         runner: runs the parts.
-        script: the code that runs them without Filch.
-        optimize: see `Backend.compile`.
     """
 
-    wrong: Wrong
+    nodes: frozenset[str]
+    case: Case
+    expected_source: ExpectedSource
+    error: float
+    has_constants: bool
     parts: OnnxParts | TorchParts
     runner: Runner
-    script: Script
-    optimize: bool
 
 
 def find(
-    held: Records,
+    records: Records,
     program: Program,
     engine: Backend,
     call: CapturedCall,
@@ -55,7 +63,7 @@ def find(
     """Return the part around a node that is wrong when it runs alone, on the captured values.
 
     Args:
-        held: the capture or dump.
+        records: the capture or dump.
         program: the program.
         engine: the backend.
         call: the call of the model.
@@ -68,89 +76,102 @@ def find(
     """
     if not isinstance(engine, ProvidesScript):
         raise CompareError(f"no repro: backend {engine.name!r} can't be run without Filch")
-    for place, names in _places(program, engine, node):
-        if stage not in (None, place):
+    for present, names in _stages(program, engine, node):
+        if stage not in (None, present):
             continue
-        optimize = place == "compiled"
-        script = engine.script(optimize=optimize)
-        runner = Runner(engine, limits, optimize=optimize, takes=script.takes)
-        parts, begun = _parts(held, program, call, names, limits, takes=script.takes)
-        wrong = _wrong(parts, begun, runner)
-        if wrong is not None:
-            return FaultRegion(wrong, parts, runner, script, optimize)
+        optimize = present == "compiled"
+        runner = Runner(engine, engine.script(optimize=optimize), limits, optimize=optimize)
+        region = _wrong_region(*_parts(records, program, call, names, limits, takes=runner.script.takes), runner)
+        if region is not None:
+            return region
     raise CompareError(
-        f"no repro: on the captured values, {node!r} is correct on {engine.name}, alone and with its neighbours, "
+        f"no repro: on the captured values, {node!r} is correct on {engine.name}, alone and with its neighbors, "
         "or can't be run"
     )
 
 
-def _places(program: Program, engine: Backend, node: str) -> Iterator[tuple[Stage, frozenset[str]]]:
+def _stages(program: Program, engine: Backend, name: str) -> Iterator[tuple[Stage, frozenset[str]]]:
     """Yield each stage with a node or value of this name, and the names of the exported nodes that it computes."""
-    exported = program.graph
-    own = _named(exported, node)
-    if own is not None and "exported" in engine.stages:
-        yield "exported", frozenset({own.name})
-    compiled: Graph | None = None
+    graphs = [program.graph]
+    node = _node(program.graph, name)
+    if node is not None and "exported" in engine.stages:
+        yield "exported", frozenset({node.name})
+    names = set() if node is None else {node.name}
     if "compiled" in engine.stages:
-        made = engine.compile(program, optimize=True)
-        compiled, origins = made.graph, NodeProvenance(exported, made)
-        kernel = _named(compiled, node)
-        names = {item.name for item in origins.of(kernel)} if kernel is not None else set()
-        names |= {own.name} if own is not None else set()
+        compiled = engine.compile(program, optimize=True)
+        graphs.append(compiled.graph)
+        kernel = _node(compiled.graph, name)
+        if kernel is not None:
+            names |= {origin.name for origin in NodeProvenance(program.graph, compiled).of(kernel)}
+            node = node or kernel
         if names:
             yield "compiled", frozenset(names)
-        own = own or kernel
-    if own is None:
-        known = [item.name for graph in (exported, compiled) if graph is not None for item in graph.nodes]
-        near = difflib.get_close_matches(node, known, n=1)
+    if node is None:
+        near = difflib.get_close_matches(name, [item.name for graph in graphs for item in graph.nodes], n=1)
         raise CompareError(
-            f"there is no node or value {node!r} in the exported graph, nor in the graph that {engine.name} compiles"
+            f"there is no node or value {name!r} in the exported graph, nor in the graph that {engine.name} compiles"
             f"{f'; did you mean {near[0]!r}?' if near else ''}"
         )
 
 
-def _named(graph: Graph, name: str) -> Node | None:
+def _node(graph: Graph, name: str) -> Node | None:
+    """Return the node of this name, else the one that computes the value of this name."""
     return next((node for node in graph.nodes if node.name == name), graph.producer.get(name))
 
 
 def _parts(
-    held: Records, program: Program, call: CapturedCall, names: Collection[str], limits: Limits, *, takes: str
+    records: Records, program: Program, call: CapturedCall, names: frozenset[str], limits: Limits, *, takes: str
 ) -> tuple[OnnxParts | TorchParts, frozenset[str]]:
     """Return an extractor of parts of the program, and the names of the nodes to start with."""
     graph = program.graph
     original = program.exported_program if takes == "torch" else None
-    if original is None:
-        begun = frozenset(names)
-    else:
-        begun = frozenset(node.target for node in graph.nodes if node.name in names and node.target)
+    if original is not None:
+        names = frozenset(node.target for node in graph.nodes if node.name in names and node.target)
         graph = graph_from_fx(original.graph)
-    around = begun
+    around = names
     for _ in range(_STEPS):
-        around = grown(graph, around)
+        around = with_neighbors(graph, around)
     near = [node for node in graph.nodes if node.name in around]
+    outputs = {name for node in near if node.name in names for name in node.outputs}
     values = dict.fromkeys(name for node in near for name in (*node.reads, *node.outputs) if name)
-    asked = {name for node in near if node.name in begun for name in node.outputs}
-    wanted = [name for name in values if name in asked or name not in graph.constant_values]
-    known = known_values(held, program, call, wanted, limits)
-    return (OnnxParts(program, known) if original is None else TorchParts(original, known)), begun
+    needed = [name for name in values if name in outputs or name not in graph.constant_values]
+    known = _known_values(records, program, call, needed, limits)
+    return (OnnxParts(program, known) if original is None else TorchParts(original, known)), names
 
 
-def _wrong(parts: OnnxParts | TorchParts, names: frozenset[str], runner: Runner) -> Wrong | None:
-    """Return the smallest part around some nodes that is wrong, preferably one whose references can be recomputed."""
-    first: Wrong | None = None
-    graph = parts.graph
-    fixed = any(graph.constant_values.issuperset(node.outputs) for node in graph.nodes if node.name in names)
+def _known_values(
+    records: Records, program: Program, call: CapturedCall, names: Sequence[str], limits: Limits
+) -> dict[str, torch.Tensor]:
+    """Return the references of some values, where they have one, and the inputs of the call, by name."""
+    # All values are in memory at once anyway: a smaller buffer would only compute some of them twice.
+    sources = References(records, program, wanted=names, buffer=2**62).of(call, names)
+    modules = Modules(records, program, call, limits)
+    if not modules.is_resolved:  # a foreign file: match values of modules by their numbers
+        engine = get_backend("onnxruntime-cpu")
+        compiled = engine.compile(program, optimize=False)
+        modules.infer({**call.inputs, **engine.run(compiled, call.inputs, program.graph.producer)})
+    sources.set_preferred(modules.references())
+    sources.set_fallback(result_references(records, program.graph, call))
+    references = {name: sources.get(name) for name in names}
+    return {**{name: known.tensor.detach() for name, known in references.items() if known is not None}, **call.inputs}
+
+
+def _wrong_region(parts: OnnxParts | TorchParts, names: frozenset[str], runner: Runner) -> FaultRegion | None:
+    """Return the smallest wrong part around some nodes, preferably one whose expected values can be recomputed."""
+    fallback: FaultRegion | None = None
+    constants = parts.graph.constant_values
+    has_constants = any(constants.issuperset(node.outputs) for node in parts.graph.nodes if node.name in names)
     for _ in range(_STEPS):
         case = parts.case(names)
-        error = 0.0 if case is None else runner.wrong(case)
+        error = 0.0 if case is None else runner.error_from_captured(case)
         if case is not None and error:
-            truth = runner.truth(case)
-            wrong = Wrong(names, case, error, truth or "model", fixed=fixed)
-            if truth is not None:
-                return wrong
-            first = first or wrong
-        more = grown(graph, names)
-        if more == names or len(more) > _NODES:
+            source = runner.choose_expected_source(case)
+            region = FaultRegion(names, case, source or "model", error, has_constants, parts, runner)
+            if source is not None:
+                return region
+            fallback = fallback or region
+        larger = with_neighbors(parts.graph, names)
+        if larger == names or len(larger) > _NODES:
             break
-        names = more
-    return first
+        names = larger
+    return fallback

@@ -8,40 +8,36 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import torch
 
-from filch.export.backends import Script
 from filch.steal import Scratch, refuse_link_out
 from filch.steal.text import for_markdown
 
 from ..common._errors import CompareError
 from ._case import Case
-from ._code import SHOWS, script_of, write_tensors
-from ._result import Culprit, ExpectedSource, Size
+from ._code import DIFFERENCE_ERROR, repro_script, write_tensors
+from ._result import Culprit, ExpectedSource, Repro
+from ._runner import Runner
 
 _SECONDS = 600
 _SHOWN = 6  # operators in a title
-_PART = 0.1  # of the error is tolerated, so that a fixed library passes
-_TRUTHS: Mapping[ExpectedSource, tuple[str, str]] = {
+_TOLERATED = 0.1  # of the error, so that a fixed library passes
+_EXPECTED: Mapping[ExpectedSource, tuple[str, str]] = {
     "model": ("the captured values of the PyTorch model", ""),
     "reference": ("the result of onnx.reference", "which agrees with the PyTorch model on the captured values"),
-    "unoptimised": (
-        "the result with optimisations disabled",
+    "unoptimized": (
+        "the result with optimizations disabled",
         "which agrees with the PyTorch model on the captured values",
     ),
     "torch": ("the result of PyTorch", "the operations are those of the model's `torch.export`"),
 }
-_CULPRITS: Mapping[Culprit, str] = {
+_CULPRIT_SENTENCES: Mapping[Culprit, str] = {
     "translation": "onnx.reference agrees with {backend}: the translation to ONNX is wrong. ",
-    "optimiser": "With its optimisations disabled, {backend} is correct. ",
-    "runtime": "",
-    "compiler": "",
-    "": "",
+    "optimizer": "With its optimizations disabled, {backend} is correct. ",
 }
 _README = """\
 # {title}
@@ -69,94 +65,70 @@ _FILES = {
 }
 
 
-@dataclass(frozen=True)
-class Context:
-    """How the case of a repro is run, and where it is from.
-
-    Attributes:
-        backend: the backend's name.
-        options: its options.
-        script: the code that runs it.
-        optimize: whether its optimisations are enabled.
-        truth: the source of the expected values.
-        culprit: the faulty component.
-        before: the size of the part before the reduction.
-        harmonic: the harmonic error that is allowed.
-    """
-
-    backend: str
-    options: Mapping[str, Any]
-    script: Script
-    optimize: bool
-    truth: ExpectedSource
-    culprit: Culprit
-    before: Size
-    harmonic: float
-
-
-def write_folder(case: Case, error: float, context: Context, to: Path) -> None:
+def write_folder(repro: Repro, case: Case, runner: Runner, options: Mapping[str, Any], limit: float) -> None:
     """Write a repro to a temporary folder, run its script, and copy the folder if it shows the difference.
 
     Args:
+        repro: the description of the folder.
         case: the part that is wrong; `recorded` has the expected values unless it has a function, which computes them.
-        error: the harmonic error in this process.
-        context: how it is run.
-        to: the folder.
+        runner: runs the part.
+        options: the options of the backend.
+        limit: the harmonic error that the tolerance allows.
 
     Raises:
         CompareError: the script does not show the difference, or the folder can't be written.
     """
-    limit = context.harmonic
-    if not math.isinf(error):
-        limit = float(f"{max(_PART * error, limit if error > limit else 0.0):.1e}")
+    if not math.isinf(repro.error):
+        limit = float(f"{max(_TOLERATED * repro.error, limit if repro.error > limit else 0.0):.1e}")
     operators = list(dict.fromkeys(case.operators))
-    what = ", ".join([*operators[:_SHOWN], *(["…"] if len(operators) > _SHOWN else [])])
-    title = f"{what} on {context.backend} differs from {_TRUTHS[context.truth][0]}"
+    shown = ", ".join([*operators[:_SHOWN], *(["…"] if len(operators) > _SHOWN else [])])
+    backend, script = runner.engine.name, runner.script
+    title = f"{shown} on {backend} differs from {_EXPECTED[repro.expected_source][0]}"
     with Scratch() as folder:
         if case.model is not None:
             ir.save(case.model, folder / "model.onnx")
         write_tensors({**case.inputs, **case.weights}, folder / "inputs.onnx")
         if case.function is None:
             write_tensors({name: case.recorded[name] for name in case.outputs}, folder / "expected.onnx")
-        (folder / "repro.py").write_text(script_of(case, context.script, title, limit), encoding="utf-8")
-        _check_script(folder, context.backend)
+        (folder / "repro.py").write_text(repro_script(case, script, title, limit), encoding="utf-8")
+        _check_script(folder, backend)
         files = [f"| `{name}` | {contents} |" for name, contents in _FILES.items() if (folder / name).exists()]
         text = _README.format(
             title=for_markdown(title),
-            summary=_summary(case, context),
-            needs=", ".join(dict.fromkeys(["onnx", context.script.module, *(["torch"] if case.function else [])])),
-            error=error,
+            summary=_summary(repro, runner),
+            needs=", ".join(dict.fromkeys(["onnx", script.module, *(["torch"] if case.function else [])])),
+            error=repro.error,
             limit=limit,
             files="\n".join(files),
-            versions="\n".join(f"| {name} | {value} |" for name, value in _versions(context).items()),
+            versions="\n".join(f"| {name} | {value} |" for name, value in _versions(runner, options).items()),
         )
         (folder / "README.md").write_text(text, encoding="utf-8")
         try:
             for file in folder.iterdir():
-                refuse_link_out(to / file.name)
-            shutil.copytree(folder, to, dirs_exist_ok=True)
-        except OSError as refused:
-            raise CompareError(f"can't write {str(to)!r}: {refused.strerror or refused}") from refused
+                refuse_link_out(repro.folder / file.name)
+            shutil.copytree(folder, repro.folder, dirs_exist_ok=True)
+        except OSError as error:
+            raise CompareError(f"can't write {str(repro.folder)!r}: {error.strerror or error}") from error
 
 
-def _summary(case: Case, context: Context) -> str:
-    expected, why = _TRUTHS[context.truth]
-    optimized = "optimised as in repro.py" if context.optimize else "with its optimisations disabled"
+def _summary(repro: Repro, runner: Runner) -> str:
+    backend = runner.engine.name
+    expected, reason = _EXPECTED[repro.expected_source]
+    optimized = "optimized as in repro.py" if runner.optimize else "with its optimizations disabled"
     return (
-        f"{context.backend} runs {case.size}, {optimized}, and differs from {expected}{f' ({why})' if why else ''}. "
-        f"{_CULPRITS[context.culprit].format(backend=context.backend)}"
-        f"It was reduced from {context.before}."
+        f"{backend} runs {repro.after}, {optimized}, and differs from {expected}{f' ({reason})' if reason else ''}. "
+        f"{_CULPRIT_SENTENCES.get(repro.culprit, '').format(backend=backend)}It was reduced from {repro.before}."
     )
 
 
-def _versions(context: Context) -> dict[str, str]:
-    modules = dict.fromkeys(("torch", "onnx", context.script.module, "numpy"))
-    options = ", ".join(for_markdown(f"{name}={value}") for name, value in context.options.items()) or "as in repro.py"
+def _versions(runner: Runner, options: Mapping[str, Any]) -> dict[str, str]:
+    modules = dict.fromkeys(("torch", "onnx", runner.script.module, "numpy"))
     return {
         "Python": f"{platform.python_version()} on {platform.platform()}",
         "CPU": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} processors",
         **{name: importlib.import_module(name).__version__ for name in modules},
-        context.backend: options,
+        runner.engine.name: ", ".join(for_markdown(f"{name}={value}") for name, value in options.items())
+        or "as in repro.py",
     }
 
 
@@ -165,13 +137,13 @@ def _check_script(folder: Path, backend: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command = [sys.executable, "-I", str(folder / "repro.py")]
     try:
-        done = subprocess.run(  # noqa: S603  our own script
+        process = subprocess.run(  # noqa: S603  our own script
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         raise CompareError(f"no repro: its script runs for more than {_SECONDS} seconds") from None
-    if done.returncode != 1 or SHOWS not in done.stderr:
-        last_line = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+    if process.returncode != 1 or DIFFERENCE_ERROR not in process.stderr:
+        last_line = (process.stderr or process.stdout).strip().rpartition("\n")[2]
         raise CompareError(
             f"no repro: in a separate process, {backend} does not show the difference; the last output is {last_line!r}"
         )

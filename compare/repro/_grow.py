@@ -1,53 +1,60 @@
-"""The nodes that a part of a graph needs, and its neighbours."""
+"""The nodes that a part of a graph needs, and its neighbors."""
 
 from collections.abc import Collection
 
 from filch.export import Graph, Node
 
 
-def closed(graph: Graph, names: Collection[str], known: Collection[str]) -> list[Node] | None:
-    """Return the nodes of these names and the producers of inputs that are not `known`, in the order of the graph.
+def runnable_part(
+    graph: Graph, names: Collection[str], known: Collection[str], weights: Collection[str] = ()
+) -> tuple[list[Node], tuple[str, ...]] | None:
+    """Extend some nodes to a part of the graph that can run alone.
 
-    Producers of constants are included in any case, since optimisers fuse constants into the nodes that read them.
+    The producers of inputs that are neither `known` nor `weights` are added, and all producers of constants, since
+    optimizers fuse constants into the nodes that read them.
+
+    Args:
+        graph: the graph.
+        names: the names of the nodes.
+        known: the names of the values with a reference.
+        weights: the names of weights that are not constants of the graph.
 
     Returns:
-        the nodes; None if they need a value that is neither known nor computed.
+        the nodes in the order of the graph, and the names of the known values that other nodes read, that no node reads
+        or that the graph returns (constants only if their nodes are in `names`). None if there is no such value, or the
+        nodes need a value that is neither known nor computed.
     """
-    wanted = {*names}
-    pending = [node for node in graph.nodes if node.name in wanted]
+    inputs, selected = {*known, *weights}, {*names}
+    pending = [node for node in graph.nodes if node.name in selected]
     while pending:
         for name in pending.pop().reads:
             node = graph.producer.get(name)
             if node is None:
-                if name not in known and name not in graph.constants:
+                if name not in inputs and name not in graph.constants:
                     return None
-            elif node.name not in wanted and (name in graph.constant_values or name not in known):
-                wanted.add(node.name)
+            elif node.name not in selected and (name in graph.constant_values or name not in inputs):
+                selected.add(node.name)
                 pending.append(node)
-    return [node for node in graph.nodes if node.name in wanted]
+    nodes = [node for node in graph.nodes if node.name in selected]
+    outputs = []
+    for node in nodes:
+        if node.name in names or not graph.constant_values.issuperset(node.outputs):
+            for name in node.outputs:
+                users = {user.name for user in graph.consumers.get(name, ())}
+                if name in known and (name in graph.outputs or not users or users - selected):
+                    outputs.append(name)
+    return (nodes, tuple(outputs)) if outputs else None
 
 
-def ends(graph: Graph, nodes: Collection[Node], asked: Collection[str]) -> list[str]:
-    """Return the outputs of a part: values read by other nodes, by none, or that are graph outputs.
-
-    Constants are excluded unless their nodes are in `asked`.
-    """
-    inside = {node.name for node in nodes}
-    chosen = [node for node in nodes if node.name in asked or not graph.constant_values.issuperset(node.outputs)]
-    made = [name for node in chosen for name in node.outputs if name]
-    users = {name: {user.name for user in graph.consumers.get(name, ())} for name in made}
-    return [name for name in made if name in graph.outputs or not users[name] or users[name] - inside]
-
-
-def grown(graph: Graph, names: Collection[str]) -> frozenset[str]:
-    """Return the nodes of these names, their direct neighbours, and the other nodes of the same torch operations."""
-    grown_names = {*names}
+def with_neighbors(graph: Graph, names: Collection[str]) -> frozenset[str]:
+    """Return the nodes of these names, their direct neighbors, and the other nodes of the same torch operations."""
+    selected = {*names}
     targets = {node.target for node in graph.nodes if node.name in names and node.target}
     for node in graph.nodes:
         if node.target in targets and not graph.constant_values.issuperset(node.outputs):
-            grown_names.add(node.name)
+            selected.add(node.name)
         if node.name in names:
             producers = (graph.producer.get(name) for name in node.reads if name not in graph.constant_values)
-            grown_names |= {producer.name for producer in producers if producer is not None}
-            grown_names |= {user.name for name in node.outputs for user in graph.consumers.get(name, ())}
-    return frozenset(grown_names)
+            selected |= {producer.name for producer in producers if producer is not None}
+            selected |= {user.name for name in node.outputs for user in graph.consumers.get(name, ())}
+    return frozenset(selected)

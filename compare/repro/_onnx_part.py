@@ -12,7 +12,7 @@ from filch.export import Cutter, ExportError, Graph, Program
 
 from ._case import Case, Tensors
 from ._fx_part import TorchParts
-from ._grow import closed, ends
+from ._grow import runnable_part
 
 
 class OnnxParts:
@@ -30,66 +30,53 @@ class OnnxParts:
         self.graph: Graph = program.graph
         self._cutter = Cutter(program.model, self.graph)
         self._known = known
-        self._torch = _original(program, known)
+        try:
+            exported = program.exported_program
+        except ExportError:
+            exported = None
+        self._torch_parts = None if exported is None else TorchParts(exported, known)
 
     def case(self, names: Collection[str]) -> Case | None:
-        """Return the nodes of these names and those they need; None if they can't run alone."""
-        nodes = closed(self.graph, names, self._known)
-        if nodes is None:
+        """Return the nodes of these names and those they need; None if they can't run alone.
+
+        The case has the torch operations that they were translated from, if these have the same inputs and outputs.
+        """
+        part = runnable_part(self.graph, names, self._known)
+        if part is None:
             return None
-        outputs = tuple(name for name in ends(self.graph, nodes, names) if name in self._known)
-        if not outputs:
-            return None
-        model = self._cutter.cut(nodes, {name for node in nodes for name in node.outputs if name})
-        model = _bare(giving(model, outputs))
+        nodes, outputs = part
+        computed = {name for node in nodes for name in node.outputs if name}
+        model = keep_outputs(self._cutter.cut(nodes, computed), outputs)
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        common.ClearMetadataAndDocStringPass()(model)
         inputs = {value.name: self._known[value.name] for value in model.graph.inputs if value.name}
-        case = Case(inputs, outputs, shaped(model, inputs), recorded={name: self._known[name] for name in outputs})
-        return self._with_function(case, {*outputs, *(node.target for node in nodes if node.target)})
-
-    def _with_function(self, case: Case, operations: Collection[str]) -> Case:
-        """Add the torch operations that the case was translated from, if they have the same inputs and outputs."""
-        made = None if self._torch is None else self._torch.part(operations, case.outputs)
-        if made is None or not {*case.inputs} <= {*made.inputs}:
+        case = Case(inputs, outputs, set_shapes(model, inputs), recorded={name: self._known[name] for name in outputs})
+        operations = {*outputs, *(node.target for node in nodes if node.target)}
+        original = None if self._torch_parts is None else self._torch_parts.part(operations, outputs)
+        if original is None or not {*case.inputs} <= {*original.inputs}:
             return case
-        return replace(case, inputs={**case.inputs, **made.inputs}, function=made.function, weights=made.weights)
+        return replace(
+            case, inputs={**case.inputs, **original.inputs}, function=original.function, weights=original.weights
+        )
 
 
-def giving(model: ir.Model, outputs: Collection[str]) -> ir.Model:
+def keep_outputs(model: ir.Model, outputs: Collection[str]) -> ir.Model:
     """Keep only these outputs of a model and what they need, in place, and return it."""
     graph = model.graph
-    kept = [value for value in graph.outputs if value.name in outputs]
-    graph.outputs.clear()
-    graph.outputs.extend(kept)
+    graph.outputs[:] = [value for value in graph.outputs if value.name in outputs]
     common.RemoveUnusedNodesPass()(model)
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     common.RemoveUnusedOpsetsPass()(model)
-    read = [value for value in graph.inputs if value.uses()]
-    graph.inputs.clear()
-    graph.inputs.extend(read)
+    graph.inputs[:] = [value for value in graph.inputs if value.uses()]
     return model
 
 
-def shaped(model: ir.Model, tensors: Mapping[str, torch.Tensor]) -> ir.Model:
+def set_shapes(model: ir.Model, tensors: Mapping[str, torch.Tensor]) -> ir.Model:
     """Set dtypes and shapes from `tensors`, and remove other shapes, in place, and return the model."""
     graph = model.graph
-    for value in (*graph.inputs, *(made for node in graph for made in node.outputs)):
+    for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
         tensor = tensors.get(value.name or "")
         value.shape = None if tensor is None else ir.Shape(tensor.shape)
         if tensor is not None:
             value.dtype = tensor_adapters.from_torch_dtype(tensor.dtype)
     return model
-
-
-def _bare(model: ir.Model) -> ir.Model:
-    """Remove metadata and lift constants to initializers, in place, and return the model."""
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    common.ClearMetadataAndDocStringPass()(model)
-    return model
-
-
-def _original(program: Program, known: Tensors) -> TorchParts | None:
-    try:
-        exported = program.exported_program
-    except ExportError:
-        return None
-    return None if exported is None else TorchParts(exported, known)

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import compress
-from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -15,91 +14,70 @@ from torch import fx
 
 from ..common._delta_debugging import needed
 from ._case import Case
-from ._fx_part import copied
-from ._onnx_part import giving, shaped
-from ._result import ExpectedSource
-from ._runner import Runner
+from ._find import FaultRegion
+from ._fx_part import copy_function
+from ._onnx_part import keep_outputs, set_shapes
 
-_STAYS = 0.1  # of the first error still counts as the same fault
-_FEW = 8  # elements of an integer vector that may be a shape
-Cut = Callable[[Collection[str]], Case | None]
-
-
-@dataclass(frozen=True)
-class Wrong:
-    """A part that is wrong.
-
-    Attributes:
-        names: the names of its nodes.
-        case: the part with its inputs.
-        error: the largest harmonic error.
-        truth: the source of the expected values.
-        fixed: whether the wrong values may be constants.
-    """
-
-    names: Collection[str]
-    case: Case
-    error: float
-    truth: ExpectedSource
-    fixed: bool
+_SAME_FAULT = 0.1  # of the first error, at least
+_SHAPE_LENGTH = 8  # elements of an integer vector that may be a shape, at most
 
 
 class Reduction:
     """Reduces a part while it stays wrong: not close, with at least a tenth of the original error.
 
     Args:
-        runner: measures the error of a part.
-        wrong: the part to start with.
+        region: the part to start with.
         runs: the largest number of parts to try.
+
+    Attributes:
+        case: the smallest part so far.
     """
 
-    def __init__(self, runner: Runner, wrong: Wrong, *, runs: int) -> None:
-        self._runner = runner
-        self._first = wrong
-        self._left = runs
-        self.case = wrong.case
+    def __init__(self, region: FaultRegion, *, runs: int) -> None:
+        self._region = region
+        self._remaining_runs = runs
+        self.case = region.case
 
-    def fewer_nodes(self, cut: Cut) -> None:
+    def remove_nodes(self) -> None:
         """Remove nodes, whose values become inputs with captured values; then outputs; then fold constants."""
-        needed(sorted(self._first.names), lambda names: self._takes(cut(names), recorded=True))
-        needed(self.case.outputs, lambda names: self._takes(_with_outputs(self.case, names), recorded=True))
-        if not self._first.fixed:
-            self._takes(_folded(self.case), recorded=True)
+        part = self._region.parts.case
+        needed(sorted(self._region.nodes), lambda names: self._accept(part(names), captured=True))
+        needed(self.case.outputs, lambda names: self._accept(_with_outputs(self.case, names), captured=True))
+        if not self._region.has_constants:
+            self._accept(_folded(self.case), captured=True)
 
-    def smaller(self) -> None:
+    def simplify_inputs(self) -> None:
         """Reduce dimensions and simplify numbers, if the expected values can be recomputed."""
-        if self._first.truth == "model":
+        if self._region.expected_source == "model":
             return
-        for size in sorted(_sizes(self.case, self._only_fed), reverse=True):
-            self._first_of(_resized(self.case, size, to) for to in _halves(size))
-        for name, tensor in self.case.inputs.items():
-            self._first_of(_simplified(self.case, name, simple) for simple in _simple(tensor))
-        for name, tensor in () if self._only_fed else tuple({**self.case.held, **self.case.weights}.items()):
-            if tensor.numel() > _FEW:
-                self._first_of(_simplified(self.case, name, simple) for simple in _simple(tensor))
+        # Weights of a part that is both ONNX and torch may be stored differently, so they are not changed.
+        keep_weights = self.case.model is not None and self._region.expected_source == "torch"
+        for size in sorted(_sizes(self.case, keep_weights=keep_weights), reverse=True):
+            smaller = [2**exponent for exponent in range((size - 1).bit_length())]
+            self._accept_first(_resized(self.case, size, new) for new in smaller)
+        weights = {} if keep_weights else {**self.case.initializers, **self.case.weights}
+        large = {name: tensor for name, tensor in weights.items() if tensor.numel() > _SHAPE_LENGTH}
+        for name, tensor in (*self.case.inputs.items(), *large.items()):
+            self._accept_first(_with_tensor(self.case, name, simple) for simple in _simpler(tensor))
 
-    @property
-    def _only_fed(self) -> bool:
-        """Whether the part is both ONNX and torch, whose weights may be stored differently and are not changed."""
-        return self.case.model is not None and self._first.truth == "torch"
+    def _accept_first(self, cases: Iterable[Case]) -> None:
+        next((case for case in cases if self._accept(case)), None)
 
-    def _first_of(self, cases: Iterable[Case | None]) -> None:
-        next((case for case in cases if self._takes(case)), None)
-
-    def _takes(self, case: Case | None, *, recorded: bool = False) -> bool:
+    def _accept(self, case: Case | None, *, captured: bool = False) -> bool:
         """Accept a smaller part if it is still wrong and the number of runs is not exhausted.
 
         Args:
             case: the part; None if it could not be extracted.
-            recorded: whether its inputs are captured values, so that the captured outputs are references, too.
+            captured: whether its inputs are captured values, so that the captured outputs are references, too.
         """
-        if case is None or self._left <= 0:
+        if case is None or self._remaining_runs <= 0:
             return False
-        self._left -= 1
-        first, truth = self._first, self._first.truth
-        error = self._runner.wrong(case) if recorded else self._runner.error(case, truth)
-        stays = error > 0 and error >= _STAYS * first.error and math.isfinite(error) == math.isfinite(first.error)
-        if not stays or (recorded and truth != "model" and not self._runner.agrees(case, truth)):
+        self._remaining_runs -= 1
+        runner, source, before = self._region.runner, self._region.expected_source, self._region.error
+        error = runner.error_from_captured(case) if captured else runner.error(case, source)
+        if not error or error < _SAME_FAULT * before or math.isfinite(error) != math.isfinite(before):
+            return False
+        if captured and source != "model" and not runner.agrees_with_captured(case, source):
             return False
         self.case = case
         return True
@@ -108,17 +86,18 @@ class Reduction:
 def _with_outputs(case: Case, names: Collection[str]) -> Case:
     """Return the case with only these outputs."""
     function, model = case.function, case.model
+    inputs = set[str]()
     if model is not None:
-        model = giving(model.clone(), names)
+        model = keep_outputs(model.clone(), names)
+        inputs |= {value.name for value in model.graph.inputs if value.name}
     if function is not None:
         kept = [name in names for name in case.outputs]
-        function = copied(function, returns=lambda made: tuple(compress(made, kept)))
-    taken = {value.name for value in model.graph.inputs} if model is not None else set()
-    taken |= {node.name for node in function.graph.find_nodes(op="placeholder")} if function is not None else set()
+        function = copy_function(function, lambda results: tuple(compress(results, kept)))
+        inputs |= {node.name for node in function.graph.find_nodes(op="placeholder")}
     return replace(
         case,
-        inputs={name: tensor for name, tensor in case.inputs.items() if name in taken},
-        weights={name: tensor for name, tensor in case.weights.items() if name in taken},
+        inputs={name: tensor for name, tensor in case.inputs.items() if name in inputs},
+        weights={name: tensor for name, tensor in case.weights.items() if name in inputs},
         outputs=tuple(name for name in case.outputs if name in names),
         model=model,
         function=function,
@@ -133,63 +112,46 @@ def _folded(case: Case) -> Case | None:
     model = case.model.clone()
     optimizer.fold_constants(model)
     common.RemoveUnusedNodesPass()(model)
-    return replace(case, model=shaped(model, case.inputs)) if len(model.graph) < len(case.model.graph) else None
+    return replace(case, model=set_shapes(model, case.inputs)) if len(model.graph) < len(case.model.graph) else None
 
 
-def _sizes(case: Case, only_fed: bool) -> set[int]:  # noqa: FBT001  used above alone
-    """Return the dimension sizes greater than 1; with `only_fed`, those that no weight has."""
-    held = {size for tensor in (*case.held.values(), *case.weights.values()) for size in tensor.shape}
-    fed = {size for tensor in case.inputs.values() for size in tensor.shape}
-    return {size for size in (fed - held if only_fed else fed | held) if size > 1}
-
-
-def _halves(size: int) -> Iterator[int]:
-    """Yield smaller sizes, the smallest first."""
-    halves = [1]
-    while halves[-1] * 2 < size:
-        halves.append(halves[-1] * 2)
-    yield from halves
+def _sizes(case: Case, *, keep_weights: bool) -> set[int]:
+    """Return the dimension sizes greater than 1; with `keep_weights`, those that no weight has."""
+    of_weights = {size for tensor in (*case.initializers.values(), *case.weights.values()) for size in tensor.shape}
+    of_inputs = {size for tensor in case.inputs.values() for size in tensor.shape}
+    return {size for size in (of_inputs - of_weights if keep_weights else of_inputs | of_weights) if size > 1}
 
 
 def _resized(case: Case, old: int, new: int) -> Case:
-    """Return the case with all dimensions of size `old` cut to `new`, also in tensors that hold shapes."""
+    """Return the case with all dimensions of size `old` cut to `new`, also in tensors and arguments that are shapes."""
 
-    def cut(tensor: torch.Tensor) -> torch.Tensor:
+    def resize(_: str, tensor: torch.Tensor) -> torch.Tensor:
         for dim, size in enumerate(tensor.shape):
             tensor = tensor.narrow(dim, 0, new) if size == old else tensor
-        if tensor.dtype == torch.int64 and tensor.ndim == 1 and tensor.numel() <= _FEW:
+        if tensor.dtype == torch.int64 and tensor.ndim == 1 and tensor.numel() <= _SHAPE_LENGTH:
             tensor = torch.where(tensor == old, new, tensor)
         return tensor.contiguous()
 
-    inputs = {name: cut(tensor) for name, tensor in case.inputs.items()}
-    held = {name: cut(tensor) for name, tensor in case.held.items()}
-    return replace(
-        case,
-        inputs=inputs,
-        weights={name: cut(tensor) for name, tensor in case.weights.items()},
-        model=None if case.model is None else shaped(_holding(case.model, held), inputs),
-        function=None if case.function is None else _of_shape(case.function, old, new),
-        recorded={},
-    )
+    resized = _map_tensors(case, resize)
+    if resized.model is not None:
+        set_shapes(resized.model, resized.inputs)
+    return resized if case.function is None else replace(resized, function=_with_size(case.function, old, new))
 
 
-def _of_shape(function: fx.GraphModule, old: int, new: int) -> fx.GraphModule:
+def _with_size(function: fx.GraphModule, old: int, new: int) -> fx.GraphModule:
     """Return a copy with `new` instead of `old` in the list arguments of its operations, such as shapes."""
-    made = copied(function)
-    for node in made.graph.nodes:
+    copy = copy_function(function)
+    for node in copy.graph.nodes:
         if node.op == "call_function":
-            node.args = tuple(_other(arg, old, new) for arg in node.args)
-    made.recompile()
-    return made
+            node.args = tuple(
+                [new if type(item) is int and item == old else item for item in arg] if isinstance(arg, list) else arg
+                for arg in node.args
+            )
+    copy.recompile()
+    return copy
 
 
-def _other(arg: Any, old: int, new: int) -> Any:
-    if not isinstance(arg, list):
-        return arg
-    return [new if type(item) is int and item == old else item for item in arg]
-
-
-def _simple(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def _simpler(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield tensors of the same shape with simpler numbers, the simplest first."""
     if bool((tensor == tensor.reshape(-1)[:1]).all()):
         return
@@ -200,20 +162,21 @@ def _simple(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             yield tensor.double().round(decimals=decimals).to(tensor.dtype)
 
 
-def _simplified(case: Case, name: str, tensor: torch.Tensor) -> Case:
+def _with_tensor(case: Case, name: str, tensor: torch.Tensor) -> Case:
     """Return the case with other numbers for one tensor."""
-    inputs, weights = ({**held, name: tensor} if name in held else held for held in (case.inputs, case.weights))
-    model = case.model
-    if model is not None and name in case.held:
-        model = _holding(model, {name: tensor})
+    return _map_tensors(case, lambda other, current: tensor if other == name else current)
+
+
+def _map_tensors(case: Case, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Case:
+    """Return the case with `change(name, tensor)` for each input, weight and initializer."""
+    model = None if case.model is None else case.model.clone()
+    for name, tensor in case.initializers.items():
+        changed = change(name, tensor)
+        if model is not None and changed is not tensor:
+            value = model.graph.initializers[name]
+            value.const_value = tensor_adapters.TorchTensor(changed, name=name)
+            value.shape = ir.Shape(changed.shape)
+    inputs, weights = (
+        {name: change(name, tensor) for name, tensor in tensors.items()} for tensors in (case.inputs, case.weights)
+    )
     return replace(case, inputs=inputs, weights=weights, model=model, recorded={})
-
-
-def _holding(model: ir.Model, held: dict[str, torch.Tensor]) -> ir.Model:
-    """Return a copy of the model with these initializers replaced."""
-    made = model.clone()
-    for name, tensor in held.items():
-        value = made.graph.initializers[name]
-        value.const_value = tensor_adapters.TorchTensor(tensor, name=name)
-        value.shape = ir.Shape(tensor.shape)
-    return made

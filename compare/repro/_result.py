@@ -6,8 +6,8 @@ from typing import Literal
 
 from filch.steal.text import named
 
-ExpectedSource = Literal["model", "reference", "unoptimised", "torch"]
-Culprit = Literal["translation", "optimiser", "runtime", "compiler", ""]
+ExpectedSource = Literal["model", "reference", "unoptimized", "torch"]
+Culprit = Literal["translation", "optimizer", "runtime", "compiler", ""]
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Repro:
         script: `repro.py` in it; exits with 1 if there is a difference, 0 if not.
         operators: the operators that it runs, in order.
         error: the largest harmonic error of the reduced part.
-        truth: the source of the expected values: `model` (captured values), `reference` (onnx's evaluator, which agrees
-            with the captured values), `unoptimised` (the same runtime with optimisations disabled, which agrees with
-            them, too) or `torch` (the operations of the exported program, run by the script itself).
+        expected_source: the source of the expected values: `model` (captured values), `reference` (onnx's evaluator,
+            which agrees with the captured values), `unoptimized` (the same runtime with optimizations disabled, which
+            agrees with them, too) or `torch` (the operations of the exported program, run by the script itself).
         culprit: the faulty component: `translation` (onnx's evaluator agrees with the runtime and differs from
-            PyTorch), `optimiser` (the same runtime is correct with optimisations disabled), `runtime` (it is not),
+            PyTorch), `optimizer` (the same runtime is correct with optimizations disabled), `runtime` (it is not),
             `compiler` (of PyTorch), or `""` if unknown.
         before: the size of the part before the reduction.
         after: the size of the reduced part.
@@ -49,11 +49,11 @@ class Repro:
     script: Path
     operators: tuple[str, ...]
     error: float
-    truth: ExpectedSource
+    expected_source: ExpectedSource
     culprit: Culprit
     before: Size
     after: Size
 
     def __str__(self) -> str:
-        what = named(", ".join(self.operators))
-        return f"{self.script}: {what}, wrong by {self.error:.1e}; {self.after}, of {self.before}"
+        operators = named(", ".join(self.operators))
+        return f"{self.script}: {operators}, wrong by {self.error:.1e}; {self.after}, of {self.before}"

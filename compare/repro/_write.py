@@ -17,12 +17,12 @@ from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance, tolerance_for
 from ..references._inputs import CapturedCall, captured_calls
 from ._find import find
-from ._folder import Context, write_folder
-from ._onnx_part import shaped
+from ._folder import write_folder
+from ._onnx_part import set_shapes
 from ._reduce import Reduction
 from ._result import Repro
 
-_RUNS = {"onnx": 300, "torch": 16}  # compiling takes seconds
+_RUNS = {"onnx": 300, "torch": 16}  # of reduced parts; compiling one of torch takes seconds
 
 
 def write_repro(
@@ -40,10 +40,10 @@ def write_repro(
 ) -> Repro:
     """Write a small folder that shows without Filch that a node's result is wrong.
 
-    The exported nodes that it computes are extracted and run on captured values, with their neighbours if the error
+    The exported nodes that it computes are extracted and run on captured values, with their neighbors if the error
     needs them, as in a fusion. Then nodes are removed, dimensions reduced and numbers simplified while at least a tenth
     of the error remains. The expected values of the reduced part come from onnx's reference evaluator, else from the
-    same runtime with its optimisations disabled, else from the PyTorch operations that the part was translated from:
+    same runtime with its optimizations disabled, else from the PyTorch operations that the part was translated from:
     the first of these that agrees with the captured values.
 
     Args:
@@ -68,48 +68,43 @@ def write_repro(
             nothing is written.
         FilchError: reference, program and backend do not match (see `compare`).
     """
-    to = Path(folder)
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise CompareError(f"{str(to)!r} exists already: give a new or an empty folder")
-    held = reference if isinstance(reference, Records) else restore(reference)
-    given, engine = as_program(program), make_engine(backend, options)
-    limits = Limits(given.graph, tolerance)
-    with time_limit(given, limit):
+    target = Path(folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CompareError(f"{str(target)!r} exists already: give a new or an empty folder")
+    records = reference if isinstance(reference, Records) else restore(reference)
+    exported, engine = as_program(program), make_engine(backend, options)
+    limits = Limits(exported.graph, tolerance)
+    with time_limit(exported, limit):
         step("finding a part that is wrong alone", 0, 4)
-        found = find(held, given, engine, _call(held, given, call), node=node, limits=limits, stage=stage)
-        reduction = Reduction(found.runner, found.wrong, runs=_RUNS[found.script.takes])
+        captured = _call(records, exported, call)
+        region = find(records, exported, engine, captured, node=node, limits=limits, stage=stage)
+        runner, source = region.runner, region.expected_source
+        reduction = Reduction(region, runs=_RUNS[runner.script.takes])
         step("fewer nodes", 1, 4)
-        reduction.fewer_nodes(found.parts.case)
+        reduction.remove_nodes()
         step("smaller", 2, 4)
-        reduction.smaller()
-        case, truth = reduction.case, found.wrong.truth
-        error = found.runner.error(case, truth)
-        expected = found.runner.expected(case, truth) or {}
+        reduction.simplify_inputs()
+        case = reduction.case
+        culprit, error = runner.culprit(case, source), runner.error(case, source)
+        expected = runner.expected(case, source) or {}
     if case.model is not None:
-        case = replace(case, model=shaped(case.model.clone(), {**case.inputs, **expected}))
-    if truth != "torch":  # else the script computes the expected values
-        inputs = case.inputs if case.model is None else case.fed
+        case = replace(case, model=set_shapes(case.model.clone(), {**case.inputs, **expected}))
+    if source != "torch":  # else the script computes the expected values
+        inputs = case.inputs if case.model is None else case.model_inputs
         case = replace(case, inputs=inputs, function=None, weights={}, recorded=expected)
-    dtype = expected[case.outputs[0]].dtype
-    context = Context(
-        backend=engine.name,
-        options=options or {},
-        script=found.script,
-        optimize=found.optimize,
-        truth=truth,
-        culprit=found.runner.culprit(reduction.case, truth),
-        before=found.wrong.case.size,
-        harmonic=tolerance_for(dtype, limits.of(case.outputs[0], dtype)).harmonic,
-    )
+    first = case.outputs[0]
+    allowed = tolerance_for(expected[first].dtype, limits.of(first, expected[first].dtype)).harmonic
+    script = target / "repro.py"
+    repro = Repro(target, script, case.operators, error, source, culprit, before=region.case.size, after=case.size)
     step("in a separate process", 3, 4)
-    write_folder(case, error, context, to)
-    return Repro(to, to / "repro.py", case.operators, error, truth, context.culprit, context.before, case.size)
+    write_folder(repro, case, runner, options or {}, allowed)
+    return repro
 
 
-def _call(held: Records, program: Program, index: int | None) -> CapturedCall:
-    calls = captured_calls(held, program).calls
-    found = next((call for call in calls if index in (None, call.index)), None)
-    if found is None:
-        known = ", ".join(str(call.index) for call in calls)
-        raise CompareError(f"there is no call {index} of the model that can be compared; there are {known}")
-    return found
+def _call(records: Records, program: Program, index: int | None) -> CapturedCall:
+    calls = captured_calls(records, program).calls
+    for call in calls:
+        if index in (None, call.index):
+            return call
+    known = ", ".join(str(call.index) for call in calls)
+    raise CompareError(f"there is no call {index} of the model that can be compared; there are {known}")

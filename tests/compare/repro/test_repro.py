@@ -87,7 +87,7 @@ def test_a_fusion_that_is_wrong_is_found_around_one_of_its_nodes_and_made_small(
     assert run("repro", "report.json", "--node", "FastGelu", "-o", "fused", "-q") == 0
     made = write_repro(given.dump, "model.onnx", erf, "grown", options=APPROXIMATE)
 
-    assert (made.truth, made.culprit) == ("reference", "optimiser")
+    assert (made.expected_source, made.culprit) == ("reference", "optimizer")
     assert made.operators == ("Mul", "Div", "Erf", "Add", "Mul")
     assert made.before.nodes > made.after.nodes
     assert made.before.elements > 2000 and made.after.elements < 10
@@ -100,7 +100,7 @@ def test_a_fusion_that_is_wrong_is_found_around_one_of_its_nodes_and_made_small(
         assert shows(folder)
         mend(folder / "repro.py", "gelu_approximation', '1'", "gelu_approximation', '0'")
         assert not shows(folder)
-    assert "With its optimisations disabled, onnxruntime-cpu is correct." in (
+    assert "With its optimizations disabled, onnxruntime-cpu is correct." in (
         tmp_path / "grown" / "README.md"
     ).read_text("utf-8")
 
@@ -113,7 +113,7 @@ def test_a_program_that_is_not_the_model_is_held_against_torch(given, tmp_path):
 
     made = write_repro(given.dump, wrong, norm.name, tmp_path / "out")
 
-    assert (made.truth, made.culprit, made.operators) == ("torch", "translation", ("LayerNormalization",))
+    assert (made.expected_source, made.culprit, made.operators) == ("torch", "translation", ("LayerNormalization",))
     assert made.after.elements < made.before.elements / 5
     assert "torch.ops.aten.layer_norm.default(" in made.script.read_text("utf-8")
     assert shows(made.folder)
@@ -200,7 +200,7 @@ def test_what_a_compiler_of_torch_does_is_held_against_eager(given, tmp_path, mo
     )  # others start a process
     made = write_repro(given.dump, given.program, "mul_1", tmp_path / "out", backend=Coarse())
 
-    assert (made.truth, made.culprit) == ("torch", "compiler")
+    assert (made.expected_source, made.culprit) == ("torch", "compiler")
     assert "aten.add.Tensor" in made.operators and "aten.erf.default" not in made.operators
     assert made.before.nodes > made.after.nodes
     assert made.before.elements > 100 * made.after.elements
@@ -227,7 +227,7 @@ def test_what_does_not_show_elsewhere_is_refused(given, tmp_path):
     refused = {
         not_shown: wrong_here,
         "backend 'wrong' can't be run without Filch": WrongBackend(),
-        "'layer_norm' is correct on onnxruntime-cpu, alone and with its neighbours": "onnxruntime-cpu",
+        "'layer_norm' is correct on onnxruntime-cpu, alone and with its neighbors": "onnxruntime-cpu",
     }
 
     for message, backend in refused.items():
