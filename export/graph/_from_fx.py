@@ -155,7 +155,10 @@ def _node(node: fx.Node, forward: Mapping[int, fx.Node]) -> Node:
 def fx_value(node: fx.Node) -> Value:
     """Return the dtype and shape of a node's value, as far as torch recorded them."""
     value = node.meta.get("val", node.meta.get("example_value"))
-    if not isinstance(value, torch.Tensor):
-        return Value(node.name)
-    shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
-    return Value(node.name, str(value.dtype).removeprefix("torch."), shape)
+    return tensor_value(node.name, value) if isinstance(value, torch.Tensor) else Value(node.name)
+
+
+def tensor_value(name: str, tensor: torch.Tensor) -> Value:
+    """Return a value with the dtype and shape of a tensor; symbolic dimensions as text."""
+    shape = tuple(size if isinstance(size, int) else str(size) for size in tensor.shape)
+    return Value(name, str(tensor.dtype).removeprefix("torch."), shape)

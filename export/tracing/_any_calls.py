@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import dropwhile, islice
+from itertools import dropwhile
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -14,12 +14,10 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..graph._nodes import Frame
-from ._call_sites import is_library, is_ours, line_frame, line_of, module_call
+from ._call_sites import is_filch, is_library, line_frame, line_of, module_call
 from ._module_calls import ModuleCallStack, class_of
 
 _WRAPPERS = (torch._compile.__file__, str(Path(torch.__file__).parent / "_dynamo"))  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
-_NO_CALL = (None, Frame(""), None)
-_LINES = 3  # lines to show for an operation outside of modules, as in Jittor
 
 
 class AnyModelCallStack(ModuleCallStack):
@@ -28,15 +26,15 @@ class AnyModelCallStack(ModuleCallStack):
     A model has the name of the variable in its caller, and its modules have their paths in it.
 
     Args:
-        listening: returns whether to observe the calls of the running thread.
-        met: called with each parameter and buffer, and its path, when its model is called for the first time.
+        is_observed: returns whether to observe the calls of the running thread.
+        label: called with each parameter and buffer, and its path, when its model is called for the first time.
     """
 
-    def __init__(self, listening: Callable[[], bool], met: Callable[[torch.Tensor, str], None]) -> None:
+    def __init__(self, is_observed: Callable[[], bool], label: Callable[[torch.Tensor, str], None]) -> None:
         super().__init__(None)
-        self._listening = listening
-        self._met = met
-        self._held: Any = WeakIdKeyDictionary()  # by parameter or buffer, the path of its module and its own
+        self._is_observed = is_observed
+        self._label = label
+        self._owners: Any = WeakIdKeyDictionary()  # by parameter or buffer, the path of its module and its own
 
     @contextmanager
     def observed(self) -> Iterator[None]:
@@ -52,44 +50,39 @@ class AnyModelCallStack(ModuleCallStack):
 
     def path_of(self, tensor: torch.Tensor) -> str | None:
         """Return the path of a parameter or buffer in its model, if a call of the model was observed."""
-        return self._held.get(tensor, (None, None))[1]  # type: ignore[no-any-return]
+        return self._owners.get(tensor, (None, None))[1]  # type: ignore[no-any-return]
 
     def owner_of(self, tensor: torch.Tensor) -> str:
         """Return the path of the module that owns a parameter or buffer."""
-        return self._held.get(tensor, ("", None))[0]  # type: ignore[no-any-return]
+        return self._owners.get(tensor, ("", None))[0]  # type: ignore[no-any-return]
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        if self._listening():
+        if self._is_observed():
             super()._enter(module, args)
 
     def _leave(self, module: nn.Module, _args: Any, _output: Any) -> None:
-        if self._listening() and any(running is module for running, _, _ in self._running):
+        if self._is_observed() and any(running is module for running, _, _ in self._running):
             while self._running.pop()[0] is not module:  # a call that raised an error may have no `_leave`
                 pass
 
     def _path(self, module: nn.Module) -> str:
         if module not in self._paths:
-            caller, running, _ = self._running[-1] if self._running else _NO_CALL
-            children = caller.named_children() if caller is not None else ()
-            name = next((name for name, child in children if child is module), None)
-            if name is not None:
-                self._meet(f"{running.path}.{name}", module)
-            else:
-                frame = module_call(sys._getframe(1))  # noqa: SLF001  documented
-                self._meet(*_model_of(frame, module))
+            path = self._path_in_caller(module)
+            caller = module_call(sys._getframe(1))  # noqa: SLF001  documented
+            self._register(*(_model_of(caller, module) if path is None else (path, module)))
         return str(self._paths[module])
 
-    def _meet(self, name: str, model: nn.Module) -> None:
+    def _register(self, name: str, model: nn.Module) -> None:
         """Register the modules of a model that is called for the first time."""
         prefix = name.partition(".")[2]
         for path, module in model.named_modules():
             self._paths.setdefault(module, f"{name}.{path}" if path else name)
             owned = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-            for own, tensor in owned:
-                full = ".".join(part for part in (prefix, path, own) if part)
-                if tensor not in self._held:
-                    self._held[tensor] = (self._paths[module], full)
-                    self._met(tensor, full)
+            for tensor_name, tensor in owned:
+                full_path = ".".join(part for part in (prefix, path, tensor_name) if part)
+                if tensor not in self._owners:
+                    self._owners[tensor] = (self._paths[module], full_path)
+                    self._label(tensor, full_path)
 
 
 def _model_of(frame: FrameType | None, module: nn.Module) -> tuple[str, nn.Module]:
@@ -106,8 +99,7 @@ def _model_of(frame: FrameType | None, module: nn.Module) -> tuple[str, nn.Modul
 
 def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
     """Yield the variables visible in a frame: local ones, attributes of `self`, and global ones."""
-    while frame is not None and is_library(frame.f_code.co_filename):
-        frame = frame.f_back
+    frame = _user_frame(frame)
     if frame is None:
         return
     owner = _self(frame)
@@ -116,23 +108,30 @@ def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
     yield from list(frame.f_globals.items())
 
 
-def variable_of(frame: FrameType | None, wanted: Any) -> str | None:
-    """Return the name of the variable that holds an object in a frame, or None."""
-    return next((name for name, item in _variables(frame) if item is wanted), None)
+def _user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost of a frame and its callers that runs the user's code."""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
 
 
-def objects_calls(frame: FrameType | None, block: CodeType | None) -> tuple[Frame, ...]:
+def variable_of(frame: FrameType | None, target: Any) -> str | None:
+    """Return the name of the variable in a frame whose value is this object, or None."""
+    return next((name for name, item in _variables(frame) if item is target), None)
+
+
+def object_calls(frame: FrameType | None, block: CodeType | None) -> tuple[Frame, ...]:
     """Return the running constructors of modules and methods of optimizers, outermost first."""
-    found: dict[int, Frame] = {}
-    outside = False  # whether there is user code in between
-    for inner in _until(frame, block):
+    calls: dict[int, Frame] = {}
+    in_user_code = False  # whether there is user code between this frame and `frame`
+    for inner in callers(frame, block):
         owner = _self(inner)
-        making = inner.f_code.co_name == "__init__"
-        stepping = isinstance(owner, torch.optim.Optimizer) and not outside
-        if stepping or (making and isinstance(owner, nn.Module)):
-            found[id(owner)] = _object_call(inner, owner, making=making)
-        outside = outside or not is_library(inner.f_code.co_filename)
-    return tuple(reversed(found.values()))
+        is_constructor = inner.f_code.co_name == "__init__"
+        is_optimizer = isinstance(owner, torch.optim.Optimizer) and not in_user_code
+        if is_optimizer or (is_constructor and isinstance(owner, nn.Module)):
+            calls[id(owner)] = _object_call(inner, owner, is_constructor=is_constructor)
+        in_user_code = in_user_code or not is_library(inner.f_code.co_filename)
+    return tuple(reversed(calls.values()))
 
 
 def _self(frame: FrameType) -> Any:
@@ -142,42 +141,36 @@ def _self(frame: FrameType) -> Any:
     return frame.f_locals.get(name) if name else None
 
 
-def _object_call(frame: FrameType, owner: Any, *, making: bool) -> Frame:
-    caller = frame.f_back
-    while caller is not None and is_library(caller.f_code.co_filename):
-        caller = caller.f_back
-    name = None if making else variable_of(caller, owner)
+def _object_call(frame: FrameType, owner: Any, *, is_constructor: bool) -> Frame:
+    """Return a frame for a method of an object, named after the caller's variable or else the object's class."""
+    caller = _user_frame(frame.f_back)
+    name = None if is_constructor else variable_of(caller, owner)
     return Frame(name or f"{type(owner).__name__}_init", class_of(owner), None if caller is None else line_of(caller))
 
 
 def user_lines(frame: FrameType | None, block: CodeType | None) -> Iterator[str]:
     """Yield the lines of user code that lead to a frame, innermost first."""
     last = None
-    for inner in _until(frame, block):
+    for inner in callers(frame, block):
         line = line_of(inner)
         if not is_library(inner.f_code.co_filename) and line != last:
             last = line
             yield line
 
 
-def innermost_lines(frame: FrameType | None, block: CodeType | None) -> tuple[Frame, ...]:
-    """Return frames for the innermost of these lines, outermost first."""
-    return tuple(line_frame(line) for line in reversed(list(islice(user_lines(frame, block), _LINES))))
-
-
 def all_frames(frame: FrameType | None, block: CodeType | None) -> tuple[Frame, ...]:
     """Return all Python calls that lead to a frame, including torch's, outermost first."""
-    called = dropwhile(lambda inner: is_ours(inner.f_code.co_filename) or _is_wrapper(inner), _until(frame, block))
-    found = [Frame(line_frame(line_of(inner)).path, inner.f_code.co_name, line_of(inner)) for inner in called]
-    return tuple(reversed(found))
+    calls = dropwhile(lambda inner: _is_wrapper(inner.f_code.co_filename), callers(frame, block))
+    frames = [Frame(line_frame(line_of(inner)).path, inner.f_code.co_name, line_of(inner)) for inner in calls]
+    return tuple(reversed(frames))
 
 
-def _is_wrapper(frame: FrameType) -> bool:
-    """Return whether a frame is one of torch's wrappers that keep Dynamo from compiling our functions."""
-    return frame.f_code.co_filename.startswith(_WRAPPERS)
+def _is_wrapper(file: str) -> bool:
+    """Return whether a file is part of Filch, or of torch's wrappers that keep Dynamo from compiling Filch."""
+    return is_filch(file) or file.startswith(_WRAPPERS)
 
 
-def _until(frame: FrameType | None, block: CodeType | None) -> Iterator[FrameType]:
+def callers(frame: FrameType | None, block: CodeType | None) -> Iterator[FrameType]:
     """Yield a frame and its callers up to the one that runs `block`, or all if there is none."""
     while frame is not None:
         yield frame

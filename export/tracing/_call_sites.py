@@ -1,8 +1,9 @@
 """Call sites in Python code, as `file:line`."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -12,29 +13,35 @@ from torch import nn
 from ..graph._nodes import Frame
 
 _CALLS = nn.modules.module.__file__  # all calls of modules go through it
-_TORCH, _OURS = (str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
+_TORCH, _FILCH = (str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
+_SHOWN = 3  # lines to show for an operation outside of modules, as in Jittor
 _LOSS = str(Path(__file__).with_name("_loss.py"))  # a loss of ours, whose lines count as user code
 
 
-def is_ours(file: str) -> bool:
+def is_filch(file: str) -> bool:
     """Return whether a file is part of Filch and not of the traced code."""
-    return file != _LOSS and file.startswith(_OURS)
+    return file != _LOSS and file.startswith(_FILCH)
 
 
 @cache
 def is_machinery(file: str) -> bool:
     """Return whether a file contains machinery instead of call sites of the user."""
-    return is_ours(file) or file.startswith((_TORCH, "<"))
+    return is_filch(file) or file.startswith((_TORCH, "<"))
 
 
 def is_library(file: str) -> bool:
     """Return whether a file is torch's or ours; code typed into a shell has no file and is the user's."""
-    return is_ours(file) or file.startswith((_TORCH, "<frozen", "<eval_with_key"))
+    return is_filch(file) or file.startswith((_TORCH, "<frozen", "<eval_with_key"))
 
 
 def line_of(frame: FrameType) -> str:
     """Return the current line of a frame."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def innermost_frames(lines: Iterable[str]) -> tuple[Frame, ...]:
+    """Return frames for the first of these lines, which are innermost first; the frames are outermost first."""
+    return tuple(line_frame(line) for line in reversed(list(islice(lines, _SHOWN))))
 
 
 def line_frame(line: str) -> Frame:
@@ -57,15 +64,15 @@ def outside(frame: FrameType | None) -> str | None:
     return None if frame is None else line_of(frame)
 
 
-def lines_within(frame: FrameType | None, run: CodeType) -> Iterator[str]:
-    """Yield the lines of user code between a frame and its caller `run`, innermost first.
+def lines_within(frame: FrameType | None, run: CodeType) -> list[str]:
+    """Return the lines of user code between a frame and its caller `run`, innermost first.
 
-    Yields nothing if `run` is no caller of the frame. The line of a comprehension is that of its function.
+    Returns nothing if `run` is no caller of the frame. The line of a comprehension is that of its function.
     """
-    found: list[str] = []
+    lines: list[str] = []
     while frame is not None and frame.f_code is not run:
         line = line_of(frame)
-        if not is_machinery(frame.f_code.co_filename) and line not in found[-1:]:
-            found.append(line)
+        if not is_machinery(frame.f_code.co_filename) and line not in lines[-1:]:
+            lines.append(line)
         frame = frame.f_back
-    yield from found if frame is not None else ()
+    return lines if frame is not None else []

@@ -20,8 +20,8 @@ from ..graph._graph import Graph
 from ..graph._nodes import Node, Value
 from ._dispatched import DispatchTracer, TracingMode
 from ._module_calls import ModuleCallStack
-from ._recorded_part import Joint, Operations, PartReader
-from ._step import Function, NoTracer, TracedStep, run, trace_errors
+from ._recorded_part import JointGraph, Operations, PartReader
+from ._step import Function, TracedStep, Tracer, run, trace_errors
 
 
 def compiled_step(step: TracedStep) -> Graph:
@@ -42,17 +42,17 @@ def compiled_step(step: TracedStep) -> Graph:
     """
     name = type(step.model).__name__
     calls = ModuleCallStack(step.model)
-    as_written = torch.compiler.set_stance("force_eager")
-    with trace_errors(f"{name} itself fails on these inputs"), as_written, calls.observed():
-        run(replace(step, loss=None, optimizer=None), NoTracer())
-    tracer = CompiledStep(step, calls, whole=True)
+    eager = torch.compiler.set_stance("force_eager")
+    with trace_errors(f"{name} itself fails on these inputs"), eager, calls.observed():
+        run(replace(step, loss=None, optimizer=None), Tracer())
+    tracer = CompiledStep(step, calls, compiles_optimizer=True)
     with trace_errors(f"backend 'inductor' can't trace {name}"):
         try:
             tracer.run(step)
         except Exception:
             if not tracer.updating:
                 raise
-            tracer = CompiledStep(step, calls, whole=False)
+            tracer = CompiledStep(step, calls, compiles_optimizer=False)
             tracer.run(step)
     if not tracer.compiled:
         raise TraceError(
@@ -62,136 +62,131 @@ def compiled_step(step: TracedStep) -> Graph:
     return tracer.graph()
 
 
-_OFTEN = 10_000
+_MANY = 10_000
 
 
 class CompiledStep(DispatchTracer):
-    """Records the kernels of compiled code, and other calls that torch dispatches; see `Tracer`.
+    """Records the kernels of compiled code, and other calls that torch dispatches.
 
     Args:
         step: the step.
         calls: the calls of its modules in eager PyTorch.
-        whole: whether to compile the optimizer, too.
+        compiles_optimizer: whether to compile the optimizer, too.
 
     Attributes:
         updating: whether the optimizer runs.
         compiled: whether compiled code has run.
     """
 
-    def __init__(self, step: TracedStep, calls: ModuleCallStack, *, whole: bool) -> None:
+    def __init__(self, step: TracedStep, calls: ModuleCallStack, *, compiles_optimizer: bool) -> None:
         super().__init__(calls, type(step.model).__name__)
         self.updating = False
         self.compiled = False
-        self._whole = whole
-        self._executed: list[Node] = []
-        self._buffers: dict[str, Value] = {}
-        self._stored: set[str] = set()
-        self._views: dict[str, str] = {}
+        self._compiles_optimizer = compiles_optimizer
+        self._executed: list[Node] = []  # kernels, and calls that were not compiled
+        self._buffers: dict[str, Value] = {}  # buffers of kernels that are no values of operations
+        self._written: set[str] = set()  # outputs of kernels
+        self._bases: dict[str, str] = {}  # by view
 
     def run(self, step: TracedStep) -> None:
         """Run a step without warnings: the model's were shown in eager PyTorch, and Dynamo's concern compilation."""
         # At graph breaks, Dynamo counts all compiled versions of the model's code, including those of earlier traces.
-        often = dynamo.patch(recompile_limit=_OFTEN, accumulated_recompile_limit=_OFTEN)
-        with warnings.catch_warnings(), often, TracingMode(self):  # no hooks: Dynamo would compile them
+        limits = dynamo.patch(recompile_limit=_MANY, accumulated_recompile_limit=_MANY)
+        with warnings.catch_warnings(), limits, TracingMode(self):  # no hooks: Dynamo would compile them
             warnings.simplefilter("ignore")
             run(step, self)
 
-    def ready(self, function: Function) -> Function:
-        """See `Tracer.ready`: compile the function."""
+    def prepare(self, function: Function) -> Function:
+        """See `Tracer.prepare`: compile the function."""
         # Dynamo caches compiled code by code object and globals, and stops after some versions.
         fresh = FunctionType(function.__code__.replace(), {**function.__globals__}, function.__name__)
-        return torch.compile(fresh, backend=partial(_compiled_for, ref(self)), dynamic=False)
+        return torch.compile(fresh, backend=partial(_compile_with, ref(self)), dynamic=False)
 
     def step_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """See `DispatchTracer.step_optimizer`."""
         self.updating = True
         with quiet():  # Dynamo warns that it ignores profiler events
-            (self.ready(_step_of) if self._whole else _step_of)(optimizer)
+            (self.prepare(_step) if self._compiles_optimizer else _step)(optimizer)
         self.updating = False
 
-    def keep(self, node: Node) -> None:
-        """See `DispatchTracer.keep`: a dispatched call is one execution."""
-        super().keep(node)
+    def add_node(self, node: Node) -> None:
+        """See `DispatchTracer.add_node`: a dispatched call is one execution."""
+        super().add_node(node)
         self._executed.append(replace(node, origins=(node.name,)))
 
     def graph(self) -> Graph:
         """See `DispatchTracer.graph`."""
-        before = super().graph()
-        values = {**before.values, **self._buffers}
-        nodes = self._joined(before)
-        known = {*before.inputs, *before.constants, *(name for node in nodes for name in node.outputs)}
-        outputs = tuple(self._base(name, known) for name in before.outputs)
-        return replace(before, nodes=nodes, outputs=outputs, values=values, source_graph=before)
-
-    def _joined(self, before: Graph) -> tuple[Node, ...]:
-        """Return the executed nodes, with inputs that other executed nodes write."""
-        known = {*before.inputs, *before.constants, *(name for node in self._executed for name in node.outputs)}
-        joined: list[Node] = []
+        operations = super().graph()
+        in_memory = {*operations.inputs, *operations.constants}
+        in_memory.update(name for node in self._executed for name in node.outputs)
+        nodes: list[Node] = []
         computed: dict[str, int] = {}  # the index of the last node that computed an operation
         for node in self._executed:
-            inputs = tuple(dict.fromkeys(self._base(name, known) for name in node.inputs))
-            for name in (name for name in inputs if name not in known and name in before.producer):
-                place = computed.get(before.producer[name].name)
-                if place is not None:  # Inductor does not report which of its buffers holds it
-                    joined[place] = replace(joined[place], outputs=(*joined[place].outputs, name))
-                    known.add(name)
-            computed.update(dict.fromkeys(node.origins, len(joined)))
-            joined.append(replace(node, inputs=inputs))
-        return tuple(joined)
+            inputs = tuple(dict.fromkeys(self._base(name, in_memory) for name in node.inputs))
+            for name in (name for name in inputs if name not in in_memory and name in operations.producer):
+                index = computed.get(operations.producer[name].name)
+                if index is not None:  # Inductor does not report which of its buffers holds it
+                    nodes[index] = replace(nodes[index], outputs=(*nodes[index].outputs, name))
+                    in_memory.add(name)
+            computed.update(dict.fromkeys(node.origins, len(nodes)))
+            nodes.append(replace(node, inputs=inputs))
+        outputs = tuple(self._base(name, in_memory) for name in operations.outputs)
+        values = {**operations.values, **self._buffers}
+        return replace(operations, nodes=tuple(nodes), outputs=outputs, values=values, source_graph=operations)
 
-    def _base(self, name: str, known: Container[str]) -> str:
+    def _base(self, name: str, in_memory: Container[str]) -> str:
         """Return a value that is in memory: the value itself, or one of which it is a view."""
-        for _ in self._views:
-            if name in known or name not in self._views:
+        for _ in self._bases:
+            if name in in_memory or name not in self._bases:
                 break
-            name = self._views[name]
+            name = self._bases[name]
         return name
 
     def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
         """Compile a graph for Dynamo."""
-        made = CompiledGraph(module, inputs, {})
-        made.observer = partial(_run_for, ref(self), Joint(self.calls.sites))
-        return made
+        compiled = CompiledGraph(module, inputs, {})
+        compiled.observer = partial(_run_part_with, ref(self), JointGraph(self.calls.frames))
+        return compiled
 
-    def run_part(self, joint: Joint, part: Part, inputs: list[Any]) -> Any:
+    def run_part(self, joint: JointGraph, part: Part, inputs: list[Any]) -> Any:
         """Run generated code and record its kernels."""
-        reader = PartReader(
-            part, list(inputs), self.recording, joint, self.calls.running
-        )  # running the part empties the list
-        before, self.paused = self.paused, True
+        copied = list(inputs)  # running the part empties the list
+        reader = PartReader(part, copied, self.recording, joint, self.calls.running)
+        paused, self.paused = self.paused, True
         try:
             outputs = part.plain(inputs)
         finally:
-            self.paused = before
+            self.paused = paused
         self.compiled = True
         operations = reader.read(outputs)
         for node in operations.nodes:
-            super().keep(node)
+            super().add_node(node)
         if operations.nodes:
-            self.claim(operations.nodes[-1])
+            self.numbers.assign(operations.nodes[-1].name, operations.nodes[-1].op)
         self._executed += self._kernels(part, operations)
         return outputs
 
     def _kernels(self, part: Part, operations: Operations) -> Iterator[Node]:
         """Yield the kernels of a part with the names of the recording."""
-        made = own_kernels(part)
+        kernels = own_kernels(part)
         names = {name: values[0] for name, values in operations.values.items()}
-        for name in (name for node in made.graph.nodes for name in node.outputs if name not in names):
+        for name in (name for node in kernels.graph.nodes for name in node.outputs if name not in names):
             names[name] = self.recording.unique(name)
             self._buffers[names[name]] = Value(names[name])
-        self._views |= operations.views
-        held = ((operations.values[name][0], names[label]) for name, label in made.buffers.items())
-        self._views |= {name: label for name, label in held if name != label}
-        for node in made.graph.nodes:
-            origins = (operations.by_name.get(name) for name in made.computed[node.name])
+        self._bases |= operations.views
+        buffers = ((operations.values[name][0], names[buffer]) for name, buffer in kernels.buffers.items())
+        self._bases |= {name: buffer for name, buffer in buffers if name != buffer}
+        for node in kernels.graph.nodes:
+            origins = (operations.by_name.get(name) for name in kernels.computed[node.name])
             computed = {origin.name: origin for origin in origins if origin is not None}
             yield self._kernel(node, names, [*computed.values()])
 
     def _kernel(self, node: Node, names: Mapping[str, str], computed: Sequence[Node]) -> Node:
+        """Return a kernel with the names of the recording, and the stack of the last operation that it computes."""
         # A value that is written back to an input does not always have a buffer of its own.
         back = [name for item in computed for name in item.outputs if "@" in name]
-        outputs = [name for name in (*(names[name] for name in node.outputs), *back) if name not in self._stored]
-        self._stored.update(outputs)
+        outputs = [name for name in (*(names[name] for name in node.outputs), *back) if name not in self._written]
+        self._written.update(outputs)
         derivatives = [item.gradient_of for item in computed if item.gradient_of is not None]
         last = computed[-1] if computed else node
         return replace(
@@ -207,15 +202,15 @@ class CompiledStep(DispatchTracer):
 
 
 # Dynamo keeps backends and their results forever; weak references let the tracer and the model be freed.
-def _compiled_for(tracer: "ref[CompiledStep]", module: fx.GraphModule, inputs: Sequence[Any]) -> Function:
+def _compile_with(tracer: "ref[CompiledStep]", module: fx.GraphModule, inputs: Sequence[Any]) -> Function:
     alive = tracer()
     return module.forward if alive is None else alive.compile(module, inputs)
 
 
-def _run_for(tracer: "ref[CompiledStep]", joint: Joint, part: Part, inputs: list[Any]) -> Any:
+def _run_part_with(tracer: "ref[CompiledStep]", joint: JointGraph, part: Part, inputs: list[Any]) -> Any:
     alive = tracer()
     return part.plain(inputs) if alive is None else alive.run_part(joint, part, inputs)
 
 
-def _step_of(optimizer: torch.optim.Optimizer) -> None:
+def _step(optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()

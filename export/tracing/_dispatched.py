@@ -15,16 +15,15 @@ from ..graph._from_fx import GRADIENT, operator_name
 from ..graph._graph import Graph
 from ..graph._nodes import Frame, Node, Value
 from ._autograd_numbers import AutogradNumbers
-from ._call_sites import line_frame, lines_within, outside
+from ._call_sites import innermost_frames, lines_within, outside
 from ._module_calls import ModuleCallStack, class_of
 from ._recording import GraphRecording
-from ._step import Function, TracedStep, run, trace_errors
+from ._step import TracedStep, Tracer, run, trace_errors
 
 # Their schemas do not declare that they write to the running statistics.
 _STATISTICS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
 _NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}  # dtypes of Python numbers
 _PASSED_OVER = ("profiler", "prim")  # profiler events, and queries of tensor properties
-LINES = 3  # lines to show for an operation outside of modules, as in Jittor
 
 
 def trace_dispatched(step: TracedStep) -> Graph:
@@ -48,8 +47,8 @@ def trace_dispatched(step: TracedStep) -> Graph:
     return tracer.graph()
 
 
-class DispatchTracer:
-    """Records the calls that torch dispatches; see `Tracer`.
+class DispatchTracer(Tracer):
+    """Records the calls that torch dispatches.
 
     Args:
         calls: the stack of module calls.
@@ -59,7 +58,6 @@ class DispatchTracer:
         recording: the graph so far.
         calls: the stack of module calls.
         paused: whether recording is paused.
-        nodes: the recorded nodes by name.
         numbers: finds the operation of a derivative.
     """
 
@@ -67,31 +65,26 @@ class DispatchTracer:
         self.recording = GraphRecording()
         self.paused = True
         self.calls = calls
-        self._root = name
-        self.nodes: dict[str, Node] = {}
         self.numbers = AutogradNumbers()
-        self._seed: Node | None = None
-        self._held: dict[int, str] = {}
+        self._name = name
+        self._loss: Node | None = None  # while the backward pass runs
+        self._weight_names: dict[int, str] = {}
         self._results: tuple[str, ...] = ()
 
-    def begin(self, held: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+    def begin(self, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> None:
         """See `Tracer.begin`."""
-        self._held = {id(tensor): name for name, tensor in held.items()}
-        for name, tensor in held.items():
-            self.recording.hold(tensor, name)
-        for name, tensor in given.items():
-            self.recording.give(tensor, name)
+        self._weight_names = {id(tensor): name for name, tensor in weights.items()}
+        for name, tensor in weights.items():
+            self.recording.add_constant(tensor, name)
+        for name, tensor in inputs.items():
+            self.recording.add_input(tensor, name)
         self.paused = False
-
-    def ready(self, function: Function) -> Function:
-        """See `Tracer.ready`."""
-        return function
 
     def backward(self, loss: torch.Tensor) -> None:
         """See `Tracer.backward`."""
-        self._seed = self.recording.maker(self.recording.read(loss)[0])
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._seed = None
+        self._loss = self.recording.producers.get(self.recording.names_of(loss)[0])
+        super().backward(loss)
+        self._loss = None
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """See `Tracer.update`."""
@@ -105,70 +98,67 @@ class DispatchTracer:
     def end(self, results: Sequence[torch.Tensor]) -> None:
         """See `Tracer.end`."""
         self.paused = True
-        self._results = tuple(dict.fromkeys(self.recording.read(tensor)[0] for tensor in results))
+        self._results = tuple(dict.fromkeys(self.recording.names_of(tensor)[0] for tensor in results))
 
     def graph(self) -> Graph:
         """Return the recorded graph."""
-        return self.recording.graph(self._root, self._results)
+        return self.recording.graph(self._name, self._results)
 
     def call(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Execute and record a call."""
         if self.paused or getattr(operator, "namespace", "") in _PASSED_OVER:
             return operator(*args, **kwargs)
-        given = list(tensors_of(args, kwargs))
-        reads = [name for tensor in given for name in self.recording.read(tensor)]
+        inputs = [name for tensor in tensors_of(args, kwargs) for name in self.recording.names_of(tensor)]
         output = operator(*args, **kwargs)
         written = list(_written(operator, args, kwargs))
-        self._record(operator, settings_of(operator, args, kwargs), reads, output, written)
+        self._record(operator, settings_of(operator, args, kwargs), inputs, output, written)
         return output
 
-    def claim(self, node: Node) -> None:
-        """See `AutogradNumbers.claim`."""
-        self.numbers.claim(node.name, node.op)
-
-    def keep(self, node: Node) -> None:
+    def add_node(self, node: Node) -> None:
         """Add a node to the recording."""
-        self.recording.add(node)
-        self.nodes[node.name] = node
+        self.recording.add_node(node)
 
     def _record(
-        self, operator: Any, settings: dict[str, Any], reads: list[str], output: Any, written: list[torch.Tensor]
+        self, operator: Any, settings: dict[str, Any], inputs: list[str], output: Any, written: list[torch.Tensor]
     ) -> None:
-        name = self.recording.unique(operator_name(operator))
-        made = [item for item in pytree.tree_leaves(output) if isinstance(item, torch.Tensor)]
-        changed = {id(tensor) for tensor in written}
-        everything = [*made, *(tensor for tensor in written if not any(tensor is item for item in made))]
-        names = [name if len(everything) == 1 else f"{name}:{index}" for index in range(len(everything))]
+        op = operator_name(operator)
+        name = self.recording.unique(op)
+        results = [item for item in pytree.tree_leaves(output) if isinstance(item, torch.Tensor)]
+        results += [tensor for tensor in written if not any(tensor is item for item in results)]
+        names = [name if len(results) == 1 else f"{name}:{index}" for index in range(len(results))]
+        written_ids = {id(tensor) for tensor in written}
         outputs = tuple(
-            (self.recording.write if id(tensor) in changed else self.recording.make)(tensor, value)
-            for tensor, value in zip(everything, names, strict=True)
+            (self.recording.add_write if id(tensor) in written_ids else self.recording.add_result)(tensor, value)
+            for tensor, value in zip(results, names, strict=True)
         )
-        if not everything and type(output) in _NUMBERS:  # `item()`
-            outputs = (self.recording.state(Value(name, _NUMBERS[type(output)], ())),)
-        made_by = Node(name, operator_name(operator), tuple(dict.fromkeys(reads)), outputs, settings)
-        self.keep(self._placed(made_by))
-        self.claim(made_by)
+        if not results and type(output) in _NUMBERS:  # `item()`
+            outputs = (self.recording.add_value(Value(name, _NUMBERS[type(output)], ())),)
+        self.add_node(self._with_stack(Node(name, op, tuple(dict.fromkeys(inputs)), outputs, settings)))
+        self.numbers.assign(name, op)
 
-    def _placed(self, node: Node) -> Node:
+    def _with_stack(self, node: Node) -> Node:
         """Return the node that has just run, with its stack."""
-        running = self.numbers.running()
+        running = self.numbers.running_node()
         if running is None:
-            return self.place(node)
-        if running.name().endswith("AccumulateGrad"):  # no operation made the parameter
+            return self.with_call_stack(node)
+        if running.name().endswith("AccumulateGrad"):  # no operation computed the parameter
             owner = self.owner(running.variable)
-            return replace(node, stack=(GRADIENT, *self.calls.seen.get(owner or "", ())), module=owner)
-        return derivative(node, self.nodes.get(self.numbers.owner(running) or ""))
+            stack = self.calls.first_stacks.get(owner or "", ())
+            return replace(node, stack=(GRADIENT, *stack), module=owner)
+        return derivative(node, self.recording.nodes.get(self.numbers.differentiated(running) or ""))
 
-    def place(self, node: Node) -> Node:
-        """Return a node that is no derivative, with its stack."""
-        if self._seed is not None:  # the derivative of the loss by itself, which is 1
-            return derivative(node, self._seed)
-        source = next(lines_within(sys._getframe(1), run.__code__), None)  # noqa: SLF001  documented
-        return replace(node, stack=self.calls.running or _lines(), module=self.calls.label, source=source)
+    def with_call_stack(self, node: Node) -> Node:
+        """Return a node that autograd does not run, with the calls in which it runs."""
+        if self._loss is not None:  # the derivative of the loss by itself, which is 1
+            return derivative(node, self._loss)
+        here = sys._getframe(1)  # noqa: SLF001  documented
+        lines = lines_within(here, run.__code__)
+        stack = self.calls.running or innermost_frames(lines or filter(None, [outside(here)]))
+        return replace(node, stack=stack, module=self.calls.innermost_path, source=lines[0] if lines else None)
 
     def owner(self, parameter: torch.Tensor) -> str | None:
         """Return the path of the module that owns a parameter, or None."""
-        return self._held.get(id(parameter), "").rpartition(".")[0]
+        return self._weight_names.get(id(parameter), "").rpartition(".")[0]
 
 
 def derivative(node: Node, of: Node | None) -> Node:
@@ -209,10 +199,3 @@ def _written(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> I
             yield from tensors_of([named.get(argument.name)], {})
     if operator_name(operator) in _STATISTICS and named.get("training"):
         yield from tensors_of([named.get("running_mean"), named.get("running_var")], {})
-
-
-def _lines() -> tuple[Frame, ...]:
-    """Return frames for the lines of Python that lead to an operation outside of modules."""
-    here = sys._getframe(1)  # noqa: SLF001  documented
-    lines = list(lines_within(here, run.__code__))[:LINES] or [line for line in [outside(here)] if line]
-    return tuple(line_frame(line) for line in reversed(lines))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
@@ -14,9 +15,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from .._errors import TraceError
 from ..graph._nodes import Node
-from ._any_calls import AnyModelCallStack, all_frames, innermost_lines, objects_calls, user_lines
+from ..views._trace import trace_of
+from ._any_calls import AnyModelCallStack, all_frames, callers, object_calls, user_lines
 from ._autograd_numbers import AutogradNumbers
-from ._call_sites import is_ours
+from ._call_sites import innermost_frames, is_filch
 from ._dispatched import DispatchTracer, TracingMode, derivative
 from ._recording import GraphRecording
 
@@ -60,13 +62,14 @@ def flag_scope(*, trace_py_var: int | None = None, trace_var_data: int | None = 
     >>> [node["attrs"]["name"] for node in operators if node["stacks"][0]["name"] == "model"]
     ['t', 'addmm']
     """
-    for name, value, known in (("trace_py_var", trace_py_var, _LEVELS), ("trace_var_data", trace_var_data, (0, 1))):
-        if value is not None and value not in known:
-            choices = "; ".join(f"{level} {text}" for level, text in _LEVELS.items()) if known is _LEVELS else "0 or 1"
-            raise TraceError(f"{name} is {value!r}, and has to be one of: {choices}")
-    if _here.block is None:
-        _here.block = Block()
-    with _here.block.flagged(trace_py_var, trace_var_data, _entered(sys._getframe())):  # noqa: SLF001  documented
+    if trace_py_var is not None and trace_py_var not in _LEVELS:
+        levels = "; ".join(f"{level} {text}" for level, text in _LEVELS.items())
+        raise TraceError(f"trace_py_var is {trace_py_var!r}, and has to be one of: {levels}")
+    if trace_var_data not in (None, 0, 1):
+        raise TraceError(f"trace_var_data is {trace_var_data!r}, and has to be one of: 0 or 1")
+    if _thread.block is None:
+        _thread.block = Block()
+    with _thread.block.flagged(trace_py_var, trace_var_data, _opened_by(sys._getframe())):  # noqa: SLF001  documented
         yield
 
 
@@ -78,7 +81,7 @@ def dump_trace_data() -> dict[str, dict[int, dict[str, Any]]]:
         numbers in order, separated by commas, with enough digits to be exact; booleans are 0 and 1. The dictionaries
         are empty if nothing was recorded.
     """
-    return _here.block.dumped() if _here.block is not None else {"node_data": {}, "execute_op_info": {}}
+    return _thread.block.dumped() if _thread.block is not None else {"node_data": {}, "execute_op_info": {}}
 
 
 def clear_trace_data() -> None:
@@ -86,8 +89,8 @@ def clear_trace_data() -> None:
 
     Ids start at 0 again.
     """
-    if _here.block is not None:
-        _here.block.clear()
+    if _thread.block is not None:
+        _thread.block.clear()
 
 
 @dataclass(frozen=True)
@@ -96,71 +99,66 @@ class _Flags:
 
     Attributes:
         level: `trace_py_var`.
-        keeping: `trace_var_data`.
-        entered: the code that opened the outermost scope; None outside of all.
+        copies_data: `trace_var_data`.
+        opened_by: the code that opened the outermost scope; None outside of all.
     """
 
     level: int = 0
-    keeping: bool = False
-    entered: CodeType | None = None
+    copies_data: bool = False
+    opened_by: CodeType | None = None
 
 
-class _Here(threading.local):
+class _Thread(threading.local):
     """The recording of a thread."""
 
     block: "Block | None" = None
 
 
-_here = _Here()
+_thread = _Thread()
 
 
 class Block(DispatchTracer):
     """Records what a thread runs while a `flag_scope` is open in it.
 
     Attributes:
-        volatile: names of the nodes that were recorded at level 1.
+        unexecuted: names of the nodes that were recorded at level 1, without executions.
     """
 
     def __init__(self) -> None:
-        self._watching = TracingMode(self)
-        self._any = AnyModelCallStack(self._listens, self._met)
-        super().__init__(self._any, "block")
-        self.volatile: set[str] = set()
+        self._mode = TracingMode(self)
+        label = lambda tensor, path: self.recording.label(tensor, path)  # noqa: E731, PLW0108  `clear` replaces the recording
+        self._model_calls = AnyModelCallStack(self._is_observed, label)
+        super().__init__(self._model_calls, "block")
         self._flags = _Flags()
         self._paused_at = 0
         self.clear()
 
     def clear(self) -> None:
         """Delete the recording."""
-        self.recording = GraphRecording(self._any.path_of)
-        self.recording.keeping = self._flags.keeping
-        self.nodes = {}
+        self.recording = GraphRecording(self._model_calls.path_of)
+        self.recording.copies_data = self._flags.copies_data
         self.numbers = AutogradNumbers()
         self.numbers.skip(0, self.numbers.next())
-        self.volatile = set()
+        self.unexecuted: set[str] = set()
 
     @contextmanager
-    def flagged(self, level: int | None, keeping: int | None, entered: CodeType | None) -> Iterator[None]:
+    def flagged(self, level: int | None, data: int | None, opened_by: CodeType | None) -> Iterator[None]:
         """Record inside of the block with these flags; None keeps the current one."""
         before = self._flags
         with ExitStack() as stack:
-            if before.entered is None:
-                stack.enter_context(_eagerly())
-                stack.enter_context(self._any.observed())
-                stack.enter_context(self._watching)
-            stack.callback(self._set, before)
-            self._set(
-                _Flags(
-                    before.level if level is None else level,
-                    before.keeping if keeping is None else bool(keeping),
-                    before.entered or entered,
-                )
-            )
+            if before.opened_by is None:
+                stack.enter_context(_without_compilation())
+                stack.enter_context(self._model_calls.observed())
+                stack.enter_context(self._mode)
+            stack.callback(self._set_flags, before)
+            level = before.level if level is None else level
+            copies_data = before.copies_data if data is None else bool(data)
+            self._set_flags(_Flags(level, copies_data, before.opened_by or opened_by))
             yield
 
-    def _set(self, flags: _Flags) -> None:
+    def _set_flags(self, flags: _Flags) -> None:
         self._flags = flags
-        self.recording.keeping = flags.keeping
+        self.recording.copies_data = flags.copies_data
         self._pause(paused=flags.level == 0)
 
     def _pause(self, *, paused: bool) -> None:
@@ -172,65 +170,59 @@ class Block(DispatchTracer):
 
     def dumped(self) -> dict[str, dict[int, dict[str, Any]]]:
         """Return the recording as a dictionary."""
-        from ..views._trace import trace_of  # noqa: PLC0415  as in `trace`
-
         paused = self.paused
         self._pause(paused=True)  # numbers are read from tensors
         try:
             alive = self.recording.alive()
-            gone = {name for name in self.volatile if alive.isdisjoint(self.nodes[name].outputs)}
-            graph = self.recording.graph("block", ())
-            graph = replace(graph, nodes=tuple(node for node in graph.nodes if node.name not in gone))
-            data = {name: text for name, tensor in self.recording.kept.items() if (text := _text(tensor)) is not None}
-            return trace_of(graph, labels=self.recording.labels, data=data, unexecuted=self.volatile)
+            graph = self.graph()
+            dead = {node for node in self.unexecuted if alive.isdisjoint(self.recording.nodes[node].outputs)}
+            graph = replace(graph, nodes=tuple(node for node in graph.nodes if node.name not in dead))
+            data = {name: text for name, tensor in self.recording.data.items() if (text := _text(tensor)) is not None}
+            return trace_of(graph, labels=self.recording.labels, data=data, unexecuted=self.unexecuted)
         finally:
             self._pause(paused=paused)
 
-    def keep(self, node: Node) -> None:
-        """See `DispatchTracer.keep`."""
-        super().keep(node)
+    def add_node(self, node: Node) -> None:
+        """See `DispatchTracer.add_node`."""
+        super().add_node(node)
         if self._flags.level == 1:
-            self.volatile.add(node.name)
+            self.unexecuted.add(node.name)
 
-    def place(self, node: Node) -> Node:
-        """See `DispatchTracer.place`."""
-        frame, block = sys._getframe(1), self._flags.entered  # noqa: SLF001  documented
-        loss = self.recording.maker(node.inputs[0]) if node.op == "ones_like" and _begins_backward(frame) else None
+    def with_call_stack(self, node: Node) -> Node:
+        """See `DispatchTracer.with_call_stack`."""
+        frame, block = sys._getframe(1), self._flags.opened_by  # noqa: SLF001  documented
+        begins = node.op == "ones_like" and _begins_backward(frame)
+        loss = self.recording.producers.get(node.inputs[0]) if begins else None
         if loss is not None:
-            return derivative(node, self.nodes[loss.name])
+            return derivative(node, loss)
         if self._flags.level == len(_LEVELS) - 1:
             stack = all_frames(frame, block)
         else:
-            stack = self.calls.running or objects_calls(frame, block) or innermost_lines(frame, block)
-        return replace(node, stack=stack, module=self.calls.label, source=next(user_lines(frame, block), None))
+            lines = user_lines(frame, block)
+            stack = self.calls.running or object_calls(frame, block) or innermost_frames(lines)
+        return replace(node, stack=stack, module=self.calls.innermost_path, source=next(user_lines(frame, block), None))
 
     def owner(self, parameter: torch.Tensor) -> str | None:
         """See `DispatchTracer.owner`."""
-        return self._any.owner_of(parameter)
+        return self._model_calls.owner_of(parameter)
 
-    def _listens(self) -> bool:
+    def _is_observed(self) -> bool:
         """Return whether the current thread is recorded; autograd's threads have the modes of the original one."""
-        return any(mode is self._watching for mode in _get_current_dispatch_mode_stack())
-
-    def _met(self, tensor: torch.Tensor, path: str) -> None:
-        self.recording.label(tensor, path)
+        return any(mode is self._mode for mode in _get_current_dispatch_mode_stack())
 
 
 def _begins_backward(frame: FrameType | None) -> bool:
     """Return whether a frame creates the gradient of a loss with respect to itself, which is 1."""
-    for _ in range(_NEAR):
-        if frame is not None and frame.f_code is not _SEED:
-            frame = frame.f_back
-    return frame is not None and frame.f_code is _SEED
+    return any(caller.f_code is _MAKE_GRADS for caller in islice(callers(frame, None), _MAX_BETWEEN))
 
 
-_SEED = torch.autograd._make_grads.__code__  # noqa: SLF001  nothing public tells
-_NEAR = 12  # frames of Filch and torch in between at most
+_MAKE_GRADS = torch.autograd._make_grads.__code__  # noqa: SLF001  nothing public tells
+_MAX_BETWEEN = 13  # frames of Filch and torch
 
 
-def _entered(frame: FrameType | None) -> CodeType | None:
+def _opened_by(frame: FrameType | None) -> CodeType | None:
     """Return the code that opens the scope, from a frame inside of `flag_scope`."""
-    while frame is not None and (is_ours(frame.f_code.co_filename) or frame.f_code.co_filename == contextlib.__file__):
+    while frame is not None and (is_filch(frame.f_code.co_filename) or frame.f_code.co_filename == contextlib.__file__):
         frame = frame.f_back
     return frame.f_code if frame is not None else None
 
@@ -244,19 +236,19 @@ def _text(tensor: torch.Tensor) -> str | None:
     return None
 
 
-class _Eagerly:
+class _WithoutCompilation:
     """Disables compiled functions while any thread has an open block: the setting is global."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._threads = 0
-        self._set = ExitStack()
+        self._setting = ExitStack()
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
             if not self._threads:
-                self._set.enter_context(torch.compiler.set_stance("force_eager"))
+                self._setting.enter_context(torch.compiler.set_stance("force_eager"))
             self._threads += 1
         try:
             yield
@@ -264,7 +256,7 @@ class _Eagerly:
             with self._lock:
                 self._threads -= 1
                 if not self._threads:
-                    self._set.close()
+                    self._setting.close()
 
 
-_eagerly = _Eagerly()
+_without_compilation = _WithoutCompilation()

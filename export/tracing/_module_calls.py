@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..graph._nodes import Frame
-from ._call_sites import is_ours, line_of, module_call, outside
+from ._call_sites import is_filch, line_of, module_call, outside
 
 
 class ModuleCallStack:
@@ -22,8 +22,8 @@ class ModuleCallStack:
         model: the model whose modules are observed; None for `AnyModelCallStack`.
 
     Attributes:
-        seen: maps the path of a module to the stack of its first call.
-        sites: maps each call to its frame; the key is the path of the module, with `@1` for its second call.
+        first_stacks: maps the path of a module to the stack of its first call.
+        frames: maps each call to its frame; the key is the path of the module, with `@1` for its second call.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
@@ -33,8 +33,8 @@ class ModuleCallStack:
             self._paths[module] = path
         self._running: list[tuple[nn.Module | None, Frame, str | None]] = []
         self._counts: Counter[str] = Counter()
-        self.seen: dict[str, tuple[Frame, ...]] = {}
-        self.sites: dict[str, Frame] = {}
+        self.first_stacks: dict[str, tuple[Frame, ...]] = {}
+        self.frames: dict[str, Frame] = {}
 
     @property
     def running(self) -> tuple[Frame, ...]:
@@ -42,7 +42,7 @@ class ModuleCallStack:
         return tuple(frame for _, frame, _ in self._running)
 
     @property
-    def label(self) -> str | None:
+    def innermost_path(self) -> str | None:
         """The path of the innermost module, with `@1` for its second call; None if no module runs."""
         return self._running[-1][2] if self._running else None
 
@@ -73,25 +73,26 @@ class ModuleCallStack:
         label = f"{path}@{self._counts[path]}" if self._counts[path] else path
         self._counts[path] += 1
         self._running.append((module, frame, label))
-        self.sites[label] = frame
-        self.seen.setdefault(path, self.running)
+        self.frames[label] = frame
+        self.first_stacks.setdefault(path, self.running)
 
     def _leave(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         self._running.pop()
 
     def _path(self, module: nn.Module) -> str:
-        """Return the path of a module by its name in the caller, as a module may have several names."""
+        return self._path_in_caller(module) or str(self._paths.get(module, ""))
+
+    def _path_in_caller(self, module: nn.Module) -> str | None:
+        """Return the path of a module by its name in the calling module, as a module may have several names."""
         caller, frame, _ = self._running[-1] if self._running else (None, Frame(""), None)
-        for name, child in caller.named_children() if caller is not None else ():
-            if child is module:
-                return f"{frame.path}.{name}".lstrip(".")
-        return str(self._paths.get(module, ""))
+        children = caller.named_children() if caller is not None else ()
+        return next((f"{frame.path}.{name}".lstrip(".") for name, child in children if child is module), None)
 
 
 def _site(hook: FrameType) -> str | None:
     """Return the call site of the module whose hook runs; for the model itself, the line of the user's code."""
     caller = module_call(hook)
-    return outside(caller) if caller is None or is_ours(caller.f_code.co_filename) else line_of(caller)
+    return outside(caller) if caller is None or is_filch(caller.f_code.co_filename) else line_of(caller)
 
 
 def class_of(item: Any) -> str:

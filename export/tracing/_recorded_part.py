@@ -21,8 +21,8 @@ from ..graph._from_fx import (
     python_lines,
 )
 from ..graph._nodes import Frame, Node
-from ._call_sites import is_machinery, line_frame
-from ._dispatched import LINES, derivative
+from ._call_sites import innermost_frames, is_machinery
+from ._dispatched import derivative
 from ._recording import GraphRecording
 
 
@@ -44,34 +44,35 @@ class Operations:
 
 
 @dataclass(frozen=True)
-class Joint:
+class JointGraph:
     """The forward and backward graphs of one compilation.
 
     Attributes:
-        seen: module calls with known call sites; see `module_stack`.
+        frames: module calls with known call sites; see `module_stack`.
         forward: maps the sequence number of an operation to its first node and the lines of Python that lead to it.
     """
 
-    seen: Mapping[str, Frame]
+    frames: Mapping[str, Frame]
     forward: dict[int, tuple[Node, str]] = field(default_factory=dict)
 
-    def claim(self, node: fx.Node, operation: Node) -> None:
-        """Assign a sequence number to an operation, unless an earlier one has it."""
+    def assign(self, node: fx.Node, operation: Node) -> None:
+        """Assign the sequence number of a node to an operation, unless an earlier one has it."""
         self.forward.setdefault(_number(node), (operation, _trace(node)))
 
-    def repeated(self, node: fx.Node) -> Node | None:
-        """Return the operation with the sequence number of a node."""
+    def forward_operation(self, node: fx.Node) -> Node | None:
+        """Return the forward operation with the sequence number of a node."""
         return self.forward.get(_number(node), (None, ""))[0]
 
-    def owner(self, node: fx.Node) -> Node | None:
+    def differentiated(self, node: fx.Node) -> Node | None:
         """Return the operation whose derivative a node is part of.
 
         AOTAutograd merges equal operations, and autograd numbers some in-place operations twice. A missing operation is
         replaced by the nearest one with the same lines.
         """
-        known = self.repeated(node)
-        if known is not None or adds_gradients(node):
-            return None if adds_gradients(node) else known
+        if adds_gradients(node):
+            return None
+        if (operation := self.forward_operation(node)) is not None:
+            return operation
         near = [number for number, (_, lines) in self.forward.items() if lines and lines == _trace(node)]
         return self.forward[min(near, key=lambda number: abs(number - _number(node)))][0] if near else None
 
@@ -81,106 +82,107 @@ class PartReader:
 
     Args:
         part: the part that ran.
-        given: its inputs.
+        inputs: its inputs.
         recording: has the inputs; the results are added.
         joint: the graphs of the compilation.
         running: the calls in which the part ran.
     """
 
     def __init__(
-        self, part: Part, given: Sequence[Any], recording: GraphRecording, joint: Joint, running: tuple[Frame, ...]
+        self,
+        part: Part,
+        inputs: Sequence[Any],
+        recording: GraphRecording,
+        joint: JointGraph,
+        running: tuple[Frame, ...],
     ) -> None:
         self._graph = part.lowered.aot_graph
-        self._again = part.lowered.backward
+        self._is_backward = part.lowered.backward
         self._recording = recording
         self._joint = joint
         self._running = running
-        self._given = dict(zip(self._graph.find_nodes(op="placeholder"), given, strict=True))
-        self._made = Operations()
+        self._inputs = dict(zip(self._graph.find_nodes(op="placeholder"), inputs, strict=True))
+        self._operations = Operations()
 
-    def read(self, returned: Sequence[Any]) -> Operations:
+    def read(self, results: Sequence[Any]) -> Operations:
         """Record the operations of the part's graph, and the tensors that it returned."""
+        values = self._operations.values
         for node in self._graph.nodes:
             if node.op == "call_function":
-                self._call(node)
-            elif isinstance(self._given.get(node), torch.Tensor):
-                self._made.values[node.name] = self._recording.read(self._given[node])
+                self._add(node)
+            elif isinstance(self._inputs.get(node), torch.Tensor):
+                values[node.name] = self._recording.names_of(self._inputs[node])
             elif node.op == "get_attr":
-                self._made.values[node.name] = (self._recording.hold_unseen(fx_value(node)),)
+                values[node.name] = (self._recording.add_constant_value(fx_value(node)),)
         outputs: Any = self._graph.output_node().args[0]
-        pairs = zip(outputs, returned, strict=True)
-        tensors = [(node, item) for node, item in pairs if isinstance(item, torch.Tensor) and isinstance(node, fx.Node)]
-        for node, tensor in tensors:
+        for node, tensor in zip(outputs, results, strict=True):
+            is_tensor = isinstance(tensor, torch.Tensor) and isinstance(node, fx.Node)
             # A result may be an input, or a copy of it in another layout.
-            if node.op == "call_function" or not self._recording.knows(tensor):
-                self._recording.make(tensor, self._made.values[node.name][0])
-        return self._made
+            if is_tensor and (node.op == "call_function" or not self._recording.is_recorded(tensor)):
+                self._recording.add_result(tensor, values[node.name][0])
+        return self._operations
 
-    def _call(self, node: fx.Node) -> None:
+    def _add(self, node: fx.Node) -> None:
+        """Add the operation of a node. A node that reads an item of a result belongs to the node that returns it."""
+        operations = self._operations
         source = node.args[0] if node.target is operator.getitem else None
-        if isinstance(source, fx.Node) and source.name in self._made.by_name:  # an item of a result
-            self._made.by_name[node.name] = self._made.by_name[source.name]
+        if isinstance(source, fx.Node) and source.name in operations.by_name:
+            operations.by_name[node.name] = operations.by_name[source.name]
             return
         operation = self._operation(node)
-        self._made.nodes.append(operation)
-        self._made.by_name[node.name] = operation
+        operations.nodes.append(operation)
+        operations.by_name[node.name] = operation
         base = views_of(node)
         if base is not None:
-            self._made.views.update(dict.fromkeys(operation.outputs, self._made.values[base.name][0]))
+            operations.views.update(dict.fromkeys(operation.outputs, operations.values[base.name][0]))
 
     def _operation(self, node: fx.Node) -> Node:
+        """Convert a node of the torch graph, with its stack, or with the operation whose derivative it computes."""
         name = self._recording.unique(node.name)
-        lines = _lines(node)
-        reads = (read for item in node.all_input_nodes for read in self._made.values.get(item.name, ()))
-        return self._placed(
-            node,
-            Node(
-                name,
-                operator_name(node.target),
-                tuple(dict.fromkeys(reads)),
-                tuple(self._outputs(node, name)),
-                settings_of(node.target, node.args, node.kwargs),
-                module=module_path(node),
-                source=lines[-1] if lines else None,
-                target=node.name,
-                stack=self._running
-                + (module_stack(node, self._joint.seen) or tuple(line_frame(line) for line in lines[-LINES:])),
-            ),
+        frames = python_lines(node)
+        lines = list(dict.fromkeys(f"{file}:{line}" for file, line, _ in frames if not is_machinery(file)))
+        calls = module_stack(node, self._joint.frames) or innermost_frames(reversed(lines))
+        inputs = (value for item in node.all_input_nodes for value in self._operations.values.get(item.name, ()))
+        operation = Node(
+            name,
+            operator_name(node.target),
+            tuple(dict.fromkeys(inputs)),
+            tuple(self._outputs(node, name)),
+            settings_of(node.target, node.args, node.kwargs),
+            module=module_path(node),
+            source=lines[-1] if lines else None,
+            target=node.name,
+            stack=self._running + calls,
         )
+        if is_gradient(node):
+            return derivative(operation, self._joint.differentiated(node))
+        original = (
+            self._joint.forward_operation(node) if self._is_backward else None
+        )  # recomputed in the backward graph
+        if original is None and not operation.stack and len(node.all_input_nodes) > 1:  # a `copy_` without source lines
+            original = self._operations.by_name.get(node.all_input_nodes[-1].name)
+        if original is not None:
+            return replace(operation, stack=original.stack, module=original.module)
+        self._joint.assign(node, operation)
+        return operation
 
     def _outputs(self, node: fx.Node, name: str) -> Iterator[str]:
-        """Yield the names of the values that an operation computes."""
-        written = self._given.get(node.args[0]) if node.target is torch.ops.aten.copy_.default else None
+        """Add the values that an operation computes, and yield their names."""
+        written = self._inputs.get(node.args[0]) if node.target is torch.ops.aten.copy_.default else None
         for item, value in _values(node, name):
-            known = self._recording.write(written, value) if isinstance(written, torch.Tensor) else value
-            self._made.values[item.name] = (self._recording.state(replace(fx_value(item), name=known)),)
-            yield known
-
-    def _placed(self, node: fx.Node, operation: Node) -> Node:
-        """Add to an operation what it is a derivative of, or the stack of the operation that it recomputes."""
-        if is_gradient(node):
-            return derivative(operation, self._joint.owner(node))
-        known = self._joint.repeated(node) if self._again else None  # recomputed in the backward graph
-        if known is None and not operation.stack and len(node.all_input_nodes) > 1:  # a `copy_` without source lines
-            known = self._made.by_name.get(node.all_input_nodes[-1].name)
-        if known is not None:
-            return replace(operation, stack=known.stack, module=known.module)
-        self._joint.claim(node, operation)
-        return operation
+            recorded = self._recording.add_write(written, value) if isinstance(written, torch.Tensor) else value
+            self._operations.values[item.name] = (self._recording.add_value(replace(fx_value(item), name=recorded)),)
+            yield recorded
 
 
 def _number(node: fx.Node) -> int:
+    """Return autograd's sequence number of a node; -1 if it has none."""
     number: int = node.meta.get("seq_nr", -1)
     return number
 
 
 def _trace(node: fx.Node) -> str:
     return node.meta.get("stack_trace") or ""
-
-
-def _lines(node: fx.Node) -> list[str]:
-    """Return the lines of user code that lead to a node, outermost first."""
-    return list(dict.fromkeys(f"{file}:{line}" for file, line, _ in python_lines(node) if not is_machinery(file)))
 
 
 def _values(node: fx.Node, name: str) -> Iterator[tuple[fx.Node, str]]:

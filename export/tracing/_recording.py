@@ -9,12 +9,13 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..graph._from_fx import tensor_value
 from ..graph._graph import Graph
 from ..graph._nodes import Node, Value
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may have no data
-_Place = tuple[Any, ...]
-_Known = tuple[str, int]  # the name of a value, and the number of writes to its memory before it
+_Place = tuple[Any, ...]  # offset, shape, strides and dtype of a tensor in its storage
+_State = tuple[str, int]  # the name of a value, and the number of writes to its memory before it
 
 
 @dataclass
@@ -23,13 +24,13 @@ class _Memory:
 
     Attributes:
         storage: a weak reference, which keeps other storages from getting the address.
-        held: the values by offset, shape, strides and dtype.
+        states: the values by their places.
         writes: the number of in-place changes.
         last: the value of the last change.
     """
 
     storage: StorageWeakRef
-    held: dict[_Place, _Known] = field(default_factory=dict)
+    states: dict[_Place, _State] = field(default_factory=dict)
     writes: int = 0
     last: str = ""
 
@@ -41,142 +42,133 @@ class GraphRecording:
     alive.
 
     Attributes:
-        nodes: the nodes in the order in which they ran.
-        inputs: names of the inputs.
-        constants: names of parameters, buffers and other constants.
+        nodes: the nodes by name, in the order in which they ran.
+        producers: the node that computed each value, by the value's name.
         labels: maps the names of values to the path of the parameter or buffer of which they are a state.
-        keeping: whether the data of each new value is copied.
-        kept: the copies by the names of the values.
+        copies_data: whether the data of each new value is copied.
+        data: the copies by the names of the values.
 
     Args:
         name_of: returns the path of a tensor that no node has computed, or None.
     """
 
-    def __init__(self, name_of: Callable[[torch.Tensor], str | None] | None = None) -> None:
+    def __init__(self, name_of: Callable[[torch.Tensor], str | None] = lambda _: None) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.producers: dict[str, Node] = {}
         self.labels: dict[str, str] = {}
-        self.keeping = False
-        self.kept: dict[str, torch.Tensor] = {}
+        self.copies_data = False
+        self.data: dict[str, torch.Tensor] = {}
         self._name_of = name_of
-        self.nodes: list[Node] = []
-        self.inputs: list[str] = []
-        self.constants: list[str] = []
-        self._held: set[str] = set()
+        self._inputs: list[str] = []
+        self._constants: dict[str, None] = {}  # an ordered set
         self._values: dict[str, Value] = {}
-        self._tensors: Any = WeakIdKeyDictionary()  # of _Known
+        self._states: Any = WeakIdKeyDictionary()  # by tensor
         self._memories: dict[int, _Memory] = {}
         self._names: Counter[str] = Counter()
-        self._makers: dict[str, Node] = {}
 
-    def give(self, tensor: torch.Tensor, name: str) -> None:
+    def add_input(self, tensor: torch.Tensor, name: str) -> None:
         """Add an input."""
-        self.inputs.append(self._new(tensor, self.unique(name)))
+        self._inputs.append(self.add_result(tensor, self.unique(name)))
 
-    def hold(self, tensor: torch.Tensor, name: str) -> str:
-        """Add a parameter, a buffer or a constant, and return its name."""
-        return self._constant(self._new(tensor, self.unique(name)))
+    def add_constant(self, tensor: torch.Tensor, name: str) -> str:
+        """Add a parameter, a buffer or another constant, and return its name."""
+        name = self.add_result(tensor, self.unique(name))
+        self._constants[name] = None
+        return name
 
-    def hold_unseen(self, value: Value) -> str:
+    def add_constant_value(self, value: Value) -> str:
         """Add a constant without a tensor, and return its name."""
-        return self._constant(self.state(replace(value, name=self.unique(value.name))))
-
-    def _constant(self, name: str) -> str:
-        self.constants.append(name)
-        self._held.add(name)
+        name = self.add_value(replace(value, name=self.unique(value.name)))
+        self._constants[name] = None
         return name
 
     def unique(self, name: str) -> str:
         """Return `name`, or `name_1`, … if it is taken."""
         while True:
-            made = f"{name}_{self._names[name]}" if self._names[name] else name
+            candidate = f"{name}_{self._names[name]}" if self._names[name] else name
             self._names[name] += 1
-            if made == name or made not in self._names:
-                self._names[made] = max(self._names[made], 1)
-                return made
+            if candidate == name or candidate not in self._names:
+                self._names[candidate] = max(self._names[candidate], 1)
+                return candidate
 
-    def read(self, tensor: torch.Tensor) -> tuple[str, ...]:
+    def names_of(self, tensor: torch.Tensor) -> tuple[str, ...]:
         """Return the value of a tensor, and the last value written to its memory through another tensor.
 
         The two may not overlap in memory: then the second is an unnecessary dependency, but none is missing.
         """
-        name, writes = self._known(tensor) or (self._found(tensor), 0)
+        name, writes = self._state(tensor) or (self._add_unknown(tensor), 0)
         memory = self._memory(tensor)
-        later = memory is not None and memory.writes > writes and memory.last != name
-        return (name, memory.last) if later and memory is not None else (name,)
+        if memory is not None and memory.writes > writes and memory.last != name:
+            return name, memory.last
+        return (name,)
 
-    def _found(self, tensor: torch.Tensor) -> str:
+    def _add_unknown(self, tensor: torch.Tensor) -> str:
         """Add a tensor that no node has computed, and return its name."""
-        path = self._name_of(tensor) if self._name_of is not None else None
-        name = self.hold(tensor, path or "constant")
+        path = self._name_of(tensor)
+        name = self.add_constant(tensor, path or "constant")
         if path:
             self.labels[name] = path
         return name
 
     def label(self, tensor: torch.Tensor, path: str) -> None:
-        """Label a computed tensor as a parameter or a buffer."""
-        known = self._known(tensor)
-        if known is not None:
-            self.labels.setdefault(known[0], path)
+        """Label a recorded tensor as a parameter or a buffer."""
+        state = self._state(tensor)
+        if state is not None:
+            self.labels.setdefault(state[0], path)
 
     def alive(self) -> set[str]:
         """Return the names of the values whose tensors are alive."""
-        return {name for name, _ in self._tensors.values()}
+        return {name for name, _ in self._states.values()}
 
-    def knows(self, tensor: torch.Tensor) -> bool:
+    def is_recorded(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is a recorded value."""
-        return self._known(tensor) is not None
+        return self._state(tensor) is not None
 
-    def make(self, tensor: torch.Tensor, name: str) -> str:
+    def add_result(self, tensor: torch.Tensor, name: str) -> str:
         """Add the result of a node, and return its name."""
-        return self._new(tensor, name)
+        memory = self._memory(tensor)
+        self._states[tensor] = state = (name, memory.writes if memory is not None else 0)
+        if memory is not None:
+            memory.states[_place(tensor)] = state
+        self.add_value(tensor_value(name, tensor))
+        if self.copies_data and type(tensor) in _PLAIN and not tensor.is_meta:
+            self.data[name] = tensor.detach().clone()
+        return name
 
-    def write(self, tensor: torch.Tensor, name: str) -> str:
+    def add_write(self, tensor: torch.Tensor, name: str) -> str:
         """Add an in-place change, and return the name of the new value: `weight@1` for a constant."""
-        known = self._known(tensor)
-        owner = known[0].partition("@")[0] if known else ""
-        if owner in self._held:
-            self._names[f"{owner}@"] += 1
-            name = f"{owner}@{self._names[f'{owner}@']}"
-        if known and known[0] in self.labels:
-            self.labels[name] = self.labels[known[0]]
+        previous, _ = self._state(tensor) or ("", 0)
+        constant = previous.partition("@")[0]
+        if constant in self._constants:
+            self._names[f"{constant}@"] += 1
+            name = f"{constant}@{self._names[f'{constant}@']}"
+        if previous in self.labels:
+            self.labels[name] = self.labels[previous]
         memory = self._memory(tensor)
         if memory is not None:
             memory.writes += 1
             memory.last = name
-        return self._new(tensor, name)
+        return self.add_result(tensor, name)
 
-    def state(self, value: Value) -> str:
+    def add_value(self, value: Value) -> str:
         """Add a value without a tensor, and return its name."""
         self._values[value.name] = value
         return value.name
 
-    def add(self, node: Node) -> None:
+    def add_node(self, node: Node) -> None:
         """Add a node that has run."""
-        self.nodes.append(node)
-        self._makers.update(dict.fromkeys(node.outputs, node))
-
-    def maker(self, value: str) -> Node | None:
-        """Return the node that computed a value."""
-        return self._makers.get(value)
+        self.nodes[node.name] = node
+        self.producers.update(dict.fromkeys(node.outputs, node))
 
     def graph(self, name: str, outputs: tuple[str, ...]) -> Graph:
         """Return the graph so far."""
-        nodes, values = tuple(self.nodes), dict(self._values)
-        return Graph(name, tuple(self.inputs), outputs, tuple(self.constants), nodes, values)
+        nodes, values = tuple(self.nodes.values()), dict(self._values)
+        return Graph(name, tuple(self._inputs), outputs, tuple(self._constants), nodes, values)
 
-    def _known(self, tensor: torch.Tensor) -> _Known | None:
+    def _state(self, tensor: torch.Tensor) -> _State | None:
         memory = self._memory(tensor)
-        known = self._tensors.get(tensor)
-        return known or (memory.held.get(_place(tensor)) if memory is not None else None)
-
-    def _new(self, tensor: torch.Tensor, name: str) -> str:
-        memory = self._memory(tensor)
-        self._tensors[tensor] = known = (name, memory.writes if memory is not None else 0)
-        if memory is not None:
-            memory.held[_place(tensor)] = known
-        self._values[name] = Value(name, str(tensor.dtype).removeprefix("torch."), tuple(map(_size, tensor.shape)))
-        if self.keeping and type(tensor) in _PLAIN and not tensor.is_meta:
-            self.kept[name] = tensor.detach().clone()
-        return name
+        state = self._states.get(tensor)
+        return state or (memory.states.get(_place(tensor)) if memory is not None else None)
 
     def _memory(self, tensor: torch.Tensor) -> _Memory | None:
         if tensor.layout != torch.strided:
@@ -190,7 +182,3 @@ class GraphRecording:
 
 def _place(tensor: torch.Tensor) -> _Place:
     return tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
-
-
-def _size(size: Any) -> int | str:
-    return size if isinstance(size, int) else str(size)

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,7 +13,6 @@ from torch.utils import _pytree as pytree
 from filch.steal import FilchError, ModuleInfo, argument_tensors, tensors
 
 from .._errors import TraceError, reason
-from ._loss import sum_of_squares
 from ._preserve_state import preserve_state
 
 Loss = Callable[[Any], torch.Tensor]
@@ -38,28 +37,6 @@ class TracedStep:
     loss: Loss | None = None
     optimizer: torch.optim.Optimizer | None = None
 
-    @classmethod
-    def of_training(
-        cls,
-        model: nn.Module,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        loss: Loss | None,
-        optimizer: torch.optim.Optimizer | None,
-    ) -> "TracedStep":
-        """Create a training step; the default loss is `sum_of_squares`, the default optimizer SGD(0.1).
-
-        Raises:
-            TraceError: the model has no trainable parameter.
-        """
-        wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if not wanted:
-            raise TraceError(
-                f"{type(model).__name__} has no parameter that takes a gradient: trace it with train=False, "
-                "or unfreeze what is to be trained"
-            )
-        return cls(model, args, kwargs, loss or sum_of_squares, optimizer or torch.optim.SGD(wanted, 0.1))
-
 
 @contextmanager
 def trace_errors(text: str) -> Iterator[None]:
@@ -72,21 +49,23 @@ def trace_errors(text: str) -> Iterator[None]:
         raise TraceError(f"{text}: {reason(error)}") from error
 
 
-class Tracer(Protocol):
-    """Observes a step while it runs."""
+class Tracer:
+    """Observes a step while it runs. This base class records nothing."""
 
-    def begin(self, held: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+    def begin(self, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> None:
         """Called when the run starts, with the parameters and buffers and the inputs by name."""
 
-    def ready(self, function: Function) -> Function:
+    def prepare(self, function: Function) -> Function:
         """Return the function to run in place of a part of the step."""
-        ...
+        return function
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass."""
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """Run the optimizer."""
+        optimizer.step()
 
     def end(self, results: Sequence[torch.Tensor]) -> None:
         """Called when the run ends, with its results: the loss, if there is one."""
@@ -100,30 +79,30 @@ def run(step: TracedStep, tracer: Tracer) -> None:
     """
     args, kwargs = _copied((tuple(step.args), dict(step.kwargs)))
     with preserve_state(step.model, step.optimizer), torch.set_grad_enabled(step.loss is not None):
-        held = {**dict(step.model.named_parameters()), **dict(step.model.named_buffers())}
-        tracer.begin(held, argument_tensors(ModuleInfo.of(step.model).parameters, args, kwargs))
+        weights = {**dict(step.model.named_parameters()), **dict(step.model.named_buffers())}
+        tracer.begin(weights, argument_tensors(ModuleInfo.of(step.model).parameters, args, kwargs))
         if step.loss is None or step.optimizer is None:
-            result = tracer.ready(call_of)(step.model, args, kwargs)
+            result = tracer.prepare(call_model)(step.model, args, kwargs)
             tracer.end(list(tensors(result).values()))
             return
-        loss = tracer.ready(loss_of)(step.model, step.loss, args, kwargs)
+        loss = tracer.prepare(compute_loss)(step.model, step.loss, args, kwargs)
         tracer.backward(_check_loss(loss))
         tracer.update(step.optimizer)
         tracer.end([loss])
 
 
-def _copied(given: tuple[Any, Any]) -> tuple[Any, Any]:
+def _copied(inputs: tuple[Any, Any]) -> tuple[Any, Any]:
     """Copy the inputs, as a call may extend a cache among them; tensors with a gradient history are detached."""
-    made = [item for item in pytree.tree_leaves(given) if isinstance(item, torch.Tensor) and not item.is_leaf]
-    return copy.deepcopy(given, {id(item): item.detach().clone().requires_grad_() for item in made})
+    computed = [item for item in pytree.tree_leaves(inputs) if isinstance(item, torch.Tensor) and not item.is_leaf]
+    return copy.deepcopy(inputs, {id(item): item.detach().clone().requires_grad_() for item in computed})
 
 
-def call_of(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def call_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of a model."""
     return model(*args, **kwargs)
 
 
-def loss_of(model: nn.Module, loss: Loss, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+def compute_loss(model: nn.Module, loss: Loss, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
     """Return the loss of a model."""
     return loss(model(*args, **kwargs))
 
@@ -140,25 +119,3 @@ def _check_loss(loss: Any) -> torch.Tensor:
             "give loss, a function from what the model returns to a scalar tensor"
         )
     return loss
-
-
-class NoTracer:
-    """A tracer that observes nothing."""
-
-    def begin(self, held: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
-        """See `Tracer.begin`."""
-
-    def ready(self, function: Function) -> Function:
-        """See `Tracer.ready`."""
-        return function
-
-    def backward(self, loss: torch.Tensor) -> None:
-        """See `Tracer.backward`."""
-        loss.backward()  # type: ignore[no-untyped-call]
-
-    def update(self, optimizer: torch.optim.Optimizer) -> None:
-        """See `Tracer.update`."""
-        optimizer.step()
-
-    def end(self, results: Sequence[torch.Tensor]) -> None:
-        """See `Tracer.end`."""

@@ -9,7 +9,9 @@ from torch import nn
 from .._errors import TraceError
 from ..common._suggestions import hint
 from ..graph._graph import Graph
+from ..views._trace import trace_of
 from ._dispatched import trace_dispatched
+from ._loss import sum_of_squares
 from ._step import Loss, TracedStep
 
 _BACKENDS = ("eager", "inductor")
@@ -47,8 +49,6 @@ def trace(
     >>> [node["attrs"]["name"] for node in found["node_data"].values()]
     ['', 'weight', 'bias', 't', '', 'addmm', '']
     """
-    from ..views._trace import trace_of  # noqa: PLC0415  a view reads graphs; that one is made by it is the exception
-
     options: dict[str, Any] = {"kwargs": kwargs, "train": train, "loss": loss, "optimizer": optimizer}
     return trace_of(trace_graph(model, inputs, backend=backend, **options))
 
@@ -95,11 +95,16 @@ def trace_graph(
         raise TraceError(f"there is no backend {backend!r} that traces; {hint(backend, _BACKENDS)}")
     if not train and (loss is not None or optimizer is not None):
         raise TraceError("loss and optimizer belong to a training step: add train=True")
+    if train:
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not trainable:
+            raise TraceError(
+                f"{type(model).__name__} has no parameter that takes a gradient: trace it with train=False, "
+                "or unfreeze what is to be trained"
+            )
+        loss, optimizer = loss or sum_of_squares, optimizer or torch.optim.SGD(trainable, 0.1)
     args = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
-    if not train:
-        step = TracedStep(model, args, kwargs or {})
-    else:
-        step = TracedStep.of_training(model, args, kwargs or {}, loss, optimizer)
+    step = TracedStep(model, args, kwargs or {}, loss, optimizer)
     if backend == "eager":
         return trace_dispatched(step)
     from ._compiled_step import compiled_step  # noqa: PLC0415  seconds that the other backend need not wait
