@@ -1,66 +1,35 @@
-"""Descriptions of nodes and values, shared by all views."""
-
-import itertools
-from collections.abc import Iterable, Mapping
+"""Descriptions of nodes and values, shared by all views: pairs of a label and a text, with numbers as in `repr`."""
 
 from filch.steal import Statistics
 
 from ._finding import Finding
-from ._nodes import GraphFields, Node
+from ._graph import Graph
+from ._nodes import Node
 
 
-class Facts:
-    """Describes the nodes and values of a graph as pairs of a label and a text; numbers as `repr` writes them."""
-
-    def __init__(self, graph: GraphFields) -> None:
-        self._graph = graph
-        self._before: Mapping[str, Node] = (
-            {node.name: node for node in graph.source_graph.nodes} if graph.source_graph else {}
-        )
-
-    def of_node(self, node: Node) -> dict[str, str]:
-        """Return the comparison's findings of a node's values, then where the node comes from."""
-        classes = [frame.type.rpartition(".")[2] for frame in node.stack if frame.type]
-        known = {
-            "module": node.module,
-            "classes": " > ".join(classes),
-            "source": node.source,
-            "code": node.code,
-            "target": node.target,
-            "origins": ", ".join(node.origins),
-            "fusion": self.fusion(node),
-            "gradient of": node.gradient_of,
-        }
-        return self._findings(node.outputs) | {key: text for key, text in known.items() if text}
-
-    def of_value(self, name: str) -> dict[str, str]:
-        """Return the comparison's findings of a value."""
-        return self._findings((name,))
-
-    def worst(self, node: Node) -> Finding | None:
-        """Return the worst finding of a node's outputs; None if there is none."""
-        findings = self._graph.findings
-        return (
-            worst(itertools.chain.from_iterable(findings.get(name, ()) for name in node.outputs)) if findings else None
-        )
-
-    def fusion(self, node: Node) -> str:
-        """Return the operators that a node computes if there is more than one: `Reshape Transpose MatMul`."""
-        operators = [self._before[name].op for name in node.origins if name in self._before]
-        return " ".join(operators) if len(operators) > 1 else ""
-
-    def _findings(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the worst finding in full; if there are several, also each of them in brief."""
-        findings = [(name, finding) for name in names for finding in self._graph.findings.get(name, ())]
-        facts = _in_full(worst(finding for _, finding in findings))
-        if len(findings) > 1:
-            facts |= {f"call {finding.call} of {name}": _in_brief(finding) for name, finding in findings}
-        return facts
+def node_facts(graph: Graph, node: Node) -> dict[str, str]:
+    """Return the comparison's findings of a node's values, then where the node comes from."""
+    classes = [frame.type.rpartition(".")[2] for frame in node.stack if frame.type]
+    known = {
+        "module": node.module,
+        "classes": " > ".join(classes),
+        "source": node.source,
+        "code": node.code,
+        "target": node.target,
+        "origins": ", ".join(node.origins),
+        "fusion": graph.fusion(node),
+        "gradient of": node.gradient_of,
+    }
+    return value_facts(graph, *node.outputs) | {key: text for key, text in known.items() if text}
 
 
-def worst(findings: Iterable[Finding]) -> Finding | None:
-    """Return the finding with the largest `weight`; None if there is none."""
-    return max(findings, key=lambda finding: finding.weight, default=None)
+def value_facts(graph: Graph, *names: str) -> dict[str, str]:
+    """Return the worst finding of these values in full; if there are several findings, also each of them in brief."""
+    findings = [(name, finding) for name in names for finding in graph.findings.get(name, ())]
+    facts = _in_full(graph.worst_finding(*names))
+    if len(findings) > 1:
+        facts |= {f"call {finding.call} of {name}": _in_brief(finding) for name, finding in findings}
+    return facts
 
 
 def _in_full(finding: Finding | None) -> dict[str, str]:

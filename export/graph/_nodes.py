@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Protocol
-
-from ._finding import Finding
+from typing import Any
 
 Dim = int | str | None  # a number, the name of a symbolic dimension, or not known
 
@@ -100,26 +98,3 @@ class Node:
         """The names of all values that it reads, those of its subgraphs included."""
         read = (*self.inputs, *self.captured)
         return read if all(read) else tuple(filter(None, read))
-
-
-class GraphFields(Protocol):
-    """The fields of `Graph` that its text shows; `_text` can't import `Graph`, which imports it."""
-
-    @property
-    def inputs(self) -> tuple[str, ...]: ...
-    @property
-    def outputs(self) -> tuple[str, ...]: ...
-    @property
-    def constants(self) -> tuple[str, ...]: ...
-    @property
-    def nodes(self) -> tuple[Node, ...]: ...
-    @property
-    def values(self) -> Mapping[str, Value]: ...
-    @property
-    def functions(self) -> Mapping[str, "GraphFields"]: ...
-    @property
-    def source_graph(self) -> "GraphFields | None": ...
-    @property
-    def findings(self) -> Mapping[str, tuple[Finding, ...]]: ...
-    @property
-    def remarks(self) -> tuple[str, ...]: ...

@@ -6,7 +6,7 @@ from typing import Any
 
 from filch.steal.text import for_dot
 
-from ..graph._facts import Facts, cut, worst
+from ..graph._facts import cut, node_facts
 from ..graph._finding import Finding
 from ..graph._folding import Folding, fold
 from ..graph._graph import Graph
@@ -56,7 +56,6 @@ class _Dot:
 
     def __init__(self, graph: Graph, first: int = 0) -> None:
         self._graph = graph
-        self._facts = Facts(graph)
         self._first = first
         self._folding: Folding = fold(graph)
         self._group = {node.name: group for node, group in zip(graph.nodes, self._folding.places, strict=True)}
@@ -115,14 +114,14 @@ class _Dot:
         return groups.pop() if len(groups) == 1 else None
 
     def _operation(self, place: int, node: Node) -> str:
-        finding = self._facts.worst(node)
+        finding = self._graph.worst_finding(*node.outputs)
         title = [node.op, *([_finding_text(finding)] if finding else [])]
-        facts = [f"{name}: {text}" for name, text in self._facts.of_node(node).items()]
+        facts = [f"{name}: {text}" for name, text in node_facts(self._graph, node).items()]
         role = "operation" if node.reads else "constant"
         return _statement(place, title, [node.name, *facts], role, finding)
 
     def _boundary_node(self, place: int, role: str, name: str) -> str:
-        finding = worst(self._graph.findings.get(name, ()))
+        finding = self._graph.worst_finding(name)
         title = [name, *([_finding_text(finding)] if finding else []), *self._type(name)]
         return _statement(place, title, [f"{role} {name}"], role, finding)
 

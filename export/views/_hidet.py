@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 from filch.steal.text import visible
 
-from ..graph._facts import Facts
+from ..graph._facts import node_facts
 from ..graph._folding import fold
 from ..graph._graph import Graph
 from ..graph._nodes import Node, Value
@@ -50,7 +50,6 @@ class _GraphWriter:
     def __init__(self, graph: Graph, name: str) -> None:
         self._graph = graph
         self._name = name
-        self._facts = Facts(graph)
         self._names = _safe_names(_all_names(graph))
         self._constants = {*graph.constants}
 
@@ -79,7 +78,7 @@ class _GraphWriter:
 
     def _node(self, place: int, node: Node, group: str) -> dict[str, Any]:
         kind = category(node.op)
-        facts = self._facts.of_node(node)
+        facts = node_facts(self._graph, node)
         return {
             "name": visible(f"{place}_{node.name}"),
             "type": {"name": visible(node.op), "category": _OLDER.get(kind, kind).lower() or None},

@@ -11,7 +11,6 @@ import onnx_ir as ir
 from onnx_ir.passes.common import NameFixPass
 
 from .._errors import ViewError
-from ..graph._facts import Facts, worst
 from ..graph._finding import Finding
 from ..graph._graph import Graph
 from ._colors import color
@@ -52,14 +51,13 @@ def _findings(graph: Graph) -> Iterator[tuple[str, Finding]]:
     For ONNX these are the ids of the adapter `model-explorer-onnx` 0.4, in which inputs and constants are nodes, too.
     For torch's programs they are the names of the nodes.
     """
-    facts = Facts(graph)
     for name in (*graph.inputs, *graph.constants):
-        finding = worst(graph.findings.get(name, ()))
+        finding = graph.worst_finding(name)
         if finding is not None:
             yield (f"[value] {name}" if graph.onnx is not None else name), finding
     ids = {} if graph.onnx is None else _ids(graph, graph.onnx)
     for node in graph.nodes:
-        finding = facts.worst(node)
+        finding = graph.worst_finding(*node.outputs)
         if finding is not None:
             yield ids.get(node.name, node.name), finding
 

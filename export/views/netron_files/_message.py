@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph._facts import Facts
+from ...graph._facts import node_facts
 from ...graph._graph import Graph
 from ...graph._nodes import Node, Value
 from .._categories import category
@@ -31,13 +31,12 @@ def _graph(graph: Graph) -> dict[str, Any]:
     read = (name for node in graph.nodes for name in (*node.reads, *node.outputs) if name)
     places = {name: i for i, name in enumerate(dict.fromkeys([*graph.inputs, *graph.constants, *read, *graph.outputs]))}
     constants = {*graph.constants}
-    facts = Facts(graph)
 
     def arguments(names: Sequence[str]) -> list[dict[str, Any]]:
         return [{"name": str(i), "value": [places[name]]} for i, name in enumerate(names) if name]
 
     def node_record(node: Node) -> dict[str, Any]:
-        facts_of_node = {f"filch.{name.replace(' ', '_')}": text for name, text in facts.of_node(node).items()}
+        facts_of_node = {f"filch.{name.replace(' ', '_')}": text for name, text in node_facts(graph, node).items()}
         return {
             "name": node.name,
             "type": {"name": node.op, "category": category(node.op)},

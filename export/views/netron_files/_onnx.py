@@ -6,7 +6,7 @@ import onnx_ir as ir
 from google.protobuf.message import EncodeError
 
 from ..._errors import ViewError
-from ...graph._facts import Facts, unicode
+from ...graph._facts import node_facts, unicode, value_facts
 from ...graph._graph import Graph
 from .._view import Drawing
 
@@ -23,16 +23,15 @@ def annotated(graph: Graph, model: ir.Model) -> Drawing:
         ViewError: the file would exceed 2 GiB.
     """
     copy = model.clone()
-    facts = Facts(graph)
     for node in copy.graph:
         known = next(
             (graph.producer[out.name] for out in node.outputs if out.name and out.name in graph.producer), None
         )
         if known is not None:
             node.name = node.name or known.name
-            node.metadata_props.update(_metadata(facts.of_node(known)))
+            node.metadata_props.update(_metadata(node_facts(graph, known)))
     for value in _values(copy.graph):
-        known_facts = facts.of_value(value.name or "")
+        known_facts = value_facts(graph, value.name or "")
         if known_facts:
             value.metadata_props.update(_metadata(known_facts))
             doc = unicode(", ".join(f"{name}: {text}" for name, text in known_facts.items()))
