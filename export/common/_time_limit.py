@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
@@ -112,7 +112,7 @@ class TimeLimit:
             if step.outer is not None:
                 step.outer.deadline += time.monotonic() - step.started
             if step.raised:
-                _raise_in(step.thread, None)
+                _deliver_interruption()
         if step.expired and (problem is None or isinstance(problem, Exception | _TimeIsUp)):
             raise step.error() from None
 
@@ -148,11 +148,20 @@ class TimeLimit:
         return None
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an exception in another thread at its next Python instruction; None cancels a pending one."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
-    )
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    """Raise an exception in another thread at its next Python instruction."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+def _deliver_interruption() -> None:
+    """Catch the interruption of this thread if it is still pending.
+
+    Python looks for it at each backward jump. Cancelling it with `PyThreadState_SetAsyncExc(thread, NULL)` instead
+    leaves Python 3.11 looking for it for ever, and a thread with a trace function (a debugger, coverage) hangs.
+    """
+    with suppress(_TimeIsUp):
+        for _ in range(2):
+            pass
 
 
 @contextmanager

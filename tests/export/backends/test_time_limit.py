@@ -1,6 +1,8 @@
 """Time limits of backends: every step that takes too long ends with an error."""
 
 import contextlib
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -92,6 +94,26 @@ def test_an_endless_loop_is_ended_in_every_kind_of_run(endless):
     ):
         with TimeLimit(0.3), pytest.raises(BackendError, match="took longer"):
             list(run())
+
+
+def test_an_expired_step_leaves_no_interruption_behind():
+    """In Python 3.11, a cancelled interruption let a thread with a trace function hang in the next function call."""
+    script = """
+import sys
+from filch.export import BackendError, TimeLimit
+from filch.export.common._time_limit import limited
+with TimeLimit(0.1):
+    try:
+        with limited("x", "to run"):
+            while True:
+                pass
+    except BackendError:
+        pass
+sys.settrace(lambda *event: None)
+(lambda: print("called"))()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "called\n"
 
 
 def test_the_command_exits_with_status_2(dump, endless, monkeypatch, capsys):
