@@ -1,4 +1,4 @@
-"""What holds for every test: no network, and a reason where there is no GPU."""
+"""Settings of every test: no network, one thread in each process, and a reason where there is no GPU."""
 
 import copy
 import functools
@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # transformers reads it when it is imported, which is later than this
+# The processes that share out the tests keep all cores busy; more threads in each wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
