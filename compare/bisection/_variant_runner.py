@@ -86,7 +86,7 @@ class VariantRunner:
         return CompiledVariant(compiled, (), fingerprint(program.model))
 
     def _results(self, compiled: Compiled) -> Iterator[Mapping[str, torch.Tensor]]:
-        exported_names = {name: compiled.value_aliases.get(name, name) for name in compiled.graph.producer}
+        exported_names = {name: compiled.exported_name(name) for name in compiled.graph.producer}
         watch = [name for name, exported in exported_names.items() if exported in self._criterion.watch]
         for inputs in self._criterion.inputs:
             values = self._engine.run(compiled, inputs, watch)

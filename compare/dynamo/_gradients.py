@@ -18,7 +18,7 @@ from ..engine._run import Run
 from ..engine._value_comparator import compare_values
 from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance
-from ..references._references import Reference
+from ..references._resolver import Reference
 from ..results._joined import joined
 from ..results._report import Report
 from ._backend import filch

@@ -18,7 +18,7 @@ from ..metrics._limits import Limits
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import Tolerance
 from ..provenance._provenance import NodeProvenance
-from ..references._references import Reference
+from ..references._resolver import Reference
 from ..results._report import Report
 from ..results._rows import Row
 from ._fx_operators import fx_operators

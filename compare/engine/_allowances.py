@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 
 from filch.export import Node
 
-from ..metrics._metrics import typical_magnitude
+from ..metrics._metrics import Difference, compare_tensors, typical_magnitude
 
 Values = Mapping[str, torch.Tensor]
 
@@ -35,19 +36,31 @@ class Allowances:
         self._size = cache(lambda name: None if (tensor := constant(name)) is None else typical_magnitude(tensor))
         self._growth: dict[str, float] = {}
 
-    def magnitude(self, name: str, node: Node, live: Values, expected: torch.Tensor, actual: torch.Tensor) -> float:
-        """Return the magnitude that the rounding error of a value is relative to; call it for values that differ.
-
-        Only elements that differ count, and the elements of inputs that broadcast to them: a mask of -3.4e38, equal in
-        both, would explain any difference elsewhere. Additions round each element separately: only elements that
-        cancel count, so that a mask of -1e4 does not explain a difference elsewhere.
+    def difference(
+        self, name: str, node: Node, live: Values, expected: torch.Tensor, actual: torch.Tensor, **options: Any
+    ) -> Difference:
+        """Measure a difference as `compare_tensors` does, which `options` are for, with the rounding of the node.
 
         Args:
             name: the name of the value.
             node: the node that computes it.
             live: the values that the node reads, by name; weights may be missing.
             expected: the reference.
-            actual: the value, of the same shape.
+            actual: the value.
+            **options: keyword arguments of `compare_tensors`.
+        """
+        difference = compare_tensors(expected, actual, **options)
+        if difference.close or difference.problem:
+            return difference
+        magnitude = self.magnitude(name, node, live, expected, actual)
+        return compare_tensors(expected, actual, magnitude=magnitude, **options)
+
+    def magnitude(self, name: str, node: Node, live: Values, expected: torch.Tensor, actual: torch.Tensor) -> float:
+        """Return the magnitude that the rounding error of a value that differs is relative to (see `difference`).
+
+        Only elements that differ count, and the elements of inputs that broadcast to them: a mask of -3.4e38, equal in
+        both, would explain any difference elsewhere. Additions round each element separately: only elements that
+        cancel count, so that a mask of -1e4 does not explain a difference elsewhere.
         """
         if not (expected.is_floating_point() or expected.is_complex()):
             return 0.0  # Boolean and integer results have no rounding error
@@ -155,36 +168,13 @@ _CHOICES = frozenset(
 )
 _MOVES = frozenset(
     {
-        *(
-            "Cast",
-            "CastLike",
-            "Concat",
-            "DepthToSpace",
-            "Expand",
-            "Flatten",
-            "Gather",
-            "GatherElements",
-            "GatherND",
-            "Identity",
-            "Pad",
-        ),
-        *("Reshape", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose"),
-        *("ReorderInput", "ReorderOutput", "Trilu", "Unsqueeze"),
-        *(
-            "_to_copy",
-            "alias",
-            "cat",
-            "chunk",
-            "clone",
-            "constant_pad_nd",
-            "contiguous",
-            "embedding",
-            "expand",
-            "flatten",
-        ),
-        *("gather", "getitem", "index", "index_put", "index_select", "masked_scatter", "pad", "permute", "repeat"),
-        *("reshape", "scatter", "select", "select_scatter", "slice", "slice_scatter", "split", "split_with_sizes"),
-        *("squeeze", "stack", "t", "transpose", "tril", "triu", "unbind", "unsqueeze", "view"),
+        *("Cast", "CastLike", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
+        *("Identity", "Pad", "ReorderInput", "ReorderOutput", "Reshape", "ScatterElements", "ScatterND", "Slice"),
+        *("SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
+        *("_to_copy", "alias", "cat", "chunk", "clone", "constant_pad_nd", "contiguous", "embedding", "expand"),
+        *("flatten", "gather", "getitem", "index", "index_put", "index_select", "masked_scatter", "pad", "permute"),
+        *("repeat", "reshape", "scatter", "select", "select_scatter", "slice", "slice_scatter", "split"),
+        *("split_with_sizes", "squeeze", "stack", "t", "transpose", "tril", "triu", "unbind", "unsqueeze", "view"),
     }
 )
 _RELATIVE = _EXPONENTIAL | _PRODUCTS | _ACTIVATIONS | _CHOICES | _MOVES

@@ -14,13 +14,13 @@ from ..common._complex import complex_as_real
 from ..float64 import Float64Values
 from ..metrics._metrics import Difference
 from ..references._inputs import CapturedCall, cast_inputs, cast_notes
-from ..references._references import Reference, ReferenceResolver, captured_tensors, without_random
+from ..references._references import captured_results, result_references, without_random
+from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import ModuleRow, Operator, Row
-from ._allowances import Allowances
 from ._float64_checker import Float64Checker
 from ._interface import exchanged_output
 from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes
-from ._modules import Modules, result_references
+from ._modules import Modules
 from ._operators import operators_of
 from ._prepare import Prepared, attempt
 from ._random import RandomValues
@@ -71,14 +71,16 @@ class _CallComparison:
     def __init__(self, prepared: Prepared, call: CapturedCall) -> None:
         self._prepared, self._call = prepared, call
         self._program, self._options, self._backend = prepared.program, prepared.options, prepared.backend
-        _, outputs = captured_tensors(prepared.records, call.keys["", 0])
-        self._results = [complex_as_real(tensor) for tensor in outputs.values()]
+        self._results = captured_results(prepared.records, call)
         self._notes: dict[str, None] = {}
         self._failed: list[str] = []
         self._exchanged: dict[str, None] = {}
 
     def result(self) -> CallResult:
-        self._count_results()
+        outputs, recorded = self._program.graph.outputs, self._program.outputs
+        # If the program has other outputs than were recorded at its export, `interface_problems` reports it.
+        if len(self._results) != len(outputs) and len(recorded) in (0, len(outputs)):
+            self._failed.append(f"the model returns {len(self._results)} tensors, the graph has {len(outputs)} outputs")
         prepared, call = self._prepared, self._call
         modules = Modules(prepared.records, self._program, call, prepared.limits)
         rows: list[Row] = []
@@ -113,9 +115,12 @@ class _CallComparison:
             observed = [*observed]
             modules.infer({**self._call.inputs, **{name: tensor for name, tensor, _ in observed}})
         references.set_preferred(without_random(modules.references(), self._program.unpredictable))
-        provenance, allowances = prepared.provenance_of(stage), self._allowances(run)
+        provenance = prepared.provenance_of(stage)
+        allowances = allowances_of(run, provenance, prepared.constant)
         checker = None if float64 is None else self._checker(run, float64)
-        comparator = ValueComparator(run, references, provenance, prepared.limits, modules, checker, allowances, random)
+        comparator = ValueComparator(
+            run, references, provenance, prepared.limits, modules.compare, checker, allowances, random
+        )
         rows = comparator.rows(observed)
         self._note_problem(checker)
         if prepared.float64 is not None:
@@ -124,7 +129,7 @@ class _CallComparison:
             values = self._repeated(partial(self._isolate, run, inputs.get))
             try:
                 rows = compare_isolated_nodes(
-                    run, rows, values, inputs, checker, allowances, prepared.computes(stage), random.unjudged
+                    rows, values, inputs, checker, allowances, prepared.computes(stage), random.unjudged
                 )
             except BackendError as error:
                 self._notes[f"{stage} nodes were not run in isolation: {error}"] = None
@@ -148,14 +153,12 @@ class _CallComparison:
         self._notes |= dict.fromkeys(cast_notes(compiled.graph, self._call.inputs))
         return cast_inputs(compiled.graph, self._call.inputs)
 
-    def _observe(self, run: Run, random: RandomValues, known: ReferenceResolver) -> Iterable[tuple[str, torch.Tensor]]:
-        def tensor(name: str) -> torch.Tensor | None:
-            reference = known.get(name)
-            return None if reference is None else reference.tensor
-
+    def _observe(
+        self, run: Run, random: RandomValues, references: ReferenceResolver
+    ) -> Iterable[tuple[str, torch.Tensor]]:
         if random.any_drawn and self._program.original is not None:
             try:
-                return self._isolate(run, lambda name: random.replacement(name, tensor))
+                return self._isolate(run, lambda name: random.replacement(name, references))
             except BackendError as error:
                 self._notes[f"the {run.stage} graph can't use the reference's random numbers: {error}"] = None
         if isinstance(self._backend, Observes):
@@ -175,10 +178,7 @@ class _CallComparison:
     def _references(self, *stages: Stage) -> ReferenceResolver:
         prepared, call = self._prepared, self._call
         references = prepared.references.of(call, self._wanted(stages))
-        known = {
-            **self._backend_references(),
-            **result_references(prepared.records, self._program.graph, call),
-        }
+        known = self._backend_references() | result_references(self._results, self._program.graph)
         references.set_fallback(without_random(known, self._program.unpredictable))
         return references
 
@@ -191,14 +191,12 @@ class _CallComparison:
         if compiled is None or not isinstance(self._backend, ProvidesReferences):
             return {}
         values = self._backend.reference(compiled, self._cast_inputs(compiled))
-        random = self._computed_from_random(compiled)  # the backend's references have other random numbers
+        graph, drawn = compiled.graph, self._program.unpredictable.random
+        random = graph.computed_from(name for name in graph.known if compiled.exported_name(name) in drawn)
+        # The backend's references have other random numbers.
         return {
             name: Reference(complex_as_real(tensor), "derived") for name, tensor in values.items() if name not in random
         }
-
-    def _computed_from_random(self, compiled: Compiled) -> frozenset[str]:
-        graph, random = compiled.graph, self._program.unpredictable.random
-        return graph.computed_from(name for name in graph.known if compiled.value_aliases.get(name, name) in random)
 
     def _float64(self, *stages: Stage) -> Float64Values | None:
         if self._prepared.float64 is None:
@@ -214,12 +212,9 @@ class _CallComparison:
         computes, lower = self._prepared.computes(run.stage), self._options.lower_precision
         return Float64Checker(float64, run, computes, graph, lower_precision=lower, replaced=replaced)
 
-    def _allowances(self, run: Run) -> Allowances:
-        return allowances_of(run, self._prepared.provenance_of(run.stage), self._prepared.constant)
-
     def _note_problem(self, checker: Float64Checker | None) -> None:
-        if checker is not None and checker.problem:
-            self._notes[f"some values were judged by tolerance, not by float64: {checker.problem}"] = None
+        if checker is not None and checker.float64.problem:
+            self._notes[f"some values were judged by tolerance, not by float64: {checker.float64.problem}"] = None
 
     def _check_order(self, run: Run) -> None:
         """Note outputs of a foreign program that are in another order, ignoring random outputs."""
@@ -229,13 +224,6 @@ class _CallComparison:
             outputs = {name: one for name, one in run.outputs.items() if run.exported_name(name) not in unpredictable}
             problem = exchanged_output(names, self._results, outputs)
             self._exchanged |= {problem: None} if problem else {}
-
-    def _count_results(self) -> None:
-        outputs, recorded = self._program.graph.outputs, self._program.outputs
-        if recorded and len(recorded) != len(outputs):
-            return  # `interface_problems` reports them
-        if len(self._results) != len(outputs):
-            self._failed.append(f"the model returns {len(self._results)} tensors, the graph has {len(outputs)} outputs")
 
 
 def _spread(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -30,7 +30,7 @@ class Float64Checker:
     lower precision is allowed, the unit is that of the coarsest dtype among the value and its ancestors.
 
     Args:
-        float64: the values in float64.
+        float64: the values in float64; those that will not be judged again can be released.
         run: the run.
         computes: returns the nodes of the exported graph that a node of the run computes.
         exported: the exported graph.
@@ -48,7 +48,7 @@ class Float64Checker:
         lower_precision: bool = False,
         replaced: Collection[str] = frozenset(),
     ) -> None:
-        self._float64 = float64
+        self.float64 = float64
         self._run = run
         self._computes = computes
         self._exported = exported
@@ -63,7 +63,7 @@ class Float64Checker:
         self._units = dict(self._own)
 
     def _unit(self, name: str, dtype: torch.dtype) -> float:
-        return unit_of(dtype) if self._lower_precision else self._float64.unit(self._run.exported_name(name))
+        return unit_of(dtype) if self._lower_precision else self.float64.unit(self._run.exported_name(name))
 
     def record_output_dtype(self, node: Node, name: str, dtype: torch.dtype) -> None:
         """Record the dtype of a node's output; call it for each value in the order of execution."""
@@ -81,10 +81,9 @@ class Float64Checker:
             self._units[name] = max((self._coarsest(item) for item in node.reads), default=0.0) if node else 0.0
         return self._units[name]
 
-    def verdict(  # noqa: PLR0917  called in two places
+    def verdict(
         self,
         name: str,
-        exported_name: str,
         node: Node,
         reference: torch.Tensor | None,
         tensor: torch.Tensor,
@@ -94,7 +93,6 @@ class Float64Checker:
 
         Args:
             name: its name in the run, as passed to `record_output_dtype`.
-            exported_name: its name in the exported graph.
             node: the node that computes it.
             reference: the expected tensor; None is the float64 value, rounded.
             tensor: the actual tensor.
@@ -103,7 +101,7 @@ class Float64Checker:
         steady = not largest_distance(spread)
         if steady and reference is not None and tensor.dtype == reference.dtype and torch.equal(tensor, reference):
             return identical_verdict(spread)  # whatever the float64 value is
-        exact = self._float64.get(exported_name)
+        exact = self.float64.get(self._run.exported_name(name))
         if exact is None or exact.value.is_floating_point() != tensor.is_floating_point():
             return None
         if reference is None:
@@ -121,15 +119,6 @@ class Float64Checker:
     def _longest_sum(self, node: Node, count: Callable[[Node, Graph], int]) -> int:
         """Return the length of the longest sum that a node computes."""
         return max((count(item, self._exported) for item in self._computes(node)), default=1)
-
-    @property
-    def problem(self) -> str:
-        """Why some values have no float64 value; `""` if all have one."""
-        return self._float64.problem
-
-    def release(self, exported_name: str) -> None:
-        """Declare that no verdict on a value will be requested again."""
-        self._float64.release(exported_name)
 
 
 def with_verdict(row: Row, verdict: RoundingVerdict | None) -> Row:

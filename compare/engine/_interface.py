@@ -41,7 +41,7 @@ def interface_problems(program: Program, made: Mapping[Stage, Compiled]) -> tupl
         there = frozenset(inputs)
         taken = [name for name in graph.inputs if name in there]
         found += _problems(f"the {stage} graph", "input", inputs, taken, program.inputs)
-        outputs = [compiled.value_aliases.get(name, name) for name in compiled.graph.outputs]
+        outputs = [*map(compiled.exported_name, compiled.graph.outputs)]
         if graph.known.issuperset(outputs):  # other backends use names of their own
             found += _problems(f"the {stage} graph", "output", outputs, graph.outputs, {})
     return tuple(found)

@@ -13,13 +13,13 @@ from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
 from ..float64 import RoundingVerdict, Verdict, identical_verdict, largest_distance
 from ..float64._ties import with_ties
-from ..metrics._metrics import Difference, compare_tensors
-from ..metrics._tolerance import ANY_ERROR, is_coarser, largest_of
+from ..metrics._metrics import Difference
+from ..metrics._tolerance import is_coarser, is_quantized, largest_of
+from ..references._resolver import ReferenceResolver
 from ..results._rows import Row
 from ._allowances import Allowances
 from ._float64_checker import Float64Checker
 from ._run import ObservedValue, Run
-from ._value_comparator import ReferenceProvider
 
 
 class IsolatedInputs:
@@ -31,8 +31,8 @@ class IsolatedInputs:
         references: the references of its values.
     """
 
-    def __init__(self, run: Run, rows: Iterable[Row], references: ReferenceProvider) -> None:
-        self._run, self._references = run, references
+    def __init__(self, run: Run, rows: Iterable[Row], references: ReferenceResolver) -> None:
+        self.run, self._references = run, references
         self._rows = {row.value: row for row in rows if row.kind != "output" and _has_usable_reference(row)}
         uses = Counter(name for node in run.graph.nodes for name in {*node.reads} if name in self._rows)
         self._cache = ValueCache[torch.Tensor](uses, self._rows)
@@ -49,11 +49,11 @@ class IsolatedInputs:
         row = self._rows.get(name)
         if row is None or name in self._cache.values:
             return self._cache.values.get(name)
-        reference = self._references.get(self._run.exported_name(name))
+        reference = self._references.get(self.run.exported_name(name))
         if reference is None or tuple(reference.tensor.shape) != row.shape:
             return None
-        dtype = getattr(torch, row.dtype or "", reference.tensor.dtype)
         tensor = reference.tensor
+        dtype = getattr(torch, row.dtype or "", tensor.dtype)
         if is_coarser(dtype, tensor.dtype):  # masks use the lowest finite number of the dtype, not -inf
             tensor = torch.where(tensor.isfinite(), tensor.clamp(-largest_of(dtype), largest_of(dtype)), tensor)
         self._cache.put(name, tensor.to(dtype))
@@ -66,7 +66,7 @@ class IsolatedInputs:
             node: a node of the run's graph.
             computes: the exported nodes that it computes.
         """
-        read = set(map(self._run.exported_name, node.reads))
+        read = set(map(self.run.exported_name, node.reads))
         self._recomputed = frozenset(name for item in computes for name in item.outputs if name not in read)
 
     def get_exported(self, name: str) -> torch.Tensor | None:
@@ -77,17 +77,17 @@ class IsolatedInputs:
     def of(self, node: Node) -> dict[str, torch.Tensor]:
         """Return the inputs of a node by name, without weights."""
         references = {name: self.get(name) for name in node.reads}
-        return {**self._run.inputs, **{name: tensor for name, tensor in references.items() if tensor is not None}}
+        return {**self.run.inputs, **{name: tensor for name, tensor in references.items() if tensor is not None}}
 
     def consume(self, node: Node) -> None:
         """Release one use of each value that a node reads."""
         for name in self._cache.consume({*node.reads}):
-            self._references.release(self._run.exported_name(name))
+            self._references.release(self.run.exported_name(name))
 
     def release(self, name: str) -> None:
         """Declare that a value was judged."""
         for dropped in self._cache.release(name):
-            self._references.release(self._run.exported_name(dropped))
+            self._references.release(self.run.exported_name(dropped))
 
 
 def _has_usable_reference(row: Row) -> bool:
@@ -96,7 +96,6 @@ def _has_usable_reference(row: Row) -> bool:
 
 
 def compare_isolated_nodes(  # noqa: PLR0917  called in one place
-    run: Run,
     rows: Sequence[Row],
     values: Iterable[ObservedValue],
     inputs: IsolatedInputs,
@@ -108,8 +107,7 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
     """Return the rows of a run with a verdict on what each node computes from its reference inputs.
 
     Args:
-        run: the run.
-        rows: its rows.
+        rows: the rows of the run.
         values: what the nodes computed in isolation, in the order of execution.
         inputs: the reference inputs of the nodes.
         checker: decides whether an error exceeds rounding.
@@ -117,6 +115,7 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
         computes: returns the exported nodes that a node computes.
         unjudged: the names of values that no reference can judge, such as random numbers.
     """
+    run = inputs.run
     by_value = {row.value: row for row in rows if row.kind != "output"}
     verdicts = dict(_shape_errors(by_value, run.graph))
     consumed: set[str] = set()
@@ -128,22 +127,23 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
         inputs.set_node(node, computes(node))
         checker.record_output_dtype(node, name, plain.dtype)
         reference = inputs.get(name)
+        verdict = None
         if name not in unjudged:
-            verdict = _verdict(run, by_value[name], reference, plain, spread, inputs, checker, allowances)
-            verdicts |= {} if verdict is None else {name: verdict}
+            verdict = _verdict(by_value[name], node, reference, plain, spread, inputs, checker, allowances)
+        verdicts |= {} if verdict is None else {name: verdict}
         if node.name not in consumed:
             consumed.add(node.name)
             inputs.consume(node)
         inputs.release(name)
-        checker.release(run.exported_name(name))
+        checker.float64.release(run.exported_name(name))
     return [
         row if row.kind == "output" else replace(row, isolated=verdicts.get(row.value, row.isolated)) for row in rows
     ]
 
 
 def _verdict(  # noqa: PLR0917  called in one place
-    run: Run,
     row: Row,
+    node: Node,
     reference: torch.Tensor | None,
     tensor: torch.Tensor,
     spread: torch.Tensor | None,
@@ -152,20 +152,15 @@ def _verdict(  # noqa: PLR0917  called in one place
     allowances: Allowances,
 ) -> RoundingVerdict | None:
     """Return the verdict on a value; without a reference, the float64 value of its node is the reference."""
-    node = run.graph.producer[row.value]
     tolerance = None if row.difference is None else row.difference.tolerance
-    quantized = tolerance is not None and tolerance.harmonic == ANY_ERROR  # the float64 unit is finer than the steps
-    if not quantized:
-        verdict = checker.verdict(row.value, run.exported_name(row.value), node, reference, tensor, spread)
+    if not is_quantized(tolerance):
+        verdict = checker.verdict(row.value, node, reference, tensor, spread)
         if verdict is not None:
             numbers = inputs.get(node.inputs[0]) if node.inputs else None
             return with_ties(verdict, node, numbers, tensor, reference)
     if reference is None:
         return None
-    difference = compare_tensors(reference, tensor, tolerance=tolerance)
-    if not difference.close and not difference.problem:
-        magnitude = allowances.magnitude(row.value, node, inputs.of(node), reference, tensor)
-        difference = compare_tensors(reference, tensor, tolerance=tolerance, magnitude=magnitude)
+    difference = allowances.difference(row.value, node, inputs.of(node), reference, tensor, tolerance=tolerance)
     return tolerance_verdict(difference, spread)
 
 
@@ -187,7 +182,5 @@ def tolerance_verdict(difference: Difference, spread: torch.Tensor | None) -> Ro
     ratio = difference.excess if math.isfinite(difference.excess) else difference.scale
     unstable = distance is not None and 0 < difference.absolute <= 2 * distance
     verdict: Verdict = "rounding" if difference.close else "unstable" if unstable else "wrong"
-    return RoundingVerdict(verdict, ratio, difference.absolute, spread=distance, note=_NO_FLOAT64)
-
-
-_NO_FLOAT64 = "judged by tolerance: no float64 reference"
+    note = "judged by tolerance: no float64 reference"
+    return RoundingVerdict(verdict, ratio, difference.absolute, spread=distance, note=note)

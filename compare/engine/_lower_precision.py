@@ -11,7 +11,7 @@ import torch
 from filch.export import ExportError, Graph, Node, Program
 
 from ..metrics._tolerance import is_coarser
-from ..references._references import Reference
+from ..references._resolver import Reference
 from ..results._rows import Row
 
 _CASTS = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear"})

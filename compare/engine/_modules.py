@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from filch.export import Graph, Port, Program
+from filch.export import Program
 from filch.steal import Records
 
 from ..common._complex import complex_as_real
@@ -13,7 +13,8 @@ from ..metrics._limits import Limits
 from ..metrics._metrics import compare_tensors
 from ..references._inferred import Inference
 from ..references._inputs import CapturedCall
-from ..references._references import Reference, captured_tensors
+from ..references._references import captured_tensors
+from ..references._resolver import Reference
 from ..results._rows import ModuleRow, Row
 
 
@@ -59,10 +60,10 @@ class Modules:
         for name in list(self._waiting):
             tensor = self._call.inputs.get(name, self._program.constant(name))
             if tensor is not None:
-                self(name, tensor, None, None)
+                self.compare(name, tensor, None, None)
 
-    def __call__(self, name: str, tensor: torch.Tensor, reference: Reference | None, row: Row | None) -> None:
-        """Compare a value, see `Listener`; reuse the difference of the row if it has the same reference."""
+    def compare(self, name: str, tensor: torch.Tensor, reference: Reference | None, row: Row | None) -> None:
+        """Compare a value, see `OnValue`; reuse the difference of the row if it has the same reference."""
         for index in self._waiting.pop(name, ()) if name not in self._program.unpredictable.all else ():
             captured = complex_as_real(self._tensors[index])
             measured = row is not None and reference is not None and _is_same_memory(captured, reference.tensor)
@@ -87,38 +88,23 @@ def _entries(
     reference: Records, program: Program, call: CapturedCall, inference: Inference | None
 ) -> Iterator[tuple[ModuleRow, torch.Tensor]]:
     for (path, iteration), record in call.keys.items():
-        known = program.module_calls.get((path, iteration))
-        for side, held in zip(("input", "output"), captured_tensors(reference, record), strict=True):
-            ports = {port.path: port for port in (known.inputs if side == "input" else known.outputs)} if known else {}
-            for place, tensor in held.items():
-                found = _resolve(ports.get(place), inference, path, iteration, tensor=tensor, side=side)
-                yield ModuleRow(call.index, path, iteration, side, place, *found), tensor
+        module_call = program.module_calls.get((path, iteration))
+        port_lists = (module_call.inputs, module_call.outputs) if module_call else ((), ())
+        for side, tensors, port_list in zip(
+            ("input", "output"), captured_tensors(reference, record), port_lists, strict=True
+        ):
+            ports = {port.path: port for port in port_list}
+            for place, tensor in tensors.items():
+                resolution, value, note = "not mapped", None, "the exported model did not make this call"
+                if place in ports:
+                    resolution, value, note = ports[place].resolution, ports[place].value, ports[place].note
+                elif inference is not None:
+                    note = "nothing in this file says which value it is, and none has its numbers"
+                    if side == "output" and (inferred := inference.find(path, iteration, tensor)) is not None:
+                        resolution, (value, note) = "inferred", inferred
+                yield ModuleRow(call.index, path, iteration, side, place, resolution, value, note), tensor
 
 
 def _is_same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors are views of the same memory with the same dtype, shape and strides."""
     return (a.data_ptr(), a.shape, a.stride(), a.dtype) == (b.data_ptr(), b.shape, b.stride(), b.dtype)
-
-
-def _resolve(
-    port: Port | None, inference: Inference | None, path: str, iteration: int, *, tensor: torch.Tensor, side: str
-) -> tuple[str, str | None, str]:
-    if port is not None:
-        return port.resolution, port.value, port.note
-    if inference is None:
-        return "not mapped", None, "the exported model did not make this call"
-    found = inference.find(path, iteration, tensor) if side == "output" else None
-    if found is None:
-        return "not mapped", None, "nothing in this file says which value it is, and none has its numbers"
-    return "inferred", found[0], found[1]
-
-
-def result_references(reference: Records, graph: Graph, call: CapturedCall) -> dict[str, Reference]:
-    """Return the model's results as references of the graph's outputs; empty if there are more or fewer."""
-    _, results = captured_tensors(reference, call.keys["", 0])
-    if len(results) != len(graph.outputs):
-        return {}
-    return {
-        name: Reference(complex_as_real(tensor), "module")
-        for name, tensor in zip(graph.outputs, results.values(), strict=True)
-    }

@@ -13,6 +13,7 @@ import torch
 
 from filch.export import Node, Unpredictable
 
+from ..references._resolver import ReferenceResolver
 from ..results._rows import Row
 from ._run import Run
 
@@ -46,21 +47,21 @@ class RandomValues:
         """Whether the run draws random numbers that can be replaced."""
         return any(self._run.exported_name(name) in self._unpredictable.replaced for name in self._run.graph.producer)
 
-    def replacement(self, name: str, get_reference: Callable[[str], torch.Tensor | None]) -> torch.Tensor | None:
+    def replacement(self, name: str, references: ReferenceResolver) -> torch.Tensor | None:
         """Return the reference that replaces a random value; None leaves the value as computed.
 
         Args:
             name: the name of a value of the run.
-            get_reference: returns the reference of a value by its exported name.
+            references: the references of the run's values.
         """
         exported_name = self._run.exported_name(name)
-        tensor = get_reference(exported_name) if exported_name in self._unpredictable.replaced else None
-        if tensor is None:
+        reference = references.get(exported_name) if exported_name in self._unpredictable.replaced else None
+        if reference is None:
             return None
+        tensor = reference.tensor
         self._replaced.add(name)
         value = self._run.graph.values.get(name)
-        dtype = getattr(torch, value.dtype, tensor.dtype) if value is not None and value.dtype else tensor.dtype
-        return tensor.to(dtype)
+        return tensor.to(getattr(torch, (value.dtype if value is not None else None) or "", tensor.dtype))
 
     def mark_not_replaced(self, name: str) -> None:
         """Record that a value was not replaced, because its shape or dtype differs from the reference."""
@@ -136,8 +137,6 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
 
 def random_row(row: Row, kind: Kind, expected: torch.Tensor | None, actual: torch.Tensor | None) -> Row:
     """Return the row of a random or uninitialized value: its shape, dtype and distribution are judged."""
-    if actual is not None:
-        row = replace(row, dtype=str(actual.dtype).removeprefix("torch."), shape=tuple(actual.shape))
     row = replace(row, status="no value", random=kind in ("drawn", "nested"))
     if not row.random:
         return replace(row, reason={"unwritten": UNINITIALIZED, "inside": INSIDE}.get(kind, OTHERS))

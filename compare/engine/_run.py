@@ -44,6 +44,6 @@ class Run:
         return self.compiled.graph
 
     def exported_name(self, name: str) -> str:
-        """Return the name that a value has in the exported graph."""
-        lowered = self.lowered.same if self.lowered is not None else {}
-        return self.compiled.value_aliases.get(name, lowered.get(name, name))
+        """Return the name of the exported value that a value equals, up to rounding if lower precision is allowed."""
+        exported_name = self.compiled.exported_name(name)
+        return exported_name if self.lowered is None or exported_name != name else self.lowered.same.get(name, name)

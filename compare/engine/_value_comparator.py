@@ -4,11 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import torch
 
-from filch.export import Graph, Node
+from filch.export import Graph, Node, Unpredictable
 
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
@@ -16,31 +15,17 @@ from ..float64._ties import with_ties
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, bytes_of, compare_tensors
 from ..metrics._spread import spread_of
-from ..metrics._tolerance import ANY_ERROR, Tolerance
+from ..metrics._tolerance import Tolerance, is_quantized
 from ..provenance._provenance import NodeProvenance
-from ..references._references import Reference, StaticReferences
+from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import Row, Status
 from ._allowances import Allowances
 from ._float64_checker import Float64Checker, with_verdict
 from ._random import RandomValues, random_row
 from ._run import ObservedValue, Run
 
-
-class Listener(Protocol):
-    """A callback that receives each value and its row."""
-
-    def __call__(self, name: str, tensor: torch.Tensor, reference: Reference | None, row: Row) -> None:
-        """Receive a value, by its name in the exported graph, its reference and its row."""
-
-
-class ReferenceProvider(Protocol):
-    """A provider of references."""
-
-    def get(self, name: str) -> Reference | None:
-        """Return the reference of a value by its exported name; None if there is none."""
-
-    def release(self, name: str) -> None:
-        """Declare that a reference will not be requested again."""
+# Receives a value by its name in the exported graph, its reference and its row.
+OnValue = Callable[[str, torch.Tensor, Reference | None, Row], None]
 
 
 class ValueComparator:
@@ -51,19 +36,19 @@ class ValueComparator:
         references: the references of its values.
         provenance: for a compiled graph, the exported nodes that its nodes compute.
         limits: the tolerance of each value.
-        listener: called with each value and its row.
+        on_value: called with each value and its row.
         checker: judges by float64; its verdict takes precedence over the tolerance.
         allowances: the magnitudes that rounding is relative to; by default computed without the values of constants.
-        random: identifies random values and uninitialized memory.
+        random: identifies random values and uninitialized memory; by default there are none.
     """
 
     def __init__(  # noqa: PLR0917  called in two places
         self,
         run: Run,
-        references: ReferenceProvider,
+        references: ReferenceResolver,
         provenance: NodeProvenance | None,
         limits: Limits,
-        listener: Listener | None = None,
+        on_value: OnValue | None = None,
         checker: Float64Checker | None = None,
         allowances: Allowances | None = None,
         random: RandomValues | None = None,
@@ -72,10 +57,10 @@ class ValueComparator:
         self._references = references
         self._provenance = provenance
         self._limits = limits
-        self._listener = listener
+        self._on_value = on_value
         self._checker = checker
         self._allowances = allowances_of(run, provenance) if allowances is None else allowances
-        self._random = random
+        self._random = random or RandomValues(run, Unpredictable(), lambda node: (node,))
         graph = run.graph
         self._nodes = {name: (index, node) for index, node in enumerate(graph.nodes) for name in node.outputs if name}
         # Outputs are judged a second time at the end, which needs the inputs of their nodes.
@@ -95,12 +80,8 @@ class ValueComparator:
         return largest_effect(
             self._effects[name] if name in self._effects else compare_tensors(output, None)
             for name, output in self._run.outputs.items()
-            if name in self._nodes and not self._varies(name)
+            if name in self._nodes and not self._random.varies(name)
         )
-
-    def _varies(self, name: str) -> bool:
-        """Whether a value may differ between the instrumented run and the plain run."""
-        return self._random is not None and self._random.varies(name)
 
     def rows(self, observed: Iterable[ObservedValue]) -> list[Row]:
         """Return a row for each value that a node computes, in order, then one for each output of the plain run.
@@ -113,7 +94,7 @@ class ValueComparator:
                 self._add(name, complex_as_real(tensor), spread)
         self._rows |= {name: self._judge(name, None) for name in self._nodes if name not in self._rows}
         rows = [self._sequence_row(name) for name in self._nodes]
-        return rows + [self._output(name) for name in self._run.graph.outputs]
+        return rows + [self._output_row(name) for name in self._run.graph.outputs]
 
     def _sequence_row(self, name: str) -> Row:
         """Return the row of a value; a sequence is the same as its reference if all its elements are."""
@@ -140,18 +121,18 @@ class ValueComparator:
         reference = self._lowered(name, original, tensor)
         if self._checker is not None and tensor is not None:
             self._checker.record_output_dtype(node, name, tensor.dtype)
-        row = self._compared_row(self._row(name), reference, tensor, node, spread)
+        row = self._compared_row(self._node_row(name), reference, tensor, node, spread)
         if row.judged:
             self._judged.add(name)
         if row.diverged:
             row = _with_unjudged(row, self._run.graph, node, self._judged)
-        if self._listener is not None and tensor is not None and reference is original:
-            self._listener(exported_name, tensor, reference, row)
+        if self._on_value is not None and tensor is not None and reference is original:
+            self._on_value(exported_name, tensor, reference, row)
         self._uses_left[exported_name] -= 1
         if not self._uses_left[exported_name]:
             self._references.release(exported_name)
             if self._checker is not None:
-                self._checker.release(exported_name)
+                self._checker.float64.release(exported_name)
         return row
 
     def _lowered(self, name: str, reference: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
@@ -166,8 +147,9 @@ class ValueComparator:
         node: Node,
         spread: torch.Tensor | None = None,
     ) -> Row:
-        kind = "" if self._random is None else self._random.kind(row.value, node)
-        if kind and self._random is not None:
+        if tensor is not None:
+            row = replace(row, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
+        if kind := self._random.kind(row.value, node):
             row = random_row(row, kind, None if reference is None else reference.tensor, tensor)
             if row.random and row.status == "shape or dtype differs":
                 self._random.mark_not_replaced(row.value)
@@ -177,15 +159,14 @@ class ValueComparator:
         if not reason and reference is None and self._provenance is not None and row.kind != "output":
             reason = self._provenance.unmapped_reason(row.value)
         limit = self._limit(row.value, tensor)
-        measure = partial(compare_tensors, tolerance=limit, lower_precision=lowered is not None)
-        magnitude = partial(self._allowances.magnitude, row.value, node, self._live.values)
-        row = _measured_row(row, reference, tensor, measure=measure, magnitude=magnitude, reason=reason)
+        measure = partial(self._allowances.difference, row.value, node, self._live.values)
+        measure = partial(measure, tolerance=limit, lower_precision=lowered is not None)
+        row = _measured_row(row, reference, tensor, measure=measure, reason=reason)
         row = row if lowered is None else lowered.with_clipped(row, node, self._live.values, reference)
         if reference is None or tensor is None:
             return row
-        if self._checker is not None and not _is_quantized(limit):
-            exported_name = self._run.exported_name(row.value)
-            verdict = self._checker.verdict(row.value, exported_name, node, reference.tensor, tensor, spread)
+        if self._checker is not None and not is_quantized(limit):
+            verdict = self._checker.verdict(row.value, node, reference.tensor, tensor, spread)
             numbers = self._live.values.get(node.inputs[0]) if node.inputs else None
             row = with_verdict(row, with_ties(verdict, node, numbers, tensor, reference.tensor))
         return replace(row, spread=spread_of(reference.tensor, tensor)) if self._run.statistics else row
@@ -193,21 +174,25 @@ class ValueComparator:
     def _limit(self, name: str, tensor: torch.Tensor | None) -> float | Tolerance | None:
         """Return the tolerance of a value: its own, else that of the exported value that it stands for."""
         dtype = None if tensor is None else tensor.dtype
-        own = self._limits.of(self._run.compiled.value_aliases.get(name, name), dtype)
+        own = self._limits.of(self._run.compiled.exported_name(name), dtype)
         return self._limits.of(self._run.exported_name(name), dtype) if own is None else own
 
-    def _row(self, name: str) -> Row:
+    def _row(self, name: str, node: Node, index: int, kind: str) -> Row:
+        run, module, source = self._run, node.module, node.source
+        return Row(run.call, run.stage, index, kind, node.name, node.op, name, module=module, source=source)
+
+    def _node_row(self, name: str) -> Row:
         index, node = self._nodes[name]
-        computes = self._provenance.of(node) if self._provenance else ()
-        origin = self._provenance.node_with_module(node) if self._provenance else node
-        return Row(
-            call=self._run.call,
-            stage=self._run.stage,
-            index=index,
-            kind=self._kind(node, name),
-            node=node.name,
-            op=node.op,
-            value=name,
+        provenance = self._provenance
+        computes = provenance.of(node) if provenance else ()
+        origin = provenance.node_with_module(node) if provenance else node
+        kind = "fused" if len(computes) > 1 else "node"
+        if name in self._run.graph.constant_values:
+            kind = "constant"
+        elif provenance is not None and provenance.is_inserted(node):
+            kind = "inserted"
+        return replace(
+            self._row(name, node, index, kind),
             module=node.module if node.module is not None else origin.module,
             source=node.source or origin.source,
             origins=tuple(item.name for item in computes),
@@ -216,33 +201,14 @@ class ValueComparator:
             seconds=self._run.seconds.get(node.name),
         )
 
-    def _kind(self, node: Node, name: str) -> str:
-        provenance = self._provenance
-        if name in self._run.graph.constant_values:
-            return "constant"
-        if provenance is None:
-            return "node"
-        return "inserted" if provenance.is_inserted(node) else "fused" if len(provenance.of(node)) > 1 else "node"
-
-    def _output(self, name: str) -> Row:
+    def _output_row(self, name: str) -> Row:
         graph = self._run.graph
-        node = graph.producer.get(name) or Node(name, "", (), (name,))
-        if name in self._rows and self._varies(name):  # the plain run draws other random numbers
+        if name in self._rows and self._random.varies(name):  # the plain run draws other random numbers
             return replace(self._rows[name], index=len(graph.nodes), kind="output", origins=(), operators=(), behind=())
-        row = Row(
-            call=self._run.call,
-            stage=self._run.stage,
-            index=len(graph.nodes),
-            kind="output",
-            node=node.name,
-            op=node.op,
-            value=name,
-            module=node.module,
-            source=node.source,
-        )
+        node = graph.producer.get(name) or Node(name, "", (), (name,))
         tensor = self._run.outputs.get(name)
         reference = self._lowered(name, self._references.get(self._run.exported_name(name)), tensor)
-        return self._compared_row(row, reference, tensor, node)
+        return self._compared_row(self._row(name, node, len(graph.nodes), "output"), reference, tensor, node)
 
 
 def allowances_of(
@@ -261,7 +227,7 @@ def compare_values(
     limits: Limits,
 ) -> tuple[list[Row], Difference | None]:
     """Return the rows of a completed run, and the difference that instrumentation makes to its outputs."""
-    comparator = ValueComparator(run, StaticReferences(references), provenance, limits)
+    comparator = ValueComparator(run, ReferenceResolver(references), provenance, limits)
     rows = comparator.rows((name, tensor, None) for name, tensor in in_order(run.graph, values))
     return rows, comparator.observer_effect
 
@@ -320,22 +286,14 @@ def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:
     return replace(row, origins=tuple(item.name for item in nodes), operators=tuple(item.op for item in nodes))
 
 
-def _is_quantized(limit: float | Tolerance | None) -> bool:
-    """Whether a value was dequantized: its error is relative to the quantization step, not to a float64 unit."""
-    return isinstance(limit, Tolerance) and limit.harmonic == ANY_ERROR
-
-
 def _measured_row(
     row: Row,
     reference: Reference | None,
     actual: torch.Tensor | None,
     *,
-    measure: Callable[..., Difference],
-    magnitude: Callable[[torch.Tensor, torch.Tensor], float],
-    reason: str = "",
+    measure: Callable[[torch.Tensor, torch.Tensor], Difference],
+    reason: str,
 ) -> Row:
-    if actual is not None:
-        row = replace(row, dtype=str(actual.dtype).removeprefix("torch."), shape=tuple(actual.shape))
     if actual is None and row.op in _SEQUENCE_OPS:
         return replace(row, status="no value", reason=_BY_ELEMENT)
     if reference is None:
@@ -345,18 +303,6 @@ def _measured_row(
     if actual is None:
         return replace(row, status="no value", reason="the backend does not return it", evidence=reference.evidence)
     difference = measure(reference.tensor, actual)
-    if not difference.close and not difference.problem:  # the rounding of larger inputs may explain the difference
-        difference = measure(reference.tensor, actual, magnitude=magnitude(reference.tensor, actual))
-    return replace(
-        row,
-        status=_status(difference),
-        reason=difference.problem or "",
-        evidence=reference.evidence,
-        difference=difference,
-    )
-
-
-def _status(difference: Difference) -> Status:
-    if difference.problem:
-        return "shape or dtype differs"
-    return "same" if difference.close else "different"
+    status: Status = "same" if difference.close else "shape or dtype differs" if difference.problem else "different"
+    reason = difference.problem or ""
+    return replace(row, status=status, reason=reason, evidence=reference.evidence, difference=difference)

@@ -1,7 +1,7 @@
 """Tell rounding from errors by evaluating in float64."""
 
+from ._evaluation import Float64Evaluator, Float64Values, unit_of
 from ._reductions import is_product, reduction_length, running_length
-from ._values import Float64Evaluator, Float64Values, unit_of
 from ._verdict import (
     Float64Value,
     RoundingLevel,

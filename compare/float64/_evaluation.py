@@ -1,78 +1,162 @@
-"""Evaluate an exported program in float64, value by value."""
+"""Evaluate an exported program in float64, value by value: of the whole model, and of each node in isolation."""
 
 import math
 import zlib
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 
-from filch.export import ExportError, Node, Original
+from filch.export import ExportError, Node, Original, Program
 
 from ..common._complex import complex_as_real
+from ..common._errors import CompareError
 from ..common._value_cache import ValueCache
+from ._verdict import Float64Value
 
-_FLOAT32 = 2.0**-24
-_PATTERN = 65521  # numbers are drawn, a prime: no dimension of a tensor repeats with them
-_WIDE = 3.0**0.5  # a uniform distribution that wide has a root mean square of 1
+_FLOAT32_UNIT = 2.0**-24
+_PATTERN_SIZE = 65521  # numbers of noise, which repeat: a prime, so that no dimension of a tensor repeats with them
+_NOISE_WIDTH = 3.0**0.5  # a uniform distribution that wide has a root mean square of 1
 Units = Mapping[str, float]
-Given = Callable[[str], torch.Tensor | None]
+TensorLookup = Callable[[str], torch.Tensor | None]
+ExactAndNoisy = tuple[torch.Tensor, torch.Tensor]  # a value in float64, and the same computed with noise
 
 
-class Float64(Protocol):
-    """What values are in float64.
+class Float64Evaluator:
+    """Evaluate the values of a program in float64.
+
+    Args:
+        program: the program.
+
+    Raises:
+        CompareError: the program has no exported PyTorch program.
+    """
+
+    def __init__(self, program: Program) -> None:
+        original = program.original
+        if original is None:
+            missing = f": {program.missing!r} is not beside the ONNX file" if program.missing else ""
+            raise CompareError(
+                f"truth needs the exported program, which float64 is computed with{missing}; "
+                "use what export() returned, or a file saved by Program.save with its .pt2 beside it"
+            )
+        try:
+            self._units = {name: unit_of(dtype) for name, dtype in original.types.items() if unit_of(dtype)}
+        except ExportError as error:
+            raise CompareError(f"truth needs the exported program: {error}") from error
+        self._original, self._random = original, original.unpredictable
+
+    def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "Float64Values":
+        """Return the values of one call of the model (see `Float64Run`)."""
+        return Float64Run(self._original, inputs, self._units, self._random.random, wanted=wanted, keep=keep)
+
+    def alone(self, inputs: Mapping[str, torch.Tensor], reference: TensorLookup) -> "Float64Values":
+        """Return the outputs of each node on its reference inputs in one call (see `Float64NodeRun`)."""
+        return Float64NodeRun(self._original, inputs, self._units, self._random.replaced, reference=reference)
+
+
+class Float64Values(ABC):
+    """The float64 values of one call, each also computed with noise in everything that its computation reads.
+
+    Args:
+        original: the exported program.
+        inputs: the inputs of the call, by name.
+        units: half a unit in the last place of each value, relative, by name: the root mean square of its noise.
+        unknown: the names of values without a float64 value.
 
     Attributes:
         problem: why a value could not be computed, or `""`.
+        fully_cached: whether all values are still available.
     """
 
-    problem: str
+    def __init__(
+        self, original: Original, inputs: Mapping[str, torch.Tensor], units: Units, unknown: Collection[str]
+    ) -> None:
+        self.problem = ""
+        self.fully_cached = True
+        self._original, self._inputs, self._units, self._unknown = original, inputs, units, unknown
+        self._eager_names = frozenset(original.names)
 
-    def get(self, name: str) -> torch.Tensor | None:
-        """Return a value by its name; None if it could not be computed."""
+    def get(self, name: str) -> Float64Value | None:
+        """Return the float64 value of the exported graph's value `name`, or None if there is none."""
+        try:
+            both = None if name in self._unknown else self._get(name)
+        except ExportError as error:
+            self.problem = str(error)
+            return None
+        if both is None or both[0].shape != both[1].shape:
+            return None
+        return Float64Value(*both, self._units.get(name, _FLOAT32_UNIT))
 
+    def unit(self, name: str) -> float:
+        """Return half a unit in the last place of the exported graph's value `name`, relative; 0 if it has none."""
+        return self._units.get(name, 0.0)
+
+    @abstractmethod
     def release(self, name: str) -> None:
         """Declare that a value will not be requested again."""
 
+    @abstractmethod
+    def _get(self, name: str) -> ExactAndNoisy | None: ...
 
-class Float64Run:
+    def _evaluate(self, node: Node, lookup: Callable[[str], ExactAndNoisy | None]) -> dict[str, ExactAndNoisy]:
+        """Return the outputs of an ONNX node by name; `lookup` returns what it reads, except inputs and weights."""
+        add_noise = _noise(self._units, (*node.reads, *node.outputs))
+        exact, noisy = {}, {}
+        for name in dict.fromkeys(node.reads):
+            known = complex_as_real(self._inputs[name]) if name in self._inputs else None
+            both = lookup(name) if known is None else (known, known)
+            if both is None:
+                if (weight := self._original.constant(name)) is None:
+                    return {}
+                both = weight, weight
+            exact[name], noisy[name] = _in_float64(both[0]), add_noise(name, _in_float64(both[1]))
+        outputs, noisy_outputs = (self._original.evaluate(node.name, inputs) for inputs in (exact, noisy))
+        names = outputs.keys() & noisy_outputs.keys()
+        return {name: (_in_float64(outputs[name]), _in_float64(noisy_outputs[name])) for name in names}
+
+
+class Float64Run(Float64Values):
     """The values of one call of a program, each computed from earlier values in float64.
 
     Request them roughly in program order. Operations run in PyTorch; values inside of an operation's ONNX decomposition
     are computed from those by the ONNX reference evaluator, node by node.
 
     Args:
-        original: the program.
-        inputs: the inputs of the call, by name.
-        wanted: the names of the values that will be asked for.
-        units: half a unit in the last place of each value, by name, by which every value that is read is perturbed up
-            or down; None for no perturbation.
+        *args: see `Float64Values`.
+        wanted: the names of the values that will be requested.
         keep: whether to keep all values for a second pass.
     """
 
-    def __init__(
-        self,
-        original: Original,
-        inputs: Mapping[str, torch.Tensor],
-        wanted: Collection[str],
-        units: Units | None,
-        *,
-        keep: bool,
-    ) -> None:
-        self.problem = ""
-        self._original, self._inputs, self._units = original, inputs, units
-        self._eager_names = frozenset(original.names)
-        nodes = self._inner({*wanted})
+    def __init__(self, *args: Any, wanted: Collection[str], keep: bool) -> None:
+        super().__init__(*args)
+        self.fully_cached = keep
+        nodes = self._inner_nodes({*wanted})
         uses = Counter(name for node in nodes for name in {*node.reads})
-        self._cache = ValueCache[torch.Tensor](uses, wanted, buffer=math.inf if keep else 0)
+        self._cache = ValueCache[ExactAndNoisy](uses, wanted, buffer=math.inf if keep else 0)
         self._inside = {name: node for node in nodes for name in node.outputs if name}
-        self._eager: Iterator[tuple[str, torch.Tensor]] = original.float64.walk(
-            inputs, wanted=(uses.keys() | {*wanted}) & self._eager_names, read=reading(units)
-        )
+        walk, needed = self._original.float64.walk, (uses.keys() | {*wanted}) & self._eager_names
+        exact, noisy = (walk(self._inputs, wanted=needed, read=read) for read in (None, _noise(self._units)))
+        self._eager: Iterator[tuple[tuple[str, torch.Tensor], ...]] = zip(exact, noisy, strict=True)
 
-    def get(self, name: str) -> torch.Tensor | None:
-        """See `Float64.get`."""
+    def release(self, name: str) -> None:
+        """See `Float64Values.release`."""
+        self._cache.release(name)
+
+    def _inner_nodes(self, wanted: set[str]) -> list[Node]:
+        """Return the nodes inside of decompositions that the wanted values need, in order."""
+        graph = self._original.graph
+        outside = {*self._eager_names, *graph.inputs, *graph.constants}
+        nodes = []
+        for node in reversed(graph.nodes):
+            if any(name in wanted and name not in outside for name in node.outputs):
+                nodes.append(node)
+                wanted.update(node.reads)
+        return nodes[::-1]
+
+    def _get(self, name: str) -> ExactAndNoisy | None:
         if name not in self._cache.values and self._cache.needs(name):
             if name in self._eager_names:
                 self._advance(name)
@@ -80,136 +164,91 @@ class Float64Run:
                 self._compute(self._inside[name])
         return self._cache.values.get(name)
 
-    def release(self, name: str) -> None:
-        """See `Float64.release`."""
-        self._cache.release(name)
-
-    def _inner(self, wanted: set[str]) -> list[Node]:
-        """Return the nodes inside of decompositions that the wanted values need, in order."""
-        graph = self._original.graph
-        outside = {*self._eager_names, *graph.inputs, *graph.constants}
-        found = []
-        for node in reversed(graph.nodes):
-            if any(name in wanted and name not in outside for name in node.outputs):
-                found.append(node)
-                wanted.update(node.reads)
-        return found[::-1]
-
     def _advance(self, name: str) -> None:
-        while name not in self._cache.values:
-            try:
-                found = next(self._eager, None)
-            except ExportError as error:
-                self.problem = str(error)
-                found = None
-            if found is None:
-                self._eager = iter(())
-                return
-            if self._cache.needs(found[0]):
-                self._cache.put(found[0], complex_as_real(found[1]))
+        """Run the program until it has computed a value; after an error it computes nothing more."""
+        try:
+            while name not in self._cache.values and (both := next(self._eager, None)):
+                (computed, exact), (_, noisy) = both
+                if self._cache.needs(computed):
+                    self._cache.put(computed, (complex_as_real(exact), complex_as_real(noisy)))
+        except ExportError as error:
+            self.problem, self._eager = str(error), iter(())
 
     def _compute(self, node: Node) -> None:
-        known = inputs_of(node, self._original, self._inputs, self.get, self._units)
-        made = {} if known is None else self._original.evaluate(node.name, known)
-        for name, value in made.items():
+        for name, both in self._evaluate(node, self._get).items():
             if self._cache.needs(name):
-                self._cache.put(name, raised(value))
+                self._cache.put(name, both)
         self._cache.consume({*node.reads})
         for name in node.outputs:  # compute each node once, even if it failed
             self._inside.pop(name, None)
 
 
-class Float64NodeRun:
+class Float64NodeRun(Float64Values):
     """Values computed from reference inputs, each independently and in any order.
 
     Args:
-        original: the program.
-        inputs: the inputs of the call, by name.
-        given: what values should be, by name, in their own types; None has them computed from what goes into them.
-        units: see `Float64Run`.
+        *args: see `Float64Values`.
+        reference: returns the reference of a value by its name, in its own dtype; None has it computed from what its
+            node reads.
     """
 
-    def __init__(
-        self, original: Original, inputs: Mapping[str, torch.Tensor], given: Given, units: Units | None
-    ) -> None:
-        self.problem = ""
-        self._original, self._inputs, self._given, self._units = original, inputs, given, units
-        self._eager_names = frozenset(original.names)
-
-    def get(self, name: str) -> torch.Tensor | None:
-        """See `Float64.get`."""
-        try:
-            return self._value(name)
-        except ExportError as error:
-            self.problem = str(error)
-            return None
+    def __init__(self, *args: Any, reference: TensorLookup) -> None:
+        super().__init__(*args)
+        self._reference = reference
 
     def release(self, name: str) -> None:
-        """See `Float64.release`: does nothing, because no value is cached."""
+        """See `Float64Values.release`: does nothing, because no value is cached."""
 
-    def _value(self, name: str) -> torch.Tensor | None:
+    def _get(self, name: str) -> ExactAndNoisy | None:
         if name in self._eager_names:
-            made = self._original.float64.node(name, self._inputs, self._given, reading(self._units))
-            return complex_as_real(made) if isinstance(made, torch.Tensor) else None
+            run, reads = self._original.float64.node, (None, _noise(self._units))
+            exact, noisy = (run(name, self._inputs, self._reference, read) for read in reads)
+            both = isinstance(exact, torch.Tensor) and isinstance(noisy, torch.Tensor)
+            return (complex_as_real(exact), complex_as_real(noisy)) if both else None
         node = self._original.graph.producer.get(name)
-        if node is None:
-            return None
-        known = inputs_of(node, self._original, self._inputs, self._read, self._units)
-        made = {} if known is None else self._original.evaluate(node.name, known)
-        return raised(made[name]) if name in made else None
+        return None if node is None else self._evaluate(node, self._read).get(name)
 
-    def _read(self, name: str) -> torch.Tensor | None:
-        given = self._given(name)
-        return self._value(name) if given is None else given
+    def _read(self, name: str) -> ExactAndNoisy | None:
+        reference = self._reference(name)
+        return self._get(name) if reference is None else (reference, reference)
 
 
-def inputs_of(
-    node: Node, original: Original, inputs: Mapping[str, torch.Tensor], get: Given, units: Units | None
-) -> dict[str, torch.Tensor] | None:
-    """Return a node's inputs in float64, by name; None if one is unknown."""
-    read = reading(units, others=(*node.reads, *node.outputs))
-    found = {}
-    for name in dict.fromkeys(node.reads):
-        value = complex_as_real(inputs[name]) if name in inputs else get(name)
-        value = original.constant(name) if value is None else value
-        if value is None:
-            return None
-        found[name] = read(name, raised(value))
-    return found
+def unit_of(dtype: torch.dtype) -> float:
+    """Return half a unit in the last place of a floating-point dtype, relative; 0 for other dtypes."""
+    real = dtype.to_real() if dtype.is_complex else dtype
+    return torch.finfo(real).eps / 2 if real.is_floating_point and real.itemsize > 1 else 0.0
 
 
-def reading(units: Units | None, others: Collection[str] = ()) -> Callable[[str, Any], Any]:
-    """What is read of a value in float64: it, or it with every number off by about half a unit in the last place.
+def _noise(units: Units, others: Iterable[str] = ()) -> Callable[[str, Any], Any]:
+    """Return a function that changes each number of a value by about half a unit in the last place, up or down.
 
     Args:
-        units: see `Float64Run`.
-        others: the names of values one of which says the type of those that are not in `units`.
+        units: see `Float64Values`.
+        others: names of values; the largest of their units is that of a value that is not in `units`.
     """
-    if units is None:
-        return lambda _, value: value
-    usual = max((units[name] for name in others if name in units), default=_FLOAT32)
+    default = max((units[name] for name in others if name in units), default=_FLOAT32_UNIT)
 
-    def off(name: str, value: Any) -> Any:
+    def add_noise(name: str, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
             return value
         random = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # every reader gets the same noise
-        pattern = torch.rand(min(value.numel(), _PATTERN), generator=random, dtype=torch.float64)
-        return _times(value, pattern.mul_(2).sub_(1).mul_(_WIDE * units.get(name, usual)).add_(1.0))
+        pattern = torch.rand(min(value.numel(), _PATTERN_SIZE), generator=random, dtype=torch.float64)
+        return _multiply(value, pattern.mul_(2).sub_(1).mul_(_NOISE_WIDTH * units.get(name, default)).add_(1.0))
 
-    return off
+    return add_noise
 
 
-def _times(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
-    """Multiply the elements by a repeated pattern."""
-    made = tensor.clone(memory_format=torch.contiguous_format)
-    flat = made.view(-1)
+def _multiply(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
+    """Multiply the elements by a pattern that repeats."""
+    product = tensor.clone(memory_format=torch.contiguous_format)
+    flat = product.view(-1)
     whole = flat.numel() - flat.numel() % max(1, pattern.numel())
     if whole:
         flat[:whole].view(-1, pattern.numel()).mul_(pattern)
         flat[whole:].mul_(pattern[: flat.numel() - whole])
-    return made
+    return product
 
 
-def raised(tensor: torch.Tensor) -> torch.Tensor:
+def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
     """Convert a floating-point tensor to float64; return any other as it is."""
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor

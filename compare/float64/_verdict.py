@@ -1,6 +1,7 @@
 """Decide whether rounding explains the error of a value, measured in float64."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -10,19 +11,20 @@ import torch
 from ..common._complex import complex_as_real
 
 Verdict = Literal["same", "rounding", "suspicious", "unstable", "wrong"]
-SUSPICIOUS = 2.0  # times the rounding level; clean runs of the zoo stay under it in all but 0.1 % of their nodes
-WRONG = 8.0
-_LARGEST, _TYPICAL = 3.0, 0.5  # units: what a correct function is off by at the worst, and on the average
-_EXACT = 2.0  # units that a number moves if it is only moved: the noise is up to 1.73 of them
-_ASTRAY = 64.0  # times what rounding explains on the average: eager itself computes something else
-_SUBNORMAL = {2.0**-11: 2.0**-25}  # half of float16's smallest number, on which models' numbers are rounded
+# The error divided by the rounding level from which on a value is suspicious or wrong. In correct runs of the test
+# models, all but 0.1 % of the nodes are below the former.
+SUSPICIOUS, WRONG = 2.0, 8.0
+_MIN_LARGEST, _MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
+_MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.73
+_UNRELIABLE = 64.0  # times the typical rounding level: eager PyTorch itself computes something else
+_SMALLEST_UNIT = {2.0**-11: 2.0**-25}  # absolute: half of float16's smallest number
 _TINY = torch.finfo(torch.float64).tiny
 # The smallest normal numbers of float32, bfloat16 and float64 by their units: processors may flush what is less to 0.
-_NORMAL = {2.0**-24: 2.0**-126, 2.0**-8: 2.0**-126, 2.0**-53: _TINY}
-_SAMPLE, _FEW_OF_THEM = 2**14, 2**10  # elements are enough to know how large they are
-_CHUNK = 2**16  # elements at a time
-_FEW, _MANY = 10, 1_000_000
-_GAP, _MASK = 256, 1000  # times as large as the next smaller number, and so large: a mask
+_SMALLEST_NORMAL = {2.0**-24: 2.0**-126, 2.0**-8: 2.0**-126, 2.0**-53: _TINY}
+_NOISE_SAMPLE, _MAGNITUDE_SAMPLE = 2**14, 2**10  # elements that suffice to estimate a root mean square
+_CHUNK = 2**16  # elements at a time, which fit in the processor's cache
+_FEW, _MANY = 10, 1_000_000  # limits of the number formats of `format_ratio`
+_MASK_GAP, _MASK = 256, 1000  # a mask is so many times as large as the next smaller number, and as the unit
 
 
 @dataclass(frozen=True)
@@ -114,10 +116,9 @@ def rounding_level(
         length: how many numbers are summed for an element.
         sums: how many of them may be added sequentially; matrix products use blocked summation.
     """
-    found = _Errors(reference, reference, truth, unit)
+    errors = _Errors(reference, reference, truth, unit, length, sums)
     shape = complex_as_real(truth.value).shape
-    scales = [found.scale(part) for part in found.parts()]
-    return RoundingLevel(torch.cat(scales).reshape(shape), *found.levels(length, sums))
+    return RoundingLevel(torch.cat([*map(errors.scale, errors.chunks())]).reshape(shape), *errors.level)
 
 
 def rounding_verdict(
@@ -149,31 +150,30 @@ def rounding_verdict(
         return identical_verdict(spread)
     distance = largest_distance(spread)
     if not (actual.is_floating_point() or actual.is_complex()):
-        return _of_integers(actual, reference, truth, distance)
-    found = _Errors(actual, reference, truth, unit, spread)
+        return _integer_verdict(actual, reference, truth, distance)
+    errors = _Errors(actual, reference, truth, unit, length, sums, spread)
     if distance and math.isinf(distance):
         return RoundingVerdict("unstable", math.inf, math.inf, spread=distance, note="not finite in some runs alone")
-    if found.nonfinite_note:
-        return RoundingVerdict("wrong", math.inf, math.inf, spread=distance, note=found.nonfinite_note)
-    if found.unknown:
+    if errors.nonfinite_note:
+        return RoundingVerdict("wrong", math.inf, math.inf, spread=distance, note=errors.nonfinite_note)
+    if errors.lacks_float64 or errors.reference_is_unreliable:
         return None
-    if found.reference_is_unreliable(length, sums):
-        return None
-    largest, typical = found.levels(length, sums)
-    ratio = max(found.value_error.largest / largest, found.value_error.typical / typical)
+    ratio, run_ratio = (
+        max(error.largest / errors.level[0], error.typical / errors.level[1])
+        for error in (errors.value_error, errors.run_difference)
+    )
     verdict: Verdict = "rounding" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
-    swing = max(found.run_difference.largest / largest, found.run_difference.typical / typical)
-    if distance and (swing > SUSPICIOUS if verdict == "rounding" else found.farthest <= 2 * distance):
-        verdict, ratio = "unstable", max(ratio, swing)
+    if distance and (run_ratio > SUSPICIOUS if verdict == "rounding" else errors.largest_error <= 2 * distance):
+        verdict, ratio = "unstable", max(ratio, run_ratio)
     return RoundingVerdict(
         verdict,
         ratio,
-        error=found.error,
-        eager=found.eager,
-        rounding=largest * found.rounding,
+        error=errors.error,
+        eager=errors.eager,
+        rounding=errors.level[0] * errors.rounding,
         spread=distance,
         note="" if math.isfinite(ratio) else "further off than a float64 can hold",
-        magnitude=found.magnitude,
+        magnitude=errors.magnitude,
     )
 
 
@@ -186,11 +186,12 @@ class _Accumulator:
 
     def add(self, units: torch.Tensor) -> bool:
         """Add errors and return whether they include a new maximum."""
-        most, before = float(units.max()), self.largest
-        self.largest = max(before, most)
+        largest = float(units.max())
+        is_new = largest > self.largest
+        self.largest = max(self.largest, largest)
         self._squares += float(torch.dot(units, units))
         self._count += units.numel()
-        return most > before
+        return is_new
 
     @property
     def typical(self) -> float:
@@ -204,145 +205,133 @@ class _Errors:
     is nothing to measure; where they differ, the value is wrong.
 
     Attributes:
-        off: the error of the value.
-        was: the error of the reference.
-        moved: the change of the float64 value when its inputs change.
-        swung: the difference of the value between runs.
-        unknown: how many elements are finite, but not in float64.
+        value_error: the error of the value.
+        reference_error: the error of the reference.
+        noise_change: the change of the float64 value when its inputs change.
+        run_difference: the difference of the value between runs.
+        level: how many units rounding explains: of the worst element, and as root mean square.
+        reference_is_unreliable: whether rounding does not explain the reference's own error.
+        lacks_float64: whether an element is finite, but not in float64.
         error: the absolute error of the element with the largest error in units.
-        magnitude: see `RoundingVerdict`.
         rounding: the unit of that element.
-        farthest: the largest absolute error of the value.
+        magnitude: see `RoundingVerdict`.
+        largest_error: the largest absolute error of the value.
         eager: the largest absolute error of the reference.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  called in two places
         self,
         actual: torch.Tensor,
         reference: torch.Tensor,
         truth: Float64Value,
         unit: float,
+        length: int,
+        sums: int,
         spread: torch.Tensor | None = None,
     ) -> None:
         self._spread = None if spread is None else spread.reshape(-1)
-        self._values = [
+        self._actual, self._reference, self._value, self._noisy = (
             complex_as_real(tensor.detach()).reshape(-1) for tensor in (actual, reference, truth.value, truth.noisy)
-        ]
-        self._unit, self._factor = unit, unit / truth.unit
-        self._least = _SUBNORMAL.get(unit, 0.0)
-        _, _, value, noisy = self._values
-        step = max(1, value.numel() // _SAMPLE)
-        self._typical_noise = _typical((noisy[::step] - value[::step]).abs() * self._factor, unit)
-        self._smallest_normal = _NORMAL.get(unit, 0.0)
+        )
+        self._unit, self._noise_factor = unit, unit / truth.unit
+        count = self._value.numel()
+        sample = slice(None, None, max(1, count // _NOISE_SAMPLE))
+        self._typical_noise = _typical((self._noisy[sample] - self._value[sample]).abs() * self._noise_factor, unit)
+        self._smallest_normal = _SMALLEST_NORMAL.get(unit, 0.0)
         self._is_exact = self._reference_is_exact()
         self.value_error, self.reference_error, self.noise_change, self.run_difference = (
             _Accumulator() for _ in range(4)
         )
-        self.unknown = self._infinite = self._not_infinite = self._not_nan = 0
-        self.error = self.rounding = self.farthest = self.eager = 0.0
-        self.magnitude = _typical(value[:: max(1, value.numel() // _FEW_OF_THEM)].abs(), 1.0)
-        for part in self.parts():
-            self._add(part)
+        self.lacks_float64 = False
+        self._nonfinite: Counter[str] = Counter()
+        self.error = self.rounding = self.largest_error = self.eager = 0.0
+        self.magnitude = _typical(self._value[:: max(1, count // _MAGNITUDE_SAMPLE)].abs(), 1.0)
+        for chunk in self.chunks():
+            self._add(chunk)
+        largest = typical = 1.0
+        if not self._is_exact:  # rounding errors add up as the square root of their number
+            growth, running = max(1.0, math.sqrt(length) / 4), math.sqrt(sums)
+            largest = max(growth * self.noise_change.largest, running, _MIN_LARGEST)
+            typical = max(growth * self.noise_change.typical, running / 4, _MIN_TYPICAL)
+        self.reference_is_unreliable = self.reference_error.typical > _UNRELIABLE * typical
+        if not self._is_exact:
+            largest, typical = max(self.reference_error.largest, largest), max(self.reference_error.typical, typical)
+        self.level = largest, typical
 
     @property
     def nonfinite_note(self) -> str:
         """Describe elements that are NaN or infinite in only one of value and reference, or differently infinite."""
-        counts = {
-            "not finite in {} elements": self._infinite,
-            "not infinite in {} elements, as it should be": self._not_infinite,
-            "a number in {} elements that should be NaN": self._not_nan,
-        }
-        return "; ".join(text.format(count) for text, count in counts.items() if count)
+        return "; ".join(text.format(count) for text, count in self._nonfinite.items() if count)
 
-    def parts(self) -> Iterator[slice]:
+    def chunks(self) -> Iterator[slice]:
         """Return slices of elements that fit the processor's cache."""
-        count = self._values[0].numel()
+        count = self._value.numel()
         return (slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
 
-    def scale(self, part: slice) -> torch.Tensor:
+    def scale(self, chunk: slice) -> torch.Tensor:
         """Return `RoundingLevel.scale` of some elements."""
-        return self._scale(part, None if self._is_exact else self._noise(part))
+        return self._scale(chunk, None if self._is_exact else self._noise(chunk))
 
-    def levels(self, length: int, sums: int) -> tuple[float, float]:
-        """Return how many units rounding explains: of the worst element, and as root mean square."""
-        largest, typical = self._minimum_levels(length, sums)
-        if self._is_exact:
-            return largest, typical
-        return max(self.reference_error.largest, largest), max(self.reference_error.typical, typical)
+    def _scale(self, chunk: slice, noise: torch.Tensor | None) -> torch.Tensor:
+        own = self._own_unit(chunk)
+        return own.add_(_TINY) if noise is None else own.add_(noise.clamp(min=self._typical_noise + _TINY))
 
-    def reference_is_unreliable(self, length: int, sums: int) -> bool:
-        """Return whether rounding does not explain the reference's own error."""
-        return self.reference_error.typical > _ASTRAY * self._minimum_levels(length, sums)[1]
+    def _own_unit(self, chunk: slice) -> torch.Tensor:
+        size = torch.nan_to_num_(self._value[chunk].abs(), 0.0, 0.0, 0.0)
+        return size.mul_(self._unit).clamp_(min=_SMALLEST_UNIT.get(self._unit, 0.0))
 
-    def _minimum_levels(self, length: int, sums: int) -> tuple[float, float]:
-        """Return the least levels, in units: of the worst element, and as root mean square."""
-        if self._is_exact:
-            return 1.0, 1.0
-        # Rounding errors add up as the square root of their number.
-        growth, running = max(1.0, math.sqrt(length) / 4), math.sqrt(sums)
-        return (
-            max(growth * self.noise_change.largest, running, _LARGEST),
-            max(growth * self.noise_change.typical, running / 4, _TYPICAL),
-        )
-
-    def _own_unit(self, part: slice) -> torch.Tensor:
-        return torch.nan_to_num_(self._values[2][part].abs(), 0.0, 0.0, 0.0).mul_(self._unit).clamp_(min=self._least)
-
-    def _noise(self, part: slice) -> torch.Tensor:
-        moved = (self._values[3][part] - self._values[2][part]).abs_().mul_(self._factor)
-        return torch.nan_to_num_(moved, 0.0, 0.0, 0.0)
-
-    def _scale(self, part: slice, moved: torch.Tensor | None) -> torch.Tensor:
-        own = self._own_unit(part)
-        return own.add_(_TINY) if moved is None else own.add_(moved.clamp(min=self._typical_noise + _TINY))
+    def _noise(self, chunk: slice) -> torch.Tensor:
+        """Return the change of the float64 value when its inputs change."""
+        change = (self._noisy[chunk] - self._value[chunk]).abs_().mul_(self._noise_factor)
+        return torch.nan_to_num_(change, 0.0, 0.0, 0.0)
 
     def _reference_is_exact(self) -> bool:
         """Return whether the reference equals the float64 value, and each number in it is one of the inputs."""
-        _, reference, value, _ = self._values
-        for part in self.parts():
-            known = value[part]
-            if not bool(((reference[part].double() == known) | ~known.isfinite()).all()):
+        for chunk in self.chunks():
+            value = self._value[chunk]
+            if not bool(((self._reference[chunk].double() == value) | ~value.isfinite()).all()):
                 return False
-            if not bool((self._noise(part) <= _EXACT * self._own_unit(part)).all()):
+            if not bool((self._noise(chunk) <= _MAX_COPIED * self._own_unit(chunk)).all()):
                 return False
         return True
 
-    def _add(self, part: slice) -> None:
-        actual, reference, value, _ = (tensor[part].double() for tensor in self._values)  # float8 does nothing itself
-        off, was = (actual - value).abs_(), (reference - value).abs_()
-        farthest, eager = float(off.max()), float(was.max())
-        if not math.isfinite(farthest + eager):  # by far the usual case is that it is
-            self._count_odd(actual, reference, value)
+    def _add(self, chunk: slice) -> None:
+        # float8 has no arithmetic of its own
+        actual, reference, value = (tensor[chunk].double() for tensor in (self._actual, self._reference, self._value))
+        error, reference_error = (actual - value).abs_(), (reference - value).abs_()
+        largest, eager = float(error.max()), float(reference_error.max())
+        if not math.isfinite(largest + eager):  # by far the usual case is that it is
+            self._count_nonfinite(actual, reference, value)
             known = value.isfinite()
-            off, was = (
-                torch.where(known & tensor.isfinite(), distance, 0.0)
-                for tensor, distance in ((actual, off), (reference, was))
-            )
-            farthest, eager = float(off.max()), float(was.max())
-        self.farthest, self.eager = max(self.farthest, farthest), max(self.eager, eager)
-        moved = None if self._is_exact else self._noise(part)
-        scale = self._scale(part, moved)
+            error = torch.where(known & actual.isfinite(), error, 0.0)
+            reference_error = torch.where(known & reference.isfinite(), reference_error, 0.0)
+            largest, eager = float(error.max()), float(reference_error.max())
+        self.largest_error, self.eager = max(self.largest_error, largest), max(self.eager, eager)
+        noise = None if self._is_exact else self._noise(chunk)
+        scale = self._scale(chunk, noise)
         per_unit = scale.reciprocal()
         if self._typical_noise < self._smallest_normal:
-            off, was = (distance.masked_fill_(distance < self._smallest_normal, 0.0) for distance in (off, was))
-        if self.value_error.add(off.mul_(per_unit)):
-            place = int(off.argmax())
-            self.rounding = float(scale[place])
-            self.error = float(off[place]) * self.rounding
-            self.magnitude = max(self.magnitude, abs(float(value[place])))
-        self.reference_error.add(was.mul_(per_unit))
+            for errors in (error, reference_error):
+                errors.masked_fill_(errors < self._smallest_normal, 0.0)
+        if self.value_error.add(error.mul_(per_unit)):
+            index = int(error.argmax())
+            self.rounding = float(scale[index])
+            self.error = float(error[index]) * self.rounding
+            self.magnitude = max(self.magnitude, abs(float(value[index])))
+        self.reference_error.add(reference_error.mul_(per_unit))
         if self._spread is not None:
-            self.run_difference.add(self._spread[part] * per_unit)
-        if moved is not None:
-            self.noise_change.add(moved.mul_(per_unit))
+            self.run_difference.add(self._spread[chunk] * per_unit)
+        if noise is not None:
+            self.noise_change.add(noise.mul_(per_unit))
 
-    def _count_odd(self, actual: torch.Tensor, reference: torch.Tensor, value: torch.Tensor) -> None:
-        alike = (actual == reference) | (actual.isnan() & reference.isnan())
-        given, own = actual.isfinite(), reference.isfinite()
-        self._infinite += int((~given & own).sum())
-        self._not_infinite += int((~alike & reference.isinf()).sum())  # a mask that is left out, say
-        self._not_nan += int((~alike & reference.isnan()).sum())
-        self.unknown += int((~alike & given & own & ~value.isfinite()).sum())
+    def _count_nonfinite(self, actual: torch.Tensor, reference: torch.Tensor, value: torch.Tensor) -> None:
+        differs = (actual != reference) & ~(actual.isnan() & reference.isnan())
+        finite, expected_finite = actual.isfinite(), reference.isfinite()
+        self._nonfinite["not finite in {} elements"] += int((~finite & expected_finite).sum())
+        missing_infinity = "not infinite in {} elements, as it should be"  # a mask that is left out, for example
+        self._nonfinite[missing_infinity] += int((differs & reference.isinf()).sum())
+        self._nonfinite["a number in {} elements that should be NaN"] += int((differs & reference.isnan()).sum())
+        self.lacks_float64 |= bool((differs & finite & expected_finite & ~value.isfinite()).any())
 
 
 def identical_verdict(spread: torch.Tensor | None = None) -> RoundingVerdict:
@@ -360,39 +349,36 @@ def largest_distance(spread: torch.Tensor | None) -> float | None:
     return None if spread is None else float(spread.max()) if spread.numel() else 0.0
 
 
-def _of_integers(
+def _integer_verdict(
     actual: torch.Tensor, reference: torch.Tensor, truth: Float64Value, distance: float | None
 ) -> RoundingVerdict:
-    """Judge integers: a different one is wrong, unless it is decided by rounding."""
+    """Judge integers: a different one is wrong, unless rounding decides which one it is."""
     differs = actual != reference
-    decided = (truth.noisy == truth.value) & (reference == truth.value)
+    is_certain = (truth.noisy == truth.value) & (reference == truth.value)
     count = int(differs.sum())
-    if distance and not count:  # it was another one in further runs
+    if distance and not count:  # further runs had another one
         note = f"another one in further runs, by up to {distance:g}"
         return RoundingVerdict("unstable", math.inf, spread=distance, note=note)
-    off = float((actual.double() - truth.value.double()).abs().max())
-    if not bool((differs & decided).any()):
-        return RoundingVerdict(
-            "rounding", 1.0, off, spread=distance, note=f"a near-tie: rounding decides {count} of them"
-        )
-    verdict: Verdict = "unstable" if distance else "wrong"
+    error = float((actual.double() - truth.value.double()).abs().max())
+    if not bool((differs & is_certain).any()):
+        note = f"a near-tie: rounding decides {count} of them"
+        return RoundingVerdict("rounding", 1.0, error, spread=distance, note=note)
     instead = f"{actual[differs][0].item()} instead of {reference[differs][0].item()}"
-    return RoundingVerdict(
-        verdict, math.inf, off, spread=distance, note=f"{instead} in {count} of {actual.numel()} elements"
-    )
+    note = f"{instead} in {count} of {actual.numel()} elements"
+    return RoundingVerdict("unstable" if distance else "wrong", math.inf, error, spread=distance, note=note)
 
 
-def _typical(moved: torch.Tensor, unit: float) -> float:
+def _typical(sizes: torch.Tensor, unit: float) -> float:
     """Return the root mean square of the nonzero elements, without masks.
 
     Masks are numbers several powers of ten larger than the scores beside them. Included, they would explain any error
     of the scores.
     """
-    sample = moved[(moved > 0) & moved.isfinite()].sort().values
+    sample = sizes[(sizes > 0) & sizes.isfinite()].sort().values
     if not sample.numel():
         return 0.0
     above, below = sample[1:], sample[:-1]
-    gaps = ((above > _GAP * below) & (above > _MASK * unit)).nonzero()
-    usual = sample[: 1 + int(gaps[0])] if gaps.numel() else sample
-    largest = usual[-1]  # squares may leave float64's range
-    return float((usual / largest).square().mean().sqrt() * largest)
+    gaps = ((above > _MASK_GAP * below) & (above > _MASK * unit)).nonzero()
+    sample = sample[: 1 + int(gaps[0])] if gaps.numel() else sample
+    largest = sample[-1]  # squares may leave float64's range
+    return float((sample / largest).square().mean().sqrt() * largest)

@@ -14,8 +14,8 @@ class Measured(NamedTuple):
 
     Attributes:
         worst: the largest harmonic error.
-        where: its index in the chunk; -1 if it is not over `beyond`.
-        total: the sum of the harmonic errors.
+        worst_index: its index in the chunk; -1 if it is not larger than `beyond`.
+        error_sum: the sum of the harmonic errors.
         absolute: the largest absolute difference.
         largest: the largest expected magnitude.
         relative: the largest relative difference.
@@ -24,8 +24,8 @@ class Measured(NamedTuple):
     """
 
     worst: float
-    where: int
-    total: float
+    worst_index: int
+    error_sum: float
     absolute: float
     largest: float
     relative: float
@@ -33,12 +33,12 @@ class Measured(NamedTuple):
     noise: float
 
 
-def room(count: int, device: torch.device) -> torch.Tensor:
+def scratch_memory(count: int, device: torch.device) -> torch.Tensor:
     """Return scratch memory for chunks of up to `count` elements; allocating it anew costs more than the arithmetic."""
     return torch.empty(3, count, device=device)
 
 
-def measure(expected: torch.Tensor, actual: torch.Tensor, beyond: float, within: torch.Tensor) -> Measured | None:
+def measure(expected: torch.Tensor, actual: torch.Tensor, beyond: float, scratch: torch.Tensor) -> Measured | None:
     """Measure a chunk; return None if it needs float64, as float32 can't represent its measures.
 
     The difference of two float32 numbers that are near to each other is exact in float32.
@@ -47,27 +47,24 @@ def measure(expected: torch.Tensor, actual: torch.Tensor, beyond: float, within:
         expected: `(n,)`.
         actual: `(n,)`, of the same dtype.
         beyond: the largest harmonic error so far.
-        within: scratch memory from `room`; it is overwritten.
+        scratch: see `scratch_memory`; it is overwritten.
     """
     if expected.dtype not in _FAST:
         return None
     e, a = expected.float(), actual.float()
-    distance, size, quotient = within[:, : e.numel()]
+    distance, size, quotient = scratch[:, : e.numel()]
     torch.sub(a, e, out=distance).abs_()
     torch.abs(e, out=size)
-    sums = distance.amax(), size.amax(), torch.dot(size, size).sqrt(), torch.dot(distance, distance).sqrt()
-    relatives = torch.div(distance, size, out=quotient).amax()
+    norms = torch.dot(size, size).sqrt(), torch.dot(distance, distance).sqrt()
+    measures = distance.amax(), size.amax(), *norms, torch.div(distance, size, out=quotient).amax()
     error = torch.div(distance, size.add_(1), out=quotient)
-    measures = torch.stack((*sums, relatives, error.amax(), error.sum())).tolist()
-    absolute, largest, signal, noise, relative, worst, total = measures
+    numbers = torch.stack((*measures, error.amax(), error.sum())).tolist()
+    absolute, largest, signal, noise, relative, worst, error_sum = numbers
     if not (_LEAST < absolute < _MOST and largest < _MOST):  # NaN is neither
         return None
-    where = _where(error) if worst > beyond else -1
+    worst_index = -1
+    if worst > beyond:  # NumPy is ten times as fast as torch here
+        worst_index = int(error.numpy().argmax() if error.device.type == "cpu" else error.argmax())
     if not math.isfinite(relative):  # division by zero
         relative = float(distance.div_(torch.abs(e, out=size)).nan_to_num_(nan=0.0, posinf=0.0).max())
-    return Measured(worst, where, total, absolute, largest, relative, signal, noise)
-
-
-def _where(error: torch.Tensor) -> int:
-    """Return the index of the largest element; NumPy is ten times as fast as torch here."""
-    return int(error.numpy().argmax() if error.device.type == "cpu" else error.argmax())
+    return Measured(worst, worst_index, error_sum, absolute, largest, relative, signal, noise)

@@ -16,18 +16,18 @@ class Limits:
         graph: the exported graph.
         tolerance: see `compare`.
         lower_precision: see `compare`; then the dtypes of inputs and weights count, too, and values computed from
-            quantised ones have the tolerance of the quantisation.
+            quantized ones have the tolerance of the quantization.
     """
 
     def __init__(self, graph: Graph, tolerance: float | Tolerance | None, *, lower_precision: bool = False) -> None:
         self._graph = graph
-        self._given = tolerance
+        self._user_tolerance = tolerance
         self.lower_precision = lower_precision
-        self._found: dict[str, Tolerance] = {}
+        self._tolerances: dict[str, Tolerance] = {}
         for name in (*graph.inputs, *graph.constants) if lower_precision and tolerance is None else ():
             dtype = _dtype(graph, name)
             if dtype is not None and dtype.is_floating_point:
-                self._found[name] = default_tolerance(dtype)
+                self._tolerances[name] = default_tolerance(dtype)
         for node in graph.nodes if tolerance is None else ():
             for name in node.outputs:
                 self._set(node, name, _dtype(graph, name))
@@ -39,22 +39,22 @@ class Limits:
             name: its name in the exported graph.
             dtype: its dtype at run time, used if the graph has none or, with `lower_precision`, a finer one.
         """
-        if self._given is not None:
-            return self._given
+        if self._user_tolerance is not None:
+            return self._user_tolerance
         node = self._graph.producer.get(name)
         if node is not None and (self._graph.values[name].dtype is None or self.lower_precision):
             self._set(node, name, dtype or _dtype(self._graph, name))
-        return self._found.get(name)
+        return self._tolerances.get(name)
 
     def _set(self, node: Node, name: str, dtype: torch.dtype | None) -> None:
-        limits = [self._found[read] for read in node.reads if read in self._found]
+        tolerances = [self._tolerances[read] for read in node.reads if read in self._tolerances]
         quantized = quantized_tolerance(node, self._graph) if self.lower_precision else None
         if quantized is not None:
-            limits.append(quantized)
+            tolerances.append(quantized)
         if dtype is not None and dtype.is_floating_point:
-            limits.append(default_tolerance(dtype))
-        if limits and (quantized is not None or dtype is None or dtype.is_floating_point):
-            self._found[name] = max(limits, key=lambda limit: (limit.harmonic, limit.scale))
+            tolerances.append(default_tolerance(dtype))
+        if tolerances and (quantized is not None or dtype is None or dtype.is_floating_point):
+            self._tolerances[name] = max(tolerances, key=lambda item: (item.harmonic, item.scale))
 
 
 def _dtype(graph: Graph, name: str) -> torch.dtype | None:

@@ -1,27 +1,26 @@
 """Measure the difference of two tensors."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
-from filch.steal import compact, describe
+from filch.steal import describe
 
 from ..common._complex import complex_as_real
-from ._chunk import Measured, measure, room
+from ._chunk import Measured, measure, scratch_memory
+from ._repeated import repetition_problem, without_repetition
 from ._tolerance import ANY_ERROR, Tolerance, is_coarser, largest_of, tolerance_for
 
-_UNITS = 16  # in the last place: the accumulated rounding of a model
-_OUTLIER = 1000
-_LEAST = 2**31  # bytes that are compared in any case, however few of them are stored
-_MOST_REPEATED = 64
-_SAMPLE = 2**18  # elements that suffice to estimate a tensor's magnitude
+_ROUNDING_UNITS = 16  # in the last place: the accumulated rounding of a model
+_OUTLIER = 1000  # times the lower quartile
+_SAMPLE_SIZE = 2**18  # elements that suffice to estimate a tensor's magnitude
 _MASK = 0.9  # of the lowest number of a dtype: the least magnitude of a mask, with a score added to it
-_FIRST = 2**10  # elements that suffice to see that most tensors are not equal
-_ON_DEVICE = 2**26  # elements at a time on a GPU: few launches, and sums of squares within float32
+_FIRST_ELEMENTS = 2**10  # that suffice to see that most tensors are not equal
+_GPU_CHUNK = 2**26  # elements at a time: few launches, and sums of squares within float32
+_CPU_CHUNK = 2**18  # elements at a time: they fit in the processor's cache, and are enough for all of its threads
 _WITH_SUBNORMALS = frozenset({torch.float16, torch.complex32})  # no processor flushes theirs to 0
-_CHUNK = 2**18  # elements at a time: they fit in the processor's cache, and are enough for all of its threads
-
 
 MEASURES = (
     *("error_max", "error_mean", "absolute", "relative", "scale", "rms", "snr"),
@@ -50,7 +49,7 @@ class Difference:
         nonfinite: the number of elements that are NaN or infinite on one side and different on the other.
         overflowed: the number of elements that are NaN or infinite and should be finite.
         clipped: the number of elements that are the largest number of their dtype, or of the integers that they were
-            quantised to, and should be larger.
+            quantized to, and should be larger.
         zeroed: the number of elements that are 0 and should not be.
         count: the number of elements.
         index: the index of the largest error.
@@ -83,13 +82,13 @@ class Difference:
     @property
     def excess(self) -> float:
         """The largest ratio of a measure to its limit; inf if a limit of 0 does not hold."""
-        return max(map(_times, self._measured, self._limits))
+        return max(self._exceeded)
 
     def __str__(self) -> str:
         """Return the measures as a sentence, the one that exceeds its limit most at the front."""
         if self.problem:
             return self.problem
-        harmonic, scale, rms = map(_times, self._measured, self._limits)
+        harmonic, scale, rms = self._exceeded
         harmonic = harmonic if self.mismatched else 0.0  # else rounding explains it
         where = f" at index {list(self.index)}" if self.index else ""
         differ = f"{self.mismatched} of {self.count} elements differ"
@@ -103,23 +102,23 @@ class Difference:
         if rms > max(harmonic, scale, 1):
             mean = f"root mean square {self.rms:.1e} relative to the tensor's{_allowed(self.tolerance.rms)}"
             parts.insert(0, (rms, mean))
-        odd = [f"{self.nonfinite} NaN or inf on one side"] if self.nonfinite else []
+        nonfinite = [f"{self.nonfinite} NaN or inf on one side"] if self.nonfinite else []
         counts = {"overflowed": self.overflowed, "clipped": self.clipped, "became 0": self.zeroed}
-        return "; ".join(
-            [*odd, *(text for _, text in parts), *(f"{count} {what}" for what, count in counts.items() if count)]
-        )
+        texts = [*nonfinite, *(text for _, text in parts)]
+        return "; ".join(texts + [f"{count} {what}" for what, count in counts.items() if count])
 
     @property
-    def _measured(self) -> tuple[float, float, float]:
-        return self.error_max, self.scale, self.rms
+    def _exceeded(self) -> tuple[float, float, float]:
+        """The harmonic error, scale and rms, each divided by its limit."""
+        limits = self.tolerance
+        pairs = (self.error_max, limits.harmonic), (self.scale, limits.scale), (self.rms, limits.rms)
+        harmonic, scale, rms = (_quotient(measure, limit) for measure, limit in pairs)
+        return harmonic, scale, rms
 
-    @property
-    def _limits(self) -> tuple[float, float, float]:
-        return self.tolerance.harmonic, self.tolerance.scale, self.tolerance.rms
 
-
-def _times(measured: float, limit: float) -> float:
-    return measured / limit if limit else math.inf if measured else 0.0
+_EQUAL = Difference(
+    close=True, error_max=0.0, error_mean=0.0, absolute=0.0, relative=0.0, scale=0.0, rms=0.0, snr=math.inf
+)
 
 
 def _allowed(limit: float) -> str:
@@ -166,21 +165,19 @@ def compare_tensors(
         return Difference(close=False, problem=problem)
     dtype = actual.dtype
     limits = tolerance_for(dtype, tolerance)
-    expected, actual, times = _seen_once(expected, actual)
-    if (size := max(expected.nbytes, actual.nbytes)) > _LEAST and size > _MOST_REPEATED * _held(expected, actual):
-        problem = f"numbers are repeated to {size / 2**30:,.1f} GiB, more than {_MOST_REPEATED} times what is stored"
-        return Difference(close=False, problem=f"{problem}: they are not compared")
+    expected, actual, times = without_repetition(expected, actual)
+    if problem := repetition_problem(max(expected.nbytes, actual.nbytes), (expected, actual)):
+        return Difference(close=False, problem=f"numbers are repeated to {problem}: they are not compared")
     expected = expected.to(actual.device)  # measure on the device that computed it
     if lowered:
         expected, actual = _in_one_type(expected, actual)
     expected, actual = complex_as_real(expected), complex_as_real(actual)
     e, a = flat(expected), flat(actual)
-    if torch.equal(e[:_FIRST], a[:_FIRST]) and torch.equal(
-        e, a
-    ):  # tensors with NaN are not equal here, and are measured below
-        return _no_difference(times * expected.numel(), limits)
-    step = min(_CHUNK if a.device.type == "cpu" else _ON_DEVICE, e.numel())
-    totals = _Totals(largest_of(dtype), room(step, a.device))
+    # Tensors with NaN are not equal here, and are measured below.
+    if torch.equal(e[:_FIRST_ELEMENTS], a[:_FIRST_ELEMENTS]) and torch.equal(e, a):
+        return replace(_EQUAL, count=times * expected.numel(), tolerance=limits)
+    step = min(_CPU_CHUNK if a.device.type == "cpu" else _GPU_CHUNK, e.numel())
+    totals = _Totals(largest_of(dtype), scratch_memory(step, a.device))
     for start in range(0, e.numel(), step):
         totals.add(e[start : start + step], a[start : start + step], start)
     rounding, mismatched, rms = 0.0, 0, totals.rms
@@ -206,24 +203,6 @@ def masked_alike(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
     return torch.where(_masks(expected, actual), expected.to(wide), actual.to(wide))
 
 
-def _held(*tensors: torch.Tensor) -> int:
-    """Return the bytes of some tensors without expanded dimensions."""
-    return sum(compact(tensor).nbytes for tensor in tensors)
-
-
-def _seen_once(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Return both without the dimensions along which both are expanded, and the product of these dimensions.
-
-    A few bytes can be expanded to terabytes.
-    """
-    times = 1
-    for dim, size in enumerate(expected.shape):
-        if size > 1 and expected.stride(dim) == actual.stride(dim) == 0:
-            expected, actual = expected.detach().narrow(dim, 0, 1), actual.detach().narrow(dim, 0, 1)
-            times *= size
-    return expected, actual, times
-
-
 def _in_one_type(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return both in a dtype that represents their numbers, with masks of the finer dtype replaced by the coarser's."""
     wide = torch.promote_types(expected.dtype, torch.float32)  # float32 represents both float16 and bfloat16
@@ -242,28 +221,13 @@ def _masks(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
     return expected.isfinite() & (expected.double() < -_MASK * end) & (actual.double() < -_MASK * lower_end)
 
 
-def _no_difference(count: int, limits: Tolerance) -> Difference:
-    return Difference(
-        close=True,
-        error_max=0.0,
-        error_mean=0.0,
-        absolute=0.0,
-        relative=0.0,
-        scale=0.0,
-        rms=0.0,
-        snr=math.inf,
-        count=count,
-        tolerance=limits,
-    )
-
-
 def _rounding(dtype: torch.dtype, largest: float, limits: Tolerance) -> float:
     """Return the absolute difference that rounding explains, for numbers of magnitude `largest`."""
     if dtype.itemsize == 1 or not (dtype.is_floating_point or dtype.is_complex):
         return 0.0  # 16 units of a float8 are more than its whole range
     kind = torch.finfo(dtype)
     subnormal = (kind.smallest_normal * (kind.eps if dtype in _WITH_SUBNORMALS else 1)) if limits.harmonic else 0.0
-    return max(min(_UNITS * kind.eps, limits.harmonic) * largest, subnormal)
+    return max(min(_ROUNDING_UNITS * kind.eps, limits.harmonic) * largest, subnormal)
 
 
 def typical_magnitude(tensor: torch.Tensor) -> float:
@@ -272,7 +236,7 @@ def typical_magnitude(tensor: torch.Tensor) -> float:
     Masks have numbers like -3.4e38 beside scores of size 1, and the rounding of the former would explain any difference
     of the latter. Therefore numbers over 1000 times the lower quartile are ignored.
     """
-    sample = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // _SAMPLE)]
+    sample = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // _SAMPLE_SIZE)]
     size = sample.abs().double() if sample.is_complex() else sample.double().abs()
     size = size[size.isfinite() & (size > 0)]
     if not size.numel():
@@ -301,17 +265,16 @@ class _Totals:
 
     Args:
         most: the largest number of the dtype that is judged.
-        within: scratch memory (see `room`).
+        scratch: see `scratch_memory`.
     """
 
-    def __init__(self, most: float, within: torch.Tensor) -> None:
+    def __init__(self, most: float, scratch: torch.Tensor) -> None:
         self._most = most
-        self._room = within
-        self._overflowed = self._clipped = 0
-        self.worst, self._where = -1.0, 0
+        self._scratch = scratch
+        self.worst, self._worst_index = -1.0, 0
         self.absolute = self.largest = 0.0
-        self._sum = self._relative = self.signal = self._noise = 0.0
-        self._nonfinite = self._zeroed = self._count = 0
+        self._error_sum = self._relative = self.signal = self._noise = 0.0
+        self._nonfinite = self._overflowed = self._clipped = self._zeroed = self._count = 0
 
     @property
     def scale(self) -> float:
@@ -325,59 +288,60 @@ class _Totals:
 
     def add(self, expected: torch.Tensor, actual: torch.Tensor, start: int) -> None:
         """Add a chunk whose first element has index `start`."""
-        measured, odd = measure(expected, actual, self.worst, self._room), 0
+        measured, nonfinite = measure(expected, actual, self.worst, self._scratch), 0
         if measured is None:
-            measured, odd = _measured_wide(expected, actual)
+            measured, nonfinite = _measured_in_float64(expected, actual)
         if measured.worst > self.worst:
-            self.worst, self._where = measured.worst, start + measured.where
-        self._sum += measured.total
+            self.worst, self._worst_index = measured.worst, start + measured.worst_index
+        self._error_sum += measured.error_sum
         self.absolute = max(self.absolute, measured.absolute)
         self.largest = max(self.largest, measured.largest)
         self._relative = max(self._relative, measured.relative)
         self.signal = math.hypot(self.signal, measured.signal)
         self._noise = math.hypot(self._noise, measured.noise)
-        self._nonfinite += odd
-        if odd or measured.largest > self._most:  # otherwise no element can have overflowed or be clipped
-            overflowed, clipped = _beyond(expected, actual, self._most)
-            self._overflowed += overflowed
-            self._clipped += clipped
-        if odd or measured.relative >= 1:  # the relative difference of an element that becomes 0 is 1
-            self._zeroed += _zeroed(expected, actual)
+        self._nonfinite += nonfinite
         self._count += expected.numel()
+        if nonfinite or measured.largest > self._most:  # otherwise no element can have overflowed or be clipped
+            e, a = expected.double(), actual.double()
+            self._overflowed += int((e.isfinite() & ~a.isfinite()).sum())
+            self._clipped += int(((a.abs() == self._most) & (e.abs() > self._most)).sum())
+        if nonfinite or measured.relative >= 1:  # the relative difference of an element that becomes 0 is 1
+            self._zeroed += int(((expected.double() != 0) & (actual.double() == 0)).sum())
 
     def difference(
         self, *, close: bool, mismatched: int, limits: Tolerance, shape: tuple[int, ...], times: int
     ) -> Difference:
         """Return the difference, with each element counted `times` times."""
+        rms = self.rms
         return Difference(
             close=close,
             error_max=self.worst,
-            error_mean=self._sum / self._count,
+            error_mean=self._error_sum / self._count,
             absolute=self.absolute,
             relative=self._relative,
             scale=self.scale,
-            rms=self.rms,
-            snr=_decibel(self.rms),
+            rms=rms,
+            snr=-20 * math.log10(rms) if 0 < rms < math.inf else -math.inf if rms else math.inf,
             mismatched=times * mismatched,
             nonfinite=times * self._nonfinite,
             overflowed=times * self._overflowed,
             clipped=times * self._clipped,
             zeroed=times * self._zeroed,
             count=times * self._count,
-            index=_unravel(self._where, shape),
+            index=tuple(map(int, np.unravel_index(self._worst_index, shape))),
             tolerance=limits,
         )
 
 
-def _measured_wide(expected: torch.Tensor, actual: torch.Tensor) -> tuple[Measured, int]:
+def _measured_in_float64(expected: torch.Tensor, actual: torch.Tensor) -> tuple[Measured, int]:
     """Return the measures of a chunk of any numbers, and how many elements are NaN or infinite on only one side."""
-    distance, size, odd = _distances(expected, actual)
+    distance, size, nonfinite = _distances(expected, actual)
     error = distance / (size + 1)
-    worst, where = error.max(dim=0)
+    worst, index = error.max(dim=0)
     # Expected zeros have no relative difference, and elements that are not finite are counted separately.
     relative = (distance / size).nan_to_num_(nan=0.0, posinf=0.0).max()
     sums = float(error.sum()), float(distance.max()), float(size.max()), float(relative)
-    return Measured(float(worst), int(where), *sums, _norm(size), _norm(distance)), odd
+    return Measured(float(worst), int(index), *sums, _norm(size), _norm(distance)), nonfinite
 
 
 def _norm(sizes: torch.Tensor) -> float:
@@ -390,23 +354,15 @@ def _quotient(part: float, whole: float) -> float:
     return part / whole if whole else (math.inf if part else 0.0)
 
 
-def _decibel(rms: float) -> float:
-    return -20 * math.log10(rms) if 0 < rms < math.inf else -math.inf if rms else math.inf
-
-
 def _beyond_rounding(e: torch.Tensor, a: torch.Tensor, harmonic: float, rounding: float) -> tuple[int, float]:
     """Return how many elements exceed the harmonic limit, and the norm of all differences, both without rounding."""
     count, noise = 0, 0.0
-    for chunks in zip(torch.split(e, _CHUNK), torch.split(a, _CHUNK), strict=True):
+    for chunks in zip(torch.split(e, _CPU_CHUNK), torch.split(a, _CPU_CHUNK), strict=True):
         distance, size, _ = _distances(*chunks)
         beyond = distance > rounding
         count += int(((distance / (size + 1) > harmonic) & beyond).sum())
         noise = math.hypot(noise, _norm(torch.where(beyond, distance, 0.0)))
     return count, noise
-
-
-def _zeroed(expected: torch.Tensor, actual: torch.Tensor) -> int:
-    return int(((expected.double() != 0) & (actual.double() == 0)).sum())
 
 
 def _distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
@@ -415,36 +371,15 @@ def _distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tens
     Where both are the same NaN or infinity, the distance is 0; where only one is, it is infinite. The size of elements
     that are not finite is 0, so that they can't hide others in a sum or a quotient.
     """
-    if not expected.dtype.is_floating_point:
-        return _integer_distances(expected, actual)
     e, a = expected.double(), actual.double()
     distance, size = (a - e).abs(), e.abs()
+    if not expected.dtype.is_floating_point:
+        unsigned = expected.dtype == torch.uint64  # torch can't compare uint64, but can compare the bits
+        same = expected.view(torch.int64) == actual.view(torch.int64) if unsigned else expected == actual
+        return torch.where(same, 0.0, distance.clamp_(min=1.0)), size, 0  # large integers may be equal in float64
     if math.isfinite(float(distance.sum())):  # neither side has a NaN or an infinity: by far the usual case
         return distance, size, 0
     same = (e == a) | (e.isnan() & a.isnan())
-    odd = ~same & ~(torch.isfinite(a) & torch.isfinite(e))
-    distance = torch.where(same, 0.0, torch.where(odd, math.inf, distance))
-    return distance, torch.where(size.isfinite(), size, 0.0), int(odd.sum())
-
-
-def _beyond(expected: torch.Tensor, actual: torch.Tensor, most: float) -> tuple[int, int]:
-    """Return how many elements overflowed, and how many were clipped to `most`."""
-    e, a = expected.double(), actual.double()
-    overflowed, clipped = e.isfinite() & ~a.isfinite(), (a.abs() == most) & (e.abs() > most)
-    return int(overflowed.sum()), int(clipped.sum())
-
-
-def _integer_distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
-    unsigned = expected.dtype == torch.uint64  # torch can't compare uint64, but can compare the bits
-    same = expected.view(torch.int64) == actual.view(torch.int64) if unsigned else expected == actual
-    e, a = expected.to(torch.float64), actual.to(torch.float64)
-    # Differences of large integers may round to 0 in float64.
-    return torch.where(same, 0.0, (a - e).abs().clamp_(min=1.0)), e.abs(), 0
-
-
-def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    index = []
-    for size in reversed(shape):
-        flat, position = divmod(flat, size)
-        index.append(position)
-    return tuple(reversed(index))
+    nonfinite = ~same & ~(torch.isfinite(a) & torch.isfinite(e))
+    distance = torch.where(same, 0.0, torch.where(nonfinite, math.inf, distance))
+    return distance, torch.where(size.isfinite(), size, 0.0), int(nonfinite.sum())

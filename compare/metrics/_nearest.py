@@ -11,8 +11,8 @@ from ..common._complex import complex_as_real
 from ._metrics import bytes_of, compare_tensors, flat
 from ._tolerance import default_tolerance
 
-_PARTS = 3  # terms of a mark
-_SLACK = 1e-9  # the rounding error of a mark
+_TERMS = 3  # of a mark
+_MARK_ERROR = 1e-9  # by rounding
 
 
 class Nearest:
@@ -28,25 +28,28 @@ class Nearest:
         self._values = values
         first: dict[tuple[float, int], str] = {}
         for name in sorted(values):
-            first.setdefault((_mark(values[name]), _hash(values[name])), name)
+            content = hash(bytes_of(values[name]).cpu().numpy().tobytes())
+            first.setdefault((_mark(values[name]), content), name)
         self._marks = sorted((mark, name) for (mark, _), name in first.items())
 
     def find(self, tensor: torch.Tensor) -> str | None:
         """Return the name of the value nearest to `tensor`, of the same dtype and shape; None if none is close."""
         if tensor.layout is not torch.strided:
             return None
-        nearest, least = None, math.inf
-        mark, most = _mark(tensor), default_tolerance(tensor.dtype).harmonic * (1 + _largest(tensor))
-        for other, name in self._from(mark):
-            apart = abs(other - mark) / _PARTS
-            if not least or apart / (1 + apart) > min(least, most) + _SLACK:
+        nearest, least_error = None, math.inf
+        numbers = _finite_numbers(tensor)
+        largest = float(numbers.abs().amax()) if numbers.numel() else 0.0
+        mark, limit = _mark(tensor), default_tolerance(tensor.dtype).harmonic * (1 + largest)
+        for other, name in self._sorted_from(mark):
+            distance = abs(other - mark) / _TERMS
+            if not least_error or distance / (1 + distance) > min(least_error, limit) + _MARK_ERROR:
                 break
             difference = compare_tensors(tensor, self._values[name])
-            if difference.close and difference.error_max < least:
-                nearest, least = name, difference.error_max
+            if difference.close and difference.error_max < least_error:
+                nearest, least_error = name, difference.error_max
         return nearest
 
-    def _from(self, mark: float) -> Iterator[tuple[float, str]]:
+    def _sorted_from(self, mark: float) -> Iterator[tuple[float, str]]:
         """Yield the marks and names, the nearest mark first."""
         start = bisect_left(self._marks, (mark, ""))
         above = (self._marks[place] for place in range(start, len(self._marks)))
@@ -60,24 +63,14 @@ def _mark(tensor: torch.Tensor) -> float:
     `sign(x) log(|x| + 1)` changes by at most `d / (1 - d)`, and so do its maximum, its minimum and a weighted mean.
     Elements that are not finite count as 0, as they have the same positions in close tensors.
     """
-    plain = _plain(tensor).nan_to_num(0.0, 0.0, 0.0)
-    if not plain.numel():
+    numbers = _finite_numbers(tensor)
+    if not numbers.numel():
         return 0.0
-    size = plain.abs().log1p_().copysign_(plain)
-    weights = torch.linspace(
-        0.5, 1.0, size.numel(), dtype=torch.float64, device=size.device
-    )  # so that the order counts
+    size = numbers.abs().log1p_().copysign_(numbers)
+    weights = torch.linspace(0.5, 1.0, size.numel(), out=torch.empty_like(size))  # so that the order counts
     return float(size.amax() + size.amin() + torch.dot(size, weights) / size.numel())
 
 
-def _largest(tensor: torch.Tensor) -> float:
-    plain = _plain(tensor).nan_to_num(0.0, 0.0, 0.0)
-    return float(plain.abs().amax()) if plain.numel() else 0.0
-
-
-def _hash(tensor: torch.Tensor) -> int:
-    return hash(bytes_of(tensor).cpu().numpy().tobytes())
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return flat(complex_as_real(tensor)).double()
+def _finite_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements in float64 and one dimension, with 0 for those that are not finite."""
+    return flat(complex_as_real(tensor)).double().nan_to_num(0.0, 0.0, 0.0)

@@ -48,7 +48,7 @@ _DEFAULTS = {
     torch.complex32: Tolerance(1e-2, 1e-1, 2e-2),
     torch.bfloat16: Tolerance(5e-2, 2e-1, 1e-1),
 }
-# Quantisation errors are relative to the range of the tensor, so the harmonic limit is none. Where one number is much
+# Quantization errors are relative to the range of the tensor, so the harmonic limit is none. Where one number is much
 # larger than the others, these may vanish, so the rms limit is loose.
 ANY_ERROR = sys.float_info.max
 _EIGHT_BITS, _FOUR_BITS = Tolerance(ANY_ERROR, 1e-1, 5e-1), Tolerance(ANY_ERROR, 5e-1, 1.0)
@@ -92,16 +92,21 @@ def largest_of(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).max if has_finfo else math.inf
 
 
+def is_quantized(tolerance: float | Tolerance | None) -> bool:
+    """Return whether a tolerance is of quantized values: their errors are relative to the quantization step."""
+    return isinstance(tolerance, Tolerance) and tolerance.harmonic == ANY_ERROR
+
+
 def quantized_tolerance(node: Node, graph: Graph) -> Tolerance | None:
-    """Return the tolerance of a node that quantises or dequantises; None for other nodes.
+    """Return the tolerance of a node that quantizes or dequantizes; None for other nodes.
 
     The error of an 8-bit value is up to 1/510 of its range, that of a 4-bit value up to 1/30; the tolerances allow some
-    50 and 15 of these to add up. They are meant to find faults, not to judge whether a quantised model is usable.
+    50 and 15 of these to add up. They are meant to find faults, not to judge whether a quantized model is usable.
     """
     dtypes = {
         graph.values[name].dtype for name in node.inputs[:1] if name in graph.values and name in graph.constant_values
     }
-    is_weight = node.op == "Cast" and bool(dtypes & {"int8", "uint8", "int4", "uint4"})  # as torchao dequantises it
+    is_weight = node.op == "Cast" and bool(dtypes & {"int8", "uint8", "int4", "uint4"})  # as torchao dequantizes it
     if node.op not in _INTEGERS and not is_weight:
         return None
     four = dtypes & {"int4", "uint4"} or int(node.attributes.get("bits", 8)) <= 4

@@ -9,9 +9,9 @@ from filch.export.backends import Backend
 from filch.steal import Records
 
 from ..common._errors import CompareError
-from ..engine._modules import result_references
 from ..metrics._metrics import Difference
 from ..references._inputs import CapturedCall
+from ..references._references import captured_results, result_references
 from ..results._precision import Goal, Outcome
 
 
@@ -71,9 +71,8 @@ def expected_outputs(
         CompareError: the model returns another number of tensors than the program.
     """
     graph = program.graph
-    outputs = [
-        {name: output.tensor for name, output in result_references(reference, graph, call).items()} for call in calls
-    ]
+    references = [result_references(captured_results(reference, call), graph) for call in calls]
+    outputs = [{name: output.tensor for name, output in item.items()} for item in references]
     if not all(outputs):
         raise CompareError(f"the program has {len(graph.outputs)} outputs, the model returns another number of tensors")
     return outputs

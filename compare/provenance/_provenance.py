@@ -28,7 +28,7 @@ class NodeProvenance:
         self.compiled = compiled.graph
         self.redundant = RedundantNodes(exported)
         self._reported_origins = compiled.origins
-        self._aliases = compiled.value_aliases
+        self._exported_name = compiled.exported_name
         self._by_name = {node.name: node for node in exported.nodes}
         self._cone = cache(self._cone_of)
         self._computes: dict[str, tuple[Node, ...]] = {}
@@ -36,18 +36,14 @@ class NodeProvenance:
     @cached_property
     def surviving(self) -> frozenset[str]:
         """The exported values that are in the compiled graph, possibly with another layout, shape or type."""
-        return frozenset(map(self.exported_name, self.compiled.known)) & self.exported.known
-
-    def exported_name(self, name: str) -> str:
-        """Return the name that a compiled value has in the exported graph."""
-        return self._aliases.get(name, name)
+        return frozenset(map(self._exported_name, self.compiled.known)) & self.exported.known
 
     def is_inserted(self, node: Node) -> bool:
         """Whether a compiled node only changes the layout, shape, type or device of a value."""
         if len(node.outputs) != 1 or not node.inputs or node.name in self._reported_origins:
             return False
-        exported_name = self.exported_name(node.outputs[0])
-        return exported_name in self.exported.known and exported_name == self.exported_name(node.inputs[0])
+        exported_name = self._exported_name(node.outputs[0])
+        return exported_name in self.exported.known and exported_name == self._exported_name(node.inputs[0])
 
     def annotated(self) -> Graph:
         """Return the compiled graph, each node with its origins and with their module call and line of code."""
@@ -83,7 +79,7 @@ class NodeProvenance:
         nodes: dict[str, Node] = {}
         for name in node.outputs:
             for end in [name] if self._survives(name) else self._ends(name):
-                nodes |= {item.name: item for item in self._cone(self.exported_name(end))}
+                nodes |= {item.name: item for item in self._cone(self._exported_name(end))}
         return tuple(nodes.values())
 
     def rounding_nodes(self, node: Node) -> tuple[Node, ...]:
@@ -99,8 +95,8 @@ class NodeProvenance:
             node: the compiled node.
             name: the name of one of its outputs.
         """
-        ends = [self.exported_name(end) for end in ([name] if self._survives(name) else self._ends(name))]
-        read = {self.exported_name(item) for item in node.reads if item not in self.compiled.constant_values}
+        ends = [self._exported_name(end) for end in ([name] if self._survives(name) else self._ends(name))]
+        read = {self._exported_name(item) for item in node.reads if item not in self.compiled.constant_values}
         # If the optimizer merged two values that are not equal, the nodes that compute either may be the cause.
         merged = self._upstream(read, Ancestors(self.exported, ends))
         nodes = {item.name: item for item in (*self._between(ends, read, node), *self.of(node), *merged)}
@@ -147,7 +143,7 @@ class NodeProvenance:
         producers: dict[str, list[Node]] = {}
         for node in self.compiled.nodes:
             for name in node.outputs:
-                producers.setdefault(self.exported_name(name), []).append(node)
+                producers.setdefault(self._exported_name(name), []).append(node)
         return producers
 
     @cached_property
@@ -180,7 +176,7 @@ class NodeProvenance:
         return source is not None and source not in self.surviving and source in self.exported.producer
 
     def _survives(self, name: str) -> bool:
-        return self.exported_name(name) in self.surviving
+        return self._exported_name(name) in self.surviving
 
     def unmapped_reason(self, name: str) -> str:
         """Return why the exported graph has no such value, and the next nodes that can be judged; `""` if it has."""

@@ -11,11 +11,11 @@ from filch.export.backends import Backend, ProvidesScript, Stage, get_backend
 from filch.steal import Records
 
 from ..common._errors import CompareError
-from ..engine._modules import Modules, result_references
+from ..engine._modules import Modules
 from ..metrics._limits import Limits
 from ..provenance._provenance import NodeProvenance
 from ..references._inputs import CapturedCall
-from ..references._references import References
+from ..references._references import References, captured_results, result_references
 from ._case import Case
 from ._fx_part import TorchParts
 from ._grow import with_neighbors
@@ -151,7 +151,7 @@ def _known_values(
         compiled = engine.compile(program, optimize=False)
         modules.infer({**call.inputs, **engine.run(compiled, call.inputs, program.graph.producer)})
     sources.set_preferred(modules.references())
-    sources.set_fallback(result_references(records, program.graph, call))
+    sources.set_fallback(result_references(captured_results(records, call), program.graph))
     references = {name: sources.get(name) for name in names}
     return {**{name: known.tensor.detach() for name, known in references.items() if known is not None}, **call.inputs}
 

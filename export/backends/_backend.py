@@ -40,6 +40,10 @@ class Compiled:
     matmul_input_eps: float = 0.0
     intermediate_graphs: Callable[[], Mapping[str, Graph]] = dict
 
+    def exported_name(self, name: str) -> str:
+        """Return the name that a value of `graph` has in the exported graph."""
+        return self.value_aliases.get(name, name)
+
 
 class Backend(Protocol):
     """Compiles a program and runs the result.

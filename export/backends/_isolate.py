@@ -72,10 +72,8 @@ class CutProgram:
     ) -> "CutProgram":
         """Cut a program; see `isolate` for the arguments."""
         exported = program.graph
-        aliases = {
-            name: compiled.value_aliases.get(name, name) for name in (*compiled.graph.producer, *compiled.graph.outputs)
-        }
-        values = {name: value for name, value in aliases.items() if value in exported.producer}
+        names = {name: compiled.exported_name(name) for name in (*compiled.graph.producer, *compiled.graph.outputs)}
+        values = {name: value for name, value in names.items() if value in exported.producer}
         tensors = _exported_references(exported, values, references, optimize=optimize)
         inside = exported.producer.keys() - tensors.keys()
         model = Cutter(program.model, exported).cut(exported.nodes, inside, wanted={*values.values()})

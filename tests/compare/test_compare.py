@@ -309,8 +309,8 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
     (tmp_path / "text.onnx").write_text("no protobuf")
 
     for reference, message in [
-        (parts, "is of another model: it holds calls of Linear, the program is Model"),
-        (inner, "is of another model: it holds calls of Sequential"),
+        (parts, "has no calls of Model, the model of the program, but calls of Linear; if Linear is a part"),
+        (inner, "has no calls of Model, the model of the program, but calls of Sequential"),
         (
             shape,
             (
@@ -321,7 +321,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
     ]:
         with pytest.raises(CompareError, match=message):
             compare(reference, program)
-    with pytest.raises(FilchError, match=r"is of another model|has no inputs of an outermost call"):
+    with pytest.raises(FilchError, match=r"has no calls of Model|has no inputs of an outermost call"):
         compare(without, program)
     with pytest.raises(DumpError, match="there is no file"):
         compare(tmp_path / "none.onnx", program)
@@ -358,7 +358,7 @@ def test_an_empty_capture_is_refused(program: Program) -> None:
     with steal_forward(nn.Identity()) as empty:
         pass
 
-    with pytest.raises(CompareError, match="has no inputs of an outermost call: steal the model itself too"):
+    with pytest.raises(CompareError, match="has no inputs of an outermost call: capture the model itself too"):
         compare(empty, program)
 
 

@@ -13,7 +13,7 @@ from filch.compare.engine._float64_checker import Float64Checker
 from filch.compare.engine._run import Run
 from filch.compare.engine._value_comparator import ValueComparator
 from filch.compare.metrics._limits import Limits
-from filch.compare.references._references import Reference, StaticReferences
+from filch.compare.references._resolver import Reference, ReferenceResolver
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
 from support.faults.wrong_answers import CASES, NAN, Case
@@ -34,7 +34,7 @@ def compared(expected: torch.Tensor | None, actual: torch.Tensor | None, *, trut
         else None
     )
     references = {name: Reference(tensor, "module") for name, tensor in known.items()}
-    judge = ValueComparator(run, StaticReferences(references), None, Limits(GRAPH, None), None, rounding)
+    judge = ValueComparator(run, ReferenceResolver(references), None, Limits(GRAPH, None), None, rounding)
     return Report(
         "backend", "model", "program", tuple(judge.rows((name, tensor, None) for name, tensor in made.items()))
     )

@@ -106,7 +106,7 @@ class BackendContract:
             _require(isinstance(compiled, Compiled), f"{stage}: `compile` gave a {type(compiled).__name__}")
             graph = compiled.graph
             _require({*graph.inputs} <= {*exported.inputs}, f"{stage}: it takes {graph.inputs}, not {exported.inputs}")
-            known_as = tuple(compiled.value_aliases.get(name, name) for name in graph.outputs)
+            known_as = tuple(map(compiled.exported_name, graph.outputs))
             _require(known_as == exported.outputs, f"{stage}: its outputs are {known_as}, not {exported.outputs}")
 
     def test_compiled_names_exist(self) -> None:
@@ -403,7 +403,7 @@ class BackendContract:
     def _close(self, where: str, compiled: Compiled, found: Values, expected: Values) -> None:
         """Check what is found against the exported values that it is said to be, as far as these are known."""
         for name, tensor in found.items():
-            known = expected.get(compiled.value_aliases.get(name, name))
+            known = expected.get(compiled.exported_name(name))
             if known is not None:
                 self._one_close(where, name, tensor, known)
 

@@ -169,7 +169,7 @@ BAD = {
     "a truncated dump": (["show", "short.onnx"], "'short.onnx' is not an ONNX file, or it is cut short"),
     "a dump of another model": (
         ["compare", "other.onnx", "model.onnx"],
-        "is of another model: it holds calls of LLM, the program is Scaled",
+        "has no calls of Scaled, the model of the program, but calls of LLM",
     ),
     "an unknown backend": (["check", "export.py:good", "-b", "tensorflow"], "there is no backend 'tensorflow'"),
     "no GPU": (["check", "export.py:good", "-b", "onnxruntime-cuda"], "needs a CUDA device"),

@@ -22,7 +22,7 @@ def checker(*operators, truth=None, lower_precision=False, replaced=(), made=Non
 
 
 def judged(one, name, tensor, reference=X):
-    return one.verdict(name, name, chain("Relu", "Neg", "Abs").producer[name], reference, tensor)
+    return one.verdict(name, chain("Relu", "Neg", "Abs").producer[name], reference, tensor)
 
 
 def record(one, *dtypes):
@@ -73,7 +73,7 @@ def test_a_backend_that_rounds_the_inputs_of_products_may_be_off_by_that_in_prod
     one = checker(operator, made={"matmul_input_eps": HALF / 2})
     node = chain(operator).nodes[0]
     one.record_output_dtype(node, "a", torch.float32)
-    assert one.verdict("a", "a", node, X, X * (1 + HALF)).verdict == verdict
+    assert one.verdict("a", node, X, X * (1 + HALF)).verdict == verdict
 
 
 def test_a_verdict_decides_the_status_of_a_row_but_not_of_one_with_another_shape():

@@ -35,7 +35,7 @@ def isolated(observed, expected, *, statuses=None, float64=None, unjudged=()):
     checker = Float64Checker(float64_values(float64 or {}), run, lambda node: (node,), GRAPH, replaced=inputs.replaced)
     allowances = Allowances(lambda node: (node,), str, lambda _: None)
     values = [(name, tensor, None) for name, tensor in observed.items()]
-    found = compare_isolated_nodes(run, rows, values, inputs, checker, allowances, lambda node: (node,), unjudged)
+    found = compare_isolated_nodes(rows, values, inputs, checker, allowances, lambda node: (node,), unjudged)
     return {row.value: row.isolated for row in found}, sources
 
 

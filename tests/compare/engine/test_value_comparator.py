@@ -13,8 +13,8 @@ from support.models.hand_made import HeldReferences, chain, graph_of, run_of
 X = torch.arange(1.0, 5.0)
 
 
-def comparator(run, references, provenance=None, listener=None):
-    return ValueComparator(run, references, provenance, Limits(run.graph, None), listener)
+def comparator(run, references, provenance=None, on_value=None):
+    return ValueComparator(run, references, provenance, Limits(run.graph, None), on_value)
 
 
 def rows_of(graph, observed, expected, outputs=None, **made):
@@ -72,7 +72,7 @@ def test_a_reference_is_looked_up_by_its_exported_name_and_released_after_its_la
     graph = chain("Relu", "Cast", "Neg")
     run = run_of(graph, {"x": X}, {"c": X}, value_aliases={"b": "a"})
     references, heard = HeldReferences({"a": X, "c": X}), []
-    one = comparator(run, references, listener=lambda name, *_: heard.append((name, [*references.released])))
+    one = comparator(run, references, on_value=lambda name, *_: heard.append((name, [*references.released])))
     rows = one.rows((name, X, None) for name in "abc")
     assert references.asked == ["a", "a", "c", "c"]
     assert heard == [("a", []), ("a", []), ("c", ["a"])]

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from filch.compare.references._decomposition_replay import Group
-from filch.compare.references._eager_replay import EagerReplay
+from filch.compare.references._resolver import EagerReplay, Reference
+from filch.export import ExportError
 
 X = torch.arange(1.0, 5.0)
 LARGE = 2**20
@@ -57,23 +58,23 @@ class Derived:
 
 
 def replay(walked, wanted, *, derived=None, buffer=0, captured=None):
-    return EagerReplay(walked, derived or Derived(), {"x": X}, captured or {}, wanted, buffer)
+    return EagerReplay({}, walked, derived or Derived(), {"x": X}, captured or {}, wanted, buffer, print)
 
 
 def test_the_program_runs_only_as_far_as_it_is_asked():
     """And yields only what may be asked for."""
     walked = Walked()
     eager = replay(walked, "bd")
-    tensor, evidence = eager.get("b")
-    assert torch.equal(tensor, X + 2)
-    assert (evidence, walked.computed, walked.wanted) == ("eager", ["a", "b"], {"b", "d"})
+    found = eager.get("b")
+    assert torch.equal(found.tensor, X + 2)
+    assert (found.evidence, walked.computed, walked.wanted) == ("eager", ["a", "b"], {"b", "d"})
     assert eager.get("unknown") is None
 
 
 def test_a_captured_tensor_is_not_computed_again():
     """It is the value that the program goes on with."""
-    tensor, _ = replay(Walked(), "b", captured={"b": X * 7}).get("b")
-    assert torch.equal(tensor, X * 7)
+    found = replay(Walked(), "b", captured={"b": X * 7}).get("b")
+    assert torch.equal(found.tensor, X * 7)
 
 
 @pytest.mark.parametrize(("buffer", "held"), [(0, False), (LARGE, True)])
@@ -92,8 +93,8 @@ def test_a_translation_runs_once_on_the_inputs_and_the_values_that_it_needs():
     derived = Derived()
     eager = replay(Walked(), "pq", derived=derived)
     found = {name: eager.get(name) for name in "pq"}
-    assert {name: evidence for name, (_, evidence) in found.items()} == {"p": "derived", "q": "derived"}
-    assert torch.equal(found["q"][0], X * 20)
+    assert {name: one.evidence for name, one in found.items()} == {"p": "derived", "q": "derived"}
+    assert torch.equal(found["q"].tensor, X * 20)
     (known,) = derived.runs
     assert known.keys() == {"x", "a", "c"}
     assert eager.get("a") is None  # it was dropped after its last use
@@ -123,3 +124,21 @@ def test_values_after_the_end_of_a_run_are_unknown():
     assert eager.get("p") is None
     assert eager.get("b") is not None
     assert walked.computed == ["a", "b"]
+
+
+def test_an_error_is_noted_once_and_nothing_is_computed_after_it():
+    """The fallback has what it would have had."""
+
+    class Failing(Walked):
+        def walk(self, inputs, *, known, wanted):
+            yield "a", X
+            raise ExportError("it needs a GPU")
+
+    notes = []
+    eager = EagerReplay({}, Failing(), Derived(), {"x": X}, {}, "abc", 0, notes.append)
+    eager.set_fallback({"b": Reference(X, "derived")})
+    assert eager.get("a").evidence == "eager"
+    assert not eager.fully_cached
+    assert [eager.get("b").evidence, eager.get("c")] == ["derived", None]
+    assert notes == ["it needs a GPU"]
+    assert eager.fully_cached

@@ -8,35 +8,24 @@ import torch
 from torch import nn
 
 from filch.compare.references._inputs import CapturedCall
-from filch.compare.references._references import Reference, ReferenceResolver, References, captured_values
-from filch.export import ExportError, ModuleCall, Port, Program
+from filch.compare.references._references import References, captured_values
+from filch.compare.references._resolver import Reference, ReferenceResolver
+from filch.export import ModuleCall, Port, Program
 from filch.steal import steal_forward
 
 X = torch.arange(1.0, 5.0)
 
 
-class Computed:
-    """Stands for the eager replay: it has one value, or fails."""
+class Computed(ReferenceResolver):
+    """Stands for the eager replay: it computes the same for four values."""
 
-    fully_cached = False
-
-    def __init__(self, values, error=None):
-        self.values, self.error, self.calls, self.released = values, error, 0, []
-
-    def get(self, name):
-        self.calls += 1
-        if self.error:
-            raise ExportError(self.error)
-        return (self.values[name], "eager") if name in self.values else None
-
-    def release(self, name):
-        self.released.append(name)
+    def _compute(self, name):
+        return Reference(X, "eager") if name in "abcd" else None
 
 
-def test_captured_tensors_precede_weights_and_these_what_is_computed():
+def test_known_references_precede_what_is_computed():
     """The preferred ones precede all, and the fallback none."""
-    given = {name: Reference(X, "given") for name in "ab"}
-    resolver = ReferenceResolver(given, {"a": X}, Computed(dict.fromkeys("abcd", X)))
+    resolver = Computed({"a": Reference(X, "module"), "b": Reference(X, "given")})
     resolver.set_fallback({name: Reference(X, "derived") for name in "abcde"})
 
     def evidence():
@@ -45,24 +34,6 @@ def test_captured_tensors_precede_weights_and_these_what_is_computed():
     assert evidence() == ["module", "given", "eager", "eager", "derived", None]
     resolver.set_preferred({name: Reference(X, "inferred") for name in "ac"})
     assert evidence() == ["inferred", "given", "inferred", "eager", "derived", None]
-
-
-def test_an_eager_run_that_fails_is_noted_once_and_not_tried_again():
-    """The fallback has what it would have had."""
-    notes, computed = [], Computed({}, "it needs a GPU")
-    resolver = ReferenceResolver({}, {}, computed, notes.append)
-    resolver.set_fallback({"a": Reference(X, "derived")})
-    assert not resolver.fully_cached
-    assert [resolver.get("a").evidence, resolver.get("b")] == ["derived", None]
-    assert (notes, computed.calls) == (["it needs a GPU"], 1)
-    assert resolver.fully_cached
-
-
-def test_a_release_reaches_the_eager_replay():
-    """Otherwise it would hold every value."""
-    computed = Computed({"a": X})
-    ReferenceResolver({}, {}, computed).release("a")
-    assert computed.released == ["a"]
 
 
 @pytest.fixture(scope="module")

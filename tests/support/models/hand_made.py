@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from filch.compare.engine._run import Run
-from filch.compare.float64 import Float64Values, unit_of
-from filch.compare.references._references import Reference
+from filch.compare.float64 import Float64Value, Float64Values, unit_of
+from filch.compare.references._resolver import Reference
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
 
@@ -61,29 +61,30 @@ class HeldReferences:
         self.released.append(name)
 
 
-@dataclass
-class HeldFloat64:
+class HandMadeFloat64(Float64Values):
     """What values are in float64, by name."""
 
-    tensors: Tensors
-    problem: str = ""
-    released: list[str] = field(default_factory=list)
+    def __init__(self, values: Mapping[str, Float64Value], units: Mapping[str, float]) -> None:
+        self.problem, self._values, self._units = "", values, units
 
-    def get(self, name: str) -> torch.Tensor | None:
-        return self.tensors.get(name)
+    def get(self, name: str) -> Float64Value | None:
+        return self._values.get(name)
 
     def release(self, name: str) -> None:
-        self.released.append(name)
+        """Nothing is cached."""
+
+    def _get(self, name: str) -> None:
+        raise NotImplementedError
 
 
 def float64_values(tensors: Tensors) -> Float64Values:
     """The numbers of tensors in float64, and the same off by some units as those computed from rounded inputs are."""
-    exact, noisy, units = {}, {}, {}
+    values, units = {}, {}
     for name, tensor in tensors.items():
         unit = unit_of(tensor.dtype)
-        exact[name] = tensor.double() if tensor.is_floating_point() else tensor
-        noisy[name] = exact[name]
+        exact = noisy = tensor.double() if tensor.is_floating_point() else tensor
         if unit:
             pattern = torch.ones(tensor.shape, dtype=torch.float64).cumsum(-1).remainder(2)
-            noisy[name], units[name] = exact[name] * (1 + 3 * unit * pattern), unit
-    return Float64Values(HeldFloat64(exact), HeldFloat64(noisy), units)
+            noisy, units[name] = exact * (1 + 3 * unit * pattern), unit
+        values[name] = Float64Value(exact, noisy, unit or unit_of(torch.float32))
+    return HandMadeFloat64(values, units)

@@ -1,0 +1,27 @@
+"""Limit the memory of tensors that repeat their numbers: a few stored bytes can be expanded to terabytes."""
+
+from collections.abc import Iterable
+
+import torch
+
+from filch.steal import compact
+
+_ALWAYS_ALLOWED = 2**31  # bytes, however few of them are stored
+_MOST_REPEATED = 64
+
+
+def repetition_problem(size: int, tensors: Iterable[torch.Tensor]) -> str:
+    """Return how far `size`, the bytes of some tensors, exceeds what they store; `""` if it is allowed."""
+    if size <= _ALWAYS_ALLOWED or size <= _MOST_REPEATED * sum(compact(tensor).nbytes for tensor in tensors):
+        return ""
+    return f"{size / 2**30:,.1f} GiB, more than {_MOST_REPEATED} times what is stored"
+
+
+def without_repetition(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return both without the dimensions along which both are expanded, and the product of these dimensions."""
+    times = 1
+    for dim, size in enumerate(expected.shape):
+        if size > 1 and expected.stride(dim) == actual.stride(dim) == 0:
+            expected, actual = expected.detach().narrow(dim, 0, 1), actual.detach().narrow(dim, 0, 1)
+            times *= size
+    return expected, actual, times
