@@ -11,7 +11,6 @@ from torch.export import ExportedProgram
 
 from .._errors import ProgramError
 from ..graph._from_fx import graph_from_fx
-from ..graph._from_onnx import graph_from_onnx
 from ..graph._graph import Graph
 from ._program import Program, load_program
 
@@ -37,14 +36,8 @@ def as_graph(given: Any) -> Graph:
         return graph_from_fx(given.graph)
     if isinstance(given, fx.Graph):
         return graph_from_fx(given)
-    if isinstance(given, onnx.ModelProto):
-        return graph_from_onnx(ir.from_proto(given))
-    if isinstance(given, ir.Model):
-        return graph_from_onnx(given)
-    if isinstance(given, Program):
-        return given.graph
-    if isinstance(given, str | os.PathLike):
-        return load_program(given).graph
+    if isinstance(given, onnx.ModelProto | ir.Model | Program | str | os.PathLike):
+        return as_program(given).graph
     raise ProgramError(f"{type(given).__name__!r} has no graph: give {GRAPHS}")
 
 

@@ -12,37 +12,11 @@ from ..graph._graph import Graph
 from ..graph._module_calls import Port, Resolution
 
 # The output of these operators equals their input, whatever their arguments, if dtype and shape are equal.
-_IDENTITIES = frozenset(
-    {
-        "to",
-        "_to_copy",
-        "contiguous",
-        "clone",
-        "detach",
-        "detach_",
-        "alias",
-        "dropout",
-        "dropout_",
-        "lift_fresh_copy",
-        "type_as",
-    }
-)
+_COPIES = {"to", "_to_copy", "type_as", "contiguous", "clone", "detach", "detach_", "alias", "lift_fresh_copy"}
+_IDENTITIES = _COPIES | {"dropout", "dropout_"}
 # The output of these equals their input if the decomposition removed them although their result is used.
-_IDLE_WHEN_DROPPED = frozenset(
-    {
-        "expand",
-        "expand_as",
-        "view",
-        "view_as",
-        "reshape",
-        "slice",
-        "squeeze",
-        "flatten",
-        "repeat",
-        "pad",
-        "constant_pad_nd",
-    }
-)
+_RESHAPES = {"expand", "expand_as", "view", "view_as", "reshape", "squeeze", "flatten"}
+_IDENTITIES_WHEN_REMOVED = _RESHAPES | {"slice", "repeat", "pad", "constant_pad_nd"}
 
 
 class Names:
@@ -58,7 +32,7 @@ class Names:
     """
 
     def __init__(self, exported: ExportedProgram, decomposed: ExportedProgram, graph: Graph) -> None:
-        self._known = graph.known
+        self._graph_values = graph.known
         self._weight_names = dict(weight_names(exported))
         self._live = _live(exported.graph_module)
         self._nodes: dict[str, fx.Node] = {}
@@ -85,11 +59,12 @@ class Names:
         return None if name in self._live else Port(path, None, "dead", "nothing uses it")
 
     def _value(self, node: fx.Node) -> str | None:
+        """Return the graph's value or weight that is the result of a node."""
         name = self._value_names.get(node, node.name if node.op == "placeholder" else None)
-        if name in self._known:
+        if name in self._graph_values:
             return name
         weight = self._weight_names.get(node.name)
-        return weight if weight in self._known else None
+        return weight if weight in self._graph_values else None
 
     def _source(self, node: fx.Node) -> fx.Node | None:
         """Return the node whose value equals that of a removed node."""
@@ -99,8 +74,8 @@ class Names:
         if not isinstance(first, fx.Node) or not _same_type(node, first):
             return None
         operator = _operator(node)
-        idle = operator in _IDLE_WHEN_DROPPED and node.name in self._live
-        return first if operator in _IDENTITIES or idle else None
+        removed_identity = operator in _IDENTITIES_WHEN_REMOVED and node.name in self._live
+        return first if operator in _IDENTITIES or removed_identity else None
 
     def _read(self, module: fx.GraphModule, decompositions: Mapping[str, list[fx.Node]]) -> None:
         """Map the nodes of `module`, and those of its regions (`with torch.no_grad():`, autocast)."""
@@ -117,6 +92,7 @@ class Names:
     def _read_item(
         self, node: fx.Node, regions: Mapping[fx.Node, list[Any]], decompositions: Mapping[str, list[fx.Node]]
     ) -> None:
+        """Map a `getitem` node to the result of a region, or to the `getitem` node of its decomposition."""
         source: Any
         index: Any
         source, index = node.args
@@ -124,11 +100,10 @@ class Names:
             self._equivalents[node] = regions[source][index]
             return
         nodes = [*decompositions.get(node.name, ()), *decompositions.get(source.name, ())]
-        items = [
-            item for item in nodes if _operator(item) == "getitem" and item.args[1] == index and _is_result(item, nodes)
-        ]
-        if items:
-            self._value_names[node] = items[0].name
+        for item in nodes:
+            if _operator(item) == "getitem" and item.args[1] == index and _is_result(item, nodes):
+                self._value_names[node] = item.name
+                return
 
     def _read_region(self, region: tuple[fx.GraphModule, list[Any]], inlined: list[fx.Node]) -> list[Any]:
         """Map a region's nodes and return its results.
@@ -183,16 +158,16 @@ def _written_through_views(module: fx.GraphModule) -> set[fx.Node]:
 
 
 def _written(node: fx.Node) -> list[fx.Node]:
+    """Return the positional arguments that a node writes to."""
     schema = getattr(node.target, "_schema", None) if node.op == "call_function" else None
     if schema is None:
         return []
-    flags = [argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments]
-    return [
-        argument for argument, flag in zip(node.args, flags, strict=False) if flag and isinstance(argument, fx.Node)
-    ]
+    written = [item.alias_info is not None and item.alias_info.is_write for item in schema.arguments]
+    return [item for item, flag in zip(node.args, written, strict=False) if flag and isinstance(item, fx.Node)]
 
 
 def _is_view(node: fx.Node) -> bool:
+    """Whether the result of a node shares memory with its input."""
     schema = getattr(node.target, "_schema", None)
     results = schema.returns if schema is not None else ()
     return _operator(node) in _SPLITTING or any(item.alias_info is not None for item in results)
@@ -216,6 +191,7 @@ def _decompositions(exported: ExportedProgram, decomposed: ExportedProgram) -> d
 
 
 def _same_type(node: fx.Node, other: fx.Node) -> bool:
+    """Whether the results of two nodes have the same dtype and shape."""
     a, b = node.meta.get("val"), other.meta.get("val")
     return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape
 

@@ -7,6 +7,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 
+from ..graph._from_fx import module_path, operator_name
 from ._names import Names
 
 
@@ -44,35 +45,25 @@ def model_operators(model: nn.Module, exported: ExportedProgram, names: Names) -
         if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor)
     ]
     for index, node in enumerate(nodes):
-        path = _module_path(node)
+        path = module_path(node)
         leaf = leaves.get(path.partition("@")[0]) if path else None
         port = names.port("", node.name)
         value = port.value if port else None
         if leaf is None:
-            operators.append(ModelOperator("call_function", function_name(node), value))
-        elif index + 1 == len(nodes) or _module_path(nodes[index + 1]) != path:
+            operators.append(ModelOperator("call_function", _function_name(node), value))
+        elif index + 1 == len(nodes) or module_path(nodes[index + 1]) != path:
             operators.append(ModelOperator("call_module", repr(leaf), value))
-    results = [spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
-    ports = [names.port("", name) for name in results[:1]]
-    return (*operators, ModelOperator("output", "", ports[0].value if ports and ports[0] else None))
+    results = (spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT")
+    port = next((names.port("", name) for name in results), None)
+    return (*operators, ModelOperator("output", "", port.value if port else None))
 
 
-def _module_path(node: fx.Node) -> str | None:
-    """Return the path of the innermost module that a node runs in, with `@1` for its second call."""
-    stack = node.meta.get("nn_module_stack") or {}
-    if not stack:
-        return None
-    key, (path, _) = list(stack.items())[-1]
-    _, at, count = str(key).rpartition("@")
-    return f"{path}@{count}" if at and count.isdigit() else str(path)
-
-
-def function_name(node: fx.Node) -> str:
+def _function_name(node: fx.Node) -> str:
     """Return the function that a user calls to get this node.
 
     `torch.flatten` for `aten.flatten.using_ints`, `operator.iadd` for `aten.add_`.
     """
-    name = str(getattr(node.target, "__name__", node.target)).partition(".")[0]
+    name = operator_name(node.target)
     if name == "getitem" or (name.endswith("_") and name[:-1] in _ARITHMETIC):
         return f"operator.{name if name == 'getitem' else 'i' + name[:-1]}"
     places = {"torch": torch, "torch.nn.functional": nn.functional, "torch.Tensor": torch.Tensor}

@@ -3,7 +3,6 @@
 import base64
 import copy
 import logging
-import os
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -56,7 +55,7 @@ class Original:
         self.identity = identity
 
     @cached_property
-    def _parts(self) -> tuple[ExportedProgram, ir.Model]:
+    def _program_and_model(self) -> tuple[ExportedProgram, ir.Model]:
         return self._load()
 
     @property
@@ -66,12 +65,12 @@ class Original:
         Raises:
             ExportError: its file can't be loaded.
         """
-        return self._parts[0]
+        return self._program_and_model[0]
 
     @property
     def model(self) -> ir.Model:
         """The ONNX model as it was exported."""
-        return self._parts[1]
+        return self._program_and_model[1]
 
     @cached_property
     def graph(self) -> Graph:
@@ -127,8 +126,7 @@ class Original:
 
     def constant(self, name: str) -> torch.Tensor | None:
         """Return a weight of `graph`; None if it has no weight of this name."""
-        value = self.model.graph.initializers.get(name)
-        return None if value is None or value.const_value is None else array_to_torch(value.const_value.numpy())
+        return weight(self.model, name)
 
     @cached_property
     def unpredictable(self) -> Unpredictable:
@@ -159,14 +157,20 @@ class Original:
         return cls(lambda: _load(path, identity), identity)
 
 
+def weight(model: ir.Model, name: str) -> torch.Tensor | None:
+    """Return a weight of a model; None if it has no weight of this name."""
+    value = model.graph.initializers.get(name)
+    return None if value is None or value.const_value is None else array_to_torch(value.const_value.numpy())
+
+
 def save(original: Original, path: Path) -> bool:
     """Write the program and the graph to a file in torch.export's format, without pickles.
 
     Returns:
         whether it was written. If not, a warning is logged: torch failed, or the program needs a pickle.
     """
-    if refused := _refused(original.program):
-        _log.warning(_NOT_SAVED, refused)
+    if refusal := _refusal(original.program):
+        _log.warning(_NOT_SAVED, refusal)
         return False
     program, model = copy.copy(original.program), original.model.clone()
     program.example_inputs = None  # they may contain a user's classes, which torch would pickle
@@ -178,22 +182,19 @@ def save(original: Original, path: Path) -> bool:
             shape = ir.Shape(tensor.shape.numpy())
             value.const_value = ir.ExternalTensor(_IN_STATE, None, None, tensor.dtype, shape=shape, name=name)
     contents = base64.b64encode(serde.serialize_model(model).SerializeToString()).decode()
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".pt2", dir=path.parent)
-    os.close(handle)
-    try:
-        with quiet():
-            torch.export.save(program, temporary, extra_files={_ENTRY: contents, _IDENTITY: original.identity})
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except Exception as error:  # noqa: BLE001  torch's serializers raise exceptions of any type
-        _log.warning(_NOT_SAVED, reason(error))
-        return False
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:  # on the same file system
+        file = Path(folder) / path.name
+        try:
+            with quiet():
+                torch.export.save(program, file, extra_files={_ENTRY: contents, _IDENTITY: original.identity})
+            file.replace(path)
+        except Exception as error:  # noqa: BLE001  torch's serializers raise exceptions of any type
+            _log.warning(_NOT_SAVED, reason(error))
+            return False
     return True
 
 
-def _refused(program: ExportedProgram) -> str | None:
+def _refusal(program: ExportedProgram) -> str | None:
     """Return why `load_program` would refuse the program's file; None if it would not."""
     for name, value in {**program.state_dict, **program.constants}.items():
         if not isinstance(value, torch.Tensor) or type(value.data) is not torch.Tensor:
@@ -218,12 +219,6 @@ def _flat(program: ExportedProgram) -> list[ModuleCallEntry]:
     return [ModuleCallEntry("", ModuleCallSignature([], [], *specs))]
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def _load(path: Path, identity: str) -> tuple[ExportedProgram, ir.Model]:
     try:
         with open_companion(path, path.name) as file:
@@ -238,6 +233,7 @@ def _load(path: Path, identity: str) -> tuple[ExportedProgram, ir.Model]:
 
 
 def _read(archive: Archive, identity: str) -> tuple[ExportedProgram, ir.Model] | None:
+    """Return the program and the graph of an archive; None if its identity is another one."""
     if load_extra(archive, _IDENTITY) != identity.encode():
         return None
     program = load_program(archive)

@@ -3,8 +3,8 @@
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from torch.export import ExportedProgram
 from filch.steal import parse_json, refuse_link_out
 
 from .._errors import ExportError, ProgramError, reason
-from ..common._arrays import array_to_torch
 from ..common._garbage_collection import no_collection
 from ..evaluation._unpredictable import Unpredictable, nested_draws, of_graph
 from ..graph._from_onnx import graph_from_onnx
@@ -25,7 +24,7 @@ from ..graph._module_calls import ModuleCall, Port
 from ..onnx_files._read import read_onnx
 from . import _original
 from ._operators import ModelOperator
-from ._original import Original
+from ._original import Original, weight
 
 _PROGRAM = "filch.program"
 _INPUTS = "filch.inputs"
@@ -36,7 +35,7 @@ _OPERATORS = "filch.operators"
 _ORIGINAL = "filch.original"
 _STRATEGY = "filch.strategy"
 _VERSION = 1
-_ANY = "main_graph"  # the name that torch's exporter gives every graph
+_DEFAULT_NAME = "main_graph"  # the name that torch's exporter gives every graph
 _LARGE = 64 * 2**20  # bytes; larger weights are written to a file beside the model
 
 
@@ -85,8 +84,8 @@ class Program:
         except Exception as error:  # a file may contain anything
             name = repr(str(self.path)) if self.path else "the model"
             raise ProgramError(f"{name} can't be used: {reason(error)}") from error
-        known = self.model_type.rpartition(":")[2].rpartition(".")[2]
-        return replace(graph, name=known) if known and graph.name == _ANY else graph
+        class_name = self.model_type.rpartition(":")[2].rpartition(".")[2]
+        return replace(graph, name=class_name) if class_name and graph.name == _DEFAULT_NAME else graph
 
     def __str__(self) -> str:
         """Return the graph as text, one line per node (see `Graph.text`)."""
@@ -126,10 +125,7 @@ class Program:
 
     def constant(self, name: str) -> torch.Tensor | None:
         """Return a weight of the graph; None if it has no weight of this name."""
-        value = self.model.graph.initializers.get(name)
-        if value is None or value.const_value is None:
-            return None
-        return array_to_torch(value.const_value.numpy())
+        return weight(self.model, name)
 
     def save(self, path: str | os.PathLike[str], *, original: bool = True) -> None:
         """Write the ONNX file. If its weights are larger than 64 MB in total, they are written to `<path>.data`.
@@ -163,13 +159,12 @@ class Program:
 
     def _metadata(self) -> dict[str, str]:
         calls = [
-            [call.path, call.iteration, [_pack(port) for port in call.inputs], [_pack(port) for port in call.outputs]]
+            [call.path, call.iteration, *([astuple(port) for port in ports] for ports in (call.inputs, call.outputs))]
             for call in self.module_calls.values()
         ]
-        contents = {_PROGRAM: _VERSION, _INPUTS: dict(self.inputs), _CALLS: calls, _MODEL: self.model_type}
-        contents |= {_STRATEGY: self.strategy} if self.strategy else {}
-        contents[_OUTPUTS] = self.outputs
-        contents[_OPERATORS] = [[item.kind, item.text, item.value] for item in self.operators]
+        contents = {_PROGRAM: _VERSION, _INPUTS: dict(self.inputs), _OUTPUTS: self.outputs, _CALLS: calls}
+        contents |= {_MODEL: self.model_type, _STRATEGY: self.strategy}
+        contents[_OPERATORS] = [astuple(operator) for operator in self.operators]
         return {key: json.dumps(value) for key, value in contents.items()}
 
 
@@ -210,20 +205,12 @@ def load_program(path: str | os.PathLike[str]) -> Program:
             original=original,
             path=where,
             missing=missing,
-            strategy=str(parse_json(props.get(_STRATEGY, '""'))),
-            outputs=_outputs(props, calls),
+            strategy=str(parse_json(props[_STRATEGY])),
+            outputs=tuple(str(_text(name)) for name in parse_json(props[_OUTPUTS])),
         )
     except (AttributeError, KeyError, ValueError, TypeError) as error:
         raise ProgramError(f"Filch's metadata in {str(where)!r} are damaged: {error}") from error
     return follow_changes(program)
-
-
-def _outputs(metadata: Mapping[str, str], calls: Sequence[ModuleCall]) -> tuple[str, ...]:
-    """Return the exported outputs; in early files, which do not list them, those of the model's own call."""
-    if _OUTPUTS in metadata:
-        return tuple(str(_text(name)) for name in parse_json(metadata[_OUTPUTS]))
-    ports = [port.value for call in calls if (call.path, call.iteration) == ("", 0) for port in call.outputs]
-    return tuple(filter(None, ports)) if all(ports) else ()
 
 
 def follow_changes(program: Program, before: Graph | None = None) -> Program:
@@ -261,18 +248,11 @@ def _find_original(path: Path, entry: str) -> tuple[Original | None, str]:
     return None, name
 
 
-def _pack(port: Port) -> list[Any]:
-    return [port.path, port.value, port.resolution, port.note]
-
-
 def _unpack(entry: list[Any]) -> ModuleCall:
-    path, iteration, inputs, outputs = entry
-    return ModuleCall(
-        str(path),
-        int(iteration),
-        tuple(Port(*map(_text, port)) for port in inputs),
-        tuple(Port(*map(_text, port)) for port in outputs),
-    )
+    """Convert an entry of the metadata to a module call."""
+    path, iteration, *sides = entry
+    inputs, outputs = (tuple(Port(*map(_text, port)) for port in ports) for ports in sides)
+    return ModuleCall(str(path), int(iteration), inputs, outputs)
 
 
 def _text(item: Any) -> Any:

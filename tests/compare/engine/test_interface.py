@@ -175,18 +175,6 @@ def test_what_a_file_does_not_say_is_not_judged(saved) -> None:
     assert any("outputs were judged by their numbers" in note for note in report.notes)
 
 
-def test_a_file_without_a_list_of_outputs_is_judged_by_its_module_calls(saved) -> None:
-    """As the first files were written."""
-    capture, path = changed(saved, exchange("output"))
-    held = onnx.load(path)
-    kept = [item for item in held.metadata_props if item.key != "filch.outputs"]
-    del held.metadata_props[:]
-    held.metadata_props.extend(kept)
-    onnx.save(held, path)
-
-    assert len(compare(capture, path).interface) == 1
-
-
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_a_backend_that_exchanges_them_is_found(saved, side: str) -> None:
     """The program is right, and the compiled graph is not."""
