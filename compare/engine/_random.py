@@ -88,7 +88,7 @@ class RandomValues:
             return "drawn"
         if exported_name in self._unpredictable.nested:
             return "nested"
-        if exported_name in self._unpredictable.unwritten:
+        if exported_name in self._unpredictable.uninitialized:
             return "unwritten"
         if self._draws_inside(node):
             return "inside"

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .._errors import BackendError, reason
 from ..common._suggestions import hint
-from ..evaluation._eager import Replace, run_eager
+from ..evaluation._eager import Replace, walk_eager
 from ..program._program import Program
 from ._backend import Compiled, ReferenceLookup, Stage, Values
 from ._forms import spec_of
@@ -89,18 +89,16 @@ class EagerBackend:
         values: dict[str, torch.Tensor] = {}
         dtypes: set[torch.dtype] = set()
 
-        def visit(name: str, value: torch.Tensor) -> None:
-            dtypes.add(value.dtype)
-            if name in wanted:
-                values[name] = value.detach().cpu()
-
         try:
             feeds = {name: self._move(value) for name, value in inputs.items()}
             # An output of the model may be one of its inputs or weights.
             known = {**compiled.handle.state_dict, **compiled.handle.constants, **feeds}
             values |= {name: known[name].detach().cpu() for name in wanted if isinstance(known.get(name), torch.Tensor)}
             with self._settings():
-                run_eager(compiled.handle, feeds, visit, replace=replace)
+                for name, value in walk_eager(compiled.handle, feeds, replace=replace):
+                    dtypes.add(value.dtype)
+                    if name in wanted:
+                        values[name] = value.detach().cpu()
         except Exception as error:
             hint = f"; casts to float32 inside the program stay: export model.to({self.dtype}) instead"
             raise BackendError(

@@ -15,22 +15,7 @@ from ._unpredictable import allocates, draws, draws_nested, seeded, zero_filled
 Visit = Callable[[str, torch.Tensor], None]
 Replace = Callable[[str, torch.Tensor], torch.Tensor]
 Read = Callable[[str, Any], Any]
-_BITS = 64  # limit for integers that a program computes; an untrusted one could multiply integers for hours
-
-
-def run_eager(
-    program: ExportedProgram, inputs: Mapping[str, torch.Tensor], visit: Visit, *, replace: Replace | None = None
-) -> None:
-    """Run every node of `program` and call `visit` with each resulting tensor.
-
-    Args:
-        program: the decomposed program, whose nodes have the names of the ONNX graph's values.
-        inputs: the program's inputs, by the names of its placeholders.
-        visit: called with a node's name and its value. Later nodes do not change the value: the program is functional.
-        replace: see `walk_eager`.
-    """
-    for name, value in walk_eager(program, inputs, replace=replace):
-        visit(name, value)
+_MAX_BITS = 64  # limit for integers that a program computes; an untrusted one could multiply integers for hours
 
 
 def walk_eager(
@@ -57,16 +42,16 @@ def walk_eager(
     known = known or {}
     interpreter = Interpreter(program.graph_module, read)
     interpreter.args_iter = iter(placeholder_values(program, inputs))
-    given = {node for node in interpreter.graph.nodes if node.name in known and _fits(node, known[node.name])}
-    needed = _needed(interpreter.graph, given, wanted)
+    replaced = {node for node in interpreter.graph.nodes if node.name in known and _fits(node, known[node.name])}
+    needed = _needed(interpreter.graph, replaced, wanted)
     for node in interpreter.graph.nodes:
         if node not in needed and node.op != "placeholder":
             continue
         with torch.no_grad():  # not around the loop, where it would affect the caller between two items
-            value = known[node.name] if node in given else interpreter.run_node(node)
+            value = known[node.name] if node in replaced else interpreter.run_node(node)
         interpreter.env[node] = value
-        for dead in interpreter.user_to_last_uses.get(node, ()):
-            interpreter.env.pop(dead, None)
+        for unused in interpreter.user_to_last_uses.get(node, ()):
+            interpreter.env.pop(unused, None)
         if node.op == "call_function" and (wanted is None or node.name in wanted):
             if type(value) is int:  # a dimension's size, which reshapes read; in ONNX it is a scalar tensor
                 value = torch.tensor(value)
@@ -92,26 +77,18 @@ def show_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
 
 def placeholder_values(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> list[Any]:
     """Return the arguments of the program's graph: its weights and `inputs`, in the order of its placeholders."""
-    return list(_arguments(program, inputs))
-
-
-def _arguments(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> Iterator[Any]:
+    weights = {**program.constants, **program.state_dict}
+    values: list[Any] = []
     for spec in program.graph_signature.input_specs:
         if spec.kind != InputKind.USER_INPUT:
-            yield _state(program, spec.target)
+            values.append(weights.get(spec.target or ""))  # None for a token, say, which no node reads
         elif isinstance(spec.arg, ConstantArgument):
-            yield spec.arg.value
+            values.append(spec.arg.value)
         elif spec.arg.name in inputs:
-            yield inputs[spec.arg.name]
+            values.append(inputs[spec.arg.name])
         else:
             raise ExportError(f"the exported program has the input {spec.arg.name!r}, which the graph no longer has")
-
-
-def _state(program: ExportedProgram, target: str | None) -> Any:
-    for place in (program.state_dict, program.constants):
-        if target is not None and target in place:
-            return place[target]
-    return None  # a token, say, which no node of an exported model reads
+    return values
 
 
 def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:
@@ -124,11 +101,11 @@ def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:
     )
 
 
-def _needed(graph: fx.Graph, given: Collection[fx.Node], wanted: Collection[str] | None) -> set[fx.Node]:
-    """Return the wanted nodes and all that they depend on, up to the nodes with given values."""
+def _needed(graph: fx.Graph, known: Collection[fx.Node], wanted: Collection[str] | None) -> set[fx.Node]:
+    """Return the wanted nodes and all that they depend on, up to the nodes with known values."""
     needed = {node for node in graph.nodes if node.op == "call_function" and (wanted is None or node.name in wanted)}
     for node in reversed(graph.nodes):
-        if node in needed and node not in given:
+        if node in needed and node not in known:
             needed.update(node.all_input_nodes)
     return needed
 
@@ -161,9 +138,9 @@ class Interpreter(fx.Interpreter):
     def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """See `fx.Interpreter`."""
         # The export used views where the layouts allowed them; another attention, dtype or device has other layouts.
-        viewed = target is torch.ops.aten.view.default
-        value = super().call_function(torch.ops.aten.reshape.default if viewed else target, args, kwargs)
-        if type(value) is int and value.bit_length() > _BITS:
+        is_view = target is torch.ops.aten.view.default
+        value = super().call_function(torch.ops.aten.reshape.default if is_view else target, args, kwargs)
+        if type(value) is int and value.bit_length() > _MAX_BITS:
             raise ExportError("an integer of the exported program has more than 64 bits")
         return value
 

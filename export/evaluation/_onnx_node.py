@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx_ir import serde
 
 from ..common._arrays import array_to_torch, torch_to_array
+from ..graph._from_onnx import subgraphs
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -26,30 +27,24 @@ def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, torch.Tensor])
     Returns:
         the outputs by name; empty if the evaluator does not support the operator, or the node has a subgraph.
     """
-    if any(
-        attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attribute in node.attributes.values()
-    ):
+    if subgraphs(node):
         return {}
     proto = serde.serialize_node(node)
     for attribute in proto.attribute:
         if node.op_type == "Cast" and attribute.name == "to" and ir.DataType(attribute.i) in _FLOATS:
             attribute.i = onnx.TensorProto.DOUBLE
     outputs = [name for name in proto.output if name]
-    reads, makes = [[helper.make_empty_tensor_value_info(name) for name in names] for names in (inputs, outputs)]
+    read, computed = ([helper.make_empty_tensor_value_info(name) for name in names] for names in (inputs, outputs))
     opsets = [helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
     calls_function = node.op_identifier() in model.functions
     functions = [serde.serialize_function(function) for function in model.functions.values()] if calls_function else []
-    single = helper.make_model(
-        helper.make_graph([proto], "one", reads, makes), opset_imports=opsets, functions=functions, ir_version=10
-    )
+    graph = helper.make_graph([proto], "one", read, computed)
+    single = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
     try:
         with np.errstate(all="ignore"):  # NumPy would warn of overflows, which are valid results
-            results = ReferenceEvaluator(single).run(
-                None, {name: torch_to_array(tensor) for name, tensor in inputs.items()}
-            )
+            feeds = {name: torch_to_array(tensor) for name, tensor in inputs.items()}
+            results = ReferenceEvaluator(single).run(None, feeds)
     except Exception:  # noqa: BLE001  it raises NotImplementedError and whatever NumPy raises
         return {}
-    arrays = {
-        name: value for name, value in zip(outputs, results, strict=True) if isinstance(value, np.ndarray | np.generic)
-    }
-    return {name: array_to_torch(array) for name, array in arrays.items()}
+    pairs = zip(outputs, results, strict=True)
+    return {name: array_to_torch(value) for name, value in pairs if isinstance(value, np.ndarray | np.generic)}

@@ -12,28 +12,17 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
+from ..graph._from_onnx import subgraphs
 from ..graph._graph import Graph
 from ..graph._nodes import Node
 
 _ALLOCATE = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
-_FUNCTIONS = {  # random functions of torch in Dynamo's graphs; the names of methods end with an underscore
-    *("bernoulli", "cauchy", "exponential", "geometric", "gumbel_softmax", "log_normal", "multinomial", "normal"),
-    *(
-        "poisson",
-        "rand",
-        "rand_like",
-        "randint",
-        "randint_like",
-        "randn",
-        "randn_like",
-        "random",
-        "randperm",
-        "uniform",
-    ),
-}
-_DRAW = {
-    *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-}
+# Random functions of torch in Dynamo's graphs; the names of methods end with an underscore.
+_DISTRIBUTIONS = {"bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "poisson"}
+_RANDOM_FUNCTIONS = _DISTRIBUTIONS | {"gumbel_softmax", "random", "randperm", "uniform"}
+_RANDOM_FUNCTIONS |= {"rand", "rand_like", "randint", "randint_like", "randn", "randn_like"}
+_RANDOM_OPERATORS = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+_RANDOM_OPERATORS |= {"Bernoulli", "Multinomial"}
 
 
 @dataclass(frozen=True)
@@ -44,13 +33,13 @@ class Unpredictable:
         drawn: the outputs of nodes that draw random numbers.
         nested: the outputs of nodes with subgraphs (branches, loops) that depend on random numbers drawn in these.
         random: both of these, and all values that depend on them.
-        unwritten: uninitialized memory and views of it.
+        uninitialized: uninitialized memory and views of it.
     """
 
     drawn: frozenset[str] = frozenset()
     nested: frozenset[str] = frozenset()
     random: frozenset[str] = frozenset()
-    unwritten: frozenset[str] = frozenset()
+    uninitialized: frozenset[str] = frozenset()
 
     @cached_property
     def replaced(self) -> frozenset[str]:
@@ -60,7 +49,7 @@ class Unpredictable:
     @cached_property
     def all(self) -> frozenset[str]:
         """All unpredictable values."""
-        return self.random | self.unwritten
+        return self.random | self.uninitialized
 
 
 def of_program(program: fx.Graph, translated: Graph) -> Unpredictable:
@@ -68,25 +57,25 @@ def of_program(program: fx.Graph, translated: Graph) -> Unpredictable:
     drawn: set[str] = set()
     nested: set[str] = set()
     random: set[str] = set()
-    hidden: dict[str, frozenset[int]] = {}
-    unwritten: set[str] = set()
+    random_results: dict[str, frozenset[int]] = {}
+    uninitialized: set[str] = set()
     for node in program.nodes:
         read = {item.name for item in node.all_input_nodes}
         if draws(node) or (node.target is getitem and read <= drawn):  # one of several outputs of a random node
             drawn.add(node.name)
-        hidden[node.name] = _random_results(node)
-        if node.target is getitem and any(node.args[1] in hidden[name] for name in read):
+        random_results[node.name] = _random_results(node)
+        if node.target is getitem and any(node.args[1] in random_results[name] for name in read):
             nested.add(node.name)
         if node.name in drawn | nested or read & random:
             random.add(node.name)
-        if allocates(node) or (_is_view(node) and read and read <= unwritten):
-            unwritten.add(node.name)
+        if allocates(node) or (_is_view(node) and read and read <= uninitialized):
+            uninitialized.add(node.name)
     inside = of_graph(translated)
     return Unpredictable(
         frozenset(drawn) | inside.drawn,
         frozenset(nested) | inside.nested,
         frozenset(random) | translated.computed_from(random) | inside.random,
-        frozenset(unwritten),
+        frozenset(uninitialized),
     )
 
 
@@ -106,18 +95,11 @@ def nested_draws(graph: ir.Graph) -> frozenset[str]:
     return frozenset(
         value.name
         for node in graph
-        if any(
-            item.op_type in _DRAW for inner in _subgraphs(node) for item in ir.traversal.RecursiveGraphIterator(inner)
-        )
+        for inner in subgraphs(node)
+        if any(item.op_type in _RANDOM_OPERATORS for item in ir.traversal.RecursiveGraphIterator(inner))
         for value in node.outputs
         if value.name
     )
-
-
-def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
 
 
 def draws(node: fx.Node) -> bool:
@@ -127,7 +109,8 @@ def draws(node: fx.Node) -> bool:
     tags = getattr(node.target, "tags", None)
     if tags is None:
         name = str(getattr(node.target, "__name__", node.target)).rstrip("_")
-        return name in _FUNCTIONS or ("dropout" in name and any(item is True for item in _arguments(node)))
+        is_training = any(item is True for item in (*node.args, *node.kwargs.values()))
+        return name in _RANDOM_FUNCTIONS or ("dropout" in name and is_training)
     if torch.Tag.nondeterministic_seeded not in tags:
         return False
     arguments = getattr(node.target, "_schema").arguments  # noqa: B009  what has tags is an operator
@@ -172,10 +155,6 @@ def random_nodes(graph: fx.Graph) -> tuple[str, ...]:
     return tuple(node.name for node in graph.nodes if draws(node) or draws_nested(node))
 
 
-def _arguments(node: fx.Node) -> tuple[Any, ...]:
-    return (*node.args, *node.kwargs.values())
-
-
 def allocates(node: fx.Node) -> bool:
     """Whether a node returns uninitialized memory."""
     return node.op == "call_function" and getattr(node.target, "_opname", "") in _ALLOCATE
@@ -196,7 +175,7 @@ def zero_filled(value: Any) -> Any:
 
 def _is_random(node: Node, graph: Graph) -> bool:
     if node.op != "Dropout":
-        return node.op in _DRAW
+        return node.op in _RANDOM_OPERATORS
     ratio, training = (_number(graph, node.inputs[place : place + 1]) for place in (1, 2))
     return bool(training) and ratio != 0
 

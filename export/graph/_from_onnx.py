@@ -3,7 +3,7 @@
 import ast
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -203,18 +203,18 @@ def _number(value: Any) -> Any:
 
 def _captured(node: ir.Node) -> set[str]:
     """Return the names of outer values that a node's subgraphs read."""
-    found: set[str] = set()
-    for attr in node.attributes.values():
-        for graph in _subgraphs(attr):
-            own = {value.name for value in (*graph.inputs, *graph.initializers.values())}
-            own |= {out.name for inner in graph for out in inner.outputs}
-            read = {value.name for inner in graph for value in inner.inputs if value is not None}
-            read |= {value.name for value in graph.outputs} | {name for inner in graph for name in _captured(inner)}
-            found |= {name for name in read - own if name}
-    return found
+    names: set[str] = set()
+    for graph in subgraphs(node):
+        own = {value.name for value in (*graph.inputs, *graph.initializers.values())}
+        own |= {out.name for inner in graph for out in inner.outputs}
+        read = {value.name for inner in graph for value in inner.inputs if value is not None}
+        read |= {value.name for value in graph.outputs} | {name for inner in graph for name in _captured(inner)}
+        names |= {name for name in read - own if name}
+    return names
 
 
-def _subgraphs(attr: ir.Attr) -> Sequence[ir.Graph]:
-    if attr.type == ir.AttributeType.GRAPH:
-        return (attr.as_graph(),)
-    return attr.as_graphs() if attr.type == ir.AttributeType.GRAPHS else ()
+def subgraphs(node: ir.Node) -> list[ir.Graph]:
+    """Return the graphs among a node's attributes."""
+    attributes = node.attributes.values()
+    single = [attr.as_graph() for attr in attributes if attr.type == ir.AttributeType.GRAPH]
+    return single + [graph for attr in attributes if attr.type == ir.AttributeType.GRAPHS for graph in attr.as_graphs()]

@@ -8,8 +8,7 @@ import torch
 from ._graph import Graph
 from ._nodes import Dim
 
-_BYTES = {"float64": 8, "int64": 8, "uint64": 8, "complex64": 8, "complex128": 16, "float16": 2, "bfloat16": 2}
-_DEFAULT = 4
+_DEFAULT = 4  # bytes of an element whose dtype torch does not have
 
 
 def value_sizes(graph: Graph, inputs: Mapping[str, torch.Tensor]) -> dict[str, int]:
@@ -47,5 +46,5 @@ def _size(dim: Dim, dims: Mapping[str, int]) -> int | None:
 
 
 def _width(dtype: str | None) -> int:
-    narrow = dtype is not None and (dtype == "bool" or dtype.endswith("int8") or dtype.startswith("float8"))
-    return 1 if narrow else _BYTES.get(dtype or "", _DEFAULT)
+    known = getattr(torch, dtype or "", None)
+    return known.itemsize if isinstance(known, torch.dtype) else _DEFAULT

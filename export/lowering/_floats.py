@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from ..common._quiet import quiet
+from ..graph._from_onnx import subgraphs
 
 Use = tuple[ir.Node, int]  # a node and the index of its input
 _FLOAT = ir.DataType.FLOAT
@@ -34,7 +35,7 @@ def write_floats(model: ir.Model, dtype: ir.DataType, keep: Collection[str], *, 
         with quiet():
             ShapeInferencePass()(model)  # the exporter omits the dtypes of branches' results
     graph = model.graph
-    lowered = {node for node in graph if node.name not in keep and _can_be(node, model)}
+    lowered = {node for node in graph if node.name not in keep and _can_be_lowered(node, model)}
     weights = [value for value in graph.initializers.values() if value.dtype == _FLOAT]
     inputs = [value for value in graph.inputs if value.dtype == _FLOAT]
     computed = [(node, value) for node in graph for value in node.outputs if value.name and value.dtype == _FLOAT]
@@ -52,10 +53,9 @@ def write_floats(model: ir.Model, dtype: ir.DataType, keep: Collection[str], *, 
         writer.attributes(node)
 
 
-def _can_be(node: ir.Node, model: ir.Model) -> bool:
-    if node.op_identifier() in model.functions:
-        return False
-    if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
+def _can_be_lowered(node: ir.Node, model: ir.Model) -> bool:
+    """Whether a node computes with float32 values and has neither a subgraph nor a function."""
+    if node.op_identifier() in model.functions or subgraphs(node):
         return False
     return any(value is not None and value.dtype == _FLOAT for value in (*node.inputs, *node.outputs))
 

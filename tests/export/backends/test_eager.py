@@ -93,10 +93,11 @@ def test_deterministic_algorithms_are_on_in_the_run_alone(
     """Whatever the user had set is set again."""
     seen = []
 
-    def seeing(*args: Any, **how: Any) -> None:
+    def seeing(*args: Any, **how: Any) -> tuple[()]:
         seen.append(torch.are_deterministic_algorithms_enabled())
+        return ()
 
-    monkeypatch.setattr("filch.export.backends._eager.run_eager", seeing)
+    monkeypatch.setattr("filch.export.backends._eager.walk_eager", seeing)
 
     values_of(subject[1], deterministic=deterministic)
     values_of(subject[1], deterministic="false")
