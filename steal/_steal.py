@@ -10,9 +10,8 @@ from typing import Any
 from ._errors import DumpError, FilchError
 from ._key import Key
 from ._records import LazyRecords, ModuleInfo, Records, Totals
-from .capture._extra import Extra
-from .capture._options import Iterations, options
-from .capture._recorder import Recorder
+from .capture._options import Iterations, Options
+from .capture._recorder import Extra, Recorder
 from .capture._selection import Modules, select
 from .capture._sink import SinkStore
 from .capture._store import MemoryStore, Store
@@ -141,7 +140,7 @@ def steal_forward(
         other = "dump_file" if dump_file is not None else "watch"
         raise FilchError(f"sink and {other} are mutually exclusive: with sink, no record is kept")
     chosen = select(modules, submodules=submodules, include=include, exclude=exclude)
-    validated = options(
+    options = Options(
         kinds=kinds,
         iterations=iterations,
         storage_limit=storage_limit,
@@ -158,7 +157,7 @@ def steal_forward(
         if dump_file is not None:
             store = stack.enter_context(DumpWriter(dump_file, infos, buffer=buffer, compress=compress))
         narrator = Narrator(verbose)
-        recorder = Recorder(chosen, store, validated, narrator, extras)
+        recorder = Recorder(chosen, store, options, narrator, extras)
         capture = Capture(recorder, infos, store)
         if dump_file is not None:
             capture.dump_file = capture.source = os.fspath(dump_file)
@@ -175,7 +174,7 @@ def steal_forward(
             recorder.unhook()
             if not raised and (warning := unseen_warning(chosen, recorder.called())) is not None:
                 _log.warning("%s", warning)
-            _finish(capture, store, stop=validated.stop and not raised)  # don't replace the block's own exception
+            _finish(capture, store, stop=options.stop and not raised)  # don't replace the block's own exception
             narrator.summarize(capture.totals, capture.dump_file)
 
 

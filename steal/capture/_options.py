@@ -1,83 +1,63 @@
 """Validated options of a capture: which records and tensors to store."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from .._errors import FilchError
 
 Iterations = int | slice | range | Iterable[int] | Callable[[int], bool] | None
-_KINDS = ("I", "O")
 
 
-@dataclass(frozen=True)
 class Options:
     """Validated options of a capture.
 
     Attributes:
         inputs: whether to record inputs.
         outputs: whether to record outputs.
-        wanted: returns whether to record an iteration; None for all.
+        wants: returns whether to record an iteration.
         storage_limit: the maximum bytes of one tensor.
         total_limit: the maximum bytes of all tensors.
         statistics_only: store statistics instead of tensors.
         strict: raise exceptions of the hooks into the model's run.
         stop: raise errors from writing into the model's run.
         to_sink: pass each record to a sink instead of storing it.
-    """
-
-    inputs: bool = True
-    outputs: bool = True
-    wanted: Callable[[int], bool] | None = None
-    storage_limit: float | None = None
-    total_limit: float | None = None
-    statistics_only: bool = False
-    strict: bool = False
-    stop: bool = False
-    to_sink: bool = False
-
-
-def options(
-    *,
-    kinds: Iterable[str],
-    iterations: Iterations,
-    storage_limit: float | None,
-    total_limit: float | None,
-    statistics_only: bool,
-    strict: bool,
-    on_error: str,
-    to_sink: bool,
-) -> Options:
-    """Validate options.
 
     Raises:
         FilchError: an option is not valid.
     """
-    for name, limit in (("storage_limit", storage_limit), ("total_limit", total_limit)):
-        if limit is not None and not (isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 0):
-            raise FilchError(f"{name} must be a number of bytes like 2**28, not {limit!r}")
-    if on_error not in ("continue", "raise"):
-        raise FilchError(f"on_error must be 'continue' or 'raise', not {on_error!r}")
-    chosen = list(kinds) if isinstance(kinds, Iterable) else [kinds]
-    if not chosen or not all(kind in _KINDS for kind in chosen):
-        raise FilchError(f"kinds must be 'I' (inputs) and 'O' (outputs), not {kinds!r}")
-    return Options(
-        inputs="I" in chosen,
-        outputs="O" in chosen,
-        wanted=_wanted(iterations),
-        storage_limit=storage_limit,
-        total_limit=total_limit,
-        statistics_only=statistics_only,
-        strict=strict,
-        stop=on_error == "raise",
-        to_sink=to_sink,
-    )
+
+    def __init__(
+        self,
+        *,
+        kinds: Iterable[str],
+        iterations: Iterations,
+        storage_limit: float | None,
+        total_limit: float | None,
+        statistics_only: bool,
+        strict: bool,
+        on_error: str,
+        to_sink: bool,
+    ) -> None:
+        for name, limit in {"storage_limit": storage_limit, "total_limit": total_limit}.items():
+            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0):
+                raise FilchError(f"{name} must be a number of bytes like 2**28, not {limit!r}")
+        if on_error not in ("continue", "raise"):
+            raise FilchError(f"on_error must be 'continue' or 'raise', not {on_error!r}")
+        chosen = list(kinds) if isinstance(kinds, Iterable) else [kinds]
+        if not chosen or not all(kind in ("I", "O") for kind in chosen):
+            raise FilchError(f"kinds must be 'I' (inputs) and 'O' (outputs), not {kinds!r}")
+        self.inputs, self.outputs = "I" in chosen, "O" in chosen
+        self.wants = _selector(iterations)
+        self.storage_limit, self.total_limit = storage_limit, total_limit
+        self.statistics_only = statistics_only
+        self.strict, self.stop = strict, on_error == "raise"
+        self.to_sink = to_sink
 
 
-def _wanted(iterations: Any) -> Callable[[int], bool] | None:
-    """Return a function that selects iterations; None for all."""
+def _selector(iterations: Any) -> Callable[[int], bool]:
+    """Return a function that returns whether an iteration is selected."""
     if iterations is None:
-        return None
+        return lambda _: True
     if isinstance(iterations, int) and not isinstance(iterations, bool) and iterations >= 0:
         return lambda iteration: iteration < iterations
     if isinstance(iterations, slice):

@@ -23,7 +23,6 @@ from ..values._sharing import StoredTensors
 from ..values._statistics import statistics, to_json
 from ..values._structure import Spec, decode, encode, skipped
 from ._calls import Calls, Frame, backward_task, is_same
-from ._extra import Extra
 from ._options import Options
 from ._store import Store
 from ._verbose import Narrator
@@ -39,13 +38,35 @@ _active: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
 _filch_hooks: set[int] = set()  # the ids of all recorders' hooks, which change no values
 
 
+class Extra:
+    """Records something more than module inputs and outputs; this base class does nothing.
+
+    Methods are called with the recorder's lock held. Callbacks from torch are not: these use `Recorder.guarded`.
+    """
+
+    def start(self, recorder: "Recorder") -> None:
+        """Start with the block."""
+        self._recorder = recorder
+
+    def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Handle the beginning of a captured module's call."""
+
+    def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Handle the end of a call that did not raise; its inputs and output are recorded."""
+
+    def stop(self) -> None:
+        """Stop at the end of the block; the store is still open."""
+
+
 class Recorder:
     """The hooks of one `steal_forward` block.
 
     Attributes:
         failed: the exceptions of calls that raised, by the key that the output would have had.
         totals: the amount of recorded data.
+        options: the options of the capture.
         lock: held while anything is recorded.
+        calls: the running calls of modules.
     """
 
     def __init__(
@@ -60,16 +81,12 @@ class Recorder:
         self.totals = Totals()
         self._chosen = chosen
         self._store = store
-        self._options = options
-        self._inputs, self._outputs, self._wanted = options.inputs, options.outputs, options.wanted
-        self._statistics_only = options.statistics_only
-        self._limited = options.storage_limit is not None
-        self._to_sink = options.to_sink
+        self.options = options
         self._narrator = narrator
         self._stored_tensors = StoredTensors()
         self._growth = GrowthTracker()
         self.lock = threading.RLock()
-        self._calls = Calls(chosen)
+        self.calls = Calls(chosen)
         self._appended: Counter[str] = Counter()
         self._handles: list[Any] = []
         self._warned: set[str] = set()
@@ -110,7 +127,7 @@ class Recorder:
 
     def called(self) -> set[str]:
         """Return the names of called modules and of values given to `steal_append`."""
-        return {*self._calls.called(), *self._appended}
+        return {*self.calls.called(), *self._appended}
 
     def stop_after_fork(self) -> None:
         """Stop recording in a forked process, which has no writer thread; the files belong to the parent."""
@@ -126,14 +143,14 @@ class Recorder:
         if backward_task() != -1:
             self.totals.recomputed += 1
             return
-        frame = self._calls.enter(name, module)
+        frame = self.calls.enter(name, module)
         if self._narrator.verbose:
             self._narrator.enter(name, module, frame.iteration, args, kwargs)
         is_last = _move_hooks_last(module, *ids)
         if self._extras:
             for extra in self._extras:
                 extra.call_began(frame, args, kwargs)
-        if not self._inputs or not (self._wanted is None or self._wanted(frame.iteration)):
+        if not self.options.inputs or not self.options.wants(frame.iteration):
             return
         key = Key(name, frame.iteration, "I")
         if is_last:
@@ -153,7 +170,7 @@ class Recorder:
         """Handle the end of a call."""
         if backward_task() != -1:
             return
-        frame = self._calls.leave(name)
+        frame = self.calls.leave(name)
         if frame is None or not self._handles:
             return
         if frame.pending is not None:
@@ -164,16 +181,11 @@ class Recorder:
             return
         if self._narrator.verbose:
             self._narrator.leave(name, output)
-        if self._outputs and (self._wanted is None or self._wanted(frame.iteration)):
+        if self.options.outputs and self.options.wants(frame.iteration):
             self.record(Key(name, frame.iteration, "O"), output, frame.origin)
         if self._extras:
             for extra in self._extras:
                 extra.call_ended(frame, args, kwargs, output)
-
-    def wants(self, iteration: int) -> bool:
-        """See `Recording.wants`."""
-        wanted = self._options.wanted
-        return wanted is None or bool(wanted(iteration))
 
     def _record_failure(self, key: Key, raised: BaseException | None) -> None:
         what = f"{type(raised).__name__}: {raised}" if raised is not None else "it raised"
@@ -184,12 +196,12 @@ class Recorder:
 
     def handle_error(self, name: str, error: Exception) -> None:
         """Log an exception of our hooks, or raise it if `strict`: by default it must not end the model's run."""
-        if self._options.strict or isinstance(error, FilchError):
+        if self.options.strict or isinstance(error, FilchError):
             raise error
         self.warn_once(f"{name!r}: {type(error).__name__}: {error}; the model runs on, and this value is not recorded")
 
     def warn_once(self, message: str) -> None:
-        """See `Recording.warn_once`."""
+        """Log a warning, unless it was logged before."""
         if message not in self._warned:
             self._warned.add(message)
             _log.warning("%s", message)
@@ -199,7 +211,7 @@ class Recorder:
         with self.lock:
             count = self._appended[name]
             self._appended[name] += 1
-            self.record(Key(name, count, "V"), value, Origin(None, self._calls.current(), count))
+            self.record(Key(name, count, "V"), value, Origin(None, self.calls.current(), count))
 
     def record(self, key: Key, value: Any, origin: Origin) -> None:
         """Record `value` as it is now."""
@@ -211,14 +223,14 @@ class Recorder:
         error = self._store.error
         if error is None:
             return False
-        if self._options.stop:
+        if self.options.stop:
             raise error
         self.warn_once(f"{error}; the model runs on, and nothing more is recorded")
         return True
 
     @contextmanager
     def guarded(self, name: str) -> Iterator[None]:
-        """See `Recording.guarded`."""
+        """Hold the lock and keep exceptions out of the model's run; for callbacks that torch calls."""
         with self.lock:
             try:
                 yield
@@ -226,25 +238,21 @@ class Recorder:
                 self.handle_error(name, error)
 
     def accepts(self, kind: str) -> bool:
-        """See `Recording.accepts`."""
-        wanted = {"I": self._options.inputs, "O": self._options.outputs}.get(kind, True)
+        """Return whether this kind of record is selected and can still be stored."""
+        wanted = {"I": self.options.inputs, "O": self.options.outputs}.get(kind, True)
         return wanted and not self._is_full()
 
-    def innermost_call(self) -> Frame | None:
-        """See `Recording.innermost_call`."""
-        return self._calls.innermost()
-
     def encode_part(self, key: Key, value: Any, path: str) -> Spec:
-        """See `Recording.encode_part`."""
+        """Store part of a value as it is now, and return its spec; `add_record` makes a record of the parts."""
         return encode(value, lambda tensor, below: self._store_tensor(tensor, key, below), path, exact=False)
 
     def add_record(self, key: Key, spec: Spec, origin: Origin) -> None:
-        """See `Recording.add_record`."""
+        """Make a record of a spec whose tensors are stored."""
         if not self._is_full():
             self._add_record(key, spec, origin, decode(spec, self._store.get) if self._narrator.verbose else None)
 
     def recorded_value(self, key: Key, default: Any) -> Any:
-        """See `Recording.recorded_value`."""
+        """Return the recorded value of a key, or `default`."""
         spec = next((row[3] for row in self._store.rows(0) if tuple(row[:3]) == key), None)
         return default if spec is None else decode(spec, self._store.get)
 
@@ -263,19 +271,18 @@ class Recorder:
 
     def _store_tensor(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
         """Store a tensor unless it is stored already, and return its spec."""
-        on_cpu = tensor.is_cpu
-        reason = not_storable(tensor) or (self._too_large(tensor) if self._limited or not on_cpu else None)
+        reason = not_storable(tensor) or self._too_large(tensor)
         if reason is not None:
             self._narrator.skipped(key, tensor, reason)
             return skipped(tensor, reason)
-        if self._statistics_only:
+        if self.options.statistics_only:
             return {"statistics": to_json(statistics(tensor))}
-        if self._to_sink:  # no other record can refer to this tensor later
+        if self.options.to_sink:  # no other record can refer to this tensor later
             self.totals.nbytes += tensor.nbytes
             return {"tensor": self._store.put(contiguous_cpu(tensor), key, path)}
         raw, content, one_piece = tensor, None, 0
         flags = tensor.is_conj(), tensor.is_neg()
-        if on_cpu:
+        if tensor.is_cpu:
             if flags == _NO_FLAGS and tensor.is_contiguous():
                 one_piece = tensor.nbytes
             else:
@@ -292,7 +299,7 @@ class Recorder:
         may_grow = content is not None and raw.dim() >= RANK
         reference = self._store_growth(raw, key, path) if may_grow else self._store_whole(raw, key, path)
         if reference is None:
-            limit = self._options.total_limit
+            limit = self.options.total_limit
             return skipped(tensor, f"its {tensor.nbytes} bytes would exceed the total limit of {limit}")
         if lookup is not None:
             self._stored_tensors.remember(lookup, content, one_piece, reference)
@@ -300,7 +307,7 @@ class Recorder:
 
     def _store_whole(self, raw: torch.Tensor, key: Key, path: str) -> int | None:
         """Store a tensor; return None if that would exceed the total limit."""
-        total, nbytes = self._options.total_limit, raw.nbytes
+        total, nbytes = self.options.total_limit, raw.nbytes
         if total is not None and self.totals.nbytes + nbytes > total:
             return None
         self.totals.nbytes += nbytes
@@ -325,7 +332,7 @@ class Recorder:
 
     def _too_large(self, tensor: torch.Tensor) -> str | None:
         """Return the reason for skipping a tensor, or None."""
-        limit = self._options.storage_limit
+        limit = self.options.storage_limit
         if limit is not None and tensor.nbytes > limit:
             return f"its {tensor.nbytes} bytes exceed the storage limit of {limit}"
         if tensor.is_cuda and torch.cuda.is_current_stream_capturing():

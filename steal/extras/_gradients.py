@@ -10,7 +10,7 @@ import torch
 from .._key import Key
 from .._records import Origin
 from ..capture._calls import Frame, backward_task, is_same
-from ..capture._extra import Recording
+from ..capture._recorder import Extra, Recorder
 from ..values._dtypes import is_functorch_wrapped, not_storable
 from ..values._foreign import Spec
 from ..values._raw import no_modes_or_grad
@@ -22,35 +22,33 @@ _TensorHook = Callable[[torch.Tensor | None], None]  # called with a gradient
 _OnGradient = Callable[[int, torch.Tensor | None], None]  # called with a tensor's index and gradient
 
 
-class Gradients:
+class Gradients(Extra):
     """Hooks the input and output tensors of calls; the hooks are freed with the graph.
 
     Tensor hooks don't change the graph; torch's full backward hooks insert nodes into it.
     """
 
-    def start(self, recording: Recording) -> None:
-        """See `Extra.start`."""
-        self._recording = recording
+    def __init__(self) -> None:
         self._calls: weakref.WeakSet[_CallGradients] = weakref.WeakSet()
 
     def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Hook the inputs before the forward, which may change them in place."""
-        if self._recording.wants(frame.iteration):
-            call = _CallGradients(self._recording, frame)
+        if self._recorder.options.wants(frame.iteration):
+            call = _CallGradients(self._recorder, frame)
             call.hook_inputs(args, kwargs)
             frame.notes["gradients"] = call, args, kwargs
 
     def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """See `Extra.call_ended`."""
+        """Hook the output, and inputs that later hooks have replaced."""
         call, first, named = frame.notes.pop("gradients", (None, (), {}))
         if call is None or not call.hook_output(output):
             return
-        if not is_same((*first, *named.values()), (*args, *kwargs.values())):  # later hooks replaced some
+        if not is_same((*first, *named.values()), (*args, *kwargs.values())):  # replaced
             call.hook_inputs(args, kwargs)
         self._calls.add(call)
 
     def stop(self) -> None:
-        """See `Extra.stop`."""
+        """Remove the hooks of calls that had no backward pass."""
         for call in list(self._calls):
             call.close()
 
@@ -130,8 +128,8 @@ class _CallGradients:
     with it.
     """
 
-    def __init__(self, recording: Recording, frame: Frame) -> None:
-        self._recording = recording
+    def __init__(self, recorder: Recorder, frame: Frame) -> None:
+        self._recorder = recorder
         self._origin: Origin = frame.origin
         self._inputs = _GradientRecord(Key(frame.name, frame.iteration, "GI"))
         self._output = _GradientRecord(Key(frame.name, frame.iteration, "GO"))
@@ -161,17 +159,17 @@ class _CallGradients:
 
     def receive(self, record: _GradientRecord, index: int, gradient: torch.Tensor | None) -> None:
         """Handle a gradient; torch calls this in any of its threads."""
-        with self._recording.guarded(record.key.name):
+        with self._recorder.guarded(record.key.name):
             task = backward_task()
             is_closed = not record.handles  # by another hook of this tensor
             is_late = task != self._task and (self._output.is_stored or self._inputs.is_stored)
-            if is_closed or is_late or not self._recording.accepts(record.key.kind):
+            if is_closed or is_late or not self._recorder.accepts(record.key.kind):
                 return
             if task != self._task:
                 self._begin(task)
             exists = gradient is not None
             record.gradients[index] = (
-                self._recording.encode_part(record.key, gradient, record.paths[index]) if exists else None
+                self._recorder.encode_part(record.key, gradient, record.paths[index]) if exists else None
             )
             for each in (self._output, self._inputs):
                 if len(each.gradients) == len(each.paths):
@@ -186,7 +184,7 @@ class _CallGradients:
 
     def _end(self, task: int) -> None:
         """End the backward pass: tensors that it didn't reach have no gradient."""
-        with self._recording.guarded(self._output.key.name):
+        with self._recorder.guarded(self._output.key.name):
             if self._task != task or not self._output.handles:
                 return
             if not any(self._output.gradients.values()):  # it reached the inputs, but not through this call
@@ -199,7 +197,7 @@ class _CallGradients:
     def _store(self, record: _GradientRecord) -> None:
         if not record.is_stored and any(record.gradients.values()) and any(self._output.gradients.values()):
             record.is_stored = True
-            self._recording.add_record(record.key, _insert_gradients(record.spec, record.gradients), self._origin)
+            self._recorder.add_record(record.key, _insert_gradients(record.spec, record.gradients), self._origin)
 
 
 def _insert_gradients(spec: Spec, gradients: dict[int, Spec]) -> Spec:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .._errors import FilchError
 from .._key import Key
 from ..capture._calls import Frame, backward_task
-from ..capture._extra import Recording
+from ..capture._recorder import Extra, Recorder
 from ..capture._selection import matching, patterns
 from ._source import runs_in, source_line
 from ._uninitialized import UninitializedMemory
@@ -22,7 +22,7 @@ Operator = Any  # torch._ops.OpOverload or HigherOrderOperator (`torch.cond`)
 _is_compiling = torch.compiler.is_compiling
 
 
-class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Operators(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
     """A dispatch mode in the thread that opened the block.
 
     All calls inside a module call are numbered, whether recorded or not, so that numbers are comparable between
@@ -44,23 +44,17 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._watch = watch
         self._modes = ExitStack()
 
-    def start(self, recording: Recording) -> None:
-        """See `Extra.start`."""
-        self._recording = recording
+    def start(self, recorder: Recorder) -> None:
+        """Enter the mode."""
+        super().start(recorder)
         self._modes.enter_context(self)
 
-    def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Do nothing: the recorder tracks the running calls."""
-
-    def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Do nothing, as above."""
-
     def stop(self) -> None:
-        """See `Extra.stop`."""
+        """Exit the mode, and warn of a pattern that matched no call."""
         self._modes.close()
         if (missed := sorted(self._wanted.keys() - self._matched)) and self._names:
             names = sorted(name for name, _ in self._names.values())
-            self._recording.warn_once(f"no ATen call matches {missed[0]!r}; some calls are {', '.join(names[:5])}")
+            self._recorder.warn_once(f"no ATen call matches {missed[0]!r}; some calls are {', '.join(names[:5])}")
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -72,13 +66,13 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run one ATen call, and record it if selected."""
         operator, kwargs = func, kwargs or {}
-        frame = None if _is_compiling() or backward_task() != -1 else self._recording.innermost_call()
+        frame = None if _is_compiling() or backward_task() != -1 else self._recorder.calls.innermost()
         if frame is None or not runs_in(frame.module):
             return operator(*args, **kwargs)
         name = self._record_name(frame, operator)
         finish = None if name is None else self._begin(name, frame, operator, args, kwargs)
         output = operator(*args, **kwargs)
-        with self._recording.guarded(frame.name):
+        with self._recorder.guarded(frame.name):
             if isinstance(operator, OpOverload):
                 self._uninitialized.track(operator, args, kwargs, output)
             if finish is not None:
@@ -90,16 +84,16 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Callable[[Any], None] | None:
         """Record the inputs, and return a function that records the output; None after an error."""
         key, origin = Key(name, frame.iteration, "I"), frame.origin._replace(source=source_line())
-        wanted, watch = self._recording.wants(frame.iteration), self._watch
-        with self._recording.guarded(name):
-            if wanted and self._recording.accepts("I"):
-                self._recording.record(key, self._uninitialized.skip((args, kwargs)), origin)
+        wanted, watch = self._recorder.options.wants(frame.iteration), self._watch
+        with self._recorder.guarded(name):
+            if wanted and self._recorder.accepts("I"):
+                self._recorder.record(key, self._uninitialized.skip((args, kwargs)), origin)
             passed_on = None if watch is None else watch.before_operator(operator, args, kwargs)
 
             def finish(output: Any) -> None:
                 output_key = key._replace(kind="O")
-                if wanted and self._recording.accepts("O"):
-                    self._recording.record(output_key, self._uninitialized.skip(output), origin)
+                if wanted and self._recorder.accepts("O"):
+                    self._recorder.record(output_key, self._uninitialized.skip(output), origin)
                 if watch is not None and passed_on is not None:
                     watch.after_operator(output_key, frame, str(operator), (args, kwargs), output, passed_on=passed_on)
 

@@ -10,12 +10,12 @@ from torch import nn
 from .._key import Key
 from .._records import Origin
 from ..capture._calls import Frame
-from ..capture._extra import Recording
+from ..capture._recorder import Extra, Recorder
 from ..values._dtypes import not_storable
 from ..values._raw import checksum, contiguous_cpu, no_modes
 
 
-class Parameters:
+class Parameters(Extra):
     """Checks all parameters when an outermost call begins and when the block ends."""
 
     def __init__(self, roots: list[tuple[str, nn.Module]]) -> None:
@@ -26,23 +26,20 @@ class Parameters:
         self._hooked: dict[int, Any] = {}
         self._handles: list[Any] = []
 
-    def start(self, recording: Recording) -> None:
-        """See `Extra.start`."""
-        self._recording = recording
+    def start(self, recorder: Recorder) -> None:
+        """Hook the parameters."""
+        super().start(recorder)
         with no_modes():
             for name, parameter in self._named_parameters():
                 self._hook_gradient(name, parameter)
 
     def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002  see `Extra`
-        """See `Extra.call_began`."""
+        """Record the parameters that have changed, if this is an outermost call."""
         if frame.origin.path == "":
             self._record_changed(frame.origin.call)
 
-    def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Do nothing: the next call or the end of the block checks the parameters."""
-
     def stop(self) -> None:
-        """See `Extra.stop`."""
+        """Record the parameters that have changed, and remove the hooks."""
         self._record_changed(None)
         for handle in self._handles:
             handle.remove()
@@ -81,7 +78,7 @@ class Parameters:
 
     def _hook(self, name: str) -> Callable[[torch.Tensor], None]:
         def accumulated(parameter: torch.Tensor) -> None:
-            with self._recording.guarded(name):
+            with self._recorder.guarded(name):
                 if parameter.grad is not None:
                     self._record(name, "GP", parameter.grad, None)
 
@@ -90,7 +87,7 @@ class Parameters:
     def _record(self, name: str, kind: str, tensor: torch.Tensor, call: int | None) -> None:
         number = self._count[name, kind]
         self._count[name, kind] += 1
-        self._recording.record(Key(name, number, kind), tensor, Origin(None, call, number))
+        self._recorder.record(Key(name, number, kind), tensor, Origin(None, call, number))
 
 
 def _content(parameter: nn.Parameter) -> object:

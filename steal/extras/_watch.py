@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from .._errors import FilchError, NonFiniteError
 from .._key import Key
 from ..capture._calls import Frame
-from ..capture._extra import Recording
+from ..capture._recorder import Extra
 from ..values._describe import describe
 from ..values._dtypes import not_storable
 from ..values._raw import no_modes_or_grad
@@ -57,8 +57,8 @@ class NonFinite:
         )
 
 
-class Watch:
-    """Checks all outputs for non-finite values.
+class Watch(Extra):
+    """Checks all outputs for non-finite values; inputs may contain infinities, as masks do.
 
     Args:
         what: `"nonfinite"`, or `"nan"` for NaNs alone.
@@ -73,21 +73,11 @@ class Watch:
         self._wanted = frozenset({"nan"} if what == "nan" else {"nan", "inf"})
         self._on_nonfinite = on_nonfinite
 
-    def start(self, recording: Recording) -> None:
-        """See `Extra.start`."""
-        self._recording = recording
-
-    def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Do nothing: inputs may contain infinities, as masks do."""
-
     def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """See `Extra.call_ended`."""
+        """Check the output of a module."""
         path = self._find_nonfinite(output, lambda: _NONE)
         if path is not None:
             self._report(Key(frame.name, frame.iteration, "O"), path, (frame.name, None), (args, kwargs), output)
-
-    def stop(self) -> None:
-        """Do nothing."""
 
     def before_operator(self, operator: Any, args: Any, kwargs: Any) -> Callable[[], frozenset[str]] | None:
         """Return a function that returns which non-finite kinds an ATen call may have; None to skip the check.
@@ -129,7 +119,7 @@ class Watch:
     def _report(self, key: Key, path: str, place: tuple[str, str | None], inputs: Any, output: Any) -> None:
         """Raise a NonFiniteError, or call `on_nonfinite`."""
         # The module may have changed its inputs in place.
-        recorded = self._recording.recorded_value(key._replace(kind="I"), None)
+        recorded = self._recorder.recorded_value(key._replace(kind="I"), None)
         if len(tensors(recorded)) == len(tensors(inputs)):  # no tensor is skipped or only summarized
             inputs = recorded
         with no_modes_or_grad():
