@@ -7,7 +7,7 @@
 0
 """
 
-from ._errors import DumpError, FilchError, NonFiniteError
+from ._errors import DumpError, FilchError, NonFiniteError, NotADumpError
 from ._key import Key
 from ._records import Call, ModuleInfo, Origin, Record, Records, Totals
 from ._steal import Capture, is_stealing, steal_append, steal_forward
@@ -35,6 +35,7 @@ __all__ = [
     "ModuleInfo",
     "NonFinite",
     "NonFiniteError",
+    "NotADumpError",
     "Origin",
     "Record",
     "Records",

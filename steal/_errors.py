@@ -29,6 +29,10 @@ class DumpError(FilchError):
     """A file that is not a dump, or a damaged dump; the message contains the path."""
 
 
+class NotADumpError(DumpError):
+    """An ONNX model that `steal_forward` did not write."""
+
+
 # What reading JSON of an unexpected form can raise; RecursionError is a RuntimeError.
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 

@@ -18,7 +18,7 @@ from rich.filesize import decimal
 from filch import __version__
 from filch.export import end_process_if_stuck, export, optimize, read_graph
 from filch.export.backends import get_backend
-from filch.steal import Dump, DumpError, FilchError, describe, recover, restore, steal_forward
+from filch.steal import FilchError, NotADumpError, describe, recover, restore, steal_forward
 from filch.steal.text import for_terminal
 
 from .._blame import blame
@@ -109,13 +109,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """List the records of a dump, or print a program's graph as text."""
-    dump: Dump | None = None
     try:
         dump = restore(file)
-    except DumpError as error:
-        if "but not a dump" not in str(error):
-            raise
-    if dump is None:
+    except NotADumpError:
         typer.echo(read_graph(file).text(modules=True))
         return
     rows: list[dict[str, Any]] = [

@@ -20,7 +20,7 @@ from ..values._dtypes import dtype_name, not_storable
 from ..values._growth import RANK, GrowthTracker
 from ..values._raw import checksum, contiguous_cpu, no_modes_or_grad, use_one_thread_after_fork
 from ..values._sharing import StoredTensors
-from ..values._statistics import statistics, to_json
+from ..values._statistics import statistics, statistics_to_json
 from ..values._structure import Spec, decode, encode, skipped
 from ._calls import Calls, Frame, backward_task, is_same
 from ._options import Options
@@ -276,7 +276,7 @@ class Recorder:
             self._narrator.skipped(key, tensor, reason)
             return skipped(tensor, reason)
         if self.options.statistics_only:
-            return {"statistics": to_json(statistics(tensor))}
+            return {"statistics": statistics_to_json(statistics(tensor))}
         if self.options.to_sink:  # no other record can refer to this tensor later
             self.totals.nbytes += tensor.nbytes
             return {"tensor": self._store.put(contiguous_cpu(tensor), key, path)}

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 from onnx import StringStringEntryProto
 
-from .._errors import DAMAGE, DumpError, in_short, os_error_reason
+from .._errors import DAMAGE, DumpError, NotADumpError, in_short, os_error_reason
 from .._key import Key
 from .._records import ModuleInfo, Origin, Record, Records
 from ..files._untrusted import parse_index, read_untrusted
@@ -77,7 +77,7 @@ def restore(path: str | os.PathLike[str]) -> Dump:
         mapped copy-on-write: writing to one does not change the file.
 
     Raises:
-        DumpError: the file doesn't exist, is not a dump, or is damaged.
+        DumpError: the file doesn't exist, is not a dump (`NotADumpError` if it is another ONNX model), or is damaged.
     """
     file = Path(path)
     contents = _read_model(file)
@@ -94,7 +94,7 @@ def restore(path: str | os.PathLike[str]) -> Dump:
 def _open(path: Path, contents: bytes) -> Dump:
     graph, props = _graph_and_metadata(path, contents)
     if form.VERSION_KEY not in props:
-        raise DumpError(f"{str(path)!r} is an ONNX model but not a dump, which steal_forward(dump_file=…) writes")
+        raise NotADumpError(f"{str(path)!r} is an ONNX model but not a dump, which steal_forward(dump_file=…) writes")
     if props[form.VERSION_KEY] not in form.READABLE:
         known = " and ".join(form.READABLE)
         raise DumpError(f"{str(path)!r} has format {props[form.VERSION_KEY]!r:.50}; this Filch reads format {known}")
@@ -105,11 +105,11 @@ def _open(path: Path, contents: bytes) -> Dump:
 def _parse_index(path: Path, contents: bytes, graph: Span, props: dict[str, str]) -> Dump:
     keys = (form.TENSORS_KEY, form.RECORDS_KEY, form.MODULES_KEY, form.ENVIRONMENT_KEY)
     try:
-        rows, lines, infos, versions = (_json(props[key]) for key in keys)
+        rows, lines, infos, versions = (parse_index(props[key]) for key in keys)
         names = _unique_dict((_text(name), None) for name, *_ in rows)
         records = _unique_dict(map(_record, lines))
-        failed = _unique_dict(map(_failure, _json(props.get(form.FAILED_KEY, "[]"))))
-        grown = _json(props.get(form.GROWN_KEY, "[]"))
+        failed = _unique_dict(map(_failure, parse_index(props.get(form.FAILED_KEY, "[]"))))
+        grown = parse_index(props.get(form.GROWN_KEY, "[]"))
         modules = {name: _module(info) for name, info in infos.items()}
         environment = {name: str(value) for name, value in versions.items()}
         nodes = _nodes(contents, graph, len(names))
@@ -171,10 +171,6 @@ def _nodes(contents: bytes, graph: Span, count: int) -> list[Span]:
     if len(nodes) != max(count, 1):
         raise ValueError(f"it lists {count} tensors, and the graph has {'more' if len(nodes) > count else len(nodes)}")
     return nodes[:count]
-
-
-def _json(text: Spec) -> Any:
-    return parse_index(_text(text))
 
 
 def _record(row: Spec) -> tuple[Key, Record]:

@@ -25,8 +25,8 @@ from ._children import is_cache_class, slots_of
 from ._dtypes import dtype_of
 from ._foreign import FACTORIES, MAX_DEPTH, MAX_EXACT_INT, Foreign, Get, Skipped, Spec
 from ._raw import count_dispatch_modes, is_function_mode_active, no_modes
-from ._statistics import DIGEST_SIZE, Statistics, from_json
-from ._tensors import PART_TAGS, apply_class_and_shape, apply_layout, check_integers, distinct_bytes, join_parts
+from ._statistics import statistics_from_json
+from ._tensors import PART_TAGS, apply_class_and_shape, apply_layout, distinct_bytes, join_parts
 
 _SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "list": list}
 _NAMED = ("fields", "state")
@@ -34,8 +34,6 @@ _CONTAINERS = (*_SEQUENCES, "dict", "set", *_NAMED)
 _SCALARS = (str, int, float, bool)
 _FREE_COPY_BYTES = 2**23  # bytes that may always be copied, however small the dump
 _MAX_COLLISIONS = 2**18
-
-_INFINITE = ("inf", "-inf", "nan")  # JSON has no such numbers
 
 
 def decode(spec: Spec, get: Get, source: str | None = None) -> Any:
@@ -356,21 +354,6 @@ def _bytes(spec: Spec) -> bytes | bytearray:
     return bytearray(value) if spec.get("class") == "builtins:bytearray" else value
 
 
-def _statistics(spec: Spec) -> Statistics:
-    values = spec["statistics"]
-    texts = (values["what"], values["dtype"], values["content"])
-    numbers = (values["minimum"], values["maximum"], values["mean"], values["std"])
-    if any(type(text) is not str for text in texts) or len(bytes.fromhex(values["content"])) != DIGEST_SIZE:
-        raise ValueError(f"{reprlib.repr(texts)} are not description, dtype and hash of statistics")
-    # A capture in memory still has the shape as a tuple, which JSON doesn't have.
-    counts = [*values["shape"], values["nan"], values["inf"]]
-    if type(values["shape"]) not in (list, tuple) or min(check_integers(counts)) < 0:
-        raise ValueError(f"{reprlib.repr(counts)} are not shape and counts of statistics")
-    if not all(number is None or type(number) in (int, float) or number in _INFINITE for number in numbers):
-        raise ValueError(f"{reprlib.repr(numbers)} are not minimum, maximum, mean and std of statistics")
-    return from_json(values)
-
-
 def _enum(spec: Spec) -> Any:
     cls, name = _imported_class(spec["class"]), spec["enum"]
     if cls is None or not issubclass(cls, enum.Enum):
@@ -425,7 +408,7 @@ def _size(spec: Spec) -> torch.Size:
 
 
 _LEAVES: dict[str, Callable[[Spec], Any]] = {
-    "statistics": _statistics,
+    "statistics": lambda spec: statistics_from_json(spec["statistics"]),
     "skipped": lambda spec: Skipped(str(spec["skipped"]), str(spec["reason"])),
     "int": lambda spec: int(spec["int"], 16),
     "float": _float,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ._dtypes import not_storable, short
+from ._statistics import statistics
 from ._structure import Foreign, Skipped, children, class_name
 from ._tensors import compact
 
@@ -107,7 +108,7 @@ class _Describer:
     def _numbers(self, tensor: torch.Tensor) -> str:
         place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if place not in self.statistics_texts:
-            self.statistics_texts[place] = _statistics(tensor)
+            self.statistics_texts[place] = _describe_numbers(tensor)
         return self.statistics_texts[place]
 
 
@@ -120,15 +121,14 @@ def _name(value: Any) -> str:
     return value.type_name.rpartition(".")[2].rpartition(":")[2] if type(value) is Foreign else type(value).__name__
 
 
-def _statistics(tensor: torch.Tensor) -> str:
+def _describe_numbers(tensor: torch.Tensor) -> str:
     if tensor.numel() == 0:
         return "empty"
     if tensor.dtype == torch.float4_e2m1fn_x2:
         return "packed"  # two numbers per byte, which torch can't compute with
     once = compact(tensor.detach())  # a small tensor can be expanded to any size
     times = tensor.numel() // once.numel()
-    numbers = (once.abs() if tensor.dtype.is_complex else once).to(torch.float64)
-    finite = numbers[numbers.isfinite()]
-    parts = [f"{finite.min():.4g} … {finite.max():.4g}, mean {finite.mean():.4g}"] if finite.numel() else []
-    counts = {"NaN": times * int(numbers.isnan().sum()), "inf": times * int(numbers.isinf().sum())}
+    summary = statistics(once, content=False)
+    parts = [] if summary.mean is None else [f"{summary.minimum:.4g} … {summary.maximum:.4g}, mean {summary.mean:.4g}"]
+    counts = {"NaN": times * summary.nan, "inf": times * summary.inf}
     return ", ".join(parts + [f"{count} {what}" for what, count in counts.items() if count])

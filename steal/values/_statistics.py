@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import math
+import reprlib
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from ._dtypes import dtype_name, short
 from ._raw import bytes_of, contiguous_cpu, no_modes_or_grad
 
 DIGEST_SIZE = 16  # bytes of `Statistics.content`
+_NOT_IN_JSON = ("inf", "-inf", "nan")  # numbers that are written as strings
 _CHUNK = 2**17  # elements at a time, so that the float64 copy fits in the processor's cache
 
 
@@ -90,7 +92,7 @@ def _numbers(tensor: torch.Tensor) -> _Numbers:
     return lowest, highest, mean, math.sqrt(spread / count), nan, inf
 
 
-def to_json(summary: Statistics) -> dict[str, Any]:
+def statistics_to_json(summary: Statistics) -> dict[str, Any]:
     """Return statistics as a dump stores them."""
     # JSON keeps every bit of a finite float; infinities (from a sum that overflows) become strings.
     return {
@@ -99,10 +101,22 @@ def to_json(summary: Statistics) -> dict[str, Any]:
     }
 
 
-def from_json(spec: dict[str, Any]) -> Statistics:
-    """Return the statistics that `to_json` wrote; the JSON is untrusted."""
-    names = ("minimum", "maximum", "mean", "std")
-    numbers = {name: None if spec[name] is None else float(spec[name]) for name in names}
-    texts = {name: str(spec[name]) for name in ("what", "dtype", "content")}
-    shape = tuple(map(int, spec["shape"]))
-    return Statistics(shape=shape, nan=int(spec["nan"]), inf=int(spec["inf"]), **numbers, **texts)  # type: ignore[arg-type]
+def statistics_from_json(spec: dict[str, Any]) -> Statistics:
+    """Return the statistics that `statistics_to_json` wrote; the JSON is untrusted.
+
+    Raises:
+        LookupError, TypeError, ValueError: the JSON has another form.
+    """
+    what, dtype, content = texts = [spec[name] for name in ("what", "dtype", "content")]
+    if any(type(text) is not str for text in texts) or len(bytes.fromhex(content)) != DIGEST_SIZE:
+        raise ValueError(f"{reprlib.repr(texts)} are not description, dtype and hash of statistics")
+    # A capture in memory still has the shape as a tuple, which JSON doesn't have.
+    shape, nan, inf = (spec[name] for name in ("shape", "nan", "inf"))
+    counts = [*shape, nan, inf]
+    if type(shape) not in (list, tuple) or any(type(count) is not int or count < 0 for count in counts):
+        raise ValueError(f"{reprlib.repr(counts)} are not shape and counts of statistics")
+    numbers = [spec[name] for name in ("minimum", "maximum", "mean", "std")]
+    if any(item is not None and type(item) not in (int, float) and item not in _NOT_IN_JSON for item in numbers):
+        raise ValueError(f"{reprlib.repr(numbers)} are not minimum, maximum, mean and std of statistics")
+    low, high, mean, std = (None if item is None else float(item) for item in numbers)
+    return Statistics(what, dtype, tuple(shape), low, high, mean, std, nan, inf, content)
