@@ -157,12 +157,12 @@ def steal_forward(
         if dump_file is not None:
             store = stack.enter_context(DumpWriter(dump_file, infos, buffer=buffer, compress=compress))
         narrator = Narrator(verbose)
-        recorder = Recorder(chosen, store, options, narrator, extras)
+        recorder = Recorder(chosen, store, options, narrator)
         capture = Capture(recorder, infos, store)
         if dump_file is not None:
             capture.dump_file = capture.source = os.fspath(dump_file)
         stack.callback(recorder.unhook)
-        recorder.hook()
+        recorder.hook(extras)
         _active_recorders.set((*_active_recorders.get(), recorder))
         raised = True
         try:

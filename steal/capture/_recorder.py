@@ -75,7 +75,6 @@ class Recorder:
         store: Store,
         options: Options,
         narrator: Narrator,
-        extras: Iterable[Extra] = (),
     ) -> None:
         self.failed: dict[Key, str] = {}
         self.totals = Totals()
@@ -90,10 +89,9 @@ class Recorder:
         self._appended: Counter[str] = Counter()
         self._handles: list[Any] = []
         self._warned: set[str] = set()
-        self._all_extras = tuple(extras)
         self._extras: list[Extra] = []  # those that have started
 
-    def hook(self) -> None:
+    def hook(self, extras: Iterable[Extra]) -> None:
         """Register all hooks and start the extras."""
         _active.add(self)
         for name, module in self._chosen:
@@ -102,7 +100,7 @@ class Recorder:
             self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
             before.ids = self._handles[-2].id, self._handles[-1].id
         _filch_hooks.update(handle.id for handle in self._handles)
-        for extra in self._all_extras:
+        for extra in extras:
             extra.start(self)
             self._extras.append(extra)
 
@@ -144,12 +142,10 @@ class Recorder:
             self.totals.recomputed += 1
             return
         frame = self.calls.enter(name, module)
-        if self._narrator.verbose:
-            self._narrator.enter(name, module, frame.iteration, args, kwargs)
+        self._narrator.enter(name, module, frame.iteration, args, kwargs)
         is_last = _move_hooks_last(module, *ids)
-        if self._extras:
-            for extra in self._extras:
-                extra.call_began(frame, args, kwargs)
+        for extra in self._extras:
+            extra.call_began(frame, args, kwargs)
         if not self.options.inputs or not self.options.wants(frame.iteration):
             return
         key = Key(name, frame.iteration, "I")
@@ -179,20 +175,17 @@ class Recorder:
         if output is None and raised is not frame.handled:
             self._record_failure(Key(name, frame.iteration, "O"), raised)
             return
-        if self._narrator.verbose:
-            self._narrator.leave(name, output)
+        self._narrator.leave(name, output)
         if self.options.outputs and self.options.wants(frame.iteration):
             self.record(Key(name, frame.iteration, "O"), output, frame.origin)
-        if self._extras:
-            for extra in self._extras:
-                extra.call_ended(frame, args, kwargs, output)
+        for extra in self._extras:
+            extra.call_ended(frame, args, kwargs, output)
 
     def _record_failure(self, key: Key, raised: BaseException | None) -> None:
         what = f"{type(raised).__name__}: {raised}" if raised is not None else "it raised"
         self.failed[key] = what
         self._store.add_failure(key, what)
-        if self._narrator.verbose:
-            self._narrator.failed(key.name)
+        self._narrator.failed(key.name)
 
     def handle_error(self, name: str, error: Exception) -> None:
         """Log an exception of our hooks, or raise it if `strict`: by default it must not end the model's run."""
@@ -266,7 +259,7 @@ class Recorder:
         if not totals.records % _STEP:
             done = f"{totals.records:,} values, {totals.nbytes:,} bytes"
             _log.debug("%s", done, extra={"filch_step": (totals.records, None)})
-        if self._narrator.verbose and not (isinstance(spec, dict) and "skipped" in spec):
+        if not (isinstance(spec, dict) and "skipped" in spec):
             self._narrator.stored(key, value)
 
     def _store_tensor(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:

@@ -1,7 +1,8 @@
 """Record parameters whenever they have changed, and their gradients whenever these are accumulated."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ class Parameters(Extra):
         registered = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001  there is no public API
         if not parameter.requires_grad or (handle is not None and handle.id in registered):
             return
-        handle = parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
+        handle = parameter.register_post_accumulate_grad_hook(partial(self._record_gradient, name))  # type: ignore[no-untyped-call]
         self._hooked[id(parameter)] = handle
         self._handles.append(handle)
         # Move our hook to the front: an optimizer that steps in a hook clears the gradient.
@@ -76,13 +77,10 @@ class Parameters(Extra):
         for earlier in list(hooks)[:-1]:
             hooks[earlier] = hooks.pop(earlier)
 
-    def _hook(self, name: str) -> Callable[[torch.Tensor], None]:
-        def accumulated(parameter: torch.Tensor) -> None:
-            with self._recorder.guarded(name):
-                if parameter.grad is not None:
-                    self._record(name, "GP", parameter.grad, None)
-
-        return accumulated
+    def _record_gradient(self, name: str, parameter: torch.Tensor) -> None:
+        with self._recorder.guarded(name):
+            if parameter.grad is not None:
+                self._record(name, "GP", parameter.grad, None)
 
     def _record(self, name: str, kind: str, tensor: torch.Tensor, call: int | None) -> None:
         number = self._count[name, kind]

@@ -6,6 +6,7 @@ are created without calling constructors, properties, `__setattr__`, or, for dic
 constructor: these become `Foreign`.
 """
 
+import contextlib
 import dataclasses
 import enum
 import inspect
@@ -24,7 +25,7 @@ from ._arrays import array_of
 from ._children import is_cache_class, slots_of
 from ._dtypes import dtype_of
 from ._foreign import FACTORIES, MAX_DEPTH, MAX_EXACT_INT, Foreign, Get, Skipped, Spec
-from ._raw import count_dispatch_modes, is_function_mode_active, no_modes
+from ._raw import is_mode_active, no_modes
 from ._statistics import statistics_from_json
 from ._tensors import PART_TAGS, apply_class_and_shape, apply_layout, distinct_bytes, join_parts
 
@@ -48,7 +49,8 @@ def decode(spec: Spec, get: Get, source: str | None = None) -> Any:
         DumpError: the JSON doesn't have the form that `encode` writes.
     """
     try:
-        if _is_mode_active():
+        # Disabling modes is slower than most look-ups.
+        if is_mode_active() or torch.is_inference_mode_enabled():
             # Tensors created in inference mode can't be used by a model that trains.
             with no_modes(), torch.inference_mode(mode=False):
                 return _Decoder(get).value(spec, 0)
@@ -57,11 +59,6 @@ def decode(spec: Spec, get: Get, source: str | None = None) -> Any:
         where = "" if source is None else f" in {source!r}"
         what = f"{in_short(reprlib.repr(spec))} ({in_short(str(error))})"
         raise DumpError(f"the description of a value{where} is damaged: {what}") from error
-
-
-def _is_mode_active() -> bool:
-    """Return whether modes affect the creation of tensors; disabling them is slower than most look-ups."""
-    return bool(count_dispatch_modes() or is_function_mode_active() or torch.is_inference_mode_enabled())
 
 
 class _Decoder:
@@ -137,7 +134,8 @@ class _Decoder:
         attributes = {_name(key): self.value(item, depth, hashed=hashed) for key, item in spec.get("attributes", ())}
         name = spec.get("class")
         if name is None:
-            return _builtin(tag, items)
+            values = [item for _, item in items]
+            return dict(items) if tag == "dict" else set(values) if tag == "set" else _SEQUENCES[tag](values)
         cls = _imported_class(name)
         result = None if cls is None or hasattr(cls, "__del__") else _instantiate(cls, tag, items, attributes, spec)
         if result is None or (hashed and not _is_hashed_safely(result, items)):
@@ -239,11 +237,6 @@ def _is_hashed_safely(result: Any, items: list[tuple[Any, Any]]) -> bool:
 def _is_trusted_method(function: Any) -> bool:
     generated = isinstance(function, FunctionType) and function.__code__.co_filename == "<string>"
     return generated or function is vars(enum.Enum)["__hash__"]
-
-
-def _builtin(tag: str, items: list[tuple[Any, Any]]) -> Any:
-    makers: dict[str, Callable[[Any], Any]] = {**_SEQUENCES, "set": set}
-    return dict(items) if tag == "dict" else makers[tag](item for _, item in items)
 
 
 def _instantiate(cls: type, tag: str, items: list[tuple[Any, Any]], attributes: dict[str, Any], spec: Spec) -> Any:
@@ -356,17 +349,12 @@ def _bytes(spec: Spec) -> bytes | bytearray:
 
 def _enum(spec: Spec) -> Any:
     cls, name = _imported_class(spec["class"]), spec["enum"]
-    if cls is None or not issubclass(cls, enum.Enum):
-        cls = None
-    elif not isinstance(name, int):
-        cls = cls if name in cls.__members__ else None
-    elif not (issubclass(cls, enum.Flag) and _has_builtin_lookup(cls)):
-        cls = None
-    try:
-        if cls is not None:
-            return cls(name) if isinstance(name, int) else cls.__members__[name]
-    except ValueError:  # the imported class has no such flag
-        pass
+    if cls is not None and issubclass(cls, enum.Enum):
+        if name in cls.__members__:
+            return cls.__members__[name]
+        if isinstance(name, int) and issubclass(cls, enum.Flag) and _has_builtin_lookup(cls):
+            with contextlib.suppress(ValueError):  # the imported class has no such flag
+                return cls(name)
     return _foreign_enum(spec)
 
 

@@ -1,5 +1,6 @@
 """Convert nested Python values to JSON plus a list of tensors (see `_structure` for the form)."""
 
+import contextlib
 import enum
 import itertools
 import math
@@ -15,7 +16,7 @@ from ._arrays import array_form
 from ._children import Child, children, is_cache_class, step_to
 from ._dtypes import OPAQUE_DTYPES, not_storable
 from ._foreign import FACTORIES, MAX_DEPTH, MAX_EXACT_INT, MAX_PARTS, UNKNOWN, Foreign, Put, Spec, skipped, type_name
-from ._raw import count_dispatch_modes, is_function_mode_active, no_modes
+from ._raw import is_mode_active, no_modes
 from ._tensors import is_simple, split_parts, stored_form
 
 _PART_SIZE = 64  # characters of a path or bytes of a value that count as one part when a value is traversed
@@ -34,17 +35,15 @@ def encode(value: Any, put: Put, path: str = "", *, exact: bool = True) -> Spec:
             put separately, as a whole.
     """
     # Modes of the model must not see the operations that read its tensors.
-    has_modes = is_function_mode_active() or count_dispatch_modes()
+    has_modes = is_mode_active()
     if not has_modes:
         if type(value) is torch.Tensor and is_simple(value):  # the fast path for most outputs
             return put(value, path)
         if type(value) is tuple and (tensor := _only_tensor(value)) is not None:  # the fast path for most inputs
             return {"tuple": [[0, {"tuple": [[0, put(tensor, f"{path}[0][0]")]]}], [1, {"dict": []}]]}
     run = _State(put, exact=exact)
-    if has_modes:
-        with no_modes():
-            return _ENCODERS.get(type(value), _encode_other)(run, value, path, 0)
-    return _ENCODERS.get(type(value), _encode_other)(run, value, path, 0)
+    with no_modes() if has_modes else contextlib.nullcontext():
+        return _ENCODERS.get(type(value), _encode_other)(run, value, path, 0)
 
 
 def _only_tensor(value: tuple[Any, ...]) -> torch.Tensor | None:
@@ -146,12 +145,9 @@ def _encode_complex(run: _State, value: complex, _path: str, _depth: int) -> Spe
     return spec
 
 
-# The next three run in every hook, so they avoid function calls.
+# The next three run in every hook, so they call few functions.
 def _encode_tuple(run: _State, value: tuple[Any, ...], path: str, depth: int) -> Spec:
-    if run.exact:
-        run.budget -= len(value)
-    else:
-        run.count(value, path, len(value))
+    run.count(value, path, len(value))
     if depth > MAX_DEPTH or run.budget < 0:
         return _too_large(value, depth)
     items = []
@@ -163,10 +159,7 @@ def _encode_tuple(run: _State, value: tuple[Any, ...], path: str, depth: int) ->
 def _encode_list(run: _State, value: list[Any], path: str, depth: int) -> Spec:
     if (before := run.seen.get(id(value))) is not None:
         return _encode_again(run, value, before[1])
-    if run.exact:
-        run.budget -= len(value)
-    else:
-        run.count(value, path, len(value))
+    run.count(value, path, len(value))
     if depth > MAX_DEPTH or run.budget < 0:
         return _too_large(value, depth)
     run.seen[id(value)] = value, None
@@ -181,10 +174,7 @@ def _encode_dict(run: _State, value: dict[Any, Any], path: str, depth: int) -> S
         return _encode_again(run, value, before[1])
     if not value:
         return run.remember(value, {"dict": []})
-    if run.exact:
-        run.budget -= len(value)
-    else:
-        run.count(value, path, len(value), sum(len(key) for key in value if type(key) is str))
+    run.count(value, path, len(value), 0 if run.exact else sum(len(key) for key in value if type(key) is str))
     if depth > MAX_DEPTH or run.budget < 0:
         return _too_large(value, depth)
     run.seen[id(value)] = value, None
@@ -274,8 +264,11 @@ def _encode_other(run: _State, value: Any, path: str, depth: int) -> Spec:
             details = _container_details(value) if tag else {}
     except Exception as error:  # noqa: BLE001  a user's class that can't be read must not end the run
         return skipped(value, f"reading it raised {type(error).__name__}")
+    if isinstance(form, str):
+        return skipped(value, form)
     if form is not None:
-        return _encode_array(run, value, form, path)
+        spec = {"numpy": run.put(form[0], path), **form[1]}
+        return spec if issubclass(cls, np.generic) else run.remember(value, spec)
     if not tag:
         return skipped(value, UNKNOWN)
     run.count(value, path, len(child_list), sum(len(step) for step, _, _ in child_list))
@@ -318,13 +311,6 @@ def _encode_hashable(run: _State, value: Any, path: str, place: str) -> Spec:
     return skipped(value, f"it is {place}") if isinstance(spec, dict) and "skipped" in spec else spec
 
 
-def _encode_array(run: _State, value: Any, form: tuple[torch.Tensor, Spec] | str, path: str) -> Spec:
-    if isinstance(form, str):
-        return skipped(value, form)
-    spec = {"numpy": run.put(form[0], path), **form[1]}
-    return spec if issubclass(type(value), np.generic) else run.remember(value, spec)
-
-
 def _encode_leaf(run: _State, value: Any) -> Spec:
     """Return the spec of a value without items; None for any other value, and for arrays."""
     cls = type(value)
@@ -341,10 +327,6 @@ def _encode_leaf(run: _State, value: Any) -> Spec:
         ends = [value.start, value.stop, value.step]
         if all(end is None or type(end) in (int, bool) for end in ends):
             return {cls.__name__: [end if end is None else _encode_int(run, int(end), "", 0) for end in ends]}
-    return _encode_torch(cls, value)
-
-
-def _encode_torch(cls: type, value: Any) -> Spec:
     if issubclass(cls, torch.Size):
         return {"size": [int(dim) for dim in value]}
     if issubclass(cls, torch.dtype | torch.layout | torch.memory_format):

@@ -16,9 +16,6 @@ _SMALL, _LARGE = 2**14, 2**20
 _PIECE = 512  # words
 _Words = npt.NDArray[np.int64]
 _WORD = np.dtype(np.int64).str
-# Whether modes of either kind are active; `with torch.device(…)` is one, too.
-is_function_mode_active = torch._C._is_torch_function_mode_enabled  # noqa: SLF001  there is no public API
-count_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  as above
 _WEIGHTS = np.random.default_rng(0).integers(-(2**63), 2**63, 4096) | 1  # odd: multiplication keeps all bits
 
 
@@ -41,6 +38,11 @@ class _TorchThreads:
 
 
 _scratch = _Scratch()
+
+
+def is_mode_active() -> bool:
+    """Return whether a function mode, such as `with torch.device(…)`, or a dispatch mode is active in this thread."""
+    return bool(torch._C._is_torch_function_mode_enabled() or torch._C._len_torch_dispatch_stack())  # noqa: SLF001  there is no public API
 
 
 def no_modes() -> ExitStack:
