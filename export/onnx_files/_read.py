@@ -68,7 +68,7 @@ def _usable(path: Path) -> Iterator[None]:
     except ProgramError:
         raise
     except (DecodeError, IndexError) as error:
-        raise ProgramError(f"{str(path)!r} is not an ONNX file, or it is cut short") from error
+        raise ProgramError(f"{str(path)!r} is not an ONNX file, or is truncated") from error
     except ValueError as error:
         raise ProgramError(f"{str(path)!r} can't be used: {error}") from error
     except Exception as error:

@@ -11,9 +11,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from google.protobuf.message import DecodeError
-from onnx import StringStringEntryProto
-
 from .._errors import DAMAGE, DumpError, NotADumpError, in_short, os_error_reason
 from .._key import Key
 from .._records import ModuleInfo, Origin, Record, Records
@@ -22,7 +19,7 @@ from ..values._foreign import MAX_EXACT_INT
 from ..values._structure import Spec, decode
 from . import _format as form
 from ._files import unfinished
-from ._protobuf import Span, fields
+from ._protobuf import Span, fields, graph_and_metadata
 from ._reader import Reader
 
 _NONE = type(None)
@@ -92,7 +89,7 @@ def restore(path: str | os.PathLike[str]) -> Dump:
 
 
 def _open(path: Path, contents: bytes) -> Dump:
-    graph, props = _graph_and_metadata(path, contents)
+    graph, props = graph_and_metadata(path, contents)
     if form.VERSION_KEY not in props:
         raise NotADumpError(f"{str(path)!r} is an ONNX model but not a dump, which steal_forward(dump_file=…) writes")
     if props[form.VERSION_KEY] not in form.READABLE:
@@ -142,26 +139,6 @@ def _read_model(path: Path) -> bytes:
         if error.errno == errno.EFBIG:
             raise DumpError(f"{str(path)!r} is not an ONNX file: it is larger than 2 GiB") from None
         raise DumpError(f"can't read {str(path)!r}: {os_error_reason(error)}") from error
-
-
-def _graph_and_metadata(path: Path, contents: bytes) -> tuple[Span, dict[str, str]]:
-    """Return the span of a model's graph, and Filch's entries of `metadata_props`."""
-    graphs: list[Span] = []
-    props: dict[str, str] = {}
-    try:
-        for number, _, start, stop in fields(contents, 0, len(contents)):
-            if number == form.GRAPH:
-                graphs.append((start, stop))
-            if number == form.METADATA:
-                entry = StringStringEntryProto.FromString(contents[start:stop])
-                if entry.key in props:
-                    raise DumpError(f"{str(path)!r} is damaged: it has {entry.key!r:.200} twice")
-                if str(entry.key).startswith("filch."):  # protobuf returns bytes if it is not UTF-8
-                    props[entry.key] = entry.value
-        [graph] = graphs
-    except (DecodeError, ValueError):
-        raise DumpError(f"{str(path)!r} is not an ONNX file, or it is cut short") from None
-    return graph, props
 
 
 def _nodes(contents: bytes, graph: Span, count: int) -> list[Span]:

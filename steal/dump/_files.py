@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Self
 
 from google.protobuf.message import DecodeError
-from onnx import NodeProto, StringStringEntryProto
+from onnx import NodeProto
 
+from .._errors import DumpError
 from ..files._untrusted import read_untrusted
 from . import _format as form
-from ._protobuf import fields
+from ._protobuf import fields, graph_and_metadata
 
 try:
     import fcntl
@@ -219,24 +220,19 @@ def _data_of(path: Path) -> Path | None:
     data_name = re.compile(re.escape(path.name) + r"(\.\d+)?\.data")
     try:
         contents = read_untrusted(path, form.MAX_MODEL_SIZE)
-        parts = [(number, start, stop) for number, _, start, stop in fields(contents, 0, len(contents))]
-        entries = [
-            StringStringEntryProto.FromString(contents[a:b]) for number, a, b in parts if number == form.METADATA
-        ]
-        if not any(entry.key == form.VERSION_KEY for entry in entries):
+        graph, props = graph_and_metadata(path, contents)
+        if form.VERSION_KEY not in props:
             return None
         # The file is untrusted: parse one small node at a time (see `_protobuf`).
         nodes = (
             NodeProto.FromString(contents[start:stop])
-            for number, *graph in parts
-            if number == form.GRAPH
-            for kind, _, start, stop in fields(contents, *graph)
-            if kind == form.NODE and stop - start <= form.MAX_NODE_SIZE
+            for number, _, start, stop in fields(contents, *graph)
+            if number == form.NODE and stop - start <= form.MAX_NODE_SIZE
         )
         external = (entry for node in nodes for item in node.attribute for entry in item.t.external_data)
         names = (entry.value for entry in external if entry.key == "location")
         return next((path.with_name(name) for name in names if data_name.fullmatch(name)), None)
-    except (OSError, DecodeError, ValueError):
+    except (OSError, DecodeError, DumpError, ValueError):
         return None
 
 

@@ -8,6 +8,13 @@ same reason, and for speed, the nodes of a dump are written without creating obj
 import functools
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+from onnx import StringStringEntryProto
+
+from .._errors import DumpError
+from . import _format as form
 
 Span = tuple[int, int]  # first byte, end
 
@@ -32,7 +39,7 @@ def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, 
         if kind == _BYTES:
             length, at = _read_varint(data, at, stop)
             if length > stop - at:
-                raise ValueError("it is cut short")
+                raise ValueError("it is truncated")
             yield tag >> 3, begin, at, at + length
             at += length
         elif kind == _VARINT:
@@ -42,7 +49,31 @@ def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, 
         else:
             raise ValueError(f"it has a field of unknown wire type {kind}")
     if at != stop:
-        raise ValueError("it is cut short")
+        raise ValueError("it is truncated")
+
+
+def graph_and_metadata(path: Path, model: bytes) -> tuple[Span, dict[str, str]]:
+    """Return the span of a model's graph, and Filch's entries of `metadata_props`.
+
+    Raises:
+        DumpError: this is not a valid model, or it has an entry twice; the message contains `path`.
+    """
+    graphs: list[Span] = []
+    props: dict[str, str] = {}
+    try:
+        for number, _, start, stop in fields(model, 0, len(model)):
+            if number == form.GRAPH:
+                graphs.append((start, stop))
+            if number == form.METADATA:
+                entry = StringStringEntryProto.FromString(model[start:stop])
+                if entry.key in props:
+                    raise DumpError(f"{str(path)!r} is damaged: it has {entry.key!r:.200} twice")
+                if str(entry.key).startswith("filch."):  # protobuf returns bytes if it is not UTF-8
+                    props[entry.key] = entry.value
+        [graph] = graphs
+    except (DecodeError, ValueError):
+        raise DumpError(f"{str(path)!r} is not an ONNX file, or is truncated") from None
+    return graph, props
 
 
 def split(data: bytes, span: Span, number: int) -> tuple[bytes, Span]:
@@ -81,4 +112,4 @@ def _read_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
         if byte < 128:  # a set eighth bit means that more bytes follow
             return value, at
         shift += 7
-    raise ValueError("it is cut short")
+    raise ValueError("it is truncated")

@@ -170,7 +170,7 @@ def test_unusable_files_are_refused_in_a_sentence(program: Program, tmp_path: Pa
     for path, message in [
         (tmp_path / "none.onnx", "there is no file"),
         (text, "is not an ONNX file"),
-        (short, "is not an ONNX file, or it is cut short"),
+        (short, "is not an ONNX file, or is truncated"),
         (notes, "Filch's metadata in .* are damaged"),
         (dump, "is a dump, not a program"),
     ]:

@@ -144,7 +144,7 @@ def test_a_file_that_is_not_an_onnx_model_is_refused(tmp_path, contents):
     """Whatever it contains."""
     (tmp_path / "file").write_bytes(contents)
 
-    assert _error(tmp_path / "file") == f"'{tmp_path / 'file'}' is not an ONNX file, or it is cut short"
+    assert _error(tmp_path / "file") == f"'{tmp_path / 'file'}' is not an ONNX file, or is truncated"
 
 
 def test_a_file_larger_than_any_onnx_model_is_not_read(tmp_path):
