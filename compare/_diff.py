@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from filch.steal import Key, Records, Skipped, Statistics, describe, left_out, restore, structure, tensors
+from filch.steal import Key, Records, Skipped, Statistics, describe, missing_tensors, restore, structure, tensors
 
 from .metrics._metrics import compare_tensors
 from .metrics._tolerance import Tolerance
@@ -57,8 +57,8 @@ def value_rows(
     others = tensors(other)
     for path, tensor in tensors(value).items():
         yield DiffRow(key, path, describe(tensor), "", compare_tensors(tensor, others.get(path), tolerance=tolerance))
-    missing = left_out(other)
-    for path, stand_in in left_out(value).items():
+    missing = missing_tensors(other)
+    for path, stand_in in missing_tensors(value).items():
         yield _without_numbers(key, path, stand_in, missing.get(path), second)
 
 

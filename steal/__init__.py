@@ -21,8 +21,8 @@ from .values._arguments import argument_tensors, named_arguments
 from .values._describe import describe
 from .values._statistics import Statistics, statistics
 from .values._string_type import string_type
-from .values._structure import Foreign, Skipped, left_out, structure, tensors
-from .values._tensors import compact
+from .values._structure import Foreign, Skipped, missing_tensors, structure, tensors
+from .values._tensors import unexpand
 
 __all__ = [
     "Call",
@@ -44,10 +44,9 @@ __all__ = [
     "Statistics",
     "Totals",
     "argument_tensors",
-    "compact",
     "describe",
     "is_stealing",
-    "left_out",
+    "missing_tensors",
     "named_arguments",
     "open_companion",
     "open_untrusted",
@@ -62,5 +61,6 @@ __all__ = [
     "string_type",
     "structure",
     "tensors",
+    "unexpand",
     "write_output",
 ]

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from filch.export import Program
-from filch.steal import Records, compact
+from filch.steal import Records, unexpand
 
 from .._compare import BUFFER
 from ..common._errors import CompareError
@@ -71,7 +71,7 @@ class AgainstModel:
             for name, tensor in values.items():
                 limit = self.limits.of(name, tensor.dtype)
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {limit}".encode())
-                digest.update(bytes_of(compact(tensor)).cpu().numpy().tobytes())
+                digest.update(bytes_of(unexpand(tensor)).cpu().numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def _differences(self, results: Sequence[Values]) -> Iterator[Difference]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
-from filch.steal import compact
+from filch.steal import unexpand
 
 _ALWAYS_ALLOWED = 2**31  # bytes, however few of them are stored
 _MOST_REPEATED = 64
@@ -12,7 +12,7 @@ _MOST_REPEATED = 64
 
 def repetition_problem(size: int, tensors: Iterable[torch.Tensor]) -> str:
     """Return how far `size`, the bytes of some tensors, exceeds what they store; `""` if it is allowed."""
-    if size <= _ALWAYS_ALLOWED or size <= _MOST_REPEATED * sum(compact(tensor).nbytes for tensor in tensors):
+    if size <= _ALWAYS_ALLOWED or size <= _MOST_REPEATED * sum(unexpand(tensor).nbytes for tensor in tensors):
         return ""
     return f"{size / 2**30:,.1f} GiB, more than {_MOST_REPEATED} times what is stored"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from filch.export import Histogram
-from filch.steal import Statistics, compact, statistics
+from filch.steal import Statistics, statistics, unexpand
 
 _BINS = 32
 _LARGE = 2**26  # bytes: a larger tensor is compacted, so that expanded dimensions are counted once
@@ -30,7 +30,7 @@ class Spread:
 
 def spread_of(expected: torch.Tensor, actual: torch.Tensor) -> Spread:
     """Return the spread of two tensors of any shapes and dtypes."""
-    expected, actual = (compact(one) if one.nbytes > _LARGE else one for one in (expected, actual))
+    expected, actual = (unexpand(one) if one.nbytes > _LARGE else one for one in (expected, actual))
     both = statistics(expected, content=False), statistics(actual, content=False)
     ends = [end for one in both for end in (one.minimum, one.maximum) if end is not None and math.isfinite(end)]
     histogram = None

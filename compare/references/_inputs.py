@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from filch.export import Graph, Program
-from filch.steal import Call, Key, Records, Skipped, argument_tensors, describe, left_out, named_arguments
+from filch.steal import Call, Key, Records, Skipped, argument_tensors, describe, missing_tensors, named_arguments
 
 from ..common._errors import CompareError
 from ..metrics._repeated import repetition_problem
@@ -152,7 +152,7 @@ def _is_unread(program: Program, graph: Graph, name: str) -> bool:
 def _skipped_tensor(arguments: Mapping[str, Any]) -> str:
     """Describe the first tensor whose numbers the capture does not have, for a message; `""` if there is none."""
     for name, value in arguments.items():
-        for path, part in left_out(value).items():
+        for path, part in missing_tensors(value).items():
             why = part.reason if isinstance(part, Skipped) else "it has their statistics only"
             return f"; of {name}{path} the capture has no numbers: {why}"
     return ""

@@ -11,7 +11,7 @@ import torch
 from ._dtypes import not_storable, short
 from ._statistics import statistics
 from ._structure import Foreign, Skipped, children, class_name
-from ._tensors import compact
+from ._tensors import unexpand
 
 _MAX_PARTS = 10_000  # parts in one line
 _PART = 100  # characters of text that count as one part
@@ -126,7 +126,7 @@ def _describe_numbers(tensor: torch.Tensor) -> str:
         return "empty"
     if tensor.dtype == torch.float4_e2m1fn_x2:
         return "packed"  # two numbers per byte, which torch can't compute with
-    once = compact(tensor.detach())  # a small tensor can be expanded to any size
+    once = unexpand(tensor.detach())  # a small tensor can be expanded to any size
     times = tensor.numel() // once.numel()
     summary = statistics(once, content=False)
     parts = [] if summary.mean is None else [f"{summary.minimum:.4g} … {summary.maximum:.4g}, mean {summary.mean:.4g}"]

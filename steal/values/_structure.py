@@ -45,7 +45,7 @@ def structure(value: Any) -> Spec:
     return encode(value, lambda _tensor, _path: {"tensor": None}, exact=False)
 
 
-def left_out(value: Any) -> dict[str, Skipped | Statistics]:
+def missing_tensors(value: Any) -> dict[str, Skipped | Statistics]:
     """Return the placeholders of tensors that were not stored, by path; for shared objects, by the first path."""
     placeholders: dict[str, Skipped | Statistics] = {}
     pending: list[tuple[str, Any]] = [("", value)]

@@ -47,7 +47,7 @@ def is_simple(tensor: torch.Tensor) -> bool:
         return False
 
 
-def compact(tensor: torch.Tensor) -> torch.Tensor:
+def unexpand(tensor: torch.Tensor) -> torch.Tensor:
     """Return a view of a strided tensor in which dimensions of stride 0 (from `expand`) have size 1."""
     repeated = [dim for dim, step in enumerate(tensor.stride()) if step == 0 and tensor.shape[dim] > 1]
     if not repeated:
@@ -72,7 +72,7 @@ def stored_form(tensor: torch.Tensor, *, exact: bool) -> tuple[torch.Tensor, Spe
     if not exact:
         return stored, extra
     if not stored.is_contiguous():
-        shape, stored = list(stored.shape), compact(stored)
+        shape, stored = list(stored.shape), unexpand(stored)
         if (order := _order(stored)) is not None:
             extra["order"] = order
         if list(stored.shape) != shape:

@@ -22,7 +22,17 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from filch.steal import DumpError, Foreign, Skipped, describe, left_out, restore, steal_forward, structure, tensors
+from filch.steal import (
+    DumpError,
+    Foreign,
+    Skipped,
+    describe,
+    missing_tensors,
+    restore,
+    steal_forward,
+    structure,
+    tensors,
+)
 from filch.steal.values._structure import decode, encode
 
 
@@ -753,7 +763,7 @@ def test_a_long_list_is_traversed_to_its_end():
     assert list(tensors([list(range(100_000)), {"attention_mask": ONE}])) == ["[1]['attention_mask']"]
 
 
-def test_left_out_lists_a_shared_value_once():
+def test_missing_tensors_lists_a_shared_value_once():
     """By the first of 2**64 paths; a recursive value ends."""
     gone = Skipped("f32[2]", "it was not asked for")
     value = [gone]
@@ -762,6 +772,6 @@ def test_left_out_lists_a_shared_value_once():
     circle = {"gone": gone}
     circle["again"] = circle
 
-    assert left_out(value) == {"[0]" * 65: gone}
-    assert left_out(circle) == {"['gone']": gone}
-    assert left_out([(gone, gone), {"b": gone}]) == {"[0][0]": gone, "[0][1]": gone, "[1]['b']": gone}
+    assert missing_tensors(value) == {"[0]" * 65: gone}
+    assert missing_tensors(circle) == {"['gone']": gone}
+    assert missing_tensors([(gone, gone), {"b": gone}]) == {"[0][0]": gone, "[0][1]": gone, "[1]['b']": gone}
