@@ -67,49 +67,39 @@ __all__ = [
     "write_repro",
 ]
 
-_PLACES = {
-    "BisectReport": "results._bisection",
-    "Checks": "testing._checks",
-    "CompareError": "common._errors",
-    "CompareInstrument": "_pass_errors",
-    "DiffRow": "results._dump_diff",
-    "Difference": "metrics._metrics",
-    "DumpDiff": "results._dump_diff",
-    "Explanation": "results._explanation",
-    "Golden": "testing._golden",
-    "Goal": "results._precision",
-    "RoundingVerdict": "float64",
-    "ModuleRow": "results._rows",
-    "Operator": "results._rows",
-    "Outcome": "results._precision",
-    "PassRow": "results._passes",
-    "PrecisionReport": "results._precision",
-    "Report": "results._report",
-    "Repro": "repro",
-    "Row": "results._rows",
-    "Sensitivity": "results._precision",
-    "Tolerance": "metrics._tolerance",
-    "bisect": "bisection._bisect",
-    "blame": "_blame",
-    "compare": "_compare",
-    "compare_gradients": "dynamo._gradients",
-    "compare_tensors": "metrics._metrics",
-    "compiled_graph": "_compiled_graph",
-    "default_tolerance": "metrics._tolerance",
-    "diff": "_diff",
-    "keep_precise": "precision._precision",
-    "load_report": "results._load_report",
-    "tiny_llm": "models._demo",
-    "write_repro": "repro",
+_NAMES_BY_MODULE = {
+    "_blame": ("blame",),
+    "_compare": ("compare",),
+    "_compiled_graph": ("compiled_graph",),
+    "_diff": ("diff",),
+    "_pass_errors": ("CompareInstrument",),
+    "bisection": ("BisectReport", "bisect"),
+    "common._errors": ("CompareError",),
+    "dynamo._gradients": ("compare_gradients",),
+    "float64": ("RoundingVerdict",),
+    "metrics._metrics": ("Difference", "compare_tensors"),
+    "metrics._tolerance": ("Tolerance", "default_tolerance"),
+    "models._demo": ("tiny_llm",),
+    "precision._precision": ("keep_precise",),
+    "repro": ("Repro", "write_repro"),
+    "results._dump_diff": ("DiffRow", "DumpDiff"),
+    "results._explanation": ("Explanation",),
+    "results._load_report": ("load_report",),
+    "results._passes": ("PassRow",),
+    "results._precision": ("Goal", "Outcome", "PrecisionReport", "Sensitivity"),
+    "results._report": ("Report",),
+    "results._rows": ("ModuleRow", "Operator", "Row"),
+    "testing._checks": ("Checks",),
+    "testing._golden": ("Golden",),
 }
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f".{_PLACES[name]}", __name__), name)
-    globals()[name] = found
-    return found
+    globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

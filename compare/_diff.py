@@ -10,7 +10,7 @@ from .metrics._metrics import compare_tensors
 from .metrics._tolerance import Tolerance
 from .results._dump_diff import DiffRow, DumpDiff
 
-_FIRST, _SECOND = "the first dump", "the second dump"
+_SECOND = "the second dump"
 
 
 def diff(
@@ -42,10 +42,10 @@ def _rows(first: Records, second: Records, tolerance: float | Tolerance | None) 
         if key in second:
             yield from value_rows(key, first[key], second[key], tolerance)
         else:
-            yield missing_row(key, first[key])
+            yield unmatched_row(key, first[key], _SECOND)
     for key in second:
         if key not in first:
-            yield extra_row(key, second[key])
+            yield unmatched_row(key, second[key], "the first dump")
 
 
 def value_rows(
@@ -62,14 +62,9 @@ def value_rows(
         yield _without_numbers(key, path, stand_in, missing.get(path), second)
 
 
-def missing_row(key: Key, value: Any, *, second: str = _SECOND) -> DiffRow:
-    """Return the row of a record that is missing from the second dump."""
-    return DiffRow(key, "", describe(value), f"{second} does not have it")
-
-
-def extra_row(key: Key, value: Any, *, first: str = _FIRST) -> DiffRow:
-    """Return the row of a record that is missing from the first dump."""
-    return DiffRow(key, "", describe(value), f"{first} does not have it")
+def unmatched_row(key: Key, value: Any, missing_from: str) -> DiffRow:
+    """Return the row of a record that only one of two dumps has."""
+    return DiffRow(key, "", describe(value), f"{missing_from} does not have it")
 
 
 def _without_numbers(

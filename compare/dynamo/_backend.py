@@ -15,7 +15,7 @@ from ..metrics._tolerance import default_tolerance
 from ..rendering._console import WIDE, as_text, print_text
 from ..rendering._table import Column, Table
 from ..results._report import Report
-from ._graph_check import GraphCheck, backward_report
+from ._graph_check import Compile, GraphCheck, backward_report
 from ._graph_ir import GraphIr
 from ._options import DynamoOptions
 from ._through_onnx import ThroughOnnx
@@ -46,9 +46,10 @@ def filch(
     """
     chosen = DynamoOptions.of(options or {}, mode)
     if chosen.print_input_graph:
-        titles = ("opcode", "name", "target", "args", "kwargs")
-        columns = tuple(Column(title, "never") for title in titles)
-        print_text(as_text([Table(columns, tuple(map(_cells, module.graph.nodes)))], width=WIDE))
+        fields = ("op", "name", "target", "args", "kwargs")
+        columns = tuple(Column("opcode" if field == "op" else field, "never") for field in fields)
+        rows = tuple(tuple(str(getattr(node, field)) for field in fields) for node in module.graph.nodes)
+        print_text(as_text([Table(columns, rows)], width=WIDE))
     name = f"graph {next(_numbers)}"
     drawings = None if chosen.dump_graph_ir is None else GraphIr(chosen.dump_graph_ir)
     own = _own_backend(chosen.inner, inputs)
@@ -89,7 +90,11 @@ def _by_backend(
 
     if chosen.correctness_report is not False or drawings is not None:
         compiled.handle.watch_backward(on_backward)
-    check = GraphCheck(name, module, compiled.handle, _compile(engine), own, engine, compiled, limit)
+
+    def compile_another(other: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        return engine.compile_graph(other, example_inputs).handle
+
+    check = GraphCheck(name, module, compiled.handle, compile_another, own, (engine, compiled), limit)
     return _checked(compiled.handle, check.report, chosen)
 
 
@@ -133,15 +138,7 @@ def _own_backend(inner: str | Callable[..., Any], inputs: Sequence[Any]) -> str 
     return name if isinstance(name, str) and name in backend_names() and name != "eager" else None
 
 
-def _compile(engine: CompilesTorch) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-    def compiled(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        handle: Callable[..., Any] = engine.compile_graph(module, inputs).handle
-        return handle
-
-    return compiled
-
-
-def _compiler(options: DynamoOptions) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+def _compiler(options: DynamoOptions) -> Compile:
     """Return a compiler of torch, or the user's function."""
     inner = options.inner
     if unsupported := options.of_compiler():
@@ -160,7 +157,3 @@ def _compiler(options: DynamoOptions) -> Callable[[fx.GraphModule, Sequence[Any]
 def _compiler_name(options: DynamoOptions) -> str:
     inner = options.inner
     return inner if isinstance(inner, str) else getattr(inner, "__name__", repr(inner))
-
-
-def _cells(node: fx.Node) -> tuple[str, ...]:
-    return tuple(map(str, (node.op, node.name, node.target, node.args, node.kwargs)))

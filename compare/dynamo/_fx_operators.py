@@ -9,7 +9,7 @@ from torch import fx, nn
 
 from ..results._rows import Operator, Row
 
-_PLACES = {"torch": torch, "torch.nn.functional": nn.functional}
+_NAMESPACES = {"torch": torch, "torch.nn.functional": nn.functional}
 
 
 def fx_operators(graph: fx.Graph, rows: Sequence[Row]) -> Iterator[Operator]:
@@ -40,8 +40,9 @@ def function_text(node: fx.Node) -> str:
     if node.op == "call_method":
         return f"torch.Tensor.{node.target}"
     name = str(getattr(node.target, "__name__", node.target))
-    place = next((place for place, holder in _PLACES.items() if getattr(holder, name, None) is node.target), None)
-    return f"{place or str(getattr(node.target, '__module__', '')).removeprefix('_') or 'torch'}.{name}"
+    module = str(getattr(node.target, "__module__", "")).removeprefix("_") or "torch"
+    public = (path for path, namespace in _NAMESPACES.items() if getattr(namespace, name, None) is node.target)
+    return f"{next(public, module)}.{name}"
 
 
 def _is_tensor(node: fx.Node) -> bool:
@@ -62,7 +63,7 @@ def _call(node: fx.Node) -> str | None:
 def _leaves(graph: fx.Graph) -> dict[str | None, nn.Module]:
     """Return the modules without submodules, by their calls; Dynamo only stores the `id` of each module."""
     calls = {call for node in graph.nodes if node.op != "placeholder" and (call := _call(node)) is not None}
-    wanted = {int(identity) for call in calls if (identity := call.partition("@")[0]).isdigit()}
-    by_id = {id(item): item for item in gc.get_objects() if id(item) in wanted and isinstance(item, nn.Module)}
-    modules = {call: by_id.get(int(identity)) for call in calls if (identity := call.partition("@")[0]).isdigit()}
-    return {call: module for call, module in modules.items() if module is not None and not list(module.children())}
+    ids = {call: int(identity) for call in calls if (identity := call.partition("@")[0]).isdigit()}
+    called = {*ids.values()}
+    modules = {id(item): item for item in gc.get_objects() if id(item) in called and isinstance(item, nn.Module)}
+    return {call: modules[key] for call, key in ids.items() if key in modules and not list(modules[key].children())}

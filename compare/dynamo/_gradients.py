@@ -22,7 +22,7 @@ from ..references._resolver import Reference
 from ..results._joined import joined
 from ..results._report import Report
 from ._backend import filch
-from ._graph_check import BACKWARD
+from ._graph_check import BACKWARD, copies
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -44,7 +44,7 @@ def compare_gradients(
         kwargs: its keyword arguments.
         inner: the compiler (see `DynamoOptions.inner`).
         loss: maps the model's result to a scalar; None is a weighted sum of all floating-point elements, with fixed
-            weights of both signs, since the plain sum of a normalised result has a gradient of 0 plus rounding.
+            weights of both signs, since the plain sum of a normalized result has a gradient of 0 plus rounding.
         tolerance: see `compare`.
 
     Returns:
@@ -55,40 +55,35 @@ def compare_gradients(
         CompareError: no gradient reaches a parameter.
         FilchError: the compiler is unknown or not available.
     """
-    scalar = loss or _weighted_sum
+    loss = loss or _weighted_sum
     reports: list[Report] = []
     options = {"correctness_report": reports, "inner": inner, "tolerance": tolerance}
     output_gradients: dict[str, torch.Tensor] = {}
     with _preserve_state(model), _record_output_gradients(model, output_gradients):
-        expected = _gradients(model, model, args, kwargs or {}, scalar)
+        expected = _gradients(model, model, args, kwargs or {}, loss)
     if not expected:
         raise CompareError("no gradient reaches a parameter of the model: is it frozen, or the loss detached?")
     with _preserve_state(model):
         compiled = torch.compile(model, backend=partial(filch, options=options))
-        actual = _gradients(model, compiled, args, kwargs or {}, scalar)
+        actual = _gradients(model, compiled, args, kwargs or {}, loss)
+    notes = [note for report in reports for note in report.notes]
+    if any(report.program.endswith(BACKWARD) for report in reports):
+        notes.append(
+            "backward kernels are compared with the backward graph after its operations were decomposed: "
+            "a wrong decomposition shows only in the gradients of the parameters"
+        )
+    effects = (report.observer_effect for report in reports if report.observer_effect is not None)
     rows, graphs = joined([*reports, _parameter_report(expected, actual, output_gradients, tolerance)])
     return Report(
         backend=reports[0].backend if reports else str(inner),
         reference="eager PyTorch",
         program=f"{type(model).__name__}, forward and backward",
         rows=tuple(rows),
-        observer_effect=next(
-            (report.observer_effect for report in reports if report.observer_effect is not None), None
-        ),
-        notes=tuple(dict.fromkeys(note for report in reports for note in (*report.notes, *_backward_notes(report)))),
+        observer_effect=next(effects, None),
+        notes=tuple(dict.fromkeys(notes)),
         calls=(len(reports), len(reports)),
         graphs=graphs,
     )
-
-
-def _backward_notes(report: Report) -> tuple[str, ...]:
-    return (_DECOMPOSED,) if report.program.endswith(BACKWARD) else ()
-
-
-_DECOMPOSED = (
-    "backward kernels are compared with the backward graph after its operations were decomposed: "
-    "a wrong decomposition shows only in the gradients of the parameters"
-)
 
 
 def _parameter_report(
@@ -119,7 +114,7 @@ def _gradients(
     model: nn.Module, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], loss: Loss
 ) -> dict[str, torch.Tensor]:
     """Return the gradients of the parameters that the loss depends on, in the order of the model's parameters."""
-    copied_args, copied_kwargs = pytree.tree_map(_copy, (tuple(args), dict(kwargs)))
+    copied_args, copied_kwargs = copies((tuple(args), dict(kwargs)))
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         result = loss(run(*copied_args, **copied_kwargs))
         if result.requires_grad:
@@ -129,17 +124,12 @@ def _gradients(
 
 
 def _weighted_sum(result: Any) -> torch.Tensor:
-    tensors = [item for item in pytree.tree_leaves(result) if isinstance(item, torch.Tensor)]
-    return sum((_dot(item) for item in tensors if item.is_floating_point()), start=torch.zeros(()))
-
-
-def _dot(tensor: torch.Tensor) -> torch.Tensor:
-    weights = torch.arange(tensor.numel(), dtype=torch.float64).cos().to(tensor)
-    return (tensor * weights.view(tensor.shape)).sum()
-
-
-def _copy(item: Any) -> Any:
-    return item.detach().clone().requires_grad_(item.requires_grad) if isinstance(item, torch.Tensor) else item
+    total = torch.zeros(())
+    for item in pytree.tree_leaves(result):
+        if isinstance(item, torch.Tensor) and item.is_floating_point():
+            weights = torch.arange(item.numel(), dtype=torch.float64).cos().to(item)
+            total = total + (item * weights.view(item.shape)).sum()
+    return total
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from filch.export import Graph, graph_from_fx, random_nodes
 from filch.export.backends import Backend, BackwardRun, Compiled, ProvidesReferences, Stage
@@ -37,8 +38,7 @@ class GraphCheck:
         run: the compiled graph that the user calls.
         compile: compiles another graph in the same way.
         backend: the compiler's name.
-        engine: the backend that runs the kernels of `compiled`; None for a compiler that Filch has no backend for.
-        compiled: the compiled graph with its kernels; None without `engine`.
+        kernels: a backend and the graph of kernels that it compiled; None for a compiler that Filch has no backend for.
         tolerance: see `compare`.
     """
 
@@ -47,8 +47,7 @@ class GraphCheck:
     run: Callable[..., Any]
     compile: Compile
     backend: str
-    engine: Backend | None = None
-    compiled: Compiled | None = None
+    kernels: tuple[Backend, Compiled] | None = None
     tolerance: float | Tolerance | None = None
 
     def report(self, inputs: Sequence[Any]) -> Report:
@@ -63,11 +62,24 @@ class GraphCheck:
         limits = Limits(graph, self.tolerance)
         run = Run(0, "exported", Compiled(graph, None), _tensors_only(arguments), outputs)
         rows, effect = compare_values(run, self._exposed(inputs), references, None, limits)
-        notes = _recompilation_notes(effect)
-        origins = None if self.compiled is None else NodeProvenance(graph, self.compiled)
-        for kernel_rows, kernel_effect in self._kernels(arguments, outputs, references, limits, origins):
-            rows, effect = [*rows, *kernel_rows], kernel_effect
+        notes = []
+        if effect is not None:
+            amount = effect.problem or f"{effect.error_max:.1e}"
+            notes.append(
+                "the table of operations is of a second compilation, which returns every value and may fuse "
+                f"differently: its results differ from those of the compiled graph that is used, by up to {amount}"
+            )
+        graphs: dict[Stage, Graph] = {"exported": graph}
         random = random_nodes(self.module.graph)
+        if self.kernels is not None:
+            engine, compiled = self.kernels
+            origins = NodeProvenance(graph, compiled)
+            kernel_rows, effect = _compare_kernels(engine, compiled, arguments, outputs, references, limits, origins)
+            rows = [*rows, *kernel_rows]
+            graphs["compiled"] = origins.annotated()
+            notes += compiled.notes
+        elif random:
+            notes.append(f"{random[0]} draws random numbers: compiled code draws others than eager PyTorch")
         rows = [replace(row, random=row.node in random) for row in rows]
         return Report(
             backend=self.backend,
@@ -75,15 +87,10 @@ class GraphCheck:
             program=self.name,
             rows=tuple(rows),
             observer_effect=effect,
-            notes=(*notes, *self._notes(random)),
+            notes=tuple(notes),
             operators=(tuple(fx_operators(self.module.graph, rows)),),
-            graphs={stage: _with_weights(drawn, arguments) for stage, drawn in _drawn(graph, origins).items()},
+            graphs={stage: _with_weights(drawn, arguments) for stage, drawn in graphs.items()},
         )
-
-    def _notes(self, random: Sequence[str]) -> tuple[str, ...]:
-        if self.compiled is not None:
-            return self.compiled.notes
-        return (f"{random[0]} draws random numbers: compiled code draws others than eager PyTorch",) if random else ()
 
     def _exposed(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Return every value of the graph from a compilation that returns them all, which may fuse differently."""
@@ -93,30 +100,27 @@ class GraphCheck:
             values = compiled(*copies(inputs))
         return {name: complex_as_real(value.detach()) for name, value in zip(names, values, strict=True)}
 
-    def _kernels(
-        self,
-        arguments: Mapping[str, Any],
-        outputs: Mapping[str, torch.Tensor],
-        eager: Mapping[str, Reference],
-        limits: Limits,
-        origins: NodeProvenance | None,
-    ) -> Iterator[tuple[list[Row], Difference | None]]:
-        """Yield the rows of the values that the compiled graph's own kernels store."""
-        if self.engine is None or self.compiled is None:
-            return
-        engine, compiled = self.engine, self.compiled
-        with _same_random_numbers():
-            values = engine.run(compiled, arguments, compiled.graph.producer)
-        with _same_random_numbers():
-            derived = engine.reference(compiled, arguments) if isinstance(engine, ProvidesReferences) else {}
-        references = {name: Reference(tensor, "given") for name, tensor in _tensors_only(arguments).items()}
-        references |= {name: Reference(tensor, "derived") for name, tensor in derived.items()}
-        run = Run(0, "compiled", compiled, _tensors_only(arguments), outputs)
-        yield compare_values(run, values, {**references, **eager}, origins, limits)
 
-
-def _drawn(graph: Graph, origins: NodeProvenance | None) -> dict[Stage, Graph]:
-    return {"exported": graph} if origins is None else {"exported": graph, "compiled": origins.annotated()}
+def _compare_kernels(  # noqa: PLR0917  called in one place
+    engine: Backend,
+    compiled: Compiled,
+    arguments: Mapping[str, Any],
+    outputs: Mapping[str, torch.Tensor],
+    eager: Mapping[str, Reference],
+    limits: Limits,
+    origins: NodeProvenance,
+) -> tuple[list[Row], Difference | None]:
+    """Return the rows of the values that a compiled graph's own kernels store, and the observer effect."""
+    with _same_random_numbers():
+        values = engine.run(compiled, arguments, compiled.graph.producer)
+    with _same_random_numbers():
+        derived = engine.reference(compiled, arguments) if isinstance(engine, ProvidesReferences) else {}
+    inputs = _tensors_only(arguments)
+    references = {name: Reference(tensor, "given") for name, tensor in inputs.items()}
+    references |= {name: Reference(tensor, "derived") for name, tensor in derived.items()}
+    return compare_values(
+        Run(0, "compiled", compiled, inputs, outputs), values, {**references, **eager}, origins, limits
+    )
 
 
 def _with_weights(graph: Graph, arguments: Mapping[str, Any]) -> Graph:
@@ -160,12 +164,11 @@ def exposed(module: fx.GraphModule) -> tuple[list[str], fx.GraphModule]:
     return list(clones), fx.GraphModule(module, graph)
 
 
-def copies(values: Sequence[Any]) -> list[Any]:
-    """Return the values with tensors copied, since the graph may modify its inputs."""
-    return [
-        item.detach().clone().requires_grad_(item.requires_grad) if isinstance(item, torch.Tensor) else item
-        for item in values
-    ]
+def copies(values: Any) -> Any:
+    """Return nested values with tensors copied, since the graph may modify its inputs."""
+    return pytree.tree_map_only(
+        torch.Tensor, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), values
+    )
 
 
 def _eager_values(module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
@@ -192,15 +195,6 @@ def _node_results(module: fx.GraphModule, returned: Sequence[Any]) -> list[Any]:
 
 def _tensors_only(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: value.detach() for name, value in values.items() if isinstance(value, torch.Tensor)}
-
-
-def _recompilation_notes(effect: Difference | None) -> tuple[str, ...]:
-    """Return a note if the compilation that returns all values has other results than the one the user runs."""
-    if effect is None:
-        return ()
-    amount = effect.problem or f"{effect.error_max:.1e}"
-    text = "the table of operations is of a second compilation, which returns every value and may fuse differently"
-    return (f"{text}: its results differ from those of the compiled graph that is used, by up to {amount}",)
 
 
 @contextlib.contextmanager

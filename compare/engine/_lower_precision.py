@@ -18,13 +18,7 @@ _CASTS = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear"})
 _WEIGHT = "_DequantizeLinear_Output"  # the suffix of weights that ONNX Runtime's quantizer dequantizes
 # Operators whose outputs are integers with a scale of their own.
 _QUANTIZES = re.compile(r"(.*::)?(QuantizeLinear|DynamicQuantizeLinear|QLinear\w+|QGemm|\w+Integer)$")
-_HALF = 0.5
-_ENDS = {
-    torch.int8: (-128, 127),
-    torch.uint8: (0, 255),
-    torch.int16: (-32768, 32767),
-    torch.uint16: (0, 65535),
-}
+_QUANTIZED = frozenset({torch.int8, torch.uint8, torch.int16, torch.uint16})
 
 
 @dataclass(frozen=True)
@@ -50,8 +44,9 @@ class Lowered:
         for name in self.graph.constants:
             weight, before = self.program.constant(name), None if original is None else original.constant(name)
             if weight is not None and before is not None and weight.dtype == before.dtype == torch.float32:
-                dtype = _coarsest_exact_dtype(weight) if not torch.equal(weight, before) else torch.float32
-                units[name] = torch.finfo(dtype).eps / 2
+                dtypes = () if torch.equal(weight, before) else (torch.bfloat16, torch.float16)
+                exact = (dtype for dtype in dtypes if torch.equal(weight, weight.to(dtype).float()))
+                units[name] = torch.finfo(next(exact, torch.float32)).eps / 2
         return units
 
     @classmethod
@@ -89,12 +84,6 @@ class Lowered:
         values = {name: live.get(name, self.program.constant(name)) for name in node.reads}
         clipped = difference.clipped + _clipped(node, values, reference.tensor)
         return replace(row, difference=replace(difference, clipped=clipped))
-
-
-def _coarsest_exact_dtype(tensor: torch.Tensor) -> torch.dtype:
-    """Return the coarsest dtype that represents a float32 tensor exactly."""
-    types = (torch.bfloat16, torch.float16)
-    return next((dtype for dtype in types if torch.equal(tensor, tensor.to(dtype).float())), torch.float32)
 
 
 def _names(program: Program) -> frozenset[str]:
@@ -158,16 +147,15 @@ def _clipped(node: Node, values: Mapping[str, torch.Tensor | None], reference: t
 
     The reference has to exceed the range by more than half a step, the rounding error of any quantized value.
     """
-    integers, scale, *rest = (values.get(name) for name in node.inputs)
-    zero = rest[0] if rest else None
-    if integers is None or scale is None or integers.dtype not in _ENDS or "block_size" in node.attributes:
+    integers, scale, zero = ([values.get(name) for name in node.inputs] + [None])[:3]
+    if integers is None or scale is None or integers.dtype not in _QUANTIZED or "block_size" in node.attributes:
         return 0
     axis = int(node.attributes.get("axis", 1))
-    first, last = _ENDS[integers.dtype]
+    least, greatest = torch.iinfo(integers.dtype).min, torch.iinfo(integers.dtype).max
     expected = reference.to(integers.device).double()
     shift = 0.0 if zero is None else _along(zero.double(), axis, expected)
     steps = expected / _along(scale.double(), axis, expected) + shift
-    low, high = (integers == first) & (steps < first - _HALF), (integers == last) & (steps > last + _HALF)
+    low, high = (integers == least) & (steps < least - 0.5), (integers == greatest) & (steps > greatest + 0.5)
     return int((low | high).sum())
 
 

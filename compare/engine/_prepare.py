@@ -59,8 +59,8 @@ class Prepared:
     @cached_property
     def graphs(self) -> dict[Stage, Graph]:
         """The graph of each stage; the nodes of the compiled graph have their origins."""
-        made: dict[Stage, Graph] = {stage: compiled.graph for stage, compiled in self.compiled.items()}
-        return made if self.provenance is None else {**made, "compiled": self.provenance.annotated()}
+        graphs: dict[Stage, Graph] = {stage: compiled.graph for stage, compiled in self.compiled.items()}
+        return graphs if self.provenance is None else {**graphs, "compiled": self.provenance.annotated()}
 
     @cached_property
     def outcomes(self) -> tuple[NodeOutcome, ...]:
@@ -95,15 +95,17 @@ def prepare(records: Records, program: Program, backend: Backend, options: Compa
     failed: list[str] = []
     for stage in options.stages:
         compile_stage = partial(backend.compile, program, optimize=stage == "compiled")
-        made = attempt(compile_stage, failed, required=not compiled)
-        if made is not None:
-            compiled[stage] = made
+        compiled_stage = attempt(compile_stage, failed, required=not compiled)
+        if compiled_stage is not None:
+            compiled[stage] = compiled_stage
     lower = options.lower_precision
     lowered: dict[Stage, Lowered | None] = {}
     wanted: dict[Stage, frozenset[str]] = {}
-    for stage, made in compiled.items():
-        lowered[stage] = Lowered.of(made.graph, program) if lower else None
-        wanted[stage] = _wanted(Run(0, stage, made, {}, {}, lowered=lowered[stage]))
+    for stage, item in compiled.items():
+        lowered[stage] = Lowered.of(item.graph, program) if lower else None
+        run = Run(0, stage, item, {}, {}, lowered=lowered[stage])
+        # Constants have no rows: with folded weights among them, every multiplication by a weight would be replayed.
+        wanted[stage] = frozenset(map(run.exported_name, (*run.graph.producer, *run.graph.outputs)))
     every = frozenset[str]().union(*wanted.values())
     return Prepared(
         records,
@@ -130,11 +132,3 @@ def attempt(run: Callable[[], T], failed: list[str], *, required: bool) -> T | N
             raise
         failed.append(str(error))
         return None
-
-
-def _wanted(run: Run) -> frozenset[str]:
-    """Return the exported names of the values that have rows.
-
-    Constants have none: with folded weights among them, every multiplication by a weight would be replayed.
-    """
-    return frozenset(map(run.exported_name, (*run.graph.producer, *run.graph.outputs)))

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from filch.export import Graph, Node
 
-Shape = tuple[int, ...]
-Shapes = Sequence[Shape]
+Shapes = Sequence[tuple[int, ...]]
 
 
 def reduction_length(node: Node, graph: Graph) -> int:
@@ -42,75 +42,34 @@ def is_product(node: Node) -> bool:
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention", "LSTM", "GRU", "RNN"})
 
 
-def _shape(graph: Graph, name: str) -> Shape:
+def _shape(graph: Graph, name: str) -> tuple[int, ...]:
     value = graph.values.get(name)
     dims = () if value is None or value.shape is None else value.shape
     return tuple(dim for dim in dims if isinstance(dim, int)) if all(isinstance(dim, int) for dim in dims) else ()
 
 
-Length = Callable[[Mapping[str, object], Shapes], float]
-
-
-def _last(_: Mapping[str, object], shapes: Shapes) -> float:
-    return shapes[0][-1]
-
-
-def _longest(_: Mapping[str, object], shapes: Shapes) -> float:
-    """The axis is an input of the node, so its value is unknown here."""
-    return max(shapes[0])
-
-
-def _gemm(attributes: Mapping[str, object], shapes: Shapes) -> float:
-    return shapes[0][0 if attributes.get("transA") else -1]
-
-
-def _kernel(_: Mapping[str, object], shapes: Shapes) -> float:
-    return math.prod(shapes[1][1:])
-
-
-def _transposed_kernel(_: Mapping[str, object], shapes: Shapes) -> float:
-    return math.prod(shapes[1]) / shapes[1][1]
-
-
-def _reduced(_: Mapping[str, object], shapes: Shapes) -> float:
-    return math.prod(shapes[0]) / math.prod(shapes[-1])
-
-
-def _normalized(attributes: Mapping[str, object], shapes: Shapes) -> float:
-    axis = attributes.get("axis", -1)
-    return math.prod(shapes[0][axis:]) if isinstance(axis, int) else shapes[0][-1]
-
-
-def _of_channels(_: Mapping[str, object], shapes: Shapes) -> float:
-    return math.prod(shapes[0][1:])
-
-
-def _contracted(_: Mapping[str, object], shapes: Shapes) -> float:
-    """The size of the contracted dimensions; a shared batch dimension increases the estimate."""
-    return math.sqrt(math.prod(shapes[0]) * math.prod(shapes[1]) / math.prod(shapes[-1]))
-
-
-def _recurrent(_: Mapping[str, object], shapes: Shapes) -> float:
-    return shapes[0][0] * (shapes[1][-1] + shapes[2][-1])
-
-
-def _attended(_: Mapping[str, object], shapes: Shapes) -> float:
-    return max(shapes[0][-1], shapes[1][-2])
-
-
-_LENGTHS: Mapping[str, Length] = {
-    "MatMul": _last,
-    "Gemm": _gemm,
-    "Einsum": _contracted,
-    "Conv": _kernel,
-    "ConvTranspose": _transposed_kernel,
-    "Attention": _attended,
-    "CumSum": _longest,
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _last),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalized),
-    **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), _of_channels),
-    **dict.fromkeys(("GlobalAveragePool", "AveragePool", "LpPool", "LpNormalization"), _reduced),
-    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceProd"), _reduced),
-    **dict.fromkeys(("ReduceLogSum", "ReduceLogSumExp"), _reduced),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+# From the attributes of a node and the shapes of its inputs and first output to the length of its sums.
+_LENGTHS: Mapping[str, Callable[[Mapping[str, Any], Shapes], float]] = {
+    "MatMul": lambda _, shapes: shapes[0][-1],
+    "Gemm": lambda attributes, shapes: shapes[0][0 if attributes.get("transA") else -1],
+    # The size of the contracted dimensions; a shared batch dimension increases the estimate.
+    "Einsum": lambda _, shapes: math.sqrt(math.prod(shapes[0]) * math.prod(shapes[1]) / math.prod(shapes[-1])),
+    "Conv": lambda _, shapes: math.prod(shapes[1][1:]),
+    "ConvTranspose": lambda _, shapes: math.prod(shapes[1]) / shapes[1][1],
+    "Attention": lambda _, shapes: max(shapes[0][-1], shapes[1][-2]),
+    "CumSum": lambda _, shapes: max(shapes[0]),  # the axis is an input of the node, so its value is unknown here
+    **dict.fromkeys(("Softmax", "LogSoftmax"), lambda _, shapes: shapes[0][-1]),
+    **dict.fromkeys(
+        ("LayerNormalization", "RMSNormalization"),
+        lambda attributes, shapes: math.prod(shapes[0][attributes.get("axis", -1) :]),
+    ),
+    **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), lambda _, shapes: math.prod(shapes[0][1:])),
+    **dict.fromkeys(
+        (
+            *("GlobalAveragePool", "AveragePool", "LpPool", "LpNormalization", "ReduceSum", "ReduceMean", "ReduceL1"),
+            *("ReduceL2", "ReduceSumSquare", "ReduceProd", "ReduceLogSum", "ReduceLogSumExp"),
+        ),
+        lambda _, shapes: math.prod(shapes[0]) / math.prod(shapes[-1]),
+    ),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), lambda _, shapes: shapes[0][0] * (shapes[1][-1] + shapes[2][-1])),
 }

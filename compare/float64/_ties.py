@@ -27,18 +27,21 @@ def with_ties(
     """
     if verdict is None or verdict.sound or numbers is None or reference is None:
         return verdict
-    if node.op not in _CHOOSE or actual.dtype != torch.int64:
+    if node.op not in _DEFAULT_AXES or actual.dtype != torch.int64:
         return verdict
-    axis = int(node.attributes.get("axis", _CHOOSE[node.op]))
-    dropped = node.op != "TopK" and not node.attributes.get("keepdims", 1)
-    chosen, right = (item.unsqueeze(axis) if dropped else item for item in (actual, reference))
+    axis = int(node.attributes.get("axis", _DEFAULT_AXES[node.op]))
+    lacks_axis = node.op != "TopK" and not node.attributes.get("keepdims", 1)
     try:
-        alike = torch.equal(numbers.gather(axis, chosen), numbers.gather(axis, right))
+        selected, expected = (
+            numbers.gather(axis, indices.unsqueeze(axis) if lacks_axis else indices) for indices in (actual, reference)
+        )
     except (RuntimeError, IndexError):  # the indices are out of range
+        return verdict
+    if not torch.equal(selected, expected):
         return verdict
     count = int(torch.ne(actual, reference).sum())
     note = f"exact ties: {count} different indices select equal numbers"
-    return replace(verdict, verdict="rounding", ratio=1.0, note=note) if alike else verdict
+    return replace(verdict, verdict="rounding", ratio=1.0, note=note)
 
 
-_CHOOSE = {"ArgMax": 0, "ArgMin": 0, "TopK": -1}  # the default axis
+_DEFAULT_AXES = {"ArgMax": 0, "ArgMin": 0, "TopK": -1}

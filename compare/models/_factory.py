@@ -37,10 +37,24 @@ class Factory:
             CompareError: it raises, or returns something else.
         """
         try:
-            made = self.function(**sizes)
+            result = self.function(**sizes)
         except (Exception, SystemExit) as error:
             raise CompareError(f"the factory {self.name!r} raised {type(error).__name__}: {error}") from error
-        return _subject(self.name, made)
+        if not isinstance(result, tuple | list) or not 2 <= len(result) <= 4:
+            raise CompareError(
+                f"the factory {self.name!r} has to return (model, args[, kwargs[, dynamic_shapes]]), "
+                f"not {type(result).__name__}"
+            )
+        model, args, kwargs, dynamic_shapes = (*result, None, None)[:4]
+        if not isinstance(model, nn.Module):
+            kind = type(model).__name__
+            raise CompareError(f"the factory {self.name!r} has to return a torch.nn.Module first, not {kind}")
+        if not isinstance(kwargs, Mapping | None):
+            raise CompareError(
+                f"the third item that the factory {self.name!r} returns has to be a mapping of keyword arguments, "
+                f"not {type(kwargs).__name__}"
+            )
+        return Subject.of(model, args, kwargs, dynamic_shapes)
 
 
 def find_factory(name: str) -> Factory:
@@ -52,35 +66,26 @@ def find_factory(name: str) -> Factory:
     place, colon, attribute = name.rpartition(":")
     if not colon or not place:
         raise CompareError(f"a model is named as package.module:factory or path.py:factory, not {name!r}")
-    module = _load(place)
+    try:
+        module = _load_file(place) if place.endswith(".py") else _load_module(place)
+    except CompareError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise CompareError(f"can't import {place!r}: {type(error).__name__}: {error}") from error
     function = getattr(module, attribute, None)
     if not callable(function):
         own = [known for known, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-        close = get_close_matches(attribute, own, n=1)
-        raise CompareError(f"{place!r} has no function {attribute!r}{_suggestion(close, own)}")
+        functions = [known for known in own if not known.startswith("_")][:_MAX_FUNCTIONS]
+        hint = f"; it has {', '.join(map(repr, functions))}" if functions else ""
+        if close := get_close_matches(attribute, own, n=1):
+            hint = f"; did you mean {close[0]!r}?"
+        raise CompareError(f"{place!r} has no function {attribute!r}{hint}")
     return Factory(name, function)
-
-
-def _suggestion(close: list[str], own: list[str]) -> str:
-    """Return a hint: the function with a similar name, or the functions of the module."""
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    functions = [name for name in own if not name.startswith("_")]
-    return f"; it has {', '.join(map(repr, functions[:_MAX_FUNCTIONS]))}" if functions else ""
 
 
 def make_subject(name: str) -> Subject:
     """Return the model of a factory (see `find_factory`)."""
     return find_factory(name).make()
-
-
-def _load(place: str) -> ModuleType:
-    try:
-        return _load_file(place) if place.endswith(".py") else _load_module(place)
-    except CompareError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise CompareError(f"can't import {place!r}: {type(error).__name__}: {error}") from error
 
 
 def _load_module(name: str) -> ModuleType:
@@ -102,20 +107,3 @@ def _load_file(place: str) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses and pickle look it up
     spec.loader.exec_module(module)
     return module
-
-
-def _subject(name: str, made: Any) -> Subject:
-    if isinstance(made, nn.Module) or not isinstance(made, tuple | list) or not 2 <= len(made) <= 4:
-        raise CompareError(
-            f"the factory {name!r} has to return (model, args[, kwargs[, dynamic_shapes]]), not {type(made).__name__}"
-        )
-    model, args, *rest = made
-    kwargs = rest[0] if rest and rest[0] is not None else {}
-    if not isinstance(model, nn.Module):
-        raise CompareError(f"the factory {name!r} has to return a torch.nn.Module first, not {type(model).__name__}")
-    if not isinstance(kwargs, Mapping):
-        raise CompareError(
-            f"the third item that the factory {name!r} returns has to be a mapping of keyword arguments, "
-            f"not {type(kwargs).__name__}"
-        )
-    return Subject.of(model, args, kwargs, rest[1] if len(rest) > 1 else None)

@@ -1,11 +1,12 @@
 """Generate inputs of other sizes that are distributed like given ones."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ..common._errors import CompareError
 from ._subject import Subject
@@ -15,15 +16,8 @@ _SEED = 0
 
 def dimension_names(shapes: Any) -> list[str]:
     """Return the names of the dimensions in dynamic shapes for `torch.export.export`, in order."""
-    return list(dict.fromkeys(_names(shapes)))
-
-
-def _names(shapes: Any) -> Iterator[str]:
-    if isinstance(shapes, Mapping | list | tuple):
-        for inner in shapes.values() if isinstance(shapes, Mapping) else shapes:
-            yield from _names(inner)
-    elif (name := _name(shapes)) is not None:
-        yield name
+    names = map(_name, pytree.tree_leaves(shapes))
+    return list(dict.fromkeys(name for name in names if name is not None))
 
 
 def _name(dimension: Any) -> str | None:

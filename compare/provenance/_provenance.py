@@ -29,6 +29,7 @@ class NodeProvenance:
         self.redundant = RedundantNodes(exported)
         self._reported_origins = compiled.origins
         self._exported_name = compiled.exported_name
+        self._inputs = frozenset(exported.inputs)
         self._by_name = {node.name: node for node in exported.nodes}
         self._cone = cache(self._cone_of)
         self._computes: dict[str, tuple[Node, ...]] = {}
@@ -132,10 +133,6 @@ class NodeProvenance:
                 yield producer
                 pending += [name for name in producer.reads if name not in seen]
                 seen.update(producer.reads)
-
-    @cached_property
-    def _inputs(self) -> frozenset[str]:
-        return frozenset(self.exported.inputs)
 
     @cached_property
     def _producers(self) -> Mapping[str, list[Node]]:

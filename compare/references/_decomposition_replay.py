@@ -18,7 +18,7 @@ from filch.export.backends import Compiled, get_backend, limit_backend
 
 from ..metrics._metrics import compare_tensors
 
-_MOST = 4096  # nodes per run: ONNX Runtime's startup time grows with the square of their number
+_MAX_NODES = 4096  # nodes per run: ONNX Runtime's startup time grows with the square of their number
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +70,15 @@ class DecompositionReplay:
         if group not in self._compiled:
             self._compiled[group] = self._compile(group)
         compiled = self._compiled[group]
-        if compiled is None or _lacks(compiled, known):
+        if compiled is None or not known.keys() >= {*compiled.graph.inputs}:
             return {}
         try:
-            found = self._backend.run(compiled, {name: known[name] for name in compiled.graph.inputs})
+            values = self._backend.run(compiled, {name: known[name] for name in compiled.graph.inputs})
         except BackendError:
             return {}
-        ends = {
-            name: tensor for name, tensor in known.items() if name not in self._drawn
-        }  # random values differ between runs
-        matching = _matching_values(group, ends, found)
-        return {name: tensor for name, tensor in found.items() if name in matching}
+        eager = {name: tensor for name, tensor in known.items() if name not in self._drawn}  # random numbers differ
+        matching = _matching_values(group, eager, values)
+        return {name: tensor for name, tensor in values.items() if name in matching}
 
     def _compile(self, group: Group) -> Compiled | None:
         model = self._cutter.cut(group.nodes, group.inside)
@@ -90,46 +88,42 @@ class DecompositionReplay:
             return None
 
 
-def _lacks(compiled: Compiled, known: Mapping[str, torch.Tensor]) -> bool:
-    return any(name not in known for name in compiled.graph.inputs)
-
-
 def _groups(original: Original, wanted: Collection[str], sizes: Mapping[str, int], buffer: int) -> Iterator[Group]:
     """Yield groups of decompositions that contain wanted values, each as large as the buffer allows."""
     graph = original.graph
     outside = frozenset((*graph.inputs, *graph.constants))
     inside = graph.producer.keys() - outside.union(original.names)
-    fixed = _fixed(graph, inside)
+    constant = _constant_values(graph, inside)
     missing = inside & {*wanted}
-    taken: dict[str, Node] = {}
+    collected: dict[str, Node] = {}
     available: set[str] = set()
     size = 0
-    for nodes in _decompositions(graph, inside, fixed):
-        whole = _with_fixed(graph, nodes, fixed, available)
-        made = {name for node in whole for name in node.outputs if name}
-        if missing.isdisjoint(made):
+    for nodes in _decompositions(graph, inside, constant):
+        whole = _with_constants(graph, nodes, constant, available)
+        computed = {name for node in whole for name in node.outputs if name}
+        if missing.isdisjoint(computed):
             continue
-        missing -= made
-        more = sum(sizes.get(name, 0) for name in made)
-        if taken and (size + more > buffer or len(taken) >= _MOST):
-            yield _group(graph, taken, inside, outside)
-            taken, available, size = {}, set(), 0
-            whole = _with_fixed(graph, nodes, fixed, available)
-        taken |= {node.name: node for node in whole}
+        missing -= computed
+        more = sum(sizes.get(name, 0) for name in computed)
+        if collected and (size + more > buffer or len(collected) >= _MAX_NODES):
+            yield _group(graph, collected, inside, outside)
+            collected, available, size = {}, set(), 0
+            whole = _with_constants(graph, nodes, constant, available)
+        collected |= {node.name: node for node in whole}
         available.update(name for node in whole for name in node.outputs)
         size += more
-    if taken:
-        yield _group(graph, taken, inside, outside)
+    if collected:
+        yield _group(graph, collected, inside, outside)
 
 
 def _group(graph: Graph, nodes: Mapping[str, Node], inside: Collection[str], outside: frozenset[str]) -> Group:
     ordered = tuple(sorted(nodes.values(), key=lambda node: graph.places[node.name]))
-    made = frozenset(name for node in ordered for name in node.outputs if name in inside)
-    touched = {name for node in ordered for name in (*node.reads, *node.outputs) if name}
-    return Group(ordered, made, frozenset(touched - made - outside))
+    computed = frozenset(name for node in ordered for name in node.outputs if name in inside)
+    used_names = {name for node in ordered for name in (*node.reads, *node.outputs) if name}
+    return Group(ordered, computed, frozenset(used_names - computed - outside))
 
 
-def _decompositions(graph: Graph, inside: Collection[str], fixed: frozenset[str]) -> list[list[Node]]:
+def _decompositions(graph: Graph, inside: Collection[str], constant: frozenset[str]) -> list[list[Node]]:
     """Return the sets of nodes connected by inside values, in the order of the last node of each.
 
     Values computed from constants alone connect nothing, because optimizers share one constant between all layers. They
@@ -138,38 +132,40 @@ def _decompositions(graph: Graph, inside: Collection[str], fixed: frozenset[str]
     joined: Any = UnionFind()  # of the places of nodes and the names of values
     read: set[str] = set()
     for place, node in enumerate(graph.nodes):
-        if not fixed.isdisjoint(node.outputs):
+        if not constant.isdisjoint(node.outputs):
             continue
         names = [name for name in (*node.reads, *node.outputs) if name in inside]
-        read.update(fixed.intersection(names))
+        read.update(constant.intersection(names))
         if names:
-            joined.union(place, *(name for name in names if name not in fixed))
+            joined.union(place, *(name for name in names if name not in constant))
     parts = [sorted(item for item in part if isinstance(item, int)) for part in joined.to_sets()]
     used = graph.cone(read, ())
-    alone = {graph.producer[name].name for name in fixed}.difference(node.name for node in used)
+    alone = {graph.producer[name].name for name in constant}.difference(node.name for node in used)
     parts += [[graph.places[name]] for name in alone]
     return [[graph.nodes[place] for place in part] for part in sorted(parts, key=lambda part: part[-1])]
 
 
-def _with_fixed(graph: Graph, nodes: Sequence[Node], fixed: Collection[str], available: Collection[str]) -> list[Node]:
+def _with_constants(
+    graph: Graph, nodes: Sequence[Node], constant: Collection[str], available: Collection[str]
+) -> list[Node]:
     """Return nodes plus those that compute their constant inputs, except for values in `available`."""
-    read = (name for node in nodes for name in node.reads if name in fixed and name not in available)
+    read = (name for node in nodes for name in node.reads if name in constant and name not in available)
     return [*nodes, *graph.cone(read, available)]
 
 
-def _fixed(graph: Graph, inside: Collection[str]) -> frozenset[str]:
+def _constant_values(graph: Graph, inside: Collection[str]) -> frozenset[str]:
     """Return the inside values that are computed from constants alone, by nodes with no other outputs."""
-    found: set[str] = set()
+    constant: set[str] = set()
     known = {*graph.constants}
     for node in graph.nodes:
-        made = [name for name in node.outputs if name]
-        if known.issuperset(node.reads) and all(name in inside for name in made):
-            known.update(made)
-            found.update(made)
-    return frozenset(found)
+        computed = [name for name in node.outputs if name]
+        if known.issuperset(node.reads) and all(name in inside for name in computed):
+            known.update(computed)
+            constant.update(computed)
+    return frozenset(constant)
 
 
-def _matching_values(group: Group, eager: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> set[str]:
+def _matching_values(group: Group, eager: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> set[str]:
     """Return the inside values from which every path ends at a value that matches eager PyTorch."""
     users: dict[str, list[Node]] = {}
     for node in group.nodes:
@@ -180,12 +176,8 @@ def _matching_values(group: Group, eager: Mapping[str, torch.Tensor], found: Map
         sound[node.name] = all(
             all(sound[user.name] for user in users.get(name, ()))
             if name in group.inside
-            else _reproduced(eager.get(name), found.get(name + AGAIN, found.get(name)))
+            else name not in eager or compare_tensors(eager[name], values.get(name + AGAIN, values.get(name))).close
             for name in node.outputs
             if name
         )
     return {name for node in group.nodes if sound[node.name] for name in node.outputs if name in group.inside}
-
-
-def _reproduced(eager: torch.Tensor | None, again: torch.Tensor | None) -> bool:
-    return eager is None or compare_tensors(eager, again).close

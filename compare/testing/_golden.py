@@ -13,7 +13,7 @@ from torch import nn
 
 from filch.steal import Dump, Key, restore, steal_forward
 
-from .._diff import diff, extra_row, missing_row, value_rows
+from .._diff import diff, unmatched_row, value_rows
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
 from ..models._subject import Subject
@@ -118,13 +118,13 @@ class ComparingSink:
             rows = value_rows(key, self._expected[key], value, self._tolerance, second=_HERE)
             self._rows[key] = tuple(rows)
         else:
-            self._rows[key] = (extra_row(key, value, first=_THERE),)
+            self._rows[key] = (unmatched_row(key, value, _THERE),)
 
     def result(self) -> DumpDiff:
         """Return the rows in the dump's order, including records that this run lacks; extra records come last."""
         rows: list[DiffRow] = []
         for key in self._expected:
-            rows += self._rows.get(key) or (missing_row(key, self._expected[key], second=_HERE),)
+            rows += self._rows.get(key) or (unmatched_row(key, self._expected[key], _HERE),)
         rows += [row for key, extra in self._rows.items() if key not in self._expected for row in extra]
         return DumpDiff(self._expected.source, _HERE, tuple(rows))
 
