@@ -1,7 +1,7 @@
 """Find the values of module calls by comparing tensors, for calls that torch.export could not follow by name."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -33,55 +33,50 @@ def find_by_value(
         inputs: for each input of its graph, the path of the model's argument.
         followed: ports of calls that were partly followed by name; these are kept, and those that are None are found.
     """
-    wanted = {key: _tensors_of(values, key) for key in missing}
-    candidates = _candidates([t for sides in wanted.values() for side in sides for t in side.values()])
-    root_args, root_kwargs = values["", 0, "I"]
-    arguments = argument_tensors(values.modules[""].parameters, root_args, root_kwargs)
-    feeds = {name: arguments[path] for name, path in inputs.items()}
-    known = original.graph.known
-
-    def visit(name: str, value: torch.Tensor) -> None:
-        if name in known:
-            for slot in candidates.get((value.dtype, value.shape), ()):
-                slot.offer(name, value)
-
-    for name, value in feeds.items():
-        visit(name, value)
-    for name in original.graph.constants:
-        weight = original.program.state_dict.get(name, original.program.constants.get(name))
-        if isinstance(weight, torch.Tensor):
-            visit(name, weight)
-    for name, value in original.walk(feeds):
-        visit(name, value)
-    by_tensor = {id(slot.tensor): slot for slots in candidates.values() for slot in slots}
+    captured = {key: _tensors_of(values, key) for key in missing}
+    matches = {id(item): _Match(item) for sides in captured.values() for side in sides for item in side.values()}
+    by_type: dict[tuple[torch.dtype, torch.Size], list[_Match]] = {}
+    for match in matches.values():
+        by_type.setdefault((match.tensor.dtype, match.tensor.shape), []).append(match)
+    args, kwargs = values["", 0, "I"]
+    arguments = argument_tensors(values.modules[""].parameters, args, kwargs)
+    for name, value in _graph_values(original, {name: arguments[path] for name, path in inputs.items()}):
+        for match in by_type.get((value.dtype, value.shape), ()):
+            match.compare(name, value)
     calls = {}
-    for key, sides in wanted.items():
-        known_ports = _followed(followed.get(key, ()))
+    for key, sides in captured.items():
+        known = [{port.path: port for port in ports if port is not None} for ports in followed.get(key, ((), ()))]
         ports = (
-            tuple(known_ports.get((side, path)) or by_tensor[id(t)].port(path) for path, t in captured.items())
-            for side, captured in enumerate(sides)
+            tuple(known_ports.get(path) or matches[id(tensor)].port(path) for path, tensor in side.items())
+            for known_ports, side in zip(known, sides, strict=True)
         )
         calls[key] = ModuleCall(*key, *ports)
     return calls
 
 
-def _followed(sides: Sides | tuple[()]) -> dict[tuple[int, str], Port]:
-    return {(side, port.path): port for side, ports in enumerate(sides) for port in ports if port is not None}
+def _graph_values(original: Original, inputs: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the inputs, the weights and the computed values that the graph has, by name."""
+    yield from inputs.items()
+    for name in original.graph.constants:
+        weight = original.program.state_dict.get(name, original.program.constants.get(name))
+        if isinstance(weight, torch.Tensor):
+            yield name, weight
+    yield from ((name, value) for name, value in original.walk(inputs) if name in original.graph.known)
 
 
-class _Slot:
-    """A tensor to match, and the best matching value so far."""
+class _Match:
+    """A tensor of a module call, and the value that matches it best so far."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
-        self._places = torch.linspace(0, max(0, tensor.numel() - 1), 16).long()
+        self._sample = torch.linspace(0, max(0, tensor.numel() - 1), 16).long()
         self._best: tuple[float, str] | None = None
 
-    def offer(self, name: str, value: torch.Tensor) -> None:
+    def compare(self, name: str, value: torch.Tensor) -> None:
         if self._best is not None and self._best[0] == 0.0:
             return
         # Comparing 16 elements first rules out nearly all values, at a thousandth of the cost.
-        if self.tensor.numel() and _error(*(t.reshape(-1)[self._places] for t in (self.tensor, value))) > _TOLERANCE:
+        if self.tensor.numel() and _error(*(t.reshape(-1)[self._sample] for t in (self.tensor, value))) > _TOLERANCE:
             return
         error = _error(self.tensor, value)
         if error <= _TOLERANCE and (self._best is None or error < self._best[0]):
@@ -105,14 +100,8 @@ def _error(expected: torch.Tensor, actual: torch.Tensor) -> float:
     return float(torch.where(same, 0.0, ((a - e).abs() / (e.abs() + 1)).nan_to_num(nan=math.inf)).max())
 
 
-def _candidates(wanted: Sequence[torch.Tensor]) -> dict[tuple[torch.dtype, torch.Size], list[_Slot]]:
-    slots: dict[tuple[torch.dtype, torch.Size], list[_Slot]] = {}
-    for tensor in wanted:
-        slots.setdefault((tensor.dtype, tensor.shape), []).append(_Slot(tensor))
-    return slots
-
-
 def _tensors_of(values: Records, key: tuple[str, int]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return the input tensors and the output tensors of a module call, by their paths."""
     path, iteration = key
     args, kwargs = values[Key(path, iteration, "I")]
     return (

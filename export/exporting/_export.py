@@ -24,7 +24,7 @@ from ..program._original import Original
 from ..program._program import Program
 from ._by_value import find_by_value
 from ._infer import infer_types
-from ._module_trace import EagerCall, EagerRun, capture_calls, leaf_paths, observe
+from ._module_trace import EagerCall, EagerCalls, capture_calls, leaf_paths, plain_modules, record_calls
 
 _log = logging.getLogger("filch")
 _STRATEGIES = {  # by class name in torch.onnx
@@ -65,9 +65,9 @@ def export(
         raise ExportError(f"export takes a torch.nn.Module, not {type(model).__name__}")
     args, kwargs = tuple(args) if not isinstance(args, torch.Tensor) else (args,), dict(kwargs or {})
     _register_caches(model)
-    run = observe(model, args, kwargs)
+    eager_calls = record_calls(model, args, kwargs)
     with _frozen(model):
-        exported, strategy = _torch_export(model, args, kwargs, dynamic_shapes, run)
+        exported, strategy = _torch_export(model, args, kwargs, dynamic_shapes, eager_calls)
         signatures = _pop_signatures(exported)
         _drop_tracepoints(exported)
         _copy_buffers(exported)
@@ -77,27 +77,26 @@ def export(
     infer_types(onnx_model)
     graph = graph_from_onnx(onnx_model)
     names = Names(exported, decomposed, graph)
-    followed = {("", 0): _root_sides(run, exported, names)}
-    followed |= {
-        key: _sides(run.calls[key], signature, names)
-        for key, signature in signatures.items()
-        if key in run.calls and _is_filled(signature, run.calls[key])
-    }
-    calls = {key: call for key, sides in followed.items() if (call := _call(key, sides)) is not None}
+    # The model's own call has no signature: its inputs and outputs are the program's.
+    followed = {("", 0): _sides(eager_calls["", 0], _user_inputs(exported), _user_outputs(exported), names)}
+    for key, signature in signatures.items():
+        if key in eager_calls and _is_filled(signature, eager_calls[key]):
+            followed[key] = _sides(eager_calls[key], signature.inputs, signature.outputs, names)
+    calls = {key: call for key, sides in followed.items() if (call := _module_call(key, sides)) is not None}
     original = Original.of(decomposed, onnx_model)
     inputs = {name: path for name, path in _inputs(model, exported, args, kwargs).items() if name in graph.inputs}
-    missing = [key for key in run.calls if key not in calls]
+    missing = [key for key in eager_calls if key not in calls]
     if missing:
         values = capture_calls(model, args, kwargs, missing)
         calls |= find_by_value(missing, values, original, inputs, followed)
-    ordered = {key: calls[key] for key in run.calls}
+    ordered = {key: calls[key] for key in eager_calls}
     operators = model_operators(model, exported, names)
     kind = ModuleInfo.of(model).type_name
     return Program(onnx_model, inputs, ordered, kind, operators, original, outputs=graph.outputs, strategy=strategy)
 
 
 def _torch_export(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, run: EagerRun
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, calls: EagerCalls
 ) -> tuple[ExportedProgram, str]:
     """Return the exported program and the strategy that succeeded (see `Program.strategy`)."""
 
@@ -113,7 +112,7 @@ def _torch_export(
             )
 
     try:
-        return attempt(run.plain_modules()), "strict=False"
+        return attempt(plain_modules(calls)), "strict=False"
     except Exception as error:  # noqa: BLE001  torch.export raises exceptions of any type
         first = error
     try:
@@ -197,27 +196,33 @@ def _pop_signatures(exported: ExportedProgram) -> Signatures:
 
 
 def _torch_onnx_export(exported: ExportedProgram, dynamic_shapes: Any) -> Any:
+    """Translate an exported program to ONNX without optimization; return torch's `ONNXProgram`.
+
+    Raises:
+        ExportError: torch can't translate it.
+    """
     try:
         with quiet():  # the program already has the dynamic shapes; here they name the graph's dimensions
             return torch.onnx.export(
                 exported, dynamo=True, optimize=False, verbose=False, dynamic_shapes=dynamic_shapes
             )
     except Exception as error:
-        returned = (spec.arg for spec in exported.graph_signature.output_specs)  # torch.onnx leaves out None
-        plain = [arg.value for arg in returned if isinstance(arg, ConstantArgument) and arg.value is not None]
-        why = f"it returns {plain[0]!r}, and ONNX graphs return tensors alone" if plain else reason(error)
+        arguments = (spec.arg for spec in exported.graph_signature.output_specs)  # torch.onnx leaves out None
+        numbers = [arg.value for arg in arguments if isinstance(arg, ConstantArgument) and arg.value is not None]
+        why = f"it returns {numbers[0]!r}, and ONNX graphs return tensors alone" if numbers else reason(error)
         raise ExportError(f"torch.onnx can't translate the exported program: {why}") from error
 
 
-def _call(key: tuple[str, int], sides: Sides) -> ModuleCall | None:
+def _module_call(key: tuple[str, int], sides: Sides) -> ModuleCall | None:
     """Return the module call with these ports; None if one of them was not found."""
     inputs, outputs = (tuple(port for port in side if port is not None) for side in sides)
-    complete = (len(inputs), len(outputs)) == (len(sides[0]), len(sides[1]))
-    return ModuleCall(*key, inputs, outputs) if complete else None
+    is_complete = (len(inputs), len(outputs)) == (len(sides[0]), len(sides[1]))
+    return ModuleCall(*key, inputs, outputs) if is_complete else None
 
 
-def _sides(call: EagerCall, signature: ModuleCallSignature, names: Names) -> Sides:
-    return _ports(call.inputs, signature.inputs, names), _ports(call.outputs, signature.outputs, names)
+def _sides(call: EagerCall, inputs: Sequence[Any], outputs: Sequence[Any], names: Names) -> Sides:
+    """Return the ports of a call, whose inputs and outputs are these arguments of the exported program."""
+    return _ports(call.inputs, inputs, names), _ports(call.outputs, outputs, names)
 
 
 def _ports(paths: Sequence[str | None], arguments: Sequence[Any], names: Names) -> tuple[Port | None, ...]:
@@ -225,12 +230,12 @@ def _ports(paths: Sequence[str | None], arguments: Sequence[Any], names: Names) 
     return tuple(names.port(path, argument.name) for path, argument in pairs if path is not None and argument.name)
 
 
-def _root_sides(run: EagerRun, exported: ExportedProgram, names: Names) -> Sides:
-    """Return the ports of the model's own call, which has no signature: its inputs and outputs are the program's."""
-    signature, call = exported.graph_signature, run.calls["", 0]
-    inputs = [spec.arg for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
-    outputs = [spec.arg for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
-    return _ports(call.inputs, inputs, names), _ports(call.outputs, outputs, names)
+def _user_inputs(exported: ExportedProgram) -> list[Any]:
+    return [spec.arg for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+
+
+def _user_outputs(exported: ExportedProgram) -> list[Any]:
+    return [spec.arg for spec in exported.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"]
 
 
 def _inputs(
@@ -240,8 +245,7 @@ def _inputs(
     order = exported.call_spec.in_spec.children()[1].context if exported.call_spec.in_spec is not None else kwargs
     arguments = argument_tensors(ModuleInfo.of(model).parameters, args, kwargs)
     paths = leaf_paths((args, {key: kwargs[key] for key in order}), arguments)
-    specs = [spec for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
-    return {spec.arg.name: path for spec, path in zip(specs, paths, strict=True) if path is not None}
+    return {arg.name: path for arg, path in zip(_user_inputs(exported), paths, strict=True) if path is not None}
 
 
 def _register_caches(model: nn.Module) -> None:

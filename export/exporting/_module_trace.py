@@ -33,31 +33,24 @@ class EagerCall:
     plain: bool = True
 
 
-@dataclass
-class EagerRun:
-    """The module calls of the eager run.
-
-    Attributes:
-        calls: the calls by module path and iteration, in the order in which they start.
-    """
-
-    calls: dict[tuple[str, int], EagerCall] = field(default_factory=dict)
-
-    def plain_modules(self) -> list[str]:
-        """Return the paths of the submodules whose calls are all plain."""
-        unplain = {path for (path, _), call in self.calls.items() if not call.plain}
-        return sorted({path for path, _ in self.calls if path and path not in unplain})
+EagerCalls = dict[tuple[str, int], EagerCall]  # by module path and iteration, in the order in which they start
 
 
-def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EagerRun:
+def record_calls(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EagerCalls:
     """Run `model` once on copies of its inputs and record its module calls.
 
     Raises:
         ExportError: the model itself fails on these inputs.
     """
-    run = EagerRun()
-    _run(model, args, kwargs, _CallRecorder(model, run))
-    return run
+    recorder = _CallRecorder(model)
+    _run(model, args, kwargs, recorder)
+    return recorder.calls
+
+
+def plain_modules(calls: EagerCalls) -> list[str]:
+    """Return the paths of the submodules whose calls are all plain."""
+    others = {path for (path, _), call in calls.items() if not call.plain}
+    return sorted({path for path, _ in calls if path and path not in others})
 
 
 def capture_calls(
@@ -73,29 +66,27 @@ def capture_calls(
 class _CallRecorder:
     """Records the calls of a model's modules with forward hooks."""
 
-    def __init__(self, model: nn.Module, run: EagerRun) -> None:
-        self._run = run
-        self._ran: Counter[str] = Counter()
-        self._open: list[tuple[EagerCall, list[int]]] = []
+    def __init__(self, model: nn.Module) -> None:
+        self.calls: EagerCalls = {}
+        self._counts: Counter[str] = Counter()
+        self._running: list[tuple[EagerCall, list[int]]] = []  # with the identities of the arguments
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._parameters = {path: ModuleInfo.of(module).parameters for path, module in model.named_modules()}
         names = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
-        self._shared = {
-            key for key, count in names.items() if count > 1
-        }  # torch counts the calls of each name separately
+        # torch counts the calls of each name separately
+        self._has_several_names = {module for module, count in names.items() if count > 1}
         self._forms: dict[str, Any] = {}
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_dynamo_compiling():  # in the branches of torch.cond, which must not have side effects
             return
         path = self._paths[id(module)]
-        call = self._run.calls[path, self._ran[path]] = EagerCall()
-        self._ran[path] += 1
-        self._open.append((call, _identities(args, kwargs)))
+        call = self.calls[path, self._counts[path]] = EagerCall()
+        self._counts[path] += 1
+        self._running.append((call, _identities(args, kwargs)))
         call.inputs = leaf_paths((args, kwargs), argument_tensors(self._parameters[path], args, kwargs))
-        call.plain = (
-            id(module) not in self._shared and _is_plain((args, kwargs)) and self._has_same_form(path, args, kwargs)
-        )
+        has_plain_arguments = _is_plain((args, kwargs)) and self._has_same_form(path, args, kwargs)
+        call.plain = has_plain_arguments and id(module) not in self._has_several_names
 
     def _has_same_form(self, path: str, args: Any, kwargs: Any) -> bool:
         """Whether the arguments have the structure of the module's first call; all calls share one signature."""
@@ -106,12 +97,13 @@ class _CallRecorder:
     def after(self, _module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if torch.compiler.is_dynamo_compiling():
             return
-        call, before = self._open.pop()
+        call, before = self._running.pop()
         call.outputs = leaf_paths(output, tensors(output))
         call.plain = call.plain and _is_plain(output) and _identities(args, kwargs) == before
 
 
 def _run(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: _CallRecorder | None) -> None:
+    """Run a model on copies of its inputs, with the recorder's hooks, and restore its buffers."""
     args, kwargs = copy.deepcopy((tuple(args), dict(kwargs)))  # models extend caches in place
     buffers = [
         (module, name, buffer, buffer.clone())

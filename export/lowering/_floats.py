@@ -12,11 +12,11 @@ from ..graph._from_onnx import subgraphs
 
 Use = tuple[ir.Node, int]  # a node and the index of its input
 _FLOAT = ir.DataType.FLOAT
-_ALWAYS_FLOAT = {"Resize": (2,)}  # inputs that must be float32 in ONNX
-_WITH_TYPE = {"Cast": "to"} | dict.fromkeys(
+_FLOAT_INPUTS = {"Resize": (2,)}  # inputs that must be float32 in ONNX
+_DTYPE_ATTRIBUTES = {"Cast": "to"} | dict.fromkeys(
     ("Bernoulli", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), "dtype"
 )
-_ARRAYS = {ir.DataType.FLOAT16: np.dtype(np.float16), ir.DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
+_NUMPY_DTYPES = {ir.DataType.FLOAT16: np.dtype(np.float16), ir.DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 
 
 def write_floats(model: ir.Model, dtype: ir.DataType, keep: Collection[str], *, simulate: bool) -> None:
@@ -61,6 +61,8 @@ def _can_be_lowered(node: ir.Node, model: ir.Model) -> bool:
 
 
 class _Writer:
+    """Converts a graph in place; see `write_floats` for the arguments. `lowered` are the nodes to convert."""
+
     def __init__(self, graph: ir.Graph, dtype: ir.DataType, lowered: set[ir.Node], *, simulate: bool) -> None:
         self._graph = graph
         self._dtype = dtype
@@ -122,9 +124,10 @@ class _Writer:
         low = _cast(value, f"{name}{self._suffix}", self._dtype)
         back = _cast(low.outputs[0], str(name), _FLOAT)
         self._insert([low, back], node)
-        self._replace(value, back.outputs[0], [(user, index) for user, index in users])
+        self._replace(value, back.outputs[0], users)
 
     def _replace(self, value: ir.Value, by: ir.Value, uses: Iterable[Use]) -> None:
+        """Replace a value in these uses and in the graph's outputs."""
         _redirect(uses, by)
         for index, output in enumerate(self._graph.outputs):
             if output is value:
@@ -132,7 +135,7 @@ class _Writer:
 
     def attributes(self, node: ir.Node) -> None:
         """Convert the dtype attribute of a lowered node."""
-        name = _WITH_TYPE.get(node.op_type, "")
+        name = _DTYPE_ATTRIBUTES.get(node.op_type, "")
         if self._simulate:
             return
         if name in node.attributes and node.attributes[name].as_int() == _FLOAT:
@@ -142,15 +145,18 @@ class _Writer:
             node.attributes["value"] = ir.AttrTensor("value", ir.tensor(self._rounded(fill)))
 
     def _constant(self, node: ir.Node) -> None:
+        """Round the number or tensor of a `Constant` node."""
         attr = next(iter(node.attributes.values()))
         number = attr.as_tensor().numpy() if attr.type == ir.AttributeType.TENSOR else np.array(attr.value, np.float32)
         node.attributes.clear()
         node.attributes["value"] = ir.AttrTensor("value", ir.tensor(self._rounded(number)))
 
     def _rounded(self, array: np.ndarray) -> np.ndarray:
-        limit = float(ml_dtypes.finfo(_ARRAYS[self._dtype]).max)  # type: ignore[no-untyped-call]
-        clipped = np.where(np.isfinite(array), np.clip(array, -limit, limit), array).astype(_ARRAYS[self._dtype])
-        return clipped.astype(np.float32) if self._simulate else clipped
+        """Round an array, and clip finite numbers to the range of the dtype."""
+        dtype = _NUMPY_DTYPES[self._dtype]
+        limit = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+        rounded = np.where(np.isfinite(array), np.clip(array, -limit, limit), array).astype(dtype)
+        return rounded.astype(np.float32) if self._simulate else rounded
 
     def _retype(self, value: ir.Value) -> None:
         if not self._simulate:
@@ -161,11 +167,12 @@ class _Writer:
         low: list[Use] = []
         others: list[Use] = []
         for node, index in value.uses():
-            is_low = node in self._lowered and index not in _ALWAYS_FLOAT.get(node.op_type, ())
+            is_low = node in self._lowered and index not in _FLOAT_INPUTS.get(node.op_type, ())
             (low if is_low else others).append((node, index))
         return low, others
 
     def _insert(self, nodes: list[ir.Node], after: ir.Node | None) -> None:
+        """Insert nodes after a node, with its metadata; None for the beginning of the graph."""
         if after is not None:
             for node in nodes:
                 node.metadata_props.update(after.metadata_props)
@@ -180,6 +187,7 @@ def _cast(value: ir.Value, name: str, dtype: ir.DataType) -> ir.Node:
 
 
 def _redirect(uses: Iterable[Use], to: ir.Value) -> None:
+    """Let these uses read another value, except those of the node that computes it."""
     for node, index in uses:
         if node is not to.producer():
             node.replace_input_with(index, to)

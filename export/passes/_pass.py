@@ -26,56 +26,52 @@ class Pass:
     name: str
     function: Function
 
-    def __call__(self, given: Program) -> Program:
+    def __call__(self, program: Program) -> Program:
         """Transform a program; this may change its model.
 
         Raises:
             PassError: the function returned neither a program nor a model.
         """
-        result: Any = self.function(given)
+        result: Any = self.function(program)
         if isinstance(result, ir.passes.PassResult):
             result = result.model
         if isinstance(result, ir.Model):
-            return replace(given, model=result)
+            return replace(program, model=result)
         if not isinstance(result, Program):
             raise PassError(f"it returned a {type(result).__name__}; a pass returns the Program, or its ir.Model")
         return result
 
 
-def as_pass(given: Any, name: str | None = None) -> Pass:
+def as_pass(item: Any, name: str | None = None) -> Pass:
     """Convert an object to a pass.
 
     Args:
-        given: a pass of onnx-ir, which takes a model; another callable, which takes a program; or a class of one of
+        item: a pass of onnx-ir, which takes a model; another callable, which takes a program; or a class of one of
             these, which is instantiated.
         name: the name; None is its attribute `name`, or the name of the function or class.
 
     Raises:
         PassError: the object is none of these.
     """
-    if isinstance(given, Pass):
-        return given
-    result = _instance(given) if isinstance(given, type) else given
-    if not callable(result):
-        raise PassError(f"a pass is a name, a pass of onnx-ir's or a function of a Program, not {given!r}")
-    if isinstance(result, ir.passes.PassBase):
-        return Pass(name or _name_of(result), partial(_on_model, result))
-    return Pass(name or _name_of(result), result)  # pyright: ignore[reportArgumentType]  what it takes shows when it is called
+    if isinstance(item, Pass):
+        return item
+    function: Any = item
+    if isinstance(item, type):
+        try:
+            function = item()
+        except TypeError as error:
+            raise PassError(
+                f"{item.__name__} needs arguments: {error}; pass an instance instead of the class"
+            ) from error
+    if not callable(function):
+        raise PassError(f"a pass is a name, a pass of onnx-ir's or a function of a Program, not {item!r}")
+    if isinstance(function, ir.passes.PassBase):
+        return Pass(name or _name_of(function), lambda program: function(program.model))
+    return Pass(name or _name_of(function), function)
 
 
-def _instance(kind: type) -> Any:
-    try:
-        return kind()
-    except TypeError as error:
-        raise PassError(f"{kind.__name__} needs arguments: {error}; pass an instance instead of the class") from error
-
-
-def _on_model(given: ir.passes.PassBase, program: Program) -> ir.passes.PassResult:
-    return given(program.model)
-
-
-def _name_of(given: Any) -> str:
-    while isinstance(given, partial):
-        given = given.func
-    named = getattr(given, "name", None)
-    return named if isinstance(named, str) and named else getattr(given, "__name__", type(given).__name__)
+def _name_of(function: Any) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    name = getattr(function, "name", None)
+    return name if isinstance(name, str) and name else getattr(function, "__name__", type(function).__name__)

@@ -19,8 +19,7 @@ class ProfileInstrument(Instrument):
 
     def before_all_passes(self, _: Program) -> None:
         """Empty the file."""
-        if self._log_file is not None:
-            self._write("", "w")
+        self._write("", "w")
 
     def before_pass(self, name: str, _: Program) -> None:
         """Log the start."""
@@ -37,16 +36,17 @@ class ProfileInstrument(Instrument):
     def _log(self, line: str) -> None:
         if self._print:
             print(line)
-        if self._log_file is not None:
-            self._write(f"{line}\n", "a")
+        self._write(f"{line}\n", "a")
 
     def _write(self, text: str, mode: str) -> None:
         """Write a line and close the file, so that the log is complete if the process ends."""
-        where = self._log_file or Path()
+        path = self._log_file
+        if path is None:
+            return
         try:
-            where.parent.mkdir(parents=True, exist_ok=True)
-            refuse_link_out(where)
-            with where.open(mode, encoding="utf-8") as file:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            refuse_link_out(path)
+            with path.open(mode, encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
-            raise PassError(f"can't write {str(where)!r}: {error.strerror or error}") from error
+            raise PassError(f"can't write {str(path)!r}: {error.strerror or error}") from error

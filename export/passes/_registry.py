@@ -63,7 +63,7 @@ def get_pass(name: str) -> Pass:
     return as_pass(_PASSES.find(name), name)
 
 
-def find_passes(given: Sequence[Any]) -> list[Pass]:
+def find_passes(passes: str | Sequence[Any]) -> list[Pass]:
     """Convert names and objects to passes."""
-    items = [given] if isinstance(given, str) else given
+    items = [passes] if isinstance(passes, str) else passes
     return [get_pass(item) if isinstance(item, str) else as_pass(item) for item in items]
