@@ -2,6 +2,7 @@
 
 import difflib
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -22,11 +23,10 @@ from ..metrics._tolerance import Tolerance
 from ..precision._precision import is_simulated
 from ..references._inputs import captured_calls
 from ..results._bisection import BisectReport, Culprit, Step
-from ._criterion import Criterion, against_model
+from ._criterion import Criterion, make_criterion
 from ._journal import Journal
-from ._variant_runner import VariantRunner
+from ._variant_runner import VariantRunner, run_versions
 from ._variants import AnyPass, ProgramVariants, pass_switches
-from ._versions import run_versions
 
 _LIBRARIES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "openvino")
 
@@ -49,7 +49,7 @@ def bisect(
 ) -> BisectReport:
     """Find a smallest set of transformations that has to be disabled for an error to disappear.
 
-    The candidates are the transformations that change the graph: steps of the backend's optimiser (ONNX Runtime's graph
+    The candidates are the transformations that change the graph: steps of the backend's optimizer (ONNX Runtime's graph
     transformers and rewrite rules, Inductor's passes and fusions), its settings, the passes that run before it, and the
     nodes that are lowered. Every figure is measured by running the program; no intermediate value is read unless
     `value` is given. The set is minimal: the error reappears if any one of its members is enabled.
@@ -86,7 +86,7 @@ def bisect(
     complete = variants.without(frozenset())[0]
     limits = Limits(complete.graph, tolerance, lower_precision=lower_precision or to is not None)
     with time_limit(exported, limit):
-        criterion = against_model(records, exported, captured.calls, limits, value)
+        criterion = make_criterion(records, exported, captured.calls, limits, value)
         identity = _identity(variants, engine, criterion, options)
         saved = Journal(None if journal is None else Path(journal), identity)
         runner = VariantRunner(variants, engine, criterion, saved)
@@ -119,7 +119,7 @@ def bisect(
 
 
 def _candidates(before: Step, only: Collection[str] | None) -> tuple[Switch, ...]:
-    names = [one.name for one in before.switches]
+    names = [switch.name for switch in before.switches]
     for name in only or ():
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
@@ -127,7 +127,7 @@ def _candidates(before: Step, only: Collection[str] | None) -> tuple[Switch, ...
             raise CompareError(
                 f"disabling {name!r} has no effect: no transformation of that name changed this graph; {hint}"
             )
-    return tuple(one for one in before.switches if only is None or one.name in only)
+    return tuple(switch for switch in before.switches if only is None or switch.name in only)
 
 
 def _search(report: BisectReport, runner: VariantRunner, *, grow: bool) -> BisectReport:
@@ -135,7 +135,7 @@ def _search(report: BisectReport, runner: VariantRunner, *, grow: bool) -> Bisec
     best = runner.without(candidates)
     while grow and not best.outcome.passes:
         # With some transformations disabled, others may change the graph instead, with the same error.
-        more = [one for one in best.switches if one not in candidates]
+        more = [switch for switch in best.switches if switch not in candidates]
         if not more:
             break
         candidates += more
@@ -145,31 +145,29 @@ def _search(report: BisectReport, runner: VariantRunner, *, grow: bool) -> Bisec
         return report
     # Try the last ones first, so that a transformation that only prepares the graph for the culprit stays enabled.
     half = (len(candidates) + 1) // 2
-    blamed = smallest(candidates[::-1], lambda some: runner.without(some).outcome.passes, guess=half)[::-1]
-    after = runner.without(blamed)
+    causes = smallest(candidates[::-1], lambda subset: runner.without(subset).outcome.passes, guess=half)[::-1]
+    after = runner.without(causes)
     culprits = tuple(
-        _culprit(one, runner.without([other for other in blamed if other != one]), after) for one in blamed
+        _culprit(switch, runner.without([other for other in causes if other != switch]), after) for switch in causes
     )
     return replace(report, after=after.outcome, culprits=culprits)
 
 
-def _culprit(one: Switch, on: Step, off: Step) -> Culprit:
-    """Return the effect of one culprit, with all others disabled."""
-    if one.changes_graph and on.fingerprint == off.fingerprint:
+def _culprit(switch: Switch, on: Step, off: Step) -> Culprit:
+    """Return the effect of one culprit, from the runs with it and without it; all other culprits are disabled."""
+    if switch.changes_graph and on.fingerprint == off.fingerprint:
         raise CompareError(
-            f"disabling {one.name!r} has no effect on the graph, but the error disappears without it: "
+            f"disabling {switch.name!r} has no effect on the graph, but the error disappears without it: "
             "the backend's results vary from run to run"
         )
-    enabled, disabled = on.ops or {}, off.ops or {}
-    names = sorted({*enabled, *disabled})
-    more = {name: enabled.get(name, 0) - disabled.get(name, 0) for name in names}
+    enabled, disabled = Counter(on.ops), Counter(off.ops)
     return Culprit(
-        one.kind,
-        one.name,
+        switch.kind,
+        switch.name,
         on.outcome,
-        {name: count for name, count in more.items() if count > 0},
-        {name: -count for name, count in more.items() if count < 0},
-        (sum(enabled.values()), sum(disabled.values())),
+        appears=dict(sorted((enabled - disabled).items())),
+        disappears=dict(sorted((disabled - enabled).items())),
+        nodes=(enabled.total(), disabled.total()),
     )
 
 
@@ -178,7 +176,7 @@ def _identity(
 ) -> dict[str, str]:
     """Return the properties that a journal has to share with this bisection."""
     used = getattr(engine, "options", dict(options or {}))
-    passes = [one.name for one in pass_switches(variants.passes)]
+    passes = [switch.name for switch in pass_switches(variants.passes)]
     return {
         "program": fingerprint(variants.program.model),
         "reference_or_tolerance": f"{criterion.identity()} {sorted(criterion.watch)}",

@@ -1,9 +1,8 @@
 """Decide whether the results of a run show the error."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -22,35 +21,13 @@ from ..results._precision import Goal, Outcome
 Values = Mapping[str, torch.Tensor]
 
 
-class Criterion(Protocol):
-    """The inputs of a run and the judgement of its results."""
-
-    @property
-    def inputs(self) -> Sequence[Values]:
-        """The inputs of the program, call by call."""
-        ...
-
-    @property
-    def watch(self) -> frozenset[str]:
-        """Names of values of the exported graph to read besides its outputs."""
-        ...
-
-    def judge(self, results: Sequence[Values]) -> Outcome:
-        """Judge the values of each call, given by their names in the exported graph."""
-        ...
-
-    def identity(self) -> str:
-        """Return a string that is equal only for criteria that judge alike."""
-        ...
-
-
 @dataclass(frozen=True)
-class AgainstModel:
-    """Compares values with those of the model.
+class Criterion:
+    """The inputs of a run, and the values of the model that its results should have.
 
     Attributes:
-        inputs: see `Criterion`.
-        watch: see `Criterion`.
+        inputs: the inputs of the program, call by call.
+        watch: the names of values of the exported graph to read besides its outputs.
         expected: the expected values of each call.
         limits: the tolerance of each value.
     """
@@ -61,11 +38,11 @@ class AgainstModel:
     limits: Limits
 
     def judge(self, results: Sequence[Values]) -> Outcome:
-        """See `Criterion.judge`."""
+        """Judge the values of each call, given by their names in the exported graph."""
         return Outcome.of(self._differences(results), Goal())
 
     def identity(self) -> str:
-        """Return a hash of the inputs, the expected values and the limits."""
+        """Return a hash of the inputs, the expected values and the limits, equal only for criteria that judge alike."""
         digest = hashlib.sha256()
         for values in (*self.inputs, *self.expected):
             for name, tensor in values.items():
@@ -82,9 +59,9 @@ class AgainstModel:
                 yield compare_tensors(tensor, actual, tolerance=limit, lower_precision=self.limits.lower_precision)
 
 
-def against_model(
+def make_criterion(
     reference: Records, program: Program, calls: Sequence[CapturedCall], limits: Limits, value: str | None
-) -> AgainstModel:
+) -> Criterion:
     """Return the criterion that compares the outputs, or one value, with the model's.
 
     Raises:
@@ -92,19 +69,15 @@ def against_model(
     """
     inputs = [cast_inputs(program.graph, call.inputs) if limits.lower_precision else call.inputs for call in calls]
     if value is None:
-        return AgainstModel(inputs, frozenset(), expected_outputs(reference, program, calls), limits)
+        return Criterion(inputs, frozenset(), expected_outputs(reference, program, calls), limits)
     if value not in program.graph.producer:
         raise CompareError(f"no node of the program computes a value {value!r}; `filch show` lists them")
-    return AgainstModel(inputs, frozenset({value}), list(_expected(reference, program, calls, limits, value)), limits)
-
-
-def _expected(
-    reference: Records, program: Program, calls: Iterable[CapturedCall], limits: Limits, value: str
-) -> Iterator[Values]:
     lower = limits.lower_precision
     references = References(reference, program, wanted={value}, buffer=BUFFER, lower_precision=lower)
+    expected: list[Values] = []
     for call in calls:
-        expected = references.of(call, {value}).get(value)
-        if expected is None:
+        known = references.of(call, {value}).get(value)
+        if known is None:
             raise CompareError(f"{value!r} has no reference: it is no module's output and can't be recomputed")
-        yield {value: expected.tensor}
+        expected.append({value: known.tensor})
+    return Criterion(inputs, frozenset({value}), expected, limits)

@@ -1,16 +1,17 @@
-"""Run a program with some transformations disabled, and store the outcomes."""
+"""Run a program with some transformations disabled, or with other versions of a backend's library."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 
 from filch.export import Program, fingerprint
-from filch.export.backends import Backend, Compiled, CompiledVariant, Switch, Switches
+from filch.export.backends import Backend, Compiled, CompiledVariant, RunsOtherVersions, Switch, Switches
 from filch.steal import FilchError
 
+from ..common._errors import CompareError
 from ..common._progress import step as report_progress
-from ..results._bisection import Step
+from ..results._bisection import Step, Version
 from ..results._precision import Outcome
 from ._criterion import Criterion
 from ._journal import Journal
@@ -27,6 +28,9 @@ class VariantRunner:
         engine: runs them.
         criterion: judges the results.
         journal: has earlier runs, and stores each new one.
+
+    Attributes:
+        notes: the notes of the compiled programs, in order.
     """
 
     def __init__(self, variants: ProgramVariants, engine: Backend, criterion: Criterion, journal: Journal) -> None:
@@ -58,22 +62,21 @@ class VariantRunner:
         if key not in self._steps:
             report_progress(f"run {len(self._steps) + 1}, {len(key)} off", 0, 1)
             stored = self._stored.get(key)
-            self._steps[key] = self._try(tuple(off)) if stored is None else stored
             if stored is None:
+                try:
+                    self._steps[key] = self._run(tuple(off))
+                except FilchError as error:
+                    if not off:
+                        raise
+                    self._steps[key] = Step(tuple(off), Outcome.failed(str(error)))
                 self._journal.add(self._steps[key])
+            else:
+                self._steps[key] = stored
         return self._steps[key]
-
-    def _try(self, off: tuple[Switch, ...]) -> Step:
-        try:
-            return self._run(off)
-        except FilchError as error:
-            if not off:
-                raise
-            return Step(off, Outcome(passes=False, error=float("inf"), snr=float("-inf"), problem=str(error)))
 
     def _run(self, off: tuple[Switch, ...]) -> Step:
         program, applied = self._variants.without(frozenset(off))
-        variant = self._compile(program, [one for one in off if one.kind not in _BEFORE_COMPILING])
+        variant = self._compile(program, [switch for switch in off if switch.kind not in _BEFORE_COMPILING])
         self.notes |= dict.fromkeys(variant.compiled.notes)
         outcome = self._criterion.judge(list(self._results(variant.compiled)))
         ops = dict(sorted(Counter(node.op for node in variant.compiled.graph.nodes).items()))
@@ -91,3 +94,27 @@ class VariantRunner:
         for inputs in self._criterion.inputs:
             values = self._engine.run(compiled, inputs, watch)
             yield {exported_names.get(name, name): tensor for name, tensor in values.items()}
+
+
+def run_versions(
+    interpreters: Sequence[str], program: Program, engine: Backend, criterion: Criterion
+) -> Iterator[Version]:
+    """Yield the outcome in each interpreter; one that can't run the program does not pass.
+
+    Raises:
+        CompareError: the backend can't run in another interpreter, or a value other than the outputs is judged.
+    """
+    if not interpreters:
+        return
+    if not isinstance(engine, RunsOtherVersions):
+        raise CompareError(f"backend {engine.name!r} can't run in another interpreter")
+    if criterion.watch:
+        raise CompareError("other interpreters return only the outputs: `interpreters` can't be used with `value`")
+    for number, interpreter in enumerate(interpreters):
+        report_progress(interpreter, number, len(interpreters))
+        try:
+            version, results = engine.run_in(interpreter, program, criterion.inputs)
+        except FilchError as error:
+            yield Version(interpreter, "", Outcome.failed(str(error)))
+        else:
+            yield Version(interpreter, version, criterion.judge(results))

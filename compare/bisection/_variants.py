@@ -1,6 +1,6 @@
 """Make variants of a program, with some passes or some lowered nodes left out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,31 +40,31 @@ class ProgramVariants:
         Raises:
             FilchError: a pass fails, or the program can't be lowered.
         """
-        program, applied = self._optimize(frozenset(one for one in off if one.kind == PASS))
+        program, applied = self._optimize(frozenset(switch for switch in off if switch.kind == PASS))
         if self.to is None:
             return program, applied
         lowering = Lowering(program, self.to, calibration=self.calibration, simulate=self.simulate)
-        kept = {one.name for one in off if one.kind == PRECISION}
-        lowered = tuple(Switch(PRECISION, name) for name in lowering.nodes if name not in kept)
-        return lowering.keeping([name for name in lowering.nodes if name in kept]), (*applied, *lowered)
+        names = {switch.name for switch in off if switch.kind == PRECISION}
+        lowered = tuple(Switch(PRECISION, name) for name in lowering.nodes if name not in names)
+        return lowering.keeping([name for name in lowering.nodes if name in names]), (*applied, *lowered)
 
     def _optimize(self, off: frozenset[Switch]) -> tuple[Program, tuple[Switch, ...]]:
         if off not in self._optimized:
-            switches = pass_switches(self.passes)
-            steps = [(one, each) for one, each in zip(switches, self.passes, strict=True) if one not in off]
-            detector: Any = _ChangeDetector([one for one, _ in steps])  # it has some of an instrument's methods
+            pairs = zip(pass_switches(self.passes), self.passes, strict=True)
+            passes = {switch: each for switch, each in pairs if switch not in off}
+            detector: Any = _ChangeDetector(passes)  # it has some of the methods of `Instrument`
             with PassContext() as context:
                 context.instrument(detector)
-                program = optimize(self.program, [each for _, each in steps]) if steps else self.program
+                program = optimize(self.program, list(passes.values())) if passes else self.program
             self._optimized[off] = program, tuple(detector.changed)
         return self._optimized[off]
 
 
 class _ChangeDetector:
-    """A pass instrument that records which passes change the graph."""
+    """Records the switches of the passes that change the graph; `switches` has one for each pass, in order."""
 
-    def __init__(self, steps: Sequence[Switch]) -> None:
-        self._pending = list(steps)
+    def __init__(self, switches: Iterable[Switch]) -> None:
+        self._switches = iter(switches)
         self._fingerprint = ""
         self.changed: list[Switch] = []
 
@@ -74,20 +74,21 @@ class _ChangeDetector:
 
     def after_pass(self, _: str, program: Program) -> None:
         """See `Instrument`; called for each pass that runs, in order."""
-        before, self._fingerprint, one = self._fingerprint, fingerprint(program.model), self._pending.pop(0)
+        before, self._fingerprint = self._fingerprint, fingerprint(program.model)
+        switch = next(self._switches)
         if self._fingerprint != before:
-            self.changed.append(one)
+            self.changed.append(switch)
 
 
 def pass_switches(passes: Sequence[AnyPass]) -> list[Switch]:
     """Return a switch for each pass, by its name; a repeated pass has its number behind the name."""
-    names = [each if isinstance(each, str) else _pass_name(each) for each in passes]
+    names = [_pass_name(each) for each in passes]
     return [
-        Switch(PASS, name if names.index(name) == place else f"{name} ({names[: place + 1].count(name)})")
-        for place, name in enumerate(names)
+        Switch(PASS, name if names.index(name) == index else f"{name} ({names[: index + 1].count(name)})")
+        for index, name in enumerate(names)
     ]
 
 
-def _pass_name(step: Any) -> str:
-    name = getattr(step, "name", None)
-    return name if isinstance(name, str) and name else getattr(step, "__name__", type(step).__name__)
+def _pass_name(each: Any) -> str:
+    name = each if isinstance(each, str) else getattr(each, "name", None)
+    return name if isinstance(name, str) and name else getattr(each, "__name__", type(each).__name__)

@@ -96,6 +96,11 @@ class Outcome:
             problem=problem,
         )
 
+    @classmethod
+    def failed(cls, problem: str) -> "Outcome":
+        """Return the outcome of a program that can't be run."""
+        return cls(passes=False, error=math.inf, snr=-math.inf, problem=problem)
+
     def __str__(self) -> str:
         if self.problem:
             return self.problem

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from filch.compare import BisectReport, CompareError, bisect
-from filch.compare.bisection._criterion import AgainstModel
+from filch.compare.bisection._criterion import Criterion
 from filch.compare.common._delta_debugging import needed, smallest
 from filch.compare.metrics._limits import Limits
 from filch.export import BackendError, Graph, Program, export, fingerprint
@@ -350,7 +350,7 @@ def test_expanded_tensors_are_hashed_by_their_storage():
     """A few bytes can be expanded to terabytes."""
 
     def identity(tensor: torch.Tensor) -> str:
-        return AgainstModel([{"x": tensor}], frozenset(), [], Limits(Graph("g", (), (), (), (), {}), None)).identity()
+        return Criterion([{"x": tensor}], frozenset(), [], Limits(Graph("g", (), (), (), (), {}), None)).identity()
 
     ones = torch.ones(1, 4)
     told = [identity(tensor.expand(size, 4)) for tensor in (ones, 2 * ones) for size in (2**40, 2**41)]
