@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 
 from filch import __version__
@@ -30,23 +29,10 @@ from ..models._demo import tiny_llm
 from ..models._factory import make_subject
 from ..rendering._console import echo
 from ..results._report import Report
+from . import _options as shared
 from ._batch import matrix_command, precision_command, sweep_command
 from ._bisect import bisect_command
-from ._options import (
-    FACTORY,
-    BlameOption,
-    Json,
-    LimitOption,
-    LowerPrecision,
-    OptionList,
-    Quiet,
-    Repeats,
-    ToleranceOption,
-    TruthOption,
-    Wide,
-    parse_options,
-)
-from ._output import Output, StatisticsOption, check_output, needs_statistics, write_reports
+from ._output import check_output, needs_statistics, write_reports
 from ._passes import passes_command
 from ._repro import repro_command
 from ._trace import trace_command
@@ -61,10 +47,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Factory = Annotated[str, typer.Argument(help=FACTORY)]
-Backend = Annotated[str, typer.Option("--backend", "-b", help="Backend that runs the program.")]
-Profile = Annotated[bool, typer.Option("--profile", help="Show the run time of each node beside its error.")]
-View = Annotated[str, typer.Option(help="Table to print: nodes, operators, modules, outcomes or precision.")]
 
 
 def _print_version(requested: bool) -> None:
@@ -74,7 +56,7 @@ def _print_version(requested: bool) -> None:
 
 
 @app.callback()
-def _options(
+def _common_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -106,7 +88,7 @@ def demo(folder: Annotated[Path, typer.Option(help="Folder to write to.")] = Pat
 def show(
     file: Annotated[Path, typer.Argument(help="A dump, or any ONNX program.")],
     statistics: Annotated[bool, typer.Option(help="Minimum, maximum, mean, NaNs and infs of each tensor.")] = False,
-    as_json: Json = False,
+    as_json: shared.Json = False,
 ) -> None:
     """List the records of a dump, or print a program's graph as text."""
     try:
@@ -135,7 +117,7 @@ def show(
 
 @app.command()
 def steal(
-    factory: Factory,
+    factory: shared.Factory,
     output: Annotated[Path, typer.Option("--output", "-o", help="The dump to write.")],
     include: Annotated[
         list[str] | None, typer.Option(help="Record only the submodules of these names (* and **).")
@@ -148,7 +130,7 @@ def steal(
     ] = False,
     compress: Annotated[bool, typer.Option("--compress", help="Write a smaller dump; slower.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print each call.")] = False,
-    quiet: Quiet = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Run a model and record the inputs and outputs of all its modules."""
     subject = make_subject(factory)
@@ -178,7 +160,7 @@ def steal(
 def recover_command(
     file: Annotated[Path, typer.Argument(help="Path of the dump that the capture should have written.")],
     to: Annotated[Path | None, typer.Option(help="File to write, in the same folder.")] = None,
-    quiet: Quiet = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Recover a dump from the files of a capture that was killed."""
     dump = recover(file, to)
@@ -187,10 +169,10 @@ def recover_command(
 
 @app.command("export")
 def export_command(
-    factory: Factory,
+    factory: shared.Factory,
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
-    optimized: Annotated[bool, typer.Option("--optimize", help="Apply the exporter's optimisations.")] = False,
-    quiet: Quiet = False,
+    optimized: shared.Optimized = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Export a model to ONNX, with a record of its module calls."""
     with progress("export", quiet=quiet):
@@ -207,23 +189,23 @@ def export_command(
 
 @app.command("compare")
 def compare_command(
-    reference: Annotated[Path, typer.Argument(help="A dump of the model.")],
-    program: Annotated[Path, typer.Argument(help="An ONNX file.")],
-    backend: Backend = "onnxruntime-cpu",
-    tolerance: ToleranceOption = None,
-    lower_precision: LowerPrecision = False,
-    option: OptionList = None,
-    profile: Profile = False,
-    truth: TruthOption = False,
-    repeats: Repeats = 1,
-    blamed: BlameOption = None,
-    limit: LimitOption = None,
-    statistics: StatisticsOption = False,
-    output: Output = None,
-    view: View = "nodes",
-    wide: Wide = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    reference: shared.Reference,
+    program: shared.Program,
+    backend: shared.Backend = "onnxruntime-cpu",
+    tolerance: shared.Tolerance = None,
+    lower_precision: shared.LowerPrecision = False,
+    option: shared.Options = None,
+    profile: shared.Profile = False,
+    truth: shared.Truth = False,
+    repeats: shared.Repeats = 1,
+    blamed: shared.Blame = None,
+    limit: shared.Limit = None,
+    statistics: shared.Statistics = False,
+    output: shared.Output = None,
+    view: shared.View = "nodes",
+    wide: shared.Wide = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Compare the values that an ONNX file computes with a dump of the model."""
     _check_view(view)
@@ -233,7 +215,7 @@ def compare_command(
             reference,
             program,
             backend=backend,
-            options=parse_options(option),
+            options=shared.parse_options(option),
             tolerance=tolerance,
             profile=profile,
             truth="float64" if truth else None,
@@ -253,10 +235,10 @@ def compare_command(
 def diff_command(
     expected: Annotated[Path, typer.Argument(help="A dump.")],
     actual: Annotated[Path, typer.Argument(help="The dump to compare with it.")],
-    tolerance: ToleranceOption = None,
-    wide: Wide = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    tolerance: shared.Tolerance = None,
+    wide: shared.Wide = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Compare two dumps; no model is needed."""
     result = diff(expected, actual, tolerance=tolerance)
@@ -267,25 +249,23 @@ def diff_command(
 
 @app.command()
 def check(
-    factory: Factory,
-    backend: Annotated[
-        list[str], typer.Option("--backend", "-b", help="Backend that runs the program; may be repeated.")
-    ] = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
-    tolerance: ToleranceOption = None,
-    lower_precision: LowerPrecision = False,
-    optimized: Annotated[bool, typer.Option("--optimize", help="Apply the exporter's optimisations.")] = False,
-    option: OptionList = None,
-    profile: Profile = False,
-    truth: TruthOption = False,
-    repeats: Repeats = 1,
-    blamed: BlameOption = None,
-    limit: LimitOption = None,
-    statistics: StatisticsOption = False,
-    output: Output = None,
-    view: View = "nodes",
-    wide: Wide = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    factory: shared.Factory,
+    backend: shared.Backends = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
+    tolerance: shared.Tolerance = None,
+    lower_precision: shared.LowerPrecision = False,
+    optimized: shared.Optimized = False,
+    option: shared.Options = None,
+    profile: shared.Profile = False,
+    truth: shared.Truth = False,
+    repeats: shared.Repeats = 1,
+    blamed: shared.Blame = None,
+    limit: shared.Limit = None,
+    statistics: shared.Statistics = False,
+    output: shared.Output = None,
+    view: shared.View = "nodes",
+    wide: shared.Wide = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Record, export and compare a model on one backend or several."""
     _check_view(view)
@@ -294,7 +274,7 @@ def check(
     # Output of the user's own code must not mix with ours.
     with progress("check", quiet=quiet or as_json), redirect_stdout(sys.stderr):
         for name in backend:
-            get_backend(name, **parse_options(option))  # report a misspelt name before the export
+            get_backend(name, **shared.parse_options(option))  # report a misspelt name before the export
         subject = make_subject(factory)
         program = subject.export()
         program = optimize(program) if optimized else program
@@ -304,7 +284,7 @@ def check(
                 capture,
                 program,
                 backend=name,
-                options=parse_options(option),
+                options=shared.parse_options(option),
                 tolerance=tolerance,
                 lower_precision=lower_precision,
                 profile=profile,
@@ -363,15 +343,10 @@ def main() -> None:
     try:
         with end_process_if_stuck():
             app()
-    except FilchError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"filch: {error}", markup=False)
-        sys.exit(2)
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        else:
-            sys.stderr.write(for_terminal(f"filch: {error}\n"))
-        sys.exit(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (FilchError, OSError) as error:
+        sys.stderr.write(for_terminal(f"filch: {error}\n"))
     except Exception:  # noqa: BLE001  Python would exit with 1, which means a difference here
         sys.stderr.write(for_terminal(traceback.format_exc()))
-        sys.exit(2)
+    sys.exit(2)

@@ -18,35 +18,23 @@ from ..models._factory import make_subject
 from ..precision._precision import keep_precise
 from ..rendering._console import echo
 from ..results._cells import Cell, CellTable, exit_code
-from ._options import (
-    FACTORY,
-    Json,
-    LimitOption,
-    LowerPrecision,
-    OptionList,
-    Quiet,
-    ToleranceOption,
-    Wide,
-    parse_options,
-)
+from . import _options as shared
 
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
 
 
 def matrix_command(
-    factories: Annotated[list[str], typer.Argument(help=FACTORY)],
-    backend: Annotated[
-        list[str] | None, typer.Option("--backend", "-b", help="Backend that runs the programs; may be repeated.")
-    ] = None,
+    factories: shared.Factories,
+    backend: shared.Backends = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
     dtype: Annotated[list[str] | None, typer.Option(help="Dtype of models and inputs; may be repeated.")] = None,
     device: Annotated[list[str] | None, typer.Option(help="Device for eager PyTorch; may be repeated.")] = None,
-    tolerance: ToleranceOption = None,
-    lower_precision: LowerPrecision = False,
-    option: OptionList = None,
-    limit: LimitOption = None,
-    as_json: Json = False,
+    tolerance: shared.Tolerance = None,
+    lower_precision: shared.LowerPrecision = False,
+    option: shared.Options = None,
+    limit: shared.Limit = None,
+    as_json: shared.Json = False,
     as_markdown: Markdown = False,
-    quiet: Quiet = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Compare models in each dtype, on each device and backend; one line each.
 
@@ -54,32 +42,29 @@ def matrix_command(
     """
     comparisons = matrix(
         factories,
-        backends=backend or ["onnxruntime-cpu"],
+        backends=backend,
         dtypes=dtype or [],
         devices=device or [],
         tolerance=tolerance,
         lower_precision=lower_precision,
-        options=parse_options(option),
+        options=shared.parse_options(option),
         limit=limit,
     )
-    cells = _collect("matrix", comparisons, quiet=quiet or as_json or as_markdown)
-    _print(cells, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
+    cells = _run("matrix", comparisons, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
     raise typer.Exit(exit_code(cells))
 
 
 def sweep_command(
-    factory: Annotated[str, typer.Argument(help=FACTORY)],
+    factory: shared.Factory,
     dim: Annotated[list[str], typer.Option("--dim", help="Sizes of a dynamic dimension: batch=1,2,7,64.")],
-    backend: Annotated[
-        list[str] | None, typer.Option("--backend", "-b", help="Backend that runs the program; may be repeated.")
-    ] = None,
-    tolerance: ToleranceOption = None,
-    lower_precision: LowerPrecision = False,
-    option: OptionList = None,
-    limit: LimitOption = None,
-    as_json: Json = False,
+    backend: shared.Backends = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
+    tolerance: shared.Tolerance = None,
+    lower_precision: shared.LowerPrecision = False,
+    option: shared.Options = None,
+    limit: shared.Limit = None,
+    as_json: shared.Json = False,
     as_markdown: Markdown = False,
-    quiet: Quiet = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Export a model once with dynamic shapes, and compare it at each size; one line each.
 
@@ -88,14 +73,13 @@ def sweep_command(
     comparisons = sweep(
         factory,
         _sizes(dim),
-        backends=backend or ["onnxruntime-cpu"],
-        options=parse_options(option),
+        backends=backend,
+        options=shared.parse_options(option),
         tolerance=tolerance,
         lower_precision=lower_precision,
         limit=limit,
     )
-    cells = _collect("sweep", comparisons, quiet=quiet or as_json or as_markdown)
-    _print(cells, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
+    cells = _run("sweep", comparisons, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
     first = next((cell for cell in cells if cell.status == "different"), None)
     if first is not None and not (quiet or as_json or as_markdown):
         place = ", ".join(f"{name}={size}" for name, size in first.labels.items())
@@ -104,18 +88,16 @@ def sweep_command(
 
 
 def precision_command(
-    factory: Annotated[str, typer.Argument(help=FACTORY)],
+    factory: shared.Factory,
     to: Annotated[str, typer.Option(help="float16, bfloat16, int8 (weights and activations) or int4 (weights).")],
-    backend: Annotated[
-        str, typer.Option("--backend", "-b", help="Backend that runs the programs.")
-    ] = "onnxruntime-cpu",
-    tolerance: ToleranceOption = None,
+    backend: shared.Backend = "onnxruntime-cpu",
+    tolerance: shared.Tolerance = None,
     snr: Annotated[float | None, typer.Option(help="Least SNR of the outputs in dB, instead.")] = None,
-    limit: LimitOption = None,
+    limit: shared.Limit = None,
     measure: Annotated[int | None, typer.Option(help="Number of nodes to lower one by one; default 32.")] = None,
-    wide: Wide = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    wide: shared.Wide = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Lower a model's precision, and find the nodes that have to stay in float32 for its outputs to be close."""
     with progress("precision", quiet=quiet or as_json), redirect_stdout(sys.stderr):
@@ -138,18 +120,17 @@ def precision_command(
     raise typer.Exit(not report.close)
 
 
-def _collect(title: str, comparisons: Iterable[Cell], *, quiet: bool) -> list[Cell]:
-    # Output of the user's own code must not mix with ours.
-    with progress(title, quiet=quiet), redirect_stdout(sys.stderr):
-        return list(comparisons)
-
-
-def _print(cells: list[Cell], *, as_json: bool, as_markdown: bool, quiet: bool) -> None:
+def _run(title: str, comparisons: Iterable[Cell], *, as_json: bool, as_markdown: bool, quiet: bool) -> list[Cell]:
+    """Run the comparisons and print the table of their outcomes."""
     if as_json and as_markdown:
         raise FilchError("--json and --markdown are mutually exclusive")
+    # Output of the user's own code must not mix with ours.
+    with progress(title, quiet=quiet or as_json or as_markdown), redirect_stdout(sys.stderr):
+        cells = list(comparisons)
     if not quiet:
         table = CellTable(tuple(cells))
         typer.echo(table.to_json() if as_json else table.to_markdown().rstrip("\n") if as_markdown else str(table))
+    return cells
 
 
 def _sizes(dimensions: list[str]) -> dict[str, list[int]]:

@@ -11,27 +11,27 @@ from filch.export.passes import default_passes
 from ..bisection import bisect
 from ..common._errors import CompareError
 from ..common._progress import progress
-from ._options import Json, LimitOption, LowerPrecision, OptionList, Quiet, ToleranceOption, Wide, parse_options
+from . import _options as shared
 
 
 def bisect_command(
-    reference: Annotated[Path, typer.Argument(help="A dump of the model.")],
-    program: Annotated[Path, typer.Argument(help="An ONNX file.")],
-    backend: Annotated[str, typer.Option("--backend", "-b", help="Backend that runs the program.")] = "onnxruntime-cpu",
-    tolerance: ToleranceOption = None,
-    lower_precision: LowerPrecision = False,
-    option: OptionList = None,
+    reference: shared.Reference,
+    program: shared.Program,
+    backend: shared.Backend = "onnxruntime-cpu",
+    tolerance: shared.Tolerance = None,
+    lower_precision: shared.LowerPrecision = False,
+    option: shared.Options = None,
     node: Annotated[str | None, typer.Option(help="Judge this value of the graph instead of the outputs.")] = None,
-    optimized: Annotated[bool, typer.Option("--optimize", help="Apply the exporter's optimisations.")] = False,
+    optimized: shared.Optimized = False,
     to: Annotated[str | None, typer.Option(help="Lower to float16, bfloat16, int8 or int4 first.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Disable only this transformation; repeatable.")] = None,
     journal: Annotated[Path | None, typer.Option(help="Record each run in this file, and resume from it.")] = None,
     python: Annotated[list[str] | None, typer.Option(help="Python with another ONNX Runtime; repeatable.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report as JSON.")] = None,
-    limit: LimitOption = None,
-    wide: Wide = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    limit: shared.Limit = None,
+    wide: shared.Wide = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Find a smallest set of transformations that has to be disabled for an error to disappear.
 
@@ -44,7 +44,7 @@ def bisect_command(
             reference,
             program,
             backend=backend,
-            options=parse_options(option),
+            options=shared.parse_options(option),
             tolerance=tolerance,
             lower_precision=lower_precision,
             value=node,

@@ -7,31 +7,48 @@ import typer
 
 from filch.steal import FilchError
 
-FACTORY = "package.module:factory or path.py:factory; it returns (model, args[, kwargs[, dynamic_shapes]])"
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; use the exit code.")]
-Wide = Annotated[bool, typer.Option("--wide", help="Print all rows and columns, however wide.")]
-ToleranceOption = Annotated[
-    float | None, typer.Option(help="Largest harmonic error; by default it depends on the dtype.")
+_FACTORY = typer.Argument(
+    help="package.module:factory or path.py:factory; it returns (model, args[, kwargs[, dynamic_shapes]])"
+)
+Factory = Annotated[str, _FACTORY]
+OptionalFactory = Annotated[str | None, _FACTORY]
+Factories = Annotated[list[str], _FACTORY]
+Reference = Annotated[Path, typer.Argument(help="A dump of the model.")]
+Program = Annotated[Path, typer.Argument(help="An ONNX file.")]
+Backend = Annotated[str, typer.Option("--backend", "-b", help="Backend that runs the program.")]
+Backends = Annotated[list[str], typer.Option("--backend", "-b", help="Backend that runs the program; may be repeated.")]
+Options = Annotated[
+    list[str] | None, typer.Option("--option", help="Option of the backend, as name=value; may be repeated.")
 ]
+Optimized = Annotated[bool, typer.Option("--optimize", help="Apply the exporter's optimizations.")]
+Tolerance = Annotated[float | None, typer.Option(help="Largest harmonic error; by default it depends on the dtype.")]
 LowerPrecision = Annotated[
-    bool, typer.Option("--lower-precision", help="Allow values of a coarser dtype than the model's, or quantised ones.")
+    bool, typer.Option("--lower-precision", help="Allow values of a coarser dtype than the model's, or quantized ones.")
 ]
-TruthOption = Annotated[
+Truth = Annotated[
     bool,
     typer.Option("--truth", help="Judge by float64 instead of a tolerance, and run each node in isolation too."),
 ]
 Repeats = Annotated[int, typer.Option(help="Number of runs; with --truth, they tell unstable values from wrong ones.")]
-BlameOption = Annotated[
+Blame = Annotated[
     Path | None, typer.Option("--blame", help="If a value differs, find the cause and write a repro to this folder.")
 ]
-LimitOption = Annotated[
+Limit = Annotated[
     float | None,
     typer.Option("--limit", help="Time limit of a run in seconds; by default 60, plus 60 for each GB of weights."),
 ]
-OptionList = Annotated[
-    list[str] | None, typer.Option("--option", help="Option of the backend, as name=value; may be repeated.")
+Profile = Annotated[bool, typer.Option("--profile", help="Show the run time of each node beside its error.")]
+View = Annotated[str, typer.Option(help="Table to print: nodes, operators, modules, outcomes or precision.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write the report as .html, .json, .csv or .md; one file per backend."),
 ]
+Statistics = Annotated[
+    bool, typer.Option("--statistics", help="Statistics of each value and its reference; .html and .json have them.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; use the exit code.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Print all rows and columns, however wide.")]
 
 
 def parse_options(options: list[str] | None) -> dict[str, str]:

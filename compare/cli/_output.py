@@ -2,20 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ..common._errors import CompareError
 from ..results._report import Report
-
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Write the report as .html, .json, .csv or .md; one file per backend."),
-]
-StatisticsOption = Annotated[
-    bool, typer.Option("--statistics", help="Statistics of each value and its reference; .html and .json have them.")
-]
 
 _WRITERS = {".csv": Report.to_csv, ".html": Report.to_html, ".json": Report.to_json, ".md": Report.to_markdown}
 

@@ -12,26 +12,26 @@ from filch.export.passes import PassContext, default_passes, pass_names
 
 from ..common._errors import CompareError
 from ..models._factory import find_factory, make_subject
-from ._options import FACTORY, Json, LimitOption, LowerPrecision, OptionList, Quiet, ToleranceOption, parse_options
+from . import _options as shared
 
 _STEP = "A pass: its name, package.module:function or path.py:function; may be repeated, they run in this order."
 
 
 def passes_command(
-    factory: Annotated[str | None, typer.Argument(help=FACTORY)] = None,
+    factory: shared.OptionalFactory = None,
     pass_: Annotated[list[str] | None, typer.Option("--pass", "-p", help=_STEP)] = None,
     out_dir: Annotated[Path | None, typer.Option(help="Draw the graph after each pass into this folder.")] = None,
     view: Annotated[list[str] | None, typer.Option(help="View to draw them with; may be repeated.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the optimised program here.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Show the error after each pass.")] = False,
-    backend: Annotated[str, typer.Option("--backend", "-b", help="Backend that runs the program.")] = "onnxruntime-cpu",
-    tolerance: ToleranceOption = None,
-    lower_precision: LowerPrecision = False,
-    option: OptionList = None,
-    limit: LimitOption = None,
+    backend: shared.Backend = "onnxruntime-cpu",
+    tolerance: shared.Tolerance = None,
+    lower_precision: shared.LowerPrecision = False,
+    option: shared.Options = None,
+    limit: shared.Limit = None,
     listed: Annotated[bool, typer.Option("--list", help="List all passes and exit.")] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Optimise a model pass by pass, and show the time of each, the nodes it changes and the error after it.
 
@@ -62,7 +62,7 @@ def passes_command(
             errors = context.compare_instrument(
                 capture,
                 backend=backend,
-                options=parse_options(option),
+                options=shared.parse_options(option),
                 tolerance=tolerance,
                 lower_precision=lower_precision or None,
                 limit=limit,

@@ -16,7 +16,7 @@ from ..repro import write_repro
 from ..results._load_report import load_report
 from ..results._report import Report
 from ..results._rows import Row
-from ._options import LimitOption, OptionList, Quiet, parse_options
+from . import _options as shared
 
 
 def repro_command(
@@ -27,9 +27,9 @@ def repro_command(
     ] = None,
     reference: Annotated[Path | None, typer.Option(help="The dump, if it moved since the report was made.")] = None,
     program: Annotated[Path | None, typer.Option(help="The ONNX file, if it moved.")] = None,
-    option: OptionList = None,
-    limit: LimitOption = None,
-    quiet: Quiet = False,
+    option: shared.Options = None,
+    limit: shared.Limit = None,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Write a smallest part of a program that shows a difference, with a script that runs without Filch."""
     loaded = load_report(report)
@@ -43,7 +43,7 @@ def repro_command(
             row.node,
             output,
             backend=loaded.backend,
-            options=_options(loaded, parse_options(option)),
+            options=_options(loaded, shared.parse_options(option)),
             tolerance=failing_tolerance(loaded, row),
             call=row.call,
             stage=row.stage,

@@ -15,11 +15,11 @@ from ..common._errors import CompareError
 from ..common._progress import progress
 from ..models._factory import make_subject
 from ..rendering._console import echo
-from ._options import FACTORY, Json, Quiet
+from . import _options as shared
 
 
 def trace_command(
-    factory: Annotated[str, typer.Argument(help=FACTORY)],
+    factory: shared.Factory,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="A .pkl to write, with a .json beside it, or a .json.")
     ],
@@ -29,8 +29,8 @@ def trace_command(
     backend: Annotated[
         str, typer.Option("--backend", "-b", help="Backend that runs the model: inductor or eager.")
     ] = "inductor",
-    as_json: Json = False,
-    quiet: Quiet = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Trace every operation of a call or training step, and the generated code that ran it."""
     if output.suffix not in get_view("trace").suffixes:  # before minutes of compiling

@@ -18,7 +18,7 @@ from ..common._progress import progress
 from ..models._factory import make_subject
 from ..rendering._console import echo
 from ..results._load_report import load_report
-from ._options import OptionList, Quiet, parse_options
+from . import _options as shared
 
 _ANNOTATE_A_FILE = ("netron", "model-explorer")  # prefixes of the views that annotate the exported ONNX file
 
@@ -37,8 +37,8 @@ def view_command(
     backend: Annotated[
         str | None, typer.Option("--backend", "-b", help="Draw the graph that this backend compiles.")
     ] = None,
-    option: OptionList = None,
-    optimized: Annotated[bool, typer.Option("--optimize", help="Apply the exporter's optimisations.")] = False,
+    option: shared.Options = None,
+    optimized: shared.Optimized = False,
     train: Annotated[bool, typer.Option("--train", help="Draw a training step, as inductor or eager runs it.")] = False,
     stage: Annotated[
         str | None, typer.Option(help="The graph of a report or backend to draw: exported or compiled.")
@@ -47,7 +47,7 @@ def view_command(
     served: Annotated[
         bool, typer.Option("--serve", help="Serve the file with the netron package until Ctrl-C.")
     ] = False,
-    quiet: Quiet = False,
+    quiet: shared.Quiet = False,
 ) -> None:
     """Draw a model's graph, or a report on it."""
     name = _view_name("netron" if served and view is None else view, output)
@@ -58,9 +58,9 @@ def view_command(
     printed = name == "text" and output is None and not served
     with progress("view", quiet=quiet or printed):
         if train:
-            graph = _training_graph(source, backend, parse_options(option), optimized=optimized)
+            graph = _training_graph(source, backend, shared.parse_options(option), optimized=optimized)
         else:
-            graph = _graph(source, backend, parse_options(option), optimized=optimized, model=model)
+            graph = _graph(source, backend, shared.parse_options(option), optimized=optimized, model=model)
         graph = _graph_of_stage(graph, stage or ("exported" if name.startswith(_ANNOTATE_A_FILE) else None))
         drawing = draw(graph, name, None if printed else target.suffix or None)
         written = target if printed else write(drawing, target)
