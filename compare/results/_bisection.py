@@ -10,7 +10,7 @@ from ..rendering._result import Result
 from ..rendering._table import Block, Column, Table
 from ._precision import Outcome
 
-_NARROW = 40
+_NAMES_WIDTH = 40  # characters
 _SHOWN = 20  # steps, and culprits
 
 
@@ -114,12 +114,14 @@ class BisectReport(Result):
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
         """Return each run, then the culprits."""
         judged = "the outputs" if self.value is None else self.value
-        counted = f"{_count(len(self.candidates), 'candidate')}, {_count(self.runs, 'run')}"
-        yield f"{self.program} on {self.backend} against {self.reference}: {judged}; {counted}"
+        counts = f"{_count(len(self.candidates), 'candidate')}, {_count(self.runs, 'run')}"
+        yield f"{self.program} on {self.backend} against {self.reference}: {judged}; {counts}"
         yield from (f"note: {note}" for note in self.notes)
         yield from ("", _table(self, wide=wide), "")
         yield from _verdict(self, len(self.culprits) if wide else _SHOWN)
-        yield from (f"{_version_name(one)}: {_outcome_text(one.outcome)}" for one in self.versions)
+        for item in self.versions:
+            name = f"version {item.version} in {item.interpreter}" if item.version else item.interpreter
+            yield f"{name}: {item.outcome}{'' if item.outcome.passes or item.outcome.problem else ', not close'}"
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether there is no error, and the number of runs."""
@@ -146,8 +148,8 @@ def _table(report: BisectReport, *, wide: bool) -> Table:
 
 
 def _disabled(step: Step, candidates: Sequence[Switch], *, wide: bool) -> str:
-    names = ", ".join(one.name for one in step.off)
-    if wide or len(names) <= _NARROW:
+    names = ", ".join(switch.name for switch in step.off)
+    if wide or len(names) <= _NAMES_WIDTH:
         return names or "nothing"
     if len(step.off) == len(candidates):
         return "all"
@@ -181,25 +183,16 @@ def _verdict(report: BisectReport, shown: int) -> list[str]:
     return [*lines, f"  and {len(report.culprits) - shown} more"] if len(report.culprits) > shown else lines
 
 
-def _version_name(one: Version) -> str:
-    return f"version {one.version} in {one.interpreter}" if one.version else one.interpreter
-
-
-def _outcome_text(outcome: Outcome) -> str:
-    return f"{outcome}{'' if outcome.passes or outcome.problem else ', not close'}"
-
-
 def _change(culprit: Culprit) -> str:
-    on, off = culprit.nodes
-    parts = [_ops(culprit.appears, "adds"), _ops(culprit.disappears, "removes")]
-    changes = "; ".join(filter(None, parts)) or "same operators, in another order or with other numbers"
-    return f"{changes} ({_count(on, 'node')} with it, {off} without)"
+    """Return the operators that a culprit adds and removes, and the number of nodes with and without it."""
+    parts = []
+    for verb, counts in (("adds", culprit.appears), ("removes", culprit.disappears)):
+        operators = ", ".join(f"{count} {op.rpartition('::')[2]}" for op, count in counts.items())
+        parts += [f"{verb} {operators}"] if operators else []
+    changes = "; ".join(parts) or "same operators, in another order or with other numbers"
+    enabled, disabled = culprit.nodes
+    return f"{changes} ({_count(enabled, 'node')} with it, {disabled} without)"
 
 
-def _ops(counts: Mapping[str, int], verb: str) -> str:
-    listed = ", ".join(f"{count} {op.rpartition('::')[2]}" for op, count in counts.items())
-    return f"{verb} {listed}" if counts else ""
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -10,9 +10,8 @@ from ..rendering._result import Result
 from ..rendering._table import Block, Column, Table, cell_text
 from ._report import Report
 
-OPTIMIZED = "the program was compared with the exporter's optimisations, as it can't be run without them: "
-_LONGEST = 24
-_UNAVAILABLE = ("failed", "missing")
+OPTIMIZED = "the program was compared with the exporter's optimizations, as it can't be run without them: "
+_LABEL_WIDTH = 24  # characters
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Cell:
             available); the last two never count as passing.
         worst: the largest harmonic error; None if no value was judged.
         detail: the first divergence, or why it could not be compared; for a close one, how many values were not judged,
-            and why the program was optimised.
+            and why the program was optimized.
     """
 
     labels: dict[str, str]
@@ -80,19 +79,19 @@ class CellTable(Result):
             return
         narrow = [(*map(_shortened, cell.labels.values()), cell_text(cell.worst)) for cell in self.cells]
         fixed = (
-            Column(title, "never", least=min(_LONGEST, max(len(title), *(len(row[index]) for row in narrow))) + 1)
+            Column(title, "never", least=min(_LABEL_WIDTH, max(len(title), *(len(row[index]) for row in narrow))) + 1)
             for index, title in enumerate((*titles, "error"))
         )
         last = Column("first divergence", "ellipsis", fill=True)
-        rows = ((*row, _outcome(cell)) for row, cell in zip(narrow, self.cells, strict=True))
-        yield Table((*fixed, last), tuple(rows))
-        for reason in dict.fromkeys(cell.detail for cell in self.cells if cell.status in _UNAVAILABLE):
+        not_run = ("failed", "missing")
+        outcomes = [
+            f"{cell.status}: {cell.detail}" if cell.status in not_run else cell.detail or "all close"
+            for cell in self.cells
+        ]
+        yield Table((*fixed, last), tuple((*row, outcome) for row, outcome in zip(narrow, outcomes, strict=True)))
+        for reason in dict.fromkeys(cell.detail for cell in self.cells if cell.status in not_run):
             yield from ("", reason)
 
 
-def _outcome(cell: Cell) -> str:
-    return f"{cell.status}: {cell.detail}" if cell.status in _UNAVAILABLE else cell.detail or "all close"
-
-
 def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"…{text[-_LONGEST + 1 :]}"
+    return text if len(text) <= _LABEL_WIDTH else f"…{text[-_LABEL_WIDTH + 1 :]}"

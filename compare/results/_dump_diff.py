@@ -14,7 +14,7 @@ from ..rendering._console import as_text
 from ..rendering._html import as_page
 from ..rendering._result import Result, written
 from ..rendering._table import Block, Table, table_of
-from ._row_tables import ARROW
+from ._row_tables import ARROW, surrounding
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,7 @@ class DumpDiff(Result):
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
         first = self.first_divergence
-        if first is None:
-            return ""
-        index = next(index for index, row in enumerate(self.rows) if row is first)
-        return as_text([_table(self.rows[max(0, index - around) : index + around + 1])], width=width)
+        return "" if first is None else as_text([_table(surrounding(self.rows, first, around))], width=width)
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether the dumps are close, and the headline."""

@@ -63,10 +63,8 @@ class Explanation:
         if self.culprits:
             parts.append(f"Disabling {_listed(self.culprits)} removes the error.")
         elif self.switches:
-            transformations = (
-                "the only transformation" if self.switches == 1 else f"all {self.switches} transformations"
-            )
-            parts.append(f"The error persists with {transformations} disabled.")
+            all_switches = "the only transformation" if self.switches == 1 else f"all {self.switches} transformations"
+            parts.append(f"The error persists with {all_switches} disabled.")
         if self.repro:
             parts.append(f"A standalone repro is in {self.repro}.")
         return visible(" ".join(filter(None, parts)))
@@ -134,12 +132,10 @@ class Explanation:
     def _results(self) -> str:
         if not self.results:
             return "All model outputs remain within rounding error."
-        outputs = [
-            f"{named(row.value)} ({_amount(row.float64, row.dtype)})" for row in self.results if row.float64 is not None
-        ]
-        outputs += [
-            f"{named(row.value)} ({named(row.reason or row.difference)})" for row in self.results if row.float64 is None
-        ]
+        outputs = []
+        for row in sorted(self.results, key=lambda row: row.float64 is None):
+            amount = named(row.reason or row.difference) if row.float64 is None else _amount(row.float64, row.dtype)
+            outputs.append(f"{named(row.value)} ({amount})")
         return f"Model outputs that differ: {_listed(outputs)}."
 
     def _growth(self) -> str:
@@ -152,46 +148,48 @@ class Explanation:
         return f"Near-ties: {_listed(ties)}." if ties else ""
 
 
-def explain(every: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Explanation | None:
+def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Explanation | None:
     """Return the explanation of a comparison by float64; None if `truth` was not given.
 
     Args:
-        every: the rows of a report.
+        all_rows: the rows of a report.
         wrong_nodes: the rows whose own node is wrong.
         graphs: the graphs that were compared, by stage.
     """
-    rows = [row for row in every if row.kind != "output"]
+    rows = [row for row in all_rows if row.kind != "output"]
     if not any(row.isolated is not None or row.float64 is not None for row in rows):
         return None
-    introduced = _one_each(wrong_nodes)
-    off = [row for row in every if row.kind == "output" and row.diverged]
-    results = tuple({(row.stage, row.value): row for row in reversed(off)}.values())[::-1]  # the first call's
+    introduced = _first_of_each_node(wrong_nodes)
+    outputs = [row for row in all_rows if row.kind == "output" and row.diverged]
+    results = tuple({(row.stage, row.value): row for row in reversed(outputs)}.values())[::-1]  # the first call's
     stages = list(dict.fromkeys(row.stage for row in rows))
     wrong = {row.stage for row in (*wrong_nodes, *results)}
     last = stages[-1]
-    grows, growth = _growing(every, graphs) if introduced or results else (None, 0.0)
+    grows, growth = _largest_growth(all_rows, graphs) if introduced or results else (None, 0.0)
     return Explanation(
         starts=introduced[0] if introduced else None,
         others=tuple(introduced[1:]),
         results=tuple(row for row in results if row.stage == (last if last in wrong else row.stage)),
-        inherits=() if introduced or results else _one_each(row for row in rows if row.diverged),
+        inherits=() if introduced or results else _first_of_each_node(row for row in rows if row.diverged),
         sound=tuple(stage for stage in stages if stage not in wrong) if wrong else (),
         grows=grows,
         growth=growth,
         ties=tuple(
             row for row in rows if row.float64 is not None and row.float64.verdict == "rounding" and row.float64.note
         ),
-        suspicious=_one_each(row for row in rows if row.isolated is not None and row.isolated.verdict == "suspicious"),
+        suspicious=_first_of_each_node(
+            row for row in rows if row.isolated is not None and row.isolated.verdict == "suspicious"
+        ),
         unknown=sum(bool(row.error) and row.float64 is None for row in rows),
-        worst=max((row for row in rows if row.isolated is not None), key=_ratio, default=None),
+        worst=max(
+            (row for row in rows if row.isolated is not None),
+            key=lambda row: row.isolated.ratio if row.isolated is not None else 0.0,
+            default=None,
+        ),
     )
 
 
-def _ratio(row: Row) -> float:
-    return 0.0 if row.isolated is None else row.isolated.ratio
-
-
-def _one_each(rows: Iterable[Row]) -> tuple[Row, ...]:
+def _first_of_each_node(rows: Iterable[Row]) -> tuple[Row, ...]:
     """Return the first row of each faulty node, without compiled nodes that compute an exported one among them."""
     first = dict[tuple[str, str], Row]()
     for row in rows:
@@ -201,47 +199,38 @@ def _one_each(rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(first.values())
 
 
-def _growing(every: Sequence[Row], graphs: Mapping[Stage, Graph]) -> tuple[Row | None, float]:
+def _largest_growth(all_rows: Sequence[Row], graphs: Mapping[Stage, Graph]) -> tuple[Row | None, float]:
     """Return the row with the largest growth of the relative error by a node that is not wrong, and the factor."""
-    best, most = None, _GROWTH
-    for call, stage in dict.fromkeys((row.call, row.stage) for row in every):
-        graph = graphs.get(stage)  # pyright: ignore[reportArgumentType]  a row's is a Stage
-        rows = {row.value: row for row in every if (row.call, row.stage) == (call, stage) and row.kind != "output"}
-        for name, row in rows.items() if graph is not None else ():
-            if (
-                row.introduced
-                or row.float64 is None
-                or row.float64.sound
-                or not _is_number(row.float64)
-                or graph is None
-            ):
-                continue
-            before = max(
-                (_relative(rows[read].float64) for read in graph.producer[name].reads if read in rows), default=0
-            )
-            growth = _relative(row.float64) / before if before else 0.0
-            if math.isfinite(growth) and growth > most:
-                best, most = row, growth
-    return best, most if best is not None else 0.0
+    rows = {(row.call, row.stage, row.value): row for row in all_rows if row.kind != "output"}
+    best, factor = None, _GROWTH
+    for (call, stage, name), row in rows.items():
+        if row.introduced or row.float64 is None or row.float64.sound or stage not in graphs:
+            continue
+        inputs = [rows.get((call, stage, read)) for read in graphs[stage].producer[name].reads]
+        before = max((_relative_error(item.float64) for item in inputs if item is not None), default=0.0)
+        growth = _relative_error(row.float64) / before if before else 0.0
+        if _is_number(row.float64) and math.isfinite(growth) and growth > factor:
+            best, factor = row, growth
+    return best, factor if best is not None else 0.0
 
 
-def _relative(judgement: RoundingVerdict | None) -> float:
+def _relative_error(verdict: RoundingVerdict | None) -> float:
     """Return the error of a value relative to its typical magnitude; 0 if not known."""
-    return judgement.error / judgement.magnitude if judgement is not None and judgement.magnitude else 0.0
+    return verdict.error / verdict.magnitude if verdict is not None and verdict.magnitude else 0.0
 
 
-def _amount(judgement: RoundingVerdict, dtype: str | None) -> str:
-    if not _is_number(judgement):
-        return judgement.note
-    if judgement.note:
-        return f"off by {judgement.error:.1e} ({judgement.note})"
-    distance = f"{judgement.error:.1e} from float64, {format_ratio(judgement.ratio)} times {dtype} rounding"
-    return f"{distance} (eager: {judgement.eager:.1e})"
+def _amount(verdict: RoundingVerdict, dtype: str | None) -> str:
+    if not _is_number(verdict):
+        return verdict.note
+    if verdict.note:
+        return f"off by {verdict.error:.1e} ({verdict.note})"
+    distance = f"{verdict.error:.1e} from float64, {format_ratio(verdict.ratio)} times {dtype} rounding"
+    return f"{distance} (eager: {verdict.eager:.1e})"
 
 
-def _is_number(judgement: RoundingVerdict) -> bool:
+def _is_number(verdict: RoundingVerdict) -> bool:
     """Return whether the error is a finite multiple of rounding."""
-    return math.isfinite(judgement.ratio)
+    return math.isfinite(verdict.ratio)
 
 
 def _named(row: Row) -> str:

@@ -2,12 +2,22 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
-from filch.export import Graph, Node
+from filch.export import Graph, Node, Value
 from filch.export.backends import Stage
 
 from ._report import Report
 from ._rows import STAGES, Row
+
+T = TypeVar("T", Graph, Node, Value, Row)
+# Fields that hold names of nodes and values.
+_FIELDS = {
+    Graph: ("inputs", "outputs", "constants"),
+    Node: ("name", "inputs", "outputs", "captured", "origins", "gradient_of"),
+    Value: ("name",),
+    Row: ("node", "value", "origins", "behind"),
+}
 
 
 def joined(reports: Sequence[Report]) -> tuple[list[Row], dict[Stage, Graph]]:
@@ -20,7 +30,7 @@ def joined(reports: Sequence[Report]) -> tuple[list[Row], dict[Stage, Graph]]:
         names |= {name for row in report.rows for name in (row.node, row.value)}
         new = {name: f"{name} ({report.program})" for name in names & taken}
         taken |= names
-        rows += [_renamed_row(row, new) for row in report.rows]
+        rows += [_renamed(row, new) for row in report.rows]
         for stage, graph in report.graphs.items():
             parts.setdefault(stage, []).append(_renamed(graph, new))
     return rows, {stage: _joined_graph(parts[stage]) for stage in STAGES if stage in parts}
@@ -44,36 +54,14 @@ def _joined_graph(graphs: Sequence[Graph]) -> Graph:
     )
 
 
-def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
-    if not new:
-        return graph
-    values = {name: replace(value, name=new.get(name, name)) for name, value in graph.values.items()}
-    return replace(
-        graph,
-        inputs=_in(graph.inputs, new),
-        outputs=_in(graph.outputs, new),
-        constants=_in(graph.constants, new),
-        nodes=tuple(_renamed_node(node, new) for node in graph.nodes),
-        values={value.name: value for value in values.values()},
-    )
-
-
-def _renamed_node(node: Node, new: Mapping[str, str]) -> Node:
-    return replace(
-        node,
-        name=new.get(node.name, node.name),
-        inputs=_in(node.inputs, new),
-        outputs=_in(node.outputs, new),
-        captured=_in(node.captured, new),
-        origins=_in(node.origins, new),
-        gradient_of=None if node.gradient_of is None else new.get(node.gradient_of, node.gradient_of),
-    )
-
-
-def _renamed_row(row: Row, new: Mapping[str, str]) -> Row:
-    node, value = new.get(row.node, row.node), new.get(row.value, row.value)
-    return replace(row, node=node, value=value, origins=_in(row.origins, new), behind=_in(row.behind, new))
-
-
-def _in(names: Iterable[str], new: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(new.get(name, name) for name in names)
+def _renamed(item: T, new: Mapping[str, str]) -> T:
+    """Return a copy with other names of nodes and values, also in the nodes and values of a graph."""
+    changes: dict[str, Any] = {}
+    for field in _FIELDS[type(item)]:
+        current = getattr(item, field)
+        is_tuple = isinstance(current, tuple)
+        changes[field] = tuple(new.get(name, name) for name in current) if is_tuple else new.get(current, current)
+    if isinstance(item, Graph) and new:
+        changes["nodes"] = tuple(_renamed(node, new) for node in item.nodes)
+        changes["values"] = {new.get(name, name): _renamed(value, new) for name, value in item.values.items()}
+    return replace(item, **changes)

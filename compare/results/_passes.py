@@ -131,7 +131,7 @@ def row_after(rows: Sequence[PassRow], row: PassRow, report: Report | None, grap
         return row
     known = next((before.report for before in reversed(rows) if before.report is not None), None)
     values = [item for item in report.rows if item.kind != "output"]
-    unjudged = _unjudged(report)
+    failure = "; ".join(report.incomplete())
     return replace(
         row,
         error=None if report.worst is None else report.worst.error,
@@ -139,7 +139,7 @@ def row_after(rows: Sequence[PassRow], row: PassRow, report: Report | None, grap
         judged=sum(item.judged for item in values),
         values=len(values),
         introduced=None if known is None or known is report else _introduced(report, known, graph),
-        failure="" if known is not None and unjudged == _unjudged(known) else unjudged,
+        failure="" if known is not None and failure == "; ".join(known.incomplete()) else failure,
         report=report,
     )
 
@@ -156,9 +156,3 @@ def _introduced(now: Report, before: Report, graph: Graph) -> Row | None:
         if not was_wrong and ((row.call, row.value) in judged or row.value not in affected.get(row.call, ())):
             return row
     return None
-
-
-def _unjudged(report: Report) -> str:
-    """Return why the outputs can't be judged; `""` if they can."""
-    outputs = [row for row in report.rows if row.kind == "output" and not row.judged]
-    return "; ".join((*report.failed, *(f"output {row.value} was not judged: {row.reason}" for row in outputs)))

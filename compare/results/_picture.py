@@ -17,26 +17,27 @@ def picture(rows: Sequence[Row], graphs: Mapping[Stage, Graph], first: Row | Non
         graphs: by stage; the nodes of a stage without a graph are taken from the rows.
         first: the first divergence, which is marked.
     """
-    drawn = [
-        replace(_graph(rows, graphs, stage), findings=_findings(rows, stage, first))
-        for stage in STAGES
-        if stage in graphs or any(row.stage == stage for row in rows)
-    ]
-    *before, last = drawn or [_of_rows(())]
+    annotated: list[Graph] = []
+    for stage in STAGES:
+        of_stage = [row for row in rows if row.stage == stage]
+        if stage in graphs or of_stage:
+            graph = graphs.get(stage) or _graph_of_rows(of_stage)
+            annotated.append(replace(graph, findings=_findings(of_stage, first)))
+    *before, last = annotated or [_graph_of_rows(())]
     return replace(last, source_graph=before[0] if before else None)
 
 
-def _findings(rows: Iterable[Row], stage: Stage, first: Row | None) -> dict[str, tuple[Finding, ...]]:
+def _findings(rows: Iterable[Row], first: Row | None) -> dict[str, tuple[Finding, ...]]:
+    """Return the findings of each value, by its name."""
     by_value: dict[str, list[Finding]] = {}
     for row in rows:
-        if row.stage == stage:
-            by_value.setdefault(row.value, []).append(_finding(row, first=row is first))
+        by_value.setdefault(row.value, []).append(_finding(row, first=row is first))
     return {value: tuple(findings) for value, findings in by_value.items()}
 
 
 def _finding(row: Row, *, first: bool) -> Finding:
     measured = row.difference.measures if row.difference is not None and row.error is not None else {}
-    judged = {"times rounding": row.float64, "own times rounding": row.isolated}
+    verdicts = {"times rounding": row.float64, "own times rounding": row.isolated}
     text = str(row.difference) if row.difference is not None else row.reason
     return Finding(
         status=row.status,
@@ -46,7 +47,7 @@ def _finding(row: Row, *, first: bool) -> Finding:
         first=first,
         text=text if row.isolated is None else f"{text}; by itself {row.isolated}",
         evidence=row.evidence,
-        measures=measured | {name: item.ratio for name, item in judged.items() if item is not None},
+        measures=measured | {name: verdict.ratio for name, verdict in verdicts.items() if verdict is not None},
         seconds=row.seconds,
         expected=row.spread.expected if row.spread is not None else None,
         actual=row.spread.actual if row.spread is not None else None,
@@ -54,11 +55,7 @@ def _finding(row: Row, *, first: bool) -> Finding:
     )
 
 
-def _graph(rows: Iterable[Row], graphs: Mapping[Stage, Graph], stage: Stage) -> Graph:
-    return graphs.get(stage) or _of_rows(row for row in rows if row.stage == stage)
-
-
-def _of_rows(rows: Iterable[Row]) -> Graph:
+def _graph_of_rows(rows: Iterable[Row]) -> Graph:
     """Return a graph with the nodes of some rows, and without edges."""
     nodes: dict[str, Node] = {}
     values: dict[str, Value] = {}

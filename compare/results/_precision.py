@@ -17,8 +17,8 @@ from ..rendering._table import Block, Column, Table, cell_text
 from ._row_tables import abbreviated
 
 _SHOWN = 10  # nodes
-_NARROW = 22
-_USUAL_SNR = 20.0  # decibel: noise with a tenth of the signal's amplitude
+_NAME_WIDTH = 22  # characters
+_DEFAULT_SNR = 20.0  # decibel: noise with a tenth of the signal's amplitude
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -46,7 +46,7 @@ class Goal:
         if snr is not None and not math.isfinite(snr):
             raise CompareError(f"an SNR is a number of decibels, not {snr!r}")
         if tolerance is None and (snr is not None or to not in _DTYPES):
-            return cls(snr=_USUAL_SNR if snr is None else snr)
+            return cls(snr=_DEFAULT_SNR if snr is None else snr)
         return cls(tolerance=tolerance_for(_DTYPES.get(to, torch.float32), tolerance))
 
     def measure(self, expected: torch.Tensor | None, actual: torch.Tensor | None) -> Difference:
@@ -183,23 +183,16 @@ class PrecisionReport(Result):
 
 
 def _table(rows: tuple[Sensitivity, ...], *, wide: bool) -> Table:
-    titles = ("node", "operator", "module", "own SNR", "overflow", "outputs' error", "SNR")
-    fixed = ("own SNR", "overflow", "SNR")
-    return Table(
-        tuple(Column(title, "never" if title in fixed else "fold") for title in titles),
-        tuple(_cells(row, wide=wide) for row in rows),
-    )
+    folded = (Column(title) for title in ("node", "operator", "module"))
+    numbers = Column("own SNR", "never"), Column("overflow", "never"), Column("outputs' error"), Column("SNR", "never")
+    return Table((*folded, *numbers), tuple(_cells(row, wide=wide) for row in rows))
 
 
 def _cells(row: Sensitivity, *, wide: bool) -> tuple[str, ...]:
     names = (row.node, row.op.rpartition("::")[2], row.module or "")
-    own = (_decibel(row.isolated.snr), str(row.isolated.overflowed or ""))
-    outputs = ("", "") if row.alone is None else (cell_text(row.alone.error), _decibel(row.alone.snr))
-    return (*(name if wide else abbreviated(name, _NARROW) for name in names), *own, *outputs)
-
-
-def _decibel(snr: float) -> str:
-    return f"{snr:.0f}"
+    own = (f"{row.isolated.snr:.0f}", str(row.isolated.overflowed or ""))
+    outputs = ("", "") if row.alone is None else (cell_text(row.alone.error), f"{row.alone.snr:.0f}")
+    return (*(name if wide else abbreviated(name, _NAME_WIDTH) for name in names), *own, *outputs)
 
 
 def _verdict(report: PrecisionReport) -> list[str]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from ._explanation import Explanation, explain
 from ._picture import picture
 from ._row_tables import (
     compiled_tables,
+    excerpt_table,
     module_table,
-    neighbourhood,
     node_tables,
     operator_tables,
     outcome_table,
@@ -40,16 +41,8 @@ TABLES = ("nodes", "operators", "modules", "outcomes", "dynamo", "precision")
 _MOST = 5  # names in a sentence
 _NESTED = ("difference", "spread", "float64", "isolated")  # fields of a row that are no cell of a table
 _COLUMNS = tuple(item.name for item in fields(Row) if item.name not in _NESTED)
-_MARKDOWN_COLUMNS = {
-    "stage": lambda row: row.stage,
-    "index": lambda row: row.index,
-    "kind": lambda row: row.kind,
-    "operator": lambda row: row.op,
-    "module": lambda row: row.module,
-    "dtype": lambda row: row.dtype,
-    "error": lambda row: row.error,
-    "status": lambda row: row.status,
-}
+_MARKDOWN_FIELDS = ("stage", "index", "kind", "op", "module", "dtype", "error", "status")
+_MARKDOWN_COLUMNS = {"operator" if name == "op" else name: attrgetter(name) for name in _MARKDOWN_FIELDS}
 
 
 @dataclass(frozen=True)
@@ -175,7 +168,7 @@ class Report(Result):
         """Return in one line what was judged, what was not and why, and whether instrumentation changed the outputs."""
         compared, recorded = self.calls
         parts = [f"compared {compared} of {recorded} calls"] if recorded > compared else []
-        stages = [stage for stage in ("exported", "compiled") if _of(self.rows, stage)]
+        stages = [stage for stage in ("exported", "compiled") if _values(self.rows, stage)]
         parts += [f"judged {_share(self.rows, stage)}" for stage in stages]
         parts += [f"INCOMPLETE: {reason}" for reason in self.failed]
         parts += [f"WRONG INTERFACE: {problem}" for problem in self.interface]
@@ -189,18 +182,20 @@ class Report(Result):
         """
         if self.close:
             return
-        outputs = [row for row in self.rows if row.kind == "output" and not row.judged]
         lines = [f"{self.program} on {self.backend} is not close to {self.reference}!", "", self.headline(), ""]
         if self.first_divergence:
             lines += [f"First: {self.first_divergence}", "", f"All {len(self.diverged)} that differ:"]
             lines += [f"  {row}" for row in self.diverged]
-        lines += list(self.failed)
-        lines += [f"  output {row.value} was not judged: {row.reason}" for row in outputs]
-        raise AssertionError("\n".join(named(line, SENTENCE) for line in lines))
+        raise AssertionError("\n".join(named(line, SENTENCE) for line in (*lines, *self.incomplete())))
+
+    def incomplete(self) -> list[str]:
+        """Return why the comparison is not complete: missing parts, and the outputs that could not be judged."""
+        outputs = [row for row in self.rows if row.kind == "output" and not row.judged]
+        return [*self.failed, *(f"output {row.value} was not judged: {row.reason}" for row in outputs)]
 
     def summary(self) -> list[str]:
         """Return the verdict in a few lines, without the explanation by float64."""
-        return [*self.interface, *self._of_values()]
+        return [*self.interface, *self._values_verdict()]
 
     def verdict(self) -> list[str]:
         """Return the verdict in a few lines, with the explanation by float64 if `truth` was given."""
@@ -234,7 +229,7 @@ class Report(Result):
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
         first = self.first_divergence
-        return "" if first is None else as_text(neighbourhood(self.rows, first, around), width=width)
+        return "" if first is None else as_text(excerpt_table(self.rows, first, around), width=width)
 
     def record(self) -> dict[str, Any]:
         """Return the fields and what follows from them, as JSON has it; an operator names its row by its index."""
@@ -284,7 +279,12 @@ class Report(Result):
         return f"{self.program} on {self.backend}, against {self.reference}"
 
     def _notes(self) -> list[str]:
-        return [*(f"note: {note}" for note in self.notes), *_random_numbers(self.random)]
+        notes = [f"note: {note}" for note in self.notes]
+        if self.random:
+            more = f" and {len(self.random) - _MOST} more" if len(self.random) > _MOST else ""
+            names = f"{', '.join(self.random[:_MOST])}{more}"
+            notes.append(f"random numbers are drawn by {names}: their distribution is compared, not the numbers")
+        return notes
 
     def _tables(self, view: str, *, wide: bool) -> Iterable[Block]:
         if view == "modules":
@@ -302,7 +302,7 @@ class Report(Result):
             if view == "dynamo":
                 yield from compiled_tables(self.rows, wide=wide)
 
-    def _of_values(self) -> list[str]:
+    def _values_verdict(self) -> list[str]:
         if self.first_divergence is not None:
             count = len(self.diverged)
             return [
@@ -322,22 +322,13 @@ class Report(Result):
         return [("otherwise, " if self.interface else "") + _all_close(self.rows) + largest]
 
 
-def _random_numbers(names: Sequence[str]) -> list[str]:
-    """Return a line about the nodes that draw random numbers, if there are any."""
-    if not names:
-        return []
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    listed = ", ".join(names[:_MOST])
-    return [f"random numbers are drawn by {listed}{more}: their distribution is compared, not the numbers"]
-
-
 def _all_close(rows: Sequence[Row]) -> str:
     """Return `all close`, or how many values could not be judged."""
     missing = []
     for stage in dict.fromkeys(row.stage for row in rows):
-        values = _of(rows, stage)
-        without = sum(not row.judged for row in values)
-        missing += [f"{without} of {len(values)} {stage} values"] if without else []
+        values = _values(rows, stage)
+        if unjudged := sum(not row.judged for row in values):
+            missing.append(f"{unjudged} of {len(values)} {stage} values")
     return f"all that could be judged is close, {' and '.join(missing)} could not" if missing else "all close"
 
 
@@ -352,14 +343,14 @@ def _observer_effect_text(effect: Difference | None) -> str:
     return f"instrumentation CHANGED the outputs{amount}"
 
 
-def _of(rows: Sequence[Row], stage: str) -> list[Row]:
+def _values(rows: Sequence[Row], stage: str) -> list[Row]:
     return [row for row in rows if row.stage == stage and row.kind != "output"]
 
 
 def _share(rows: Sequence[Row], stage: str) -> str:
     """Return `166 of 169 exported values` with the statuses of the others."""
-    chosen = _of(rows, stage)
-    rest = Counter(row.status for row in chosen if not row.judged)
-    missing = ", ".join(f"{count} {status}" for status, count in rest.items())
-    share = f"{sum(row.judged for row in chosen)} of {len(chosen)} {stage} values"
-    return f"{share} ({missing})" if missing else share
+    values = _values(rows, stage)
+    counts = Counter(row.status for row in values if not row.judged)
+    unjudged = ", ".join(f"{count} {status}" for status, count in counts.items())
+    share = f"{sum(row.judged for row in values)} of {len(values)} {stage} values"
+    return f"{share} ({unjudged})" if unjudged else share

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
-from typing import Literal
+from typing import Literal, TypeVar, get_args
 
 from filch.steal.text import named
 
@@ -11,8 +11,9 @@ from ..float64 import RoundingVerdict
 from ..rendering._table import Block, Cell, Column, Table, table_of
 from ._rows import ModuleRow, NodeOutcome, Operator, OutcomeKind, Row
 
+T = TypeVar("T")
 ARROW = "<------"
-_STAGES = {"exported": "exported graph, node by node", "compiled": "compiled graph, as the backend optimised it"}
+_STAGES = {"exported": "exported graph, node by node", "compiled": "compiled graph, as the backend optimized it"}
 
 
 def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
@@ -20,8 +21,8 @@ def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
     timed = any(row.seconds is not None for row in rows)
     if wide:
-        left = {*([] if timed else ["µs"]), *([] if _has_float64(rows) else ["off", "own"])}
-        yield table_of({name: get for name, get in _WIDE_COLUMNS.items() if name not in left}, shown)
+        empty = {*([] if timed else ["µs"]), *([] if _has_float64(rows) else _FLOAT64_COLUMNS)}
+        yield table_of({name: get for name, get in _WIDE_COLUMNS.items() if name not in empty}, shown)
     else:
         yield _short_table(shown, timed=timed)
     if hidden := len(rows) - len(shown):
@@ -30,15 +31,14 @@ def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
         yield f"and {hidden} values that do not depend on the inputs, {judgement}"
 
 
-_NARROW = 80
-_LEAST = 12
-_WIDTH = 21
-_LONGEST = 3  # lines with the operators of a fused node
-_HUNDRED = 100
+_TERMINAL_WIDTH = 80
+_MIN_WIDTH, _MAX_WIDTH = 12, 21  # of the columns of operators and of modules
+_MAX_LINES = 3  # with the operators of a fused node
+_EXPONENT_FROM = 100  # larger multiples of rounding are written with an exponent
 
 
 def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
-    """Return a table of at most `_NARROW` characters; operators and modules share the width the others leave."""
+    """Return a table for a terminal of 80 characters; operators and modules share the width that the others leave."""
     columns: dict[str, Callable[[Row], str]] = {
         "": lambda row: str(row.index),
         "kind": lambda row: row.kind,
@@ -46,24 +46,24 @@ def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
         "module": lambda row: row.value if row.kind == "output" else row.module or "",
         "dtype": lambda row: row.dtype or "",
         "error": _error,
-        **({"off": _off, "own": _own} if _has_float64(rows) else {}),
+        **(_FLOAT64_COLUMNS if _has_float64(rows) else {}),
         **({"µs": _microseconds} if timed else {}),
-        "attention": _arrow,
+        "attention": _attention,
     }
     shared = {"operator", "module"}
     others = [max(map(len, (title, *map(get, rows)))) for title, get in columns.items() if title not in shared]
-    width = min(_WIDTH, max(_LEAST, (_NARROW - sum(others) - len(columns) + 1) // 2))
+    width = min(_MAX_WIDTH, max(_MIN_WIDTH, (_TERMINAL_WIDTH - sum(others) - len(columns) + 1) // 2))
     cells: list[tuple[Cell, ...]] = []
-    before = None
-    for row in rows:
+    for before, row in zip((None, *rows), rows, strict=False):
         texts: dict[str, Cell] = {title: get(row) for title, get in columns.items()}
         texts["operator"] = _operator(row, width, repeated=before is not None and before.node == row.node)
         texts["module"] = abbreviated(columns["module"](row), width)
         cells.append(tuple(texts.values()))
-        before = row
-    widths = {title: width if title in shared else None for title in columns}
-    laid_out = (Column(title, "fold" if title == "operator" else "never", widths[title]) for title in columns)
-    return Table(tuple(laid_out), tuple(cells))
+    layout = (
+        Column(title, "fold" if title == "operator" else "never", width if title in shared else None)
+        for title in columns
+    )
+    return Table(tuple(layout), tuple(cells))
 
 
 def _operator(row: Row, width: int, *, repeated: bool) -> Cell:
@@ -75,7 +75,7 @@ def _operator(row: Row, width: int, *, repeated: bool) -> Cell:
         return f"  → {abbreviated(row.value, width - 4)}"
     counts = Counter(row.operators)
     parts = named(" + ".join(f"{count}\N{NO-BREAK SPACE}{op}" if count > 1 else op for op, count in counts.items()))
-    inside = wrap(parts, width, initial_indent="  ", subsequent_indent="  ", max_lines=_LONGEST, placeholder=" …")
+    inside = wrap(parts, width, initial_indent="  ", subsequent_indent="  ", max_lines=_MAX_LINES, placeholder=" …")
     return (*_in_two_lines(name, width), *inside)
 
 
@@ -88,8 +88,11 @@ def _in_two_lines(name: str, width: int) -> tuple[str, ...]:
 
 def operator_tables(calls: Sequence[Sequence[Operator]], *, wide: bool) -> Iterable[Block]:
     """Yield tables of the model's own operations, one for each call."""
-    folded: Literal["never", "fold"] = "never" if wide else "fold"
-    columns = *(Column(title, folded) for title in ("", "kind", "operator")), *_JUDGED
+    overflow: Literal["never", "fold"] = "never" if wide else "fold"
+    columns = (
+        *(Column(title, overflow) for title in ("", "kind", "operator")),
+        *(Column(title, "never") for title in ("dtype", "error", "attention")),
+    )
     for call, operators in enumerate(calls):
         if len(calls) > 1:
             yield f"call {call}"
@@ -108,7 +111,7 @@ def compiled_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
 def _judgement(item: Operator) -> tuple[str, str, str]:
     if item.row is None:
         return (item.dtype, "0.0e+00" if item.kind == "placeholder" else "", "")
-    return (item.row.dtype or "", _error(item.row), _arrow(item.row))
+    return (item.row.dtype or "", _error(item.row), _attention(item.row))
 
 
 def module_table(rows: Sequence[ModuleRow], *, wide: bool) -> Table:
@@ -131,15 +134,9 @@ def outcome_table(outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Bl
 def tally(outcomes: Sequence[NodeOutcome]) -> str:
     """Return `of 81 exported nodes 40 survive, 35 are fused, 4 are folded, 2 are removed`."""
     count = Counter(outcome.kind for outcome in outcomes)
-    words: dict[OutcomeKind, str] = {
-        "survives": "survive",
-        "fused": "are fused",
-        "folded": "are folded",
-        "removed": "are removed",
-    }
-    return f"of {len(outcomes)} exported nodes " + ", ".join(
-        f"{count[kind]} {word}" for kind, word in words.items() if count[kind]
-    )
+    verbs = {kind: "survive" if kind == "survives" else f"are {kind}" for kind in get_args(OutcomeKind)}
+    counts = ", ".join(f"{count[kind]} {verb}" for kind, verb in verbs.items() if count[kind])
+    return f"of {len(outcomes)} exported nodes {counts}"
 
 
 def node_tables(rows: Sequence[Row], outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Block]:
@@ -159,12 +156,18 @@ def precision_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
         yield table_of(columns, chosen if wide else [row for row in chosen if row.judged])
 
 
-def neighbourhood(rows: Sequence[Row], first: Row, around: int) -> Iterable[Block]:
-    """Return a table of the rows around `first`."""
+def excerpt_table(rows: Sequence[Row], first: Row, around: int) -> Iterable[Block]:
+    """Return a table of `first` and up to `around` rows of the same graph before and after it."""
     near = [row for row in rows if (row.call, row.stage) == (first.call, first.stage)]
-    shown = [row for row in near if row.kind != "constant" or row.diverged]
-    index = next(index for index, row in enumerate(shown) if row is first)
-    return node_table(shown[max(0, index - around) : index + around + 1], wide=False)
+    return node_table(
+        surrounding([row for row in near if row.kind != "constant" or row.diverged], first, around), wide=False
+    )
+
+
+def surrounding(items: Sequence[T], item: T, around: int) -> Sequence[T]:
+    """Return an item of a sequence, and up to `around` items before and after it."""
+    index = next(index for index, other in enumerate(items) if other is item)
+    return items[max(0, index - around) : index + around + 1]
 
 
 def _by_graph(rows: Sequence[Row]) -> Iterable[tuple[str, list[Row]]]:
@@ -183,19 +186,18 @@ def _place(row: ModuleRow) -> str:
 
 
 def _error(row: Row) -> str:
-    return f"{row.error:.1e}" if row.error is not None else _unlike(row) if row.diverged else row.status
-
-
-def _unlike(row: Row) -> str:
-    """Return `shape` or `dtype`, whichever differs."""
-    return next((word for word in ("shape", "dtype") if row.reason.startswith(f"the {word} differs")), row.status)
+    """Return the error; without one `shape` or `dtype`, whichever differs, else the status."""
+    if row.error is not None:
+        return f"{row.error:.1e}"
+    properties = ("shape", "dtype") if row.diverged else ()
+    return next((word for word in properties if row.reason.startswith(f"the {word} differs")), row.status)
 
 
 def _microseconds(row: Row) -> str:
     return "" if row.seconds is None else f"{row.seconds * 1e6:.0f}"
 
 
-def _arrow(row: Row) -> str:
+def _attention(row: Row) -> str:
     """Return the mark of a row: an arrow where an error starts, `inherited` where it only propagates."""
     if row.isolated is None:
         return ARROW if row.diverged else ""
@@ -208,19 +210,11 @@ def _has_float64(rows: Iterable[Row]) -> bool:
     return any(row.float64 is not None or row.isolated is not None for row in rows)
 
 
-def _off(row: Row) -> str:
-    return _times(row.float64)
-
-
-def _own(row: Row) -> str:
-    return _times(row.isolated)
-
-
-def _times(judgement: RoundingVerdict | None) -> str:
+def _rounding_ratio(verdict: RoundingVerdict | None) -> str:
     """Return the error as a multiple of rounding."""
-    if judgement is None:
+    if verdict is None:
         return ""
-    return f"{judgement.ratio:.1f}" if judgement.ratio < _HUNDRED else f"{judgement.ratio:.0e}".replace("e+0", "e")
+    return f"{verdict.ratio:.1f}" if verdict.ratio < _EXPONENT_FROM else f"{verdict.ratio:.0e}".replace("e+0", "e")
 
 
 def abbreviated(path: str, size: int) -> str:
@@ -238,31 +232,29 @@ def abbreviated(path: str, size: int) -> str:
     return short if len(short) <= size else "…" + short[-(size - 1) :]
 
 
-def _measure(name: str) -> Callable[[Row], object]:
-    def get(row: Row) -> object:
-        return None if row.error is None else getattr(row.difference, name)
-
-    return get
+def _measure(row: Row, name: str) -> object:
+    """Return a measure of the row's difference; None if it has no error."""
+    return None if row.error is None else getattr(row.difference, name)
 
 
 def _decibels(row: Row) -> str | None:
     return None if row.error is None or row.difference is None else f"{row.difference.snr:.0f}"
 
 
-def _count(name: str) -> Callable[[Row], object]:
-    return lambda row: _measure(name)(row) or None
-
-
+_FLOAT64_COLUMNS: dict[str, Callable[[Row], str]] = {
+    "off": lambda row: _rounding_ratio(row.float64),
+    "own": lambda row: _rounding_ratio(row.isolated),
+}
 _PRECISION_COLUMNS: dict[str, Callable[..., object]] = {
     "": lambda row: row.index,
-    "operator": lambda row: abbreviated(row.op.rpartition("::")[2], _WIDTH),
-    "module or value": lambda row: abbreviated(row.module or row.value, _WIDTH),
+    "operator": lambda row: abbreviated(row.op.rpartition("::")[2], _MAX_WIDTH),
+    "module or value": lambda row: abbreviated(row.module or row.value, _MAX_WIDTH),
     "dtype": lambda row: row.dtype,
     "SNR (dB)": _decibels,
-    "overflowed": _count("overflowed"),
-    "clipped": _count("clipped"),
-    "zeroed": _count("zeroed"),
-    "attention": _arrow,
+    "overflowed": lambda row: _measure(row, "overflowed") or None,
+    "clipped": lambda row: _measure(row, "clipped") or None,
+    "zeroed": lambda row: _measure(row, "zeroed") or None,
+    "attention": _attention,
 }
 _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
     "": lambda row: row.index,
@@ -275,27 +267,25 @@ _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
     "dtype": lambda row: row.dtype,
     "shape": lambda row: None if row.shape is None else str(list(row.shape)),
     "status": lambda row: row.status,
-    "error": _measure("error_max"),
-    "off": _off,
-    "own": _own,
-    "mean error": _measure("error_mean"),
-    "absolute": _measure("absolute"),
-    "relative": _measure("relative"),
-    "to scale": _measure("scale"),
-    "rms": _measure("rms"),
+    "error": lambda row: _measure(row, "error_max"),
+    **_FLOAT64_COLUMNS,
+    "mean error": lambda row: _measure(row, "error_mean"),
+    "absolute": lambda row: _measure(row, "absolute"),
+    "relative": lambda row: _measure(row, "relative"),
+    "to scale": lambda row: _measure(row, "scale"),
+    "rms": lambda row: _measure(row, "rms"),
     "SNR (dB)": _decibels,
-    "differ": _measure("mismatched"),
-    "not finite": _measure("nonfinite"),
-    "overflowed": _measure("overflowed"),
-    "clipped": _measure("clipped"),
-    "zeroed": _measure("zeroed"),
+    "differ": lambda row: _measure(row, "mismatched"),
+    "not finite": lambda row: _measure(row, "nonfinite"),
+    "overflowed": lambda row: _measure(row, "overflowed"),
+    "clipped": lambda row: _measure(row, "clipped"),
+    "zeroed": lambda row: _measure(row, "zeroed"),
     "evidence": lambda row: row.evidence,
     "µs": _microseconds,
-    "attention": _arrow,
+    "attention": _attention,
     "reason": lambda row: row.reason,
     "source": lambda row: row.source,
 }
-_JUDGED = tuple(Column(title, "never") for title in ("dtype", "error", "attention"))
 _MODULE_COLUMNS: dict[str, Callable[..., object]] = {
     "call": lambda row: row.call,
     "module": lambda row: row.path or "(model)",

@@ -69,7 +69,7 @@ def test_the_demo_ends_with_its_tables_and_names_what_it_wrote(
 
     out = capsys.readouterr().out
     assert code == 0
-    assert "exported graph, node by node" in out and "compiled graph, as the backend optimised it" in out
+    assert "exported graph, node by node" in out and "compiled graph, as the backend optimized it" in out
     assert max(map(len, out.splitlines())) <= 80
     assert all(f"  {Path('demo') / name}" in out for name in os.listdir(folder / "demo"))
     assert {"tiny_llm.dump.onnx", "tiny_llm.onnx", "report.json"} <= set(os.listdir(folder / "demo"))
