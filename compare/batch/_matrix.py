@@ -1,10 +1,10 @@
 """Compare models in several dtypes, on several devices and backends."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
@@ -52,59 +52,46 @@ def matrix(
     Raises:
         FilchError: there is no factory, backend, dtype or device of this name, or a factory fails.
     """
-    found_factories = [find_factory(name) for name in factories]
+    models = [find_factory(name) for name in factories]
     engines = {name: _engine(name, options or {}) for name in backends}
-    for name in dtypes:
-        _dtype(name)
-    for name in devices:
-        _device(name)
+    dtypes_by_name: dict[str, torch.dtype | None] = {name: _dtype(name) for name in dtypes} or {"": None}
+    devices_by_name: dict[str, torch.device | None] = {name: _device(name) for name in devices} or {"": None}
     compare = partial(compare_export, tolerance=tolerance, lower_precision=lower_precision, limit=limit)
-    for factory, dtype, device in product(found_factories, dtypes or [""], devices or [""]):
-        labels = {"model": factory.name} | ({"dtype": dtype} if dtype else {}) | ({"device": device} if device else {})
-        comparison = _prepare(factory, dtype, device, compare)
+    for factory, dtype, device in product(models, dtypes_by_name, devices_by_name):
+        comparison = _prepare(factory, dtypes_by_name[dtype], devices_by_name[device], compare)
         for name, engine in engines.items():
-            yield _cell(labels | {"backend": name}, comparison, engine)
-
-
-@dataclass(frozen=True)
-class _Unavailable:
-    """The reason why a comparison can't run."""
-
-    status: Literal["failed", "missing"]
-    reason: str
-
-
-def _cell(
-    labels: dict[str, str], comparison: Callable[..., Report] | _Unavailable, engine: Backend | _Unavailable
-) -> Cell:
-    if isinstance(comparison, _Unavailable):
-        return Cell(labels, comparison.status, None, comparison.reason)
-    if isinstance(engine, _Unavailable):
-        return Cell(labels, engine.status, None, engine.reason)
-    return run_cell(labels, partial(comparison, backend=engine))
+            titles = {"model": factory.name, "dtype": dtype, "device": device, "backend": name}
+            labels = {title: label for title, label in titles.items() if label}
+            if isinstance(comparison, Cell):
+                yield replace(comparison, labels=labels)
+            elif isinstance(engine, Cell):
+                yield replace(engine, labels=labels)
+            else:
+                yield run_cell(labels, partial(comparison, backend=engine))
 
 
 def _prepare(
-    factory: Factory, dtype: str, device: str, compare: Callable[..., Report]
-) -> Callable[..., Report] | _Unavailable:
-    """Record and export a model; return its comparison, which takes a backend."""
-    if device and (problem := _device_problem(torch.device(device))):
-        return _Unavailable("missing", problem)
+    factory: Factory, dtype: torch.dtype | None, device: torch.device | None, compare: Callable[..., Report]
+) -> Callable[..., Report] | Cell:
+    """Record and export a model; return its comparison, which takes a backend, or the outcome if it can't run."""
+    if device is not None and (problem := _device_problem(device)):
+        return Cell({}, "missing", detail=problem)
     subject = factory.make()
     try:
         moved = _moved(subject, dtype, device)
         return partial(compare, moved.steal(), moved.export())
     except FilchError as error:
-        return _Unavailable("failed", str(error))
+        return Cell({}, "failed", detail=str(error))
 
 
-def _engine(name: str, options: Mapping[str, Any]) -> Backend | _Unavailable:
+def _engine(name: str, options: Mapping[str, Any]) -> Backend | Cell:
+    """Return a backend, or the outcome of its comparisons if it is not available."""
     try:
         return get_backend(name, **options)
     except BackendError as error:
         if name not in backend_names():
             raise
-        return _Unavailable("missing", str(error))
+        return Cell({}, "missing", detail=str(error))
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -130,14 +117,14 @@ def _device_problem(device: torch.device) -> str:
     return ""
 
 
-def _moved(subject: Subject, dtype: str, device: str) -> Subject:
-    to_dtype, to_device = _dtype(dtype) if dtype else None, _device(device) if device else None
+def _moved(subject: Subject, dtype: torch.dtype | None, device: torch.device | None) -> Subject:
+    """Return the model and its inputs on a device, with floating-point tensors cast to a dtype."""
 
     def move(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        return value.to(device=to_device, dtype=to_dtype if value.is_floating_point() else None)
+        return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
 
     to: Callable[..., Any] = subject.model.to
-    model = to(device=to_device, dtype=to_dtype) if to_dtype or to_device else subject.model
+    model = to(device=device, dtype=dtype) if dtype or device else subject.model
     return replace(subject, model=model, args=tree_map(move, subject.args), kwargs=tree_map(move, dict(subject.kwargs)))

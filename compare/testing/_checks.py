@@ -78,10 +78,13 @@ class Checks:
         with Scratch() as folder:
             dump = folder / "reference.onnx"
             subject.steal(dump)
+            is_exported = program is None
+            if program is None:
+                program = subject.export()
+            elif not isinstance(program, Program):
+                program = load_program(program)
             statistics = self._artifacts.reports is not None  # every page is written
-            setup = _Setup(
-                dump, _program(subject, program), tolerance, options or {}, lower_precision, statistics, program is None
-            )
+            setup = _Setup(dump, program, tolerance, options or {}, lower_precision, statistics, is_exported)
             results = [self._check_backend(setup, backend) for backend in self._backends(backends)]
         problems = [problem for _, problem in results if problem]
         if problems:
@@ -106,9 +109,9 @@ class Checks:
             __tracebackhide__ = True
             self._check_golden(name, result)
 
-        def report_update(changes: DumpDiff | None, is_new: bool) -> None:  # noqa: FBT001  Golden alone calls it
+        def report_update(message: str) -> None:
             self._artifacts.stored.add(path)
-            self._artifacts.record("golden", _update_message(path, changes, is_new=is_new))
+            self._artifacts.record("golden", message)
 
         # A second test of this run with the same name is compared with the dump that the first one stored.
         update = self._artifacts.update and path not in self._artifacts.stored
@@ -135,23 +138,16 @@ class Checks:
         if not report.close and not setup.statistics:  # the page of a failure shows them
             report, setup = replace(setup, statistics=True).compare(backend)
         self._record(report)
-        label = self._artifacts.unique_name(_file_name(name))
+        label = self._artifacts.unique_name(re.sub(r"[^\w.-]+", "-", name))
         page = self._artifacts.write(report, label)
         if report.close:
             return report, ""
-        lines = [f"{report.program} on {report.backend} is not close to {report.reference}", report.headline()]
-        lines += [
-            "",
-            *report.verdict(),
-            "",
-            report.excerpt(),
-            "",
-            f"report: {page}",
-            self._repro(setup, backend, label),
-        ]
-        return report, "\n".join(lines)
+        title = f"{report.program} on {report.backend} is not close to {report.reference}"
+        lines = [title, report.headline(), "", *report.verdict(), "", report.excerpt(), "", f"report: {page}"]
+        return report, "\n".join([*lines, self._write_repro(setup, backend, label)])
 
-    def _repro(self, setup: "_Setup", backend: str | Backend, label: str) -> str:
+    def _write_repro(self, setup: "_Setup", backend: str | Backend, label: str) -> str:
+        """Write a repro if possible, and return a line about it."""
         if not isinstance(backend, str):
             return "repro: none, as the backend was not given by name"
         try:
@@ -183,7 +179,12 @@ class Checks:
 
 @dataclass(frozen=True)
 class _Setup:
-    """A model's dump and program, and the options with which each backend is compared."""
+    """A model's dump and program, and the options with which each backend is compared (see `Checks.check`).
+
+    Attributes:
+        statistics: whether pages with statistics are written.
+        is_exported: whether `check` exported the program: then it may be optimized if a backend can't run it otherwise.
+    """
 
     dump: Path
     program: Program
@@ -191,7 +192,7 @@ class _Setup:
     options: Mapping[str, Any]
     lower_precision: bool
     statistics: bool
-    exported: bool  # by us: it may be optimised if the backend can't run it otherwise
+    is_exported: bool
 
     def compare(self, backend: str | Backend) -> tuple[Report, "_Setup"]:
         """Return the report, and the setup with the program that was compared in the end."""
@@ -202,7 +203,7 @@ class _Setup:
             "lower_precision": self.lower_precision,
             "statistics": self.statistics,
         }
-        if self.exported:
+        if self.is_exported:
             report, program = compare_runnable(self.dump, self.program, **options)
         else:
             report, program = compare(self.dump, self.program, **options), self.program
@@ -219,21 +220,3 @@ class _Setup:
             tolerance=self.tolerance,
             lower_precision=self.lower_precision,
         )
-
-
-def _program(subject: Subject, program: Program | str | Path | None) -> Program:
-    if program is None:
-        return subject.export()
-    return program if isinstance(program, Program) else load_program(program)
-
-
-def _update_message(path: Path, changes: DumpDiff | None, *, is_new: bool) -> str:
-    if changes is None:
-        return f"stored {path}"
-    if not is_new:
-        return f"unchanged {path}"
-    return f"changed {path}: {changes.headline()}; the first is {changes.first_divergence}"
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", name)

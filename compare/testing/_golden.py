@@ -31,15 +31,14 @@ class Golden:
         update: whether the dump is overwritten instead.
         tolerance: see `compare`.
         check_diff: called with the result of a run; raises if it is not close.
-        report_update: called after an update with the differences from the former dump, or None if there was none, and
-            whether the dump was replaced.
+        report_update: called after an update with a message: whether the dump was stored, changed or unchanged.
     """
 
     path: Path
     update: bool
     tolerance: float | Tolerance | None
     check_diff: Callable[[DumpDiff], None]
-    report_update: Callable[[DumpDiff | None, bool], None]
+    report_update: Callable[[str], None]
 
     def check(self, model: nn.Module, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> None:
         """Call the model once, without gradients, and compare the inputs and outputs of its modules with the dump.
@@ -72,8 +71,8 @@ class Golden:
     def _recording(self, model: Any, options: dict[str, Any]) -> Iterator[Callable[[], None]]:
         """Compare or store the records of the block; yield a function to call after a block that did not raise."""
         if self.update:
-            with _update(self.path, model, options) as changed:
-                yield lambda: self.report_update(*changed)
+            with _update(self.path, model, options) as message:
+                yield lambda: self.report_update(*message)
             return
         sink = ComparingSink(restore(self.path), self.tolerance)
 
@@ -130,28 +129,27 @@ class ComparingSink:
 
 
 @contextmanager
-def _update(path: Path, model: Any, options: dict[str, Any]) -> Iterator[list[Any]]:
+def _update(path: Path, model: Any, options: dict[str, Any]) -> Iterator[list[str]]:
     """Store a dump of the block; keep the former file if its numbers are the same, so that git sees no change.
 
     Yields:
-        a list that is filled at the end: the differences from the former dump, and whether it was replaced.
+        a list that gets a message at the end: whether the dump was stored, changed or unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    result: list[Any] = []
+    message: list[str] = []
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".filch-") as folder:  # on the same file system
         new = Path(folder) / path.name
         with steal_forward(model, dump_file=new, on_error="raise", strict=True, **options):
-            yield result
+            yield message
         changes = diff(path, new, tolerance=0) if path.is_file() else None
-        is_new = changes is None or bool(changes.diverged) or not all(row.judged for row in changes.rows)
-        if is_new:
-            _replace_dump(Path(folder), path)
-        result += [changes, is_new]
-
-
-def _replace_dump(folder: Path, path: Path) -> None:
-    """Move a dump and its external data, if any, over the former ones."""
-    for former in path.parent.glob(f"{path.name}*.data"):
-        former.unlink()
-    for file in sorted(folder.iterdir(), reverse=True):  # the data first
-        shutil.move(file, path.parent / file.name)
+        if changes is not None and not changes.diverged and all(row.judged for row in changes.rows):
+            message.append(f"unchanged {path}")
+            return
+        for former in path.parent.glob(f"{path.name}*.data"):
+            former.unlink()
+        for file in sorted(Path(folder).iterdir(), reverse=True):  # the external data first
+            shutil.move(file, path.parent / file.name)
+        if changes is None:
+            message.append(f"stored {path}")
+        else:
+            message.append(f"changed {path}: {changes.headline()}; the first is {changes.first_divergence}")
