@@ -18,19 +18,20 @@ MODULE_CALL = nn.Module._call_impl.__code__  # noqa: SLF001  all module calls go
 class Frame:
     """A running call of a hooked module.
 
-    `handled` is the exception that the caller was handling when it made the call. Torch calls our hook while handling
-    an exception of the forward, so any other exception is the forward's.
+    Attributes:
+        caller_exception: the exception that the caller was handling when it made the call. Torch calls our hook while
+            handling an exception of the forward, so any other exception is the forward's.
     """
 
-    __slots__ = ("handled", "iteration", "module", "name", "notes", "origin", "pending")
+    __slots__ = ("caller_exception", "iteration", "module", "name", "notes", "origin", "pending_inputs")
 
     def __init__(self, name: str, module: int, iteration: int, origin: Origin) -> None:
         self.name = name
         self.module = module
         self.iteration = iteration
         self.origin = origin
-        self.handled = sys.exception()
-        self.pending: Any = None  # the encoded inputs, while hooks of others may still change them
+        self.caller_exception = sys.exception()
+        self.pending_inputs: Any = None  # the encoded inputs, while hooks of others may still change them
         self.notes: dict[str, Any] = {}  # data of extras
 
 
@@ -44,7 +45,7 @@ class _Root:
 
     def __init__(self, module: nn.Module, index: int) -> None:
         self.index = index
-        self.ran: dict[str, int] = {}
+        self.call_counts: dict[str, int] = {}
         self.paths = {id(below): path for path, below in module.named_modules()}
 
     def enter(self, module: nn.Module) -> Origin:
@@ -52,8 +53,8 @@ class _Root:
         path = self.paths.get(id(module))
         if path is None:  # called by the outermost module, but not its submodule
             return Origin(None, self.index, 0)
-        count = self.ran.get(path, 0)
-        self.ran[path] = count + 1
+        count = self.call_counts.get(path, 0)
+        self.call_counts[path] = count + 1
         return Origin(path, self.index, count)
 
 
@@ -70,8 +71,8 @@ class Calls:
         names = Counter(id(module) for _, module in chosen)
         self._multiply_named = {module for module, count in names.items() if count > 1}
         self._running = _Running()
-        self._count: dict[str, int] = {}
-        self._roots = 0
+        self._call_counts: dict[str, int] = {}
+        self._root_count = 0
 
     def enter(self, name: str, module: nn.Module) -> Frame:
         """Push the frame of a call that begins."""
@@ -82,12 +83,12 @@ class Calls:
         if stack and origin is None and root is not None and root.paths.get(id(module), "") == "":
             _remove_ended(stack)  # a new call of the outermost module or of a foreign one: its caller may have ended
         if root is None or not stack:
-            root = running.root = _Root(module, self._roots)
-            self._roots += 1
+            root = running.root = _Root(module, self._root_count)
+            self._root_count += 1
         if origin is None:
             origin = root.enter(module)
-        iteration = self._count.get(name, 0)
-        self._count[name] = iteration + 1
+        iteration = self._call_counts.get(name, 0)
+        self._call_counts[name] = iteration + 1
         frame = Frame(name, id(module), iteration, origin)
         stack.append(frame)
         return frame
@@ -118,7 +119,7 @@ class Calls:
 
     def called(self) -> set[str]:
         """Return the names that were called."""
-        return set(self._count)
+        return set(self._call_counts)
 
     def _shared_origin(self, name: str, module: nn.Module, stack: list[Frame]) -> Origin | None:
         """Return the origin of the running call if `name` is another name of the same module, else None."""
@@ -137,9 +138,9 @@ def _remove_ended(stack: list[Frame]) -> None:
             alive.append(id(frame.f_locals["self"]))
         frame = frame.f_back  # type: ignore[assignment]
     running = reversed(alive[1:])  # without the call that begins
-    for index, entered in enumerate(stack):
-        if index and entered.origin is stack[index - 1].origin:
+    for index, call in enumerate(stack):
+        if index and call.origin is stack[index - 1].origin:
             continue  # another name of the same module
-        if entered.module not in running:  # `in` on an iterator continues after the last match
+        if call.module not in running:  # `in` on an iterator continues after the last match
             del stack[index:]
             return

@@ -67,9 +67,9 @@ def _selector(iterations: Any) -> Callable[[int], bool]:
     elif callable(iterations):
         return iterations  # type: ignore[no-any-return]
     elif isinstance(iterations, Iterable) and not isinstance(iterations, str):
-        listed = iterations if isinstance(iterations, range) else set(iterations)
-        if all(isinstance(item, int) for item in (listed if isinstance(listed, set) else ())):
-            return listed.__contains__
+        numbers = iterations if isinstance(iterations, range) else set(iterations)
+        if isinstance(numbers, range) or all(isinstance(number, int) for number in numbers):
+            return numbers.__contains__
     raise FilchError(
         "iterations must be a number (the first ones), a range or slice (`slice(None, None, 10)` for every tenth), "
         f"a list of numbers or a function of a number, not {iterations!r}"

@@ -31,7 +31,7 @@ _log = logging.getLogger("filch")
 _is_compiling = torch.compiler.is_compiling
 _is_tracing: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001  as torch.jit itself
 
-_NO_FLAGS = False, False  # of a tensor that is neither a lazy conjugate nor a lazy negative
+_NOT_LAZY = False, False  # of a tensor that is neither a lazy conjugate nor a lazy negative
 _STEP = 64  # records between two log messages for progress displays
 
 _active: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
@@ -95,7 +95,7 @@ class Recorder:
         """Register all hooks and start the extras."""
         _active.add(self)
         for name, module in self._chosen:
-            before, after = _Before(self, name), _After(self, name)
+            before, after = _PreHook(self, name), _ForwardHook(self, name)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
             before.ids = self._handles[-2].id, self._handles[-1].id
@@ -152,12 +152,12 @@ class Recorder:
         if is_last:
             self.record(key, (args, kwargs), frame.origin)
         else:  # later hooks may change the inputs
-            frame.pending = (args, kwargs, self._encoded(key, (args, kwargs)))
+            frame.pending_inputs = (args, kwargs, self._encoded(key, (args, kwargs)))
 
     def _record_pending(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the inputs as encoded in our hook, or as replaced by later hooks."""
-        first, named, spec = frame.pending
-        frame.pending = None
+        first, named, spec = frame.pending_inputs
+        frame.pending_inputs = None
         key = Key(frame.name, frame.iteration, "I")
         same = named.keys() == kwargs.keys() and is_same((*first, *named.values()), (*args, *kwargs.values()))
         self._add_record(key, spec if same else self._encoded(key, (args, kwargs)), frame.origin, (args, kwargs))
@@ -169,10 +169,10 @@ class Recorder:
         frame = self.calls.leave(name)
         if frame is None or not self._handles:
             return
-        if frame.pending is not None:
+        if frame.pending_inputs is not None:
             self._record_pending(frame, args, kwargs)
         raised = sys.exception()
-        if output is None and raised is not frame.handled:
+        if output is None and raised is not frame.caller_exception:
             self._record_failure(Key(name, frame.iteration, "O"), raised)
             return
         self._narrator.leave(name, output)
@@ -264,7 +264,7 @@ class Recorder:
 
     def _store_tensor(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
         """Store a tensor unless it is stored already, and return its spec."""
-        reason = not_storable(tensor) or self._too_large(tensor)
+        reason = not_storable(tensor) or self._skip_reason(tensor)
         if reason is not None:
             self._narrator.skipped(key, tensor, reason)
             return skipped(tensor, reason)
@@ -273,16 +273,16 @@ class Recorder:
         if self.options.to_sink:  # no other record can refer to this tensor later
             self.totals.nbytes += tensor.nbytes
             return {"tensor": self._store.put(contiguous_cpu(tensor), key, path)}
-        raw, content, one_piece = tensor, None, 0
+        raw, content, contiguous_nbytes = tensor, None, 0
         flags = tensor.is_conj(), tensor.is_neg()
         if tensor.is_cpu:
-            if flags == _NO_FLAGS and tensor.is_contiguous():
-                one_piece = tensor.nbytes
+            if flags == _NOT_LAZY and tensor.is_contiguous():
+                contiguous_nbytes = tensor.nbytes
             else:
                 raw = contiguous_cpu(tensor)
             content = checksum(raw.data_ptr(), raw.nbytes)
         lookup = self._stored_tensors.lookup_key(tensor, flags)
-        location = None if lookup is None else self._stored_tensors.find(lookup, content, one_piece)
+        location = None if lookup is None else self._stored_tensors.find(lookup, content, contiguous_nbytes)
         if location is not None:
             self.totals.shared += tensor.nbytes
             stored, start = location
@@ -295,7 +295,7 @@ class Recorder:
             limit = self.options.total_limit
             return skipped(tensor, f"its {tensor.nbytes} bytes would exceed the total limit of {limit}")
         if lookup is not None:
-            self._stored_tensors.remember(lookup, content, one_piece, reference)
+            self._stored_tensors.remember(lookup, content, contiguous_nbytes, reference)
         return {"tensor": reference}
 
     def _store_whole(self, raw: torch.Tensor, key: Key, path: str) -> int | None:
@@ -323,7 +323,7 @@ class Recorder:
             self._growth.remember(place, raw, reference, grown)
         return reference
 
-    def _too_large(self, tensor: torch.Tensor) -> str | None:
+    def _skip_reason(self, tensor: torch.Tensor) -> str | None:
         """Return the reason for skipping a tensor, or None."""
         limit = self.options.storage_limit
         if limit is not None and tensor.nbytes > limit:
@@ -348,7 +348,7 @@ class _Hook:
         return _idle_hook, ()
 
 
-class _Before(_Hook):
+class _PreHook(_Hook):
     """The pre-hook of a module."""
 
     __slots__ = ()
@@ -364,7 +364,7 @@ class _Before(_Hook):
                 recorder.handle_error(self.name, error)
 
 
-class _After(_Hook):
+class _ForwardHook(_Hook):
     """The forward hook of a module."""
 
     __slots__ = ()

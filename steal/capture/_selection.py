@@ -32,8 +32,8 @@ def select(
     Raises:
         FilchError: an item is not a module or can't have hooks, a name is used twice, or a pattern matches nothing.
     """
-    named = _named(modules)
-    wanted, unwanted = patterns(include), patterns(exclude)
+    named = _named_modules(modules)
+    wanted, unwanted = compile_patterns(include), compile_patterns(exclude)
     matched: set[str] = set()
     chosen: dict[str, nn.Module] = {}
     unhookable: list[str] = []
@@ -42,15 +42,15 @@ def select(
         if not submodules and not wanted:
             continue
         # A module with several paths is selected if any path matches, and named by the first that does.
-        paths = {f"{name}.{path}" if name else path: below for path, below in _below(module)}
+        paths = {f"{name}.{path}" if name else path: below for path, below in _submodules(module)}
         excluded = {full: matching(unwanted, full) for full in paths}
-        taken = {id(known) for _, known in named} | {id(below) for full, below in paths.items() if excluded[full]}
+        seen = {id(known) for _, known in named} | {id(below) for full, below in paths.items() if excluded[full]}
         matched |= set().union(*excluded.values())
         for full, below in paths.items():
             hits = matching(wanted, full)
             matched |= hits
-            if (hits or not wanted) and id(below) not in taken:
-                taken.add(id(below))
+            if (hits or not wanted) and id(below) not in seen:
+                seen.add(id(below))
                 if is_scripted(below):
                     unhookable.append(full)
                 else:
@@ -62,11 +62,11 @@ def select(
     return list(chosen.items())
 
 
-def _below(module: nn.Module) -> list[tuple[str, nn.Module]]:
+def _submodules(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return list(module.named_modules(remove_duplicate=False))[1:]
 
 
-def _named(modules: Modules) -> list[tuple[str, nn.Module]]:
+def _named_modules(modules: Modules) -> list[tuple[str, nn.Module]]:
     """Return the given modules as (name, module) pairs."""
     single = isinstance(modules, nn.Module) or (
         isinstance(modules, tuple) and len(modules) == 2 and isinstance(modules[0], str)
@@ -93,14 +93,14 @@ def _add(chosen: dict[str, nn.Module], name: str, module: nn.Module) -> None:
         raise FilchError(f"two modules are named {name!r}; give each its own name")
 
 
-def patterns(given: str | Iterable[str] | None) -> dict[str, re.Pattern[str]]:
+def compile_patterns(patterns: str | Iterable[str] | None) -> dict[str, re.Pattern[str]]:
     """Compile patterns of dotted names: `*`, `?` and `[02]` match within one step, `**` any number of steps."""
-    if given is None:
+    if patterns is None:
         return {}
-    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    listed = list(patterns) if isinstance(patterns, Iterable) and not isinstance(patterns, str) else [patterns]
     if wrong := [pattern for pattern in listed if not isinstance(pattern, str)]:
         raise FilchError(f"a pattern must be a string like 'decoder.layers.*.mlp', not {wrong[0]!r}")
-    return {pattern: _regex(pattern) for pattern in listed}
+    return {pattern: _translate(pattern) for pattern in listed}
 
 
 def matching(patterns: dict[str, re.Pattern[str]], name: str) -> set[str]:
@@ -108,27 +108,27 @@ def matching(patterns: dict[str, re.Pattern[str]], name: str) -> set[str]:
     return {pattern for pattern, regex in patterns.items() if regex.fullmatch(name)}
 
 
-_STEPS = {"**.": r"(?:.*\.)?", "**": ".*", "*": "[^.]*", "?": "[^.]"}
-_CLASS = r"\[!?\]?[^]]*\]"  # as in `fnmatch`: a leading `]` is one of the characters
-_IN_CLASS = re.compile(r"([\\\[\]^&~|])")  # characters with a meaning in a character class of `re`
+_WILDCARDS = {"**.": r"(?:.*\.)?", "**": ".*", "*": "[^.]*", "?": "[^.]"}
+_CHARACTER_CLASS = r"\[!?\]?[^]]*\]"  # as in `fnmatch`: a leading `]` is one of the characters
+_SPECIAL_IN_CLASS = re.compile(r"([\\\[\]^&~|])")  # characters with a meaning in a character class of `re`
 
 
-def _regex(pattern: str) -> re.Pattern[str]:
-    parts = re.split(rf"(\*\*\.|\*\*|\*|\?|{_CLASS})", pattern)
+def _translate(pattern: str) -> re.Pattern[str]:
+    parts = re.split(rf"(\*\*\.|\*\*|\*|\?|{_CHARACTER_CLASS})", pattern)
     try:
-        return re.compile("".join(map(_part, parts)))
+        return re.compile("".join(map(_translate_part, parts)))
     except re.error as error:
         raise FilchError(f"{pattern!r} is not a valid pattern of module names: {error}") from error
 
 
-def _part(part: str) -> str:
+def _translate_part(part: str) -> str:
     """Return the regular expression of a wildcard, a character class or plain text."""
-    if re.fullmatch(_CLASS, part):
+    if re.fullmatch(_CHARACTER_CLASS, part):
         inner = part[1:-1]
         negation, inner = ("^", inner[1:]) if inner.startswith("!") else ("", inner)
-        escaped = _IN_CLASS.sub(r"\\\1", inner)
+        escaped = _SPECIAL_IN_CLASS.sub(r"\\\1", inner)
         return rf"(?!\.)[{negation}{escaped}]"
-    return _STEPS.get(part) or re.escape(part)
+    return _WILDCARDS.get(part) or re.escape(part)
 
 
 def _example(named: list[tuple[str, nn.Module]]) -> str:

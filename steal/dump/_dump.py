@@ -18,7 +18,7 @@ from ..files._untrusted import parse_index, read_untrusted
 from ..values._foreign import MAX_EXACT_INT
 from ..values._structure import Spec, decode
 from . import _format as form
-from ._files import unfinished
+from ._files import unfinished_hint
 from ._protobuf import Span, fields, graph_and_metadata
 from ._reader import Reader
 
@@ -103,11 +103,11 @@ def _parse_index(path: Path, contents: bytes, graph: Span, props: dict[str, str]
     keys = (form.TENSORS_KEY, form.RECORDS_KEY, form.MODULES_KEY, form.ENVIRONMENT_KEY)
     try:
         rows, lines, infos, versions = (parse_index(props[key]) for key in keys)
-        names = _unique_dict((_text(name), None) for name, *_ in rows)
-        records = _unique_dict(map(_record, lines))
-        failed = _unique_dict(map(_failure, parse_index(props.get(form.FAILED_KEY, "[]"))))
+        names = _unique_dict((_check_text(name), None) for name, *_ in rows)
+        records = _unique_dict(map(_parse_record, lines))
+        failed = _unique_dict(map(_parse_failure, parse_index(props.get(form.FAILED_KEY, "[]"))))
         grown = parse_index(props.get(form.GROWN_KEY, "[]"))
-        modules = {name: _module(info) for name, info in infos.items()}
+        modules = {name: _parse_module(info) for name, info in infos.items()}
         environment = {name: str(value) for name, value in versions.items()}
         nodes = _nodes(contents, graph, len(names))
     except DAMAGE as error:
@@ -133,7 +133,7 @@ def _read_model(path: Path) -> bytes:
     try:
         return read_untrusted(path, form.MAX_MODEL_SIZE)
     except FileNotFoundError:
-        hint = unfinished(path.absolute())
+        hint = unfinished_hint(path.absolute())
         raise DumpError(f"there is no file {str(path)!r}" + (f": {hint}" if hint else "")) from None
     except OSError as error:
         if error.errno == errno.EFBIG:
@@ -150,7 +150,7 @@ def _nodes(contents: bytes, graph: Span, count: int) -> list[Span]:
     return nodes[:count]
 
 
-def _record(row: Spec) -> tuple[Key, Record]:
+def _parse_record(row: Spec) -> tuple[Key, Record]:
     name, iteration, kind, spec, path, call, count, *source = row
     [source] = source or [None]
     counts = (iteration, count, 0 if call is None else call)
@@ -161,7 +161,7 @@ def _record(row: Spec) -> tuple[Key, Record]:
     return Key(name, iteration, kind), Record(spec, Origin(path, call, count, source))
 
 
-def _failure(row: Spec) -> tuple[Key, str]:
+def _parse_failure(row: Spec) -> tuple[Key, str]:
     name, iteration, exception = row
     if (*map(type, row),) != (str, int, str) or not _are_counts((iteration,)):
         raise ValueError(f"the failed call {reprlib.repr(row)} is not valid")
@@ -172,11 +172,11 @@ def _are_counts(values: tuple[int, ...]) -> bool:
     return min(values) >= 0 and max(values) < MAX_EXACT_INT  # larger ones can be chosen to have equal hashes
 
 
-def _module(info: Spec) -> ModuleInfo:
-    return ModuleInfo(_text(info["class"]), tuple(map(_text, info["parameters"])))
+def _parse_module(info: Spec) -> ModuleInfo:
+    return ModuleInfo(_check_text(info["class"]), tuple(map(_check_text, info["parameters"])))
 
 
-def _text(value: Spec) -> str:
+def _check_text(value: Spec) -> str:
     if type(value) is not str:
         raise TypeError(f"{reprlib.repr(value)} is not a string")
     return value

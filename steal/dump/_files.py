@@ -59,8 +59,8 @@ class Draft:
         draft = cls(path, secrets.token_hex(4))
         handles: list[int] = []
         try:
-            handles.append(data := _new(draft.data))
-            handles.append(journal := _new(draft.journal))
+            handles.append(data := _create(draft.data))
+            handles.append(journal := _create(draft.journal))
             if fcntl is not None:
                 with contextlib.suppress(OSError):  # network file systems may not support locks
                     fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,12 +89,6 @@ class Draft:
             return []
         drafts = [cls(path, mark) for mark in marks]
         return sorted(drafts, key=lambda draft: (_mtime(draft.journal), draft.journal.name), reverse=True)
-
-    def with_target(self, path: Path) -> Self:
-        """Return the same draft files for a dump at another path."""
-        other = type(self)(path, "")
-        other.data, other.journal = self.data, self.journal
-        return other
 
     def lock(self) -> bool:
         """Lock the draft of a process that has ended; return False if it still runs, or if the draft is gone."""
@@ -171,10 +165,10 @@ class Draft:
         temporary = self.journal.with_suffix(".model")
         try:
             temporary.unlink(missing_ok=True)  # it may be a link, which must not be followed
-            with os.fdopen(_new(temporary), "wb") as file:
+            with os.fdopen(_create(temporary), "wb") as file:
                 file.write(model)
             with _locked(self.path.parent):
-                stale = _data_of(self.path)
+                stale = _data_file_of(self.path)
                 temporary.replace(self.path)
                 if stale is not None and stale != data:
                     with contextlib.suppress(OSError):  # an unused file does no harm
@@ -190,7 +184,7 @@ class Draft:
                 file.unlink(missing_ok=True)
 
 
-def unfinished(path: Path) -> str | None:
+def unfinished_hint(path: Path) -> str | None:
     """Return a hint about an unfinished capture to `path`; None if there is none."""
     for draft in Draft.beside(path):
         if not draft.lock():
@@ -215,7 +209,7 @@ def _locked(folder: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def _data_of(path: Path) -> Path | None:
+def _data_file_of(path: Path) -> Path | None:
     """Return the data file of the dump at `path`, which is unused once the dump is replaced."""
     data_name = re.compile(re.escape(path.name) + r"(\.\d+)?\.data")
     try:
@@ -236,7 +230,7 @@ def _data_of(path: Path) -> Path | None:
         return None
 
 
-def _new(file: Path) -> int:
+def _create(file: Path) -> int:
     return os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
 

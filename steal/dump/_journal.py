@@ -18,8 +18,8 @@ from ..values._dtypes import dtype_name, dtype_of
 from . import _format as form
 from ._model import Entry, Index, modules_json
 
-_FAILED = 3  # length of the row of a call that raised
-_LINE = 64  # rows per line: few enough that the objects of a line are freed before the garbage collector runs
+_FAILED_LENGTH = 3  # length of the row of a call that raised
+_MAX_ROWS = 64  # rows per line: few enough that the objects of a line are freed before the garbage collector runs
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -36,14 +36,14 @@ def journal_lines(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
         rows: for a record: name, iteration, kind, spec (from `marshal`), the numbers of tensors and grown tensors that
             exist at that point, and the fields of `Origin`. For a call that raised: name, iteration and exception.
     """
-    return "".join(_line(index, rows[start : start + _LINE]) for start in range(0, len(rows), _LINE))
+    return "".join(_journal_line(index, rows[start : start + _MAX_ROWS]) for start in range(0, len(rows), _MAX_ROWS))
 
 
-def _line(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
+def _journal_line(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
     """Add some rows to the index, and return their line."""
     records, tensor_counts, failed = [], [], []
     for row in rows:
-        if len(row) == _FAILED:
+        if len(row) == _FAILED_LENGTH:
             failed.append(row)
             continue
         *key, spec, tensor_count, grown_count, path, call, count, source = row
@@ -85,14 +85,14 @@ def read(lines: Iterable[bytes], size: int, name: str) -> Index | None:
             _add_line(index, parse_index(line))
     except DAMAGE as error:
         raise DumpError(f"the journal {name!r} is damaged: {in_short(error)}") from error
-    index.cut_to(size)
+    index.truncate_to_size(size)
     return index
 
 
 def _add_line(index: Index, row: Any) -> None:
     """Add the contents of a parsed line to the index."""
-    fresh, grown, records, tensor_counts, failed = row
-    index.tensors += map(_entry, fresh)
+    new_tensors, grown, records, tensor_counts, failed = row
+    index.tensors += map(_parse_entry, new_tensors)
     index.grown += [(int(first), int(tail), int(dim)) for first, tail, dim in grown]
     if len(records) != len(tensor_counts):
         raise ValueError(f"expected {len(tensor_counts)} records, found {len(records)}")
@@ -101,10 +101,10 @@ def _add_line(index: Index, row: Any) -> None:
         index.failed[Key(str(name), int(iteration), "O")] = str(exception)
 
 
-def _entry(row: Any) -> Entry:
+def _parse_entry(row: Any) -> Entry:
     name, iteration, kind, path, dtype, shape, offset, length, compressed = row
-    known = dtype_of(dtype)
-    if known is None or offset < 0 or length < 0 or any(dim < 0 for dim in shape):
+    torch_dtype = dtype_of(dtype)
+    if torch_dtype is None or offset < 0 or length < 0 or any(dim < 0 for dim in shape):
         raise ValueError(f"the row of tensor {name!r} is not valid")
     place = str(name), int(iteration), str(kind), str(path)
-    return Entry(*place, known, tuple(map(int, shape)), int(offset), int(length), bool(compressed))
+    return Entry(*place, torch_dtype, tuple(map(int, shape)), int(offset), int(length), bool(compressed))

@@ -61,7 +61,7 @@ class Entry(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name of the tensor's node and graph output, before `unique`."""
+        """The name of the tensor's node and graph output, before `unique_names`."""
         label = Key(self.name, self.iteration, self.kind).place(self.path)
         return label if label.isascii() else label.encode(errors="backslashreplace").decode()  # no lone surrogates
 
@@ -107,7 +107,7 @@ class Index:
         rows = itertools.chain.from_iterable(map(json.loads, self._texts[first:]))
         return itertools.islice(rows, skip, None)
 
-    def cut(self, records: int) -> None:
+    def truncate(self, records: int) -> None:
         """Keep only the first `records` records and their tensors."""
         rows = list(itertools.islice(self.rows(0), records))
         tensor_counts = self.tensor_counts[:records]
@@ -115,10 +115,10 @@ class Index:
         self.add(json.dumps(rows), tensor_counts)
         del self.tensors[self.total_counts[0] :], self.grown[self.total_counts[1] :]
 
-    def cut_to(self, size: int) -> None:
+    def truncate_to_size(self, size: int) -> None:
         """Keep only the records whose tensors lie in the first `size` bytes of the data file."""
         fit = next((index for index, entry in enumerate(self.tensors) if entry.end > size), len(self.tensors))
-        self.cut(bisect.bisect_right([tensors for tensors, _ in self.tensor_counts], fit))
+        self.truncate(bisect.bisect_right([tensors for tensors, _ in self.tensor_counts], fit))
 
     @property
     def end(self) -> int:
@@ -135,7 +135,7 @@ class Index:
         Raises:
             EncodeError: the model is larger than protobuf's limit.
         """
-        names = unique(entry.label for entry in self.tensors)
+        names = unique_names(entry.label for entry in self.tensors)
         parts = [
             part
             for name, entry in zip(names, self.tensors, strict=True)
@@ -171,16 +171,16 @@ class Index:
         }
 
 
-def unique(names: Iterable[str]) -> list[str]:
+def unique_names(names: Iterable[str]) -> list[str]:
     """Return the names with a number appended to repeated ones."""
-    unique_names: dict[str, None] = {}
+    taken: dict[str, None] = {}
     for name in names:
         free, count = name, 0
-        while free in unique_names:
+        while free in taken:
             count += 1
             free = f"{name}~{count}"
-        unique_names[free] = None
-    return list(unique_names)
+        taken[free] = None
+    return list(taken)
 
 
 def _tensor_fields(

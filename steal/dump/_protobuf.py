@@ -31,24 +31,24 @@ def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, 
     Raises:
         ValueError: this is not a valid message.
     """
-    at = start
-    while at < stop:
-        begin = at
-        tag, at = _read_varint(data, at, stop)
+    position = start
+    while position < stop:
+        begin = position
+        tag, position = _read_varint(data, position, stop)
         kind = tag & 7
         if kind == _BYTES:
-            length, at = _read_varint(data, at, stop)
-            if length > stop - at:
+            length, position = _read_varint(data, position, stop)
+            if length > stop - position:
                 raise ValueError("it is truncated")
-            yield tag >> 3, begin, at, at + length
-            at += length
+            yield tag >> 3, begin, position, position + length
+            position += length
         elif kind == _VARINT:
-            _, at = _read_varint(data, at, stop)
+            _, position = _read_varint(data, position, stop)
         elif kind in (_FIXED64, _FIXED32):
-            at += 8 if kind == _FIXED64 else 4
+            position += 8 if kind == _FIXED64 else 4
         else:
             raise ValueError(f"it has a field of unknown wire type {kind}")
-    if at != stop:
+    if position != stop:
         raise ValueError("it is truncated")
 
 
@@ -103,13 +103,13 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _read_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
+def _read_varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
     value = shift = 0
-    while at < stop and shift < _MAX_VARINT_BITS:
-        byte = data[at]
-        at += 1
+    while position < stop and shift < _MAX_VARINT_BITS:
+        byte = data[position]
+        position += 1
         value |= (byte & 127) << shift
         if byte < 128:  # a set eighth bit means that more bytes follow
-            return value, at
+            return value, position
         shift += 7
     raise ValueError("it is truncated")

@@ -71,12 +71,12 @@ class Reader:
         self._model = model
         self._nodes = nodes
         self._rows = rows
-        self._grown = self._checked(grown)
+        self._grown = self._parse_grown(grown)
         self._location: str | None = None
-        self._places = [self._place(index) for index in range(len(rows))]
+        self._data_spans = [self._data_span(index) for index in range(len(rows))]
         # Now, before another dump replaces this one: an existing mapping is not affected by that.
         self._mapped = b"" if self._location is None else self._map(self._location)
-        self._check_places()
+        self._check_data_spans()
 
     def get(self, reference: Spec) -> torch.Tensor:
         """Return the tensor with this index; see `TensorSource.get`.
@@ -91,7 +91,7 @@ class Reader:
             raise self._damage(f"tensor {name!r:.200} has an unknown dtype: {dtype_name!r:.200}")
         carrier, dims = CARRIERS[dtype], [*shape, 2] if dtype.is_complex else [*shape]
         node, tensor, inline_span = self._node(reference)
-        if place := self._places[reference]:
+        if place := self._data_spans[reference]:
             raw = memoryview(self._mapped)[slice(*place)]
         else:
             raw = memoryview(self._model)[slice(*inline_span)] if inline_span else memoryview(tensor.raw_data)
@@ -135,7 +135,7 @@ class Reader:
         if type(reference) is not int or not 0 <= reference < len(self._rows):
             raise self._damage(f"it refers to a tensor that is not in it: {reprlib.repr(reference)}")
         try:
-            return _row(*self._rows[reference])
+            return _parse_row(*self._rows[reference])
         except DAMAGE as error:
             raise self._damage(f"the row of its tensor {reference}: {in_short(error)}") from error
 
@@ -160,7 +160,7 @@ class Reader:
             pass
         raise self._damage(f"its node {index} is not a tensor")
 
-    def _place(self, index: int) -> Span | None:
+    def _data_span(self, index: int) -> Span | None:
         """Return the span of a tensor's bytes in the data file; None if they are in the model."""
         _, tensor, _ = self._node(index)
         if tensor.data_location != _EXTERNAL:
@@ -191,9 +191,9 @@ class Reader:
             reason = os_error_reason(error)
             raise DumpError(f"can't read {location!r:.200}, the data of {str(self._path)!r}: {reason}") from error
 
-    def _check_places(self) -> None:
+    def _check_data_spans(self) -> None:
         """Check that all bytes lie in the data file and that no tensors overlap."""
-        spans = np.array([place for place in self._places if place], dtype=np.int64).reshape(-1, 2)
+        spans = np.array([place for place in self._data_spans if place], dtype=np.int64).reshape(-1, 2)
         spans = spans[np.lexsort((-spans[:, 1], spans[:, 0]))]  # by start, the longest first
         reach = np.maximum.accumulate(spans[:, 1])  # the end of all bytes up to each span
         if len(reach) and reach[-1] > len(self._mapped):
@@ -204,7 +204,7 @@ class Reader:
         if not (spans[1:, 0] >= reach[:-1]).all():
             raise self._damage(f"two of its tensors overlap in {self._location!r:.200}")
 
-    def _checked(self, grown: Sequence[Spec]) -> list[tuple[int, int, int]]:
+    def _parse_grown(self, grown: Sequence[Spec]) -> list[tuple[int, int, int]]:
         lists = isinstance(grown, list | tuple) and all(type(row) is list and len(row) == 3 for row in grown)
         if not lists or any(type(item) is not int for row in grown for item in row):
             raise self._damage(f"the list of its grown tensors is not valid: {reprlib.repr(grown)}")
@@ -263,7 +263,7 @@ class Reader:
             raise self._damage(str(error)) from error
 
 
-def _row(name: Spec, dtype: Spec, shape: Spec, packing: Spec = None) -> TensorRow:
+def _parse_row(name: Spec, dtype: Spec, shape: Spec, packing: Spec = None) -> TensorRow:
     dims = tuple(array("q", shape))
     if len(dims) > MAX_DIMS or min(dims, default=0) < 0:
         raise ValueError(f"the shape {reprlib.repr(shape)} is not valid")

@@ -57,17 +57,18 @@ def _finish(draft: Draft, target: Path) -> Dump:
         if index is None or not index.tensor_counts:
             draft.remove()
             raise DumpError(f"there is nothing to recover of {str(draft.path)!r}: it has no complete record")
-        _check_places(index)
+        _check_overlaps(index)
         index.environment["recovered"] = f"{len(index.tensor_counts)} records"
         os.ftruncate(data, index.end)
-        publish(draft.with_target(target), index, data, inline=index.end <= form.INLINE_LIMIT)
+        draft.path = target
+        publish(draft, index, data, inline=index.end <= form.INLINE_LIMIT)
     finally:
         os.close(data)
     draft.remove()
     return restore(target)
 
 
-def _check_places(index: Index) -> None:
+def _check_overlaps(index: Index) -> None:
     """Refuse tensors whose bytes overlap, as each would be written separately."""
     end = 0
     for entry in sorted((entry for entry in index.tensors if entry.length), key=lambda entry: entry.offset):

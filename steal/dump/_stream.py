@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -60,7 +60,7 @@ class _BlockWriter:
 
     def __init__(self, cached: int, direct: int | None) -> None:
         self._files: dict[bool, int | None] = {True: direct, False: cached}
-        self._took: dict[bool, float] = {}
+        self._durations: dict[bool, float] = {}
         self._count = 0
 
     def write(self, view: memoryview, start: int) -> int:
@@ -78,18 +78,18 @@ class _BlockWriter:
                 raise
             self._files[True] = None  # the file system doesn't support direct writes
             return self.write(view, start)
-        self._took[direct] = time.perf_counter() - begin
+        self._durations[direct] = time.perf_counter() - begin
         return written
 
     def _is_direct_next(self) -> bool:
         """Return whether to write the next block directly."""
         if self._files[True] is None:
             return False
-        if len(self._took) < 2 or not self._count % _MEASURE_EVERY:
-            return self._count % 2 == 0 or self._took.keys() == {False}
+        if len(self._durations) < 2 or not self._count % _MEASURE_EVERY:
+            return self._count % 2 == 0 or self._durations.keys() == {False}
         if self._count % _MEASURE_EVERY == 1:
             return False
-        return self._took[True] <= _MAX_SLOWDOWN * self._took[False]
+        return self._durations[True] <= _MAX_SLOWDOWN * self._durations[False]
 
 
 class Stream:
@@ -129,15 +129,15 @@ class Stream:
         self.error: OSError | None = None
         self._data, self._journal, self._render = data, journal, render
         self._block_writer = _BlockWriter(data, direct)
-        self._size = max(4096, min(BLOCK, buffer // 2) // 4096 * 4096)
-        self._blocks = max(2, buffer // self._size)
+        self._block_size = max(4096, min(BLOCK, buffer // 2) // 4096 * 4096)
+        self._max_blocks = max(2, buffer // self._block_size)
         self._allocated = 0
         self._free: list[_Block] = []
         self._full: deque[_Block] = deque()
         self._current: _Block | None = None
         self._pending_rows: deque[tuple[Any, ...]] = deque()
         self._changed = threading.Condition()
-        self._begun = self._finished = 0
+        self._passes_begun = self._passes_finished = 0
         self._flush_requested = self._closing = False
         self._side_streams: dict[torch.device, torch.cuda.Stream] = {}
         self._thread = threading.Thread(target=self._run, name="filch-writer", daemon=True)
@@ -146,7 +146,8 @@ class Stream:
     def put(self, address: int, nbytes: int, alignment: int) -> int:
         """Copy `nbytes` from `address` now; return their offset in the file, a multiple of `alignment`."""
         block, gap = self._current, -self.end % alignment
-        if block is not None and block.filled + gap + nbytes < self._size:  # the fast path, for most small tensors
+        # The fast path, for most small tensors.
+        if block is not None and block.filled + gap + nbytes < self._block_size:
             place = block.address + block.filled
             if gap:
                 ctypes.memset(place, 0, gap)
@@ -155,13 +156,9 @@ class Stream:
             self.end += gap + nbytes
             return self.end - nbytes
         offset = self._align(alignment)
-        while nbytes:
-            block, room = self._block_with_room()
-            size = min(room, nbytes)
+        for block, size in self._extend(nbytes):
             copy(block.address + block.filled, address, size)
             address += size
-            nbytes -= size
-            self._fill(block, size)
         return offset
 
     def put_cuda(self, flat: torch.Tensor, alignment: int, *, is_unshared: bool) -> int:
@@ -179,9 +176,7 @@ class Stream:
         offset, start = self._align(alignment), 0
         device = flat.device
         side = self._side_streams.setdefault(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
-        while start < flat.numel():
-            block, room = self._block_with_room()
-            size = min(room, flat.numel() - start)
+        for block, size in self._extend(flat.numel()):
             with no_modes_or_grad():
                 piece = flat[start : start + size]
                 piece = piece if is_unshared else piece.clone()
@@ -193,7 +188,6 @@ class Stream:
                 piece.record_stream(side)
             block.events.append(event)
             start += size
-            self._fill(block, size)
         return offset
 
     def put_row(self, row: tuple[Any, ...]) -> None:
@@ -203,10 +197,10 @@ class Stream:
     def flush(self) -> int:
         """Wait until everything put so far is written to the operating system; return `records`."""
         with self._changed:
-            goal = self._begun + 1
+            goal = self._passes_begun + 1
             self._flush_requested = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._finished >= goal or not self._thread.is_alive())
+            self._changed.wait_for(lambda: self._passes_finished >= goal or not self._thread.is_alive())
         return self.records
 
     def close(self) -> None:
@@ -220,44 +214,40 @@ class Stream:
 
     def _align(self, alignment: int) -> int:
         """Add zeros up to a multiple of `alignment`, and return the offset."""
-        gap = -self.end % alignment
-        while gap:
-            block, room = self._block_with_room()
-            size = min(room, gap)
+        for block, size in self._extend(-self.end % alignment):
             ctypes.memset(block.address + block.filled, 0, size)
-            gap -= size
-            self._fill(block, size)
         return self.end
 
-    def _fill(self, block: _Block, size: int) -> None:
-        """Count bytes that were added to the current block, and queue it if it is full."""
-        block.filled += size
-        self.end += size
-        if block.filled == self._size:
-            with self._changed:
-                self._full.append(block)
-                self._current = None
-                self._changed.notify_all()
-
-    def _block_with_room(self) -> tuple[_Block, int]:
-        """Return the current block, or a new one, and the number of free bytes in it."""
-        if self._current is None:
-            block = self._free_block()
-            block.filled = block.written = 0
-            block.start = self.end
-            self._current = block
-        return self._current, self._size - self._current.filled
+    def _extend(self, nbytes: int) -> Iterator[tuple[_Block, int]]:
+        """Add `nbytes` to the file: yield each block with the number of bytes that the caller must append to it now."""
+        while nbytes:
+            if self._current is None:
+                block = self._free_block()
+                block.filled = block.written = 0
+                block.start = self.end
+                self._current = block
+            block = self._current
+            size = min(self._block_size - block.filled, nbytes)
+            yield block, size
+            nbytes -= size
+            block.filled += size
+            self.end += size
+            if block.filled == self._block_size:
+                with self._changed:
+                    self._full.append(block)
+                    self._current = None
+                    self._changed.notify_all()
 
     def _free_block(self) -> _Block:
         """Return a block that isn't in use; wait for one if all are."""
         if not self._free:
-            if self._allocated < self._blocks:
+            if self._allocated < self._max_blocks:
                 self._allocated += 1
-                large = self._allocated > 1 and not self._size % _HUGE  # one block may be all that is needed
-                return _Block(self._size, pinned=torch.cuda.is_initialized(), large=large)  # type: ignore[no-untyped-call]
+                large = self._allocated > 1 and not self._block_size % _HUGE  # one block may be all that is needed
+                return _Block(self._block_size, pinned=torch.cuda.is_initialized(), large=large)  # type: ignore[no-untyped-call]
             begin = time.perf_counter()
             with self._changed:
-                self._changed.wait_for(lambda: self._free or self._allocated < self._blocks)
+                self._changed.wait_for(lambda: self._free or self._allocated < self._max_blocks)
             self.waited += time.perf_counter() - begin
             return self._free_block()
         return self._free.pop()  # the block written last is still in the processor's cache
@@ -269,10 +259,10 @@ class Stream:
                 self._changed.wait_for(lambda: self._full or self._flush_requested or self._closing, timeout=_PAUSE)
                 closing = self._closing
                 self._flush_requested = False
-                self._begun += 1
+                self._passes_begun += 1
             self._write_pending()
             with self._changed:
-                self._finished += 1
+                self._passes_finished += 1
                 self._changed.notify_all()
             if closing:
                 return
@@ -314,7 +304,7 @@ class Stream:
             block.events.popleft().synchronize()
         if self.error is None:
             try:
-                if block.written == 0 and end == self._size:
+                if block.written == 0 and end == self._block_size:
                     block.written = self._block_writer.write(block.view, block.start)
                 while block.written < end:
                     block.written += os.pwrite(self._data, block.view[block.written : end], block.start + block.written)

@@ -104,7 +104,7 @@ class DumpWriter:
     def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:
         """Write the data of `tensor` as it is now; see `Store.put`."""
         if self._stream.error is not None:
-            self._check()
+            self._update_error()
         if tensor.is_cuda and not self._compress:
             offset, length = self._put_cuda(tensor)
         else:
@@ -131,7 +131,7 @@ class DumpWriter:
             return concatenate(reference, self.index.grown, self.get)
         entry = self.index.tensors[reference]
         self.flush()
-        raw = self._bytes(entry.offset, entry.length)
+        raw = self._read_bytes(entry.offset, entry.length)
         if len(raw) < entry.length:
             raise self.error or DumpError(f"the bytes of {entry.label!r} are not in {str(self.path)!r}")
         if entry.compressed:
@@ -159,7 +159,7 @@ class DumpWriter:
     def flush(self) -> int:
         """Wait until all records so far are written to the operating system; return their number."""
         records = self._stream.flush()
-        self._check()
+        self._update_error()
         return records
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class DumpWriter:
         self._stream.close()
         error: Exception | None = self._stream.error
         if error is not None:
-            self.index.cut_to(self._stream.durable)
+            self.index.truncate_to_size(self._stream.durable)
         try:
             error = self._publish() or error
         except (OSError, EncodeError, UnicodeError) as failure:  # UnicodeError: the path isn't Unicode
@@ -199,13 +199,13 @@ class DumpWriter:
                 if disk_error is not None or not inline:  # first use the journal's room, which was for a kill
                     os.ftruncate(self._journal, 0)
                 if disk_error is not None and not inline:
-                    self.index.cut(len(self.index.tensor_counts) * 7 // 8)
+                    self.index.truncate(len(self.index.tensor_counts) * 7 // 8)
                     os.ftruncate(self._data, self.index.end)
                 disk_error, inline = error, False  # external data is on the disk already
             else:
                 return disk_error
 
-    def _check(self) -> None:
+    def _update_error(self) -> None:
         if self._stream.error is not None and self.error is None:
             self.error = self._dump_error(self._stream.error)
 
@@ -216,7 +216,7 @@ class DumpWriter:
             flat = (torch.view_as_real(dense) if dense.is_complex() else dense).reshape(-1).view(torch.uint8)
         return self._stream.put_cuda(flat, _alignment(flat.numel()), is_unshared=is_unshared), flat.numel()
 
-    def _bytes(self, offset: int, length: int) -> npt.NDArray[np.uint8]:
+    def _read_bytes(self, offset: int, length: int) -> npt.NDArray[np.uint8]:
         """Read from the data file; not mapped, as some limits count a mapping as memory of the process."""
         raw, done = np.empty(length, np.uint8), 0
         while done < length and (size := os.preadv(self._data, [raw[done:].data], offset + done)):

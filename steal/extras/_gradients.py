@@ -166,7 +166,7 @@ class _CallGradients:
             if is_closed or is_late or not self._recorder.accepts(record.key.kind):
                 return
             if task != self._task:
-                self._begin(task)
+                self._begin_pass(task)
             exists = gradient is not None
             record.gradients[index] = (
                 self._recorder.encode_part(record.key, gradient, record.paths[index]) if exists else None
@@ -175,14 +175,14 @@ class _CallGradients:
                 if len(each.gradients) == len(each.paths):
                     self._store(each)
 
-    def _begin(self, task: int) -> None:
+    def _begin_pass(self, task: int) -> None:
         """Start with a new backward pass; an earlier one that reached this call has failed."""
         self._task = task
         self._inputs.clear()
         self._output.clear()
-        _queue_callback(lambda: self._end(task))
+        _queue_callback(lambda: self._end_pass(task))
 
-    def _end(self, task: int) -> None:
+    def _end_pass(self, task: int) -> None:
         """End the backward pass: tensors that it didn't reach have no gradient."""
         with self._recorder.guarded(self._output.key.name):
             if self._task != task or not self._output.handles:

@@ -12,7 +12,7 @@ from .._errors import FilchError
 from .._key import Key
 from ..capture._calls import Frame, backward_task
 from ..capture._recorder import Extra, Recorder
-from ..capture._selection import matching, patterns
+from ..capture._selection import compile_patterns, matching
 from ._source import runs_in, source_line
 from ._uninitialized import UninitializedMemory
 from ._watch import Watch
@@ -37,7 +37,7 @@ class Operators(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
         listed = list(listed) if isinstance(listed, Iterable) else [listed]
         if not all(isinstance(item, str) for item in listed) or not (listed or wanted is True):
             raise FilchError(f"operators must be True or patterns like 'aten.mm.default', not {wanted!r}")
-        self._wanted = patterns(listed)
+        self._wanted = compile_patterns(listed)
         self._matched: set[str] = set()
         self._names: dict[Operator, tuple[str, bool]] = {}
         self._uninitialized = UninitializedMemory()

@@ -35,7 +35,7 @@ class Scratch:
         with contextlib.suppress(OSError):
             remove_leftovers(tempfile.gettempdir())
         self._root = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._lock = _locked(self._root)
+        self._lock = _create_lock(self._root)
         self.path = self._root / "files"
         self.path.mkdir()
 
@@ -53,7 +53,7 @@ class Scratch:
         self.remove()
 
 
-def _locked(root: Path) -> int | None:
+def _create_lock(root: Path) -> int | None:
     """Create a locked file in a folder; named only when locked, so that it never looks like that of a dead process."""
     if fcntl is None:
         return None
@@ -66,17 +66,17 @@ def _locked(root: Path) -> int | None:
 
 
 @functools.cache  # once per process and directory
-def remove_leftovers(place: str) -> None:
+def remove_leftovers(directory: str) -> None:
     """Remove the folders in a directory whose processes have ended."""
     if fcntl is None:
         return
-    for entry in os.scandir(place):
+    for entry in os.scandir(directory):
         if entry.name.startswith(_PREFIX):
             with contextlib.suppress(OSError):
-                _remove_if_left(Path(entry.path))
+                _remove_if_abandoned(Path(entry.path))
 
 
-def _remove_if_left(root: Path) -> None:
+def _remove_if_abandoned(root: Path) -> None:
     """Remove a folder of this user whose lock is not held."""
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():

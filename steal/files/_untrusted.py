@@ -129,8 +129,6 @@ def parse_json(text: str | bytes, *, memory: int = _MEMORY) -> Any:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    except json.JSONDecodeError:
-        raise
     except ValueError as error:
         raise ValueError("a number in it has too many digits" if "digits" in str(error) else str(error)) from None
 

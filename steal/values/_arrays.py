@@ -13,7 +13,7 @@ from ._foreign import UNKNOWN, Spec
 
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.uint16, np.uint16)}
 NOT_NUMERIC = "SUMm"  # dtype kinds of strings and times, which are stored as bytes
-_LONG = frozenset("gG")  # longdouble and clongdouble, which torch lacks; also stored as bytes
+_LONG_DOUBLES = frozenset("gG")  # longdouble and clongdouble, which torch lacks; also stored as bytes
 # ml_dtypes types that torch lacks or can't compute with, and the narrowest NumPy type that represents them exactly.
 _WIDER: dict[str, np.dtype[Any]] = {
     **dict.fromkeys(("int2", "int4"), np.dtype(np.int8)),
@@ -21,7 +21,7 @@ _WIDER: dict[str, np.dtype[Any]] = {
     **dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), np.dtype(np.float16)),
     **dict.fromkeys(("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"), np.dtype(np.float16)),
 }
-_STORED = re.compile(r"[<>|][SUMmiufcb]\d+(\[\w+\])?")  # valid values of "dtype": no object dtypes
+_VALID_DTYPE = re.compile(r"[<>|][SUMmiufcb]\d+(\[\w+\])?")  # valid values of "dtype": no object dtypes
 
 
 def array_form(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | str:
@@ -61,7 +61,7 @@ def array_form(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | str:
 
 def _is_raw(dtype: "np.dtype[Any]") -> bool:
     """Return whether arrays of this dtype are stored as bytes."""
-    return dtype.kind in NOT_NUMERIC or dtype.char in _LONG
+    return dtype.kind in NOT_NUMERIC or dtype.char in _LONG_DOUBLES
 
 
 def _contiguous(value: Any) -> Any:
@@ -111,7 +111,7 @@ def _with_dtype(array: Any, name: str, count_copy: Callable[[int], None]) -> Any
     if name in _WIDER and array.dtype == _WIDER[name]:
         count_copy(array.nbytes)
         return array.astype(getattr(ml_dtypes, name))
-    if not _STORED.fullmatch(name):
+    if not _VALID_DTYPE.fullmatch(name):
         raise ValueError(f"{name!r} is not a NumPy dtype")
     dtype = np.dtype(name)
     if _is_raw(dtype):

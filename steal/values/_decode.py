@@ -157,7 +157,7 @@ class _Decoder:
             return self._composite(tag, spec)
         if tag == "numpy":
             inner = self._part(spec["numpy"])
-            return array_of(inner, spec, self._copy) if isinstance(inner, torch.Tensor) else inner
+            return array_of(inner, spec, self._count_copy) if isinstance(inner, torch.Tensor) else inner
         return _LEAVES[tag](spec)
 
     def _tensor(self, spec: Spec) -> torch.Tensor:
@@ -170,8 +170,8 @@ class _Decoder:
             return tensor
         if "part" in spec or "order" in spec:
             form = str([reference, *map(spec.get, ("part", "dtype", "order"))])
-            return apply_class_and_shape(self._cached(form, lambda: apply_layout(tensor, spec, self._copy)), spec)
-        return apply_class_and_shape(apply_layout(tensor, spec, self._copy), spec)
+            return apply_class_and_shape(self._cached(form, lambda: apply_layout(tensor, spec, self._count_copy)), spec)
+        return apply_class_and_shape(apply_layout(tensor, spec, self._count_copy), spec)
 
     def _part(self, spec: Spec) -> Any:
         """Return the tensor or placeholder of a part, without `"class"` and the like: the caller copies it."""
@@ -190,7 +190,7 @@ class _Decoder:
             return missing
 
         def make() -> torch.Tensor:
-            self._copy(sum(item.nbytes for item in parts))
+            self._count_copy(sum(item.nbytes for item in parts))
             return join_parts(tag, form, tensors, rows)
 
         result = self._cached(tag + str(form), make)
@@ -202,7 +202,7 @@ class _Decoder:
             return self.derived[form].detach()
         return self.derived.setdefault(form, make())
 
-    def _copy(self, nbytes: int) -> None:
+    def _count_copy(self, nbytes: int) -> None:
         """Count bytes that are about to be copied, and refuse more than the dump can justify.
 
         What `encode` writes needs at most one copy of each stored byte.
@@ -327,11 +327,11 @@ def _imported_class(class_name: str) -> type | None:
     return value if isinstance(value, type) else None
 
 
-def _float(spec: Spec) -> float:
+def _decode_float(spec: Spec) -> float:
     return _doubles(spec["bits"], 1)[0] if "bits" in spec else float(spec["float"])
 
 
-def _complex(spec: Spec) -> complex:
+def _decode_complex(spec: Spec) -> complex:
     return complex(*_doubles(spec["bits"], 2) if "bits" in spec else map(float.fromhex, spec["complex"]))
 
 
@@ -342,12 +342,12 @@ def _doubles(bits: str, count: int) -> tuple[float, ...]:
     return struct.unpack(f">{count}d", raw)
 
 
-def _bytes(spec: Spec) -> bytes | bytearray:
+def _decode_bytes(spec: Spec) -> bytes | bytearray:
     value = bytes.fromhex(spec["bytes"])
     return bytearray(value) if spec.get("class") == "builtins:bytearray" else value
 
 
-def _enum(spec: Spec) -> Any:
+def _decode_enum(spec: Spec) -> Any:
     cls, name = _imported_class(spec["class"]), spec["enum"]
     if cls is not None and issubclass(cls, enum.Enum):
         if name in cls.__members__:
@@ -368,13 +368,13 @@ def _has_builtin_lookup(cls: type[enum.Flag]) -> bool:
     return finds and type(cls) is enum.EnumType
 
 
-def _type(spec: Spec) -> Any:
+def _decode_type(spec: Spec) -> Any:
     cls = _imported_class(spec["type"])
     known = cls is not None and is_cache_class(cls)
     return cls if known else Skipped("builtins:type", f"{spec['type']} is not imported")
 
 
-def _torch(spec: Spec) -> Any:
+def _decode_torch(spec: Spec) -> Any:
     name = spec["torch"]
     value = dtype_of(name) or getattr(torch, name)
     if not isinstance(value, torch.dtype | torch.layout | torch.memory_format):
@@ -382,14 +382,14 @@ def _torch(spec: Spec) -> Any:
     return value
 
 
-def _integer(spec: Spec) -> int | None:
+def _decode_integer(spec: Spec) -> int | None:
     value = int(spec["int"], 16) if isinstance(spec, dict) else spec
     if not (value is None or isinstance(value, int)):
         raise TypeError(f"{value!r} is not an integer")
     return value
 
 
-def _size(spec: Spec) -> torch.Size:
+def _decode_size(spec: Spec) -> torch.Size:
     if any(not -(2**63) <= dim < 2**63 for dim in spec["size"]):
         raise ValueError("a dimension is out of range")  # torch would notice much later
     return torch.Size(spec["size"])
@@ -399,15 +399,15 @@ _LEAVES: dict[str, Callable[[Spec], Any]] = {
     "statistics": lambda spec: statistics_from_json(spec["statistics"]),
     "skipped": lambda spec: Skipped(str(spec["skipped"]), str(spec["reason"])),
     "int": lambda spec: int(spec["int"], 16),
-    "float": _float,
-    "complex": _complex,
-    "bytes": _bytes,
-    "size": _size,
-    "torch": _torch,
+    "float": _decode_float,
+    "complex": _decode_complex,
+    "bytes": _decode_bytes,
+    "size": _decode_size,
+    "torch": _decode_torch,
     "device": lambda spec: torch.device(spec["device"]),
     "constant": lambda spec: {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}[spec["constant"]],
-    "enum": _enum,
-    "type": _type,
-    "slice": lambda spec: slice(*map(_integer, spec["slice"])),
-    "range": lambda spec: range(*map(_integer, spec["range"])),  # type: ignore[arg-type]
+    "enum": _decode_enum,
+    "type": _decode_type,
+    "slice": lambda spec: slice(*map(_decode_integer, spec["slice"])),
+    "range": lambda spec: range(*map(_decode_integer, spec["range"])),  # type: ignore[arg-type]
 }

@@ -41,9 +41,9 @@ def encode(value: Any, put: Put, path: str = "", *, exact: bool = True) -> Spec:
             return put(value, path)
         if type(value) is tuple and (tensor := _only_tensor(value)) is not None:  # the fast path for most inputs
             return {"tuple": [[0, {"tuple": [[0, put(tensor, f"{path}[0][0]")]]}], [1, {"dict": []}]]}
-    run = _State(put, exact=exact)
+    state = _State(put, exact=exact)
     with no_modes() if has_modes else contextlib.nullcontext():
-        return _ENCODERS.get(type(value), _encode_other)(run, value, path, 0)
+        return _ENCODERS.get(type(value), _encode_other)(state, value, path, 0)
 
 
 def _only_tensor(value: tuple[Any, ...]) -> torch.Tensor | None:
@@ -121,111 +121,111 @@ def _encode_as_is(_run: _State, value: Any, _path: str, _depth: int) -> Spec:
     return value
 
 
-def _encode_int(run: _State, value: int, _path: str, _depth: int) -> Spec:
+def _encode_int(state: _State, value: int, _path: str, _depth: int) -> Spec:
     if -MAX_EXACT_INT <= value <= MAX_EXACT_INT:
         return value
-    run.budget -= 0 if run.exact else value.bit_length() // _PART_SIZE
+    state.budget -= 0 if state.exact else value.bit_length() // _PART_SIZE
     return {"int": hex(value)}
 
 
-def _encode_float(run: _State, value: float, _path: str, _depth: int) -> Spec:
+def _encode_float(state: _State, value: float, _path: str, _depth: int) -> Spec:
     if math.isfinite(value):
         return value
     spec = {"float": str(value)}
-    if run.exact and math.isnan(value) and struct.pack(">d", value) != _NAN:
+    if state.exact and math.isnan(value) and struct.pack(">d", value) != _NAN:
         spec["bits"] = struct.pack(">d", value).hex()
     return spec
 
 
-def _encode_complex(run: _State, value: complex, _path: str, _depth: int) -> Spec:
+def _encode_complex(state: _State, value: complex, _path: str, _depth: int) -> Spec:
     both = value.real, value.imag
     spec: Spec = {"complex": [part.hex() for part in both]}
-    if run.exact and any(math.isnan(part) and struct.pack(">d", part) != _NAN for part in both):
+    if state.exact and any(math.isnan(part) and struct.pack(">d", part) != _NAN for part in both):
         spec["bits"] = struct.pack(">2d", *both).hex()
     return spec
 
 
 # The next three run in every hook, so they call few functions.
-def _encode_tuple(run: _State, value: tuple[Any, ...], path: str, depth: int) -> Spec:
-    run.count(value, path, len(value))
-    if depth > MAX_DEPTH or run.budget < 0:
+def _encode_tuple(state: _State, value: tuple[Any, ...], path: str, depth: int) -> Spec:
+    state.count(value, path, len(value))
+    if depth > MAX_DEPTH or state.budget < 0:
         return _too_large(value, depth)
     items = []
     for index, item in enumerate(value):
-        items.append([index, _ENCODERS.get(type(item), _encode_other)(run, item, f"{path}[{index}]", depth + 1)])
+        items.append([index, _ENCODERS.get(type(item), _encode_other)(state, item, f"{path}[{index}]", depth + 1)])
     return {"tuple": items}
 
 
-def _encode_list(run: _State, value: list[Any], path: str, depth: int) -> Spec:
-    if (before := run.seen.get(id(value))) is not None:
-        return _encode_again(run, value, before[1])
-    run.count(value, path, len(value))
-    if depth > MAX_DEPTH or run.budget < 0:
+def _encode_list(state: _State, value: list[Any], path: str, depth: int) -> Spec:
+    if (before := state.seen.get(id(value))) is not None:
+        return _encode_again(state, value, before[1])
+    state.count(value, path, len(value))
+    if depth > MAX_DEPTH or state.budget < 0:
         return _too_large(value, depth)
-    run.seen[id(value)] = value, None
+    state.seen[id(value)] = value, None
     items = []
     for index, item in enumerate(value[:]):  # a copy: reading items may run user code that changes the list
-        items.append([index, _ENCODERS.get(type(item), _encode_other)(run, item, f"{path}[{index}]", depth + 1)])
-    return run.remember(value, {"list": items})
+        items.append([index, _ENCODERS.get(type(item), _encode_other)(state, item, f"{path}[{index}]", depth + 1)])
+    return state.remember(value, {"list": items})
 
 
-def _encode_dict(run: _State, value: dict[Any, Any], path: str, depth: int) -> Spec:
-    if (before := run.seen.get(id(value))) is not None:
-        return _encode_again(run, value, before[1])
+def _encode_dict(state: _State, value: dict[Any, Any], path: str, depth: int) -> Spec:
+    if (before := state.seen.get(id(value))) is not None:
+        return _encode_again(state, value, before[1])
     if not value:
-        return run.remember(value, {"dict": []})
-    run.count(value, path, len(value), 0 if run.exact else sum(len(key) for key in value if type(key) is str))
-    if depth > MAX_DEPTH or run.budget < 0:
+        return state.remember(value, {"dict": []})
+    state.count(value, path, len(value), 0 if state.exact else sum(len(key) for key in value if type(key) is str))
+    if depth > MAX_DEPTH or state.budget < 0:
         return _too_large(value, depth)
-    run.seen[id(value)] = value, None
+    state.seen[id(value)] = value, None
     items = []
     for index, (key, item) in enumerate(list(value.items())):
-        label = key if type(key) is str else _encode_key(run, key, path, index)
-        items.append([label, _ENCODERS.get(type(item), _encode_other)(run, item, path + step_to(key), depth + 1)])
-    return run.remember(value, {"dict": items})
+        label = key if type(key) is str else _encode_key(state, key, path, index)
+        items.append([label, _ENCODERS.get(type(item), _encode_other)(state, item, path + step_to(key), depth + 1)])
+    return state.remember(value, {"dict": items})
 
 
 def _too_large(value: Any, depth: int) -> Spec:
     return skipped(value, "it is nested too deeply" if depth > MAX_DEPTH else f"it has more than {MAX_PARTS} parts")
 
 
-def _encode_again(run: _State, value: Any, spec: Spec) -> Spec:
-    return skipped(value, "it contains itself") if spec is None else run.reference_to(spec)
+def _encode_again(state: _State, value: Any, spec: Spec) -> Spec:
+    return skipped(value, "it contains itself") if spec is None else state.reference_to(spec)
 
 
-def _encode_tensor(run: _State, value: torch.Tensor, path: str, depth: int) -> Spec:  # noqa: ARG001  as its neighbours
-    if not run.exact:
-        return _encode_any_tensor(run, value, path)
-    if (before := run.seen.get(id(value))) is not None:
-        return run.reference_to(before[1])
+def _encode_tensor(state: _State, value: torch.Tensor, path: str, depth: int) -> Spec:  # noqa: ARG001  as its neighbours
+    if not state.exact:
+        return _encode_any_tensor(state, value, path)
+    if (before := state.seen.get(id(value))) is not None:
+        return state.reference_to(before[1])
     usual = type(value) is torch.Tensor and is_simple(value)
-    spec = run.put(value, path) if usual else _encode_any_tensor(run, value, path)
-    run.seen[id(value)] = value, spec
+    spec = state.put(value, path) if usual else _encode_any_tensor(state, value, path)
+    state.seen[id(value)] = value, spec
     return spec
 
 
-def _encode_any_tensor(run: _State, value: torch.Tensor, path: str) -> Spec:
+def _encode_any_tensor(state: _State, value: torch.Tensor, path: str) -> Spec:
     """Encode a tensor of any class or layout, by its parts if it isn't dense."""
     split, stored = None, value
     extra: Spec = {}
     with torch._C.DisableTorchFunction():  # noqa: SLF001  subclasses must not change how they are read
         try:
             if not_storable(value) is None or value.dtype in OPAQUE_DTYPES:
-                stored, extra = stored_form(value, exact=run.exact)
+                stored, extra = stored_form(value, exact=state.exact)
             else:
-                split = split_parts(value, exact=run.exact)
+                split = split_parts(value, exact=state.exact)
         except Exception:  # noqa: BLE001, S110  a tensor whose attributes raise; `put` decides
             pass
         if split is not None:
-            return _encode_parts(run, value, split, path)
-        spec = run.put(stored, path)
+            return _encode_parts(state, value, split, path)
+        spec = state.put(stored, path)
     return {**spec, **extra} if extra and "tensor" in spec else spec
 
 
-def _encode_parts(run: _State, value: torch.Tensor, split: tuple[str, Spec], path: str) -> Spec:
+def _encode_parts(state: _State, value: torch.Tensor, split: tuple[str, Spec], path: str) -> Spec:
     """Encode the parts of a tensor; skip the tensor if a part is skipped."""
     tag, form = split
-    inner = _State(run.put, exact=False)  # the layout of the parts doesn't matter: they will be copied
+    inner = _State(state.put, exact=False)  # the layout of the parts doesn't matter: they will be copied
     parts: Spec = {}
     for name, part in form.items():
         if isinstance(part, torch.Tensor):
@@ -238,87 +238,87 @@ def _encode_parts(run: _State, value: torch.Tensor, split: tuple[str, Spec], pat
     missing = next((spec for spec in specs if isinstance(spec, dict) and "skipped" in spec), None)
     if missing is not None:
         return skipped(value, missing["reason"])
-    return {tag: parts, "requires_grad": True} if run.exact and value.requires_grad else {tag: parts}
+    return {tag: parts, "requires_grad": True} if state.exact and value.requires_grad else {tag: parts}
 
 
-def _encode_other(run: _State, value: Any, path: str, depth: int) -> Spec:
+def _encode_other(state: _State, value: Any, path: str, depth: int) -> Spec:
     """Encode a value whose exact type has no encoder; everything that may run code of the value is inside `try`."""
     cls = type(value)
     if issubclass(cls, torch.Tensor):
-        return _encode_tensor(run, value, path, depth)
-    if (before := run.seen.get(id(value))) is not None:
-        return _encode_again(run, value, before[1])
-    run.count_copy(value)
+        return _encode_tensor(state, value, path, depth)
+    if (before := state.seen.get(id(value))) is not None:
+        return _encode_again(state, value, before[1])
+    state.count_copy(value)
     form: tuple[torch.Tensor, Spec] | str | None = None
     details: Spec = {}
     child_list: list[Child] = []
     tag = ""
     try:
         if issubclass(cls, np.ndarray | np.generic) and not issubclass(cls, np.ma.MaskedArray):
-            form = array_form(value, exact=run.exact)
-        elif (leaf := _encode_leaf(run, value)) is not None:
+            form = array_form(value, exact=state.exact)
+        elif (leaf := _encode_leaf(state, value)) is not None:
             return leaf
         else:
             tag, steps = children(value) or ("", iter(()))
-            child_list = list(itertools.islice(steps, run.budget + 1))
+            child_list = list(itertools.islice(steps, state.budget + 1))
             details = _container_details(value) if tag else {}
     except Exception as error:  # noqa: BLE001  a user's class that can't be read must not end the run
         return skipped(value, f"reading it raised {type(error).__name__}")
     if isinstance(form, str):
         return skipped(value, form)
     if form is not None:
-        spec = {"numpy": run.put(form[0], path), **form[1]}
-        return spec if issubclass(cls, np.generic) else run.remember(value, spec)
+        spec = {"numpy": state.put(form[0], path), **form[1]}
+        return spec if issubclass(cls, np.generic) else state.remember(value, spec)
     if not tag:
         return skipped(value, UNKNOWN)
-    run.count(value, path, len(child_list), sum(len(step) for step, _, _ in child_list))
-    if depth > MAX_DEPTH or run.budget < 0:
+    state.count(value, path, len(child_list), sum(len(step) for step, _, _ in child_list))
+    if depth > MAX_DEPTH or state.budget < 0:
         return _too_large(value, depth)
-    run.seen[id(value)] = value, None
-    return run.remember(value, _encode_container(run, tag, child_list, path, depth + 1) | details)
+    state.seen[id(value)] = value, None
+    return state.remember(value, _encode_container(state, tag, child_list, path, depth + 1) | details)
 
 
-def _encode_container(run: _State, tag: str, child_list: list[Child], path: str, depth: int) -> Spec:
+def _encode_container(state: _State, tag: str, child_list: list[Child], path: str, depth: int) -> Spec:
     items: list[Spec] = []
     attributes: list[Spec] = []
     for index, (step, key, child) in enumerate(child_list):
         if tag == "set" and step.startswith("["):
-            items.append([index, _encode_hashable(run, child, path + step, f"element {index} of a set")])
+            items.append([index, _encode_hashable(state, child, path + step, f"element {index} of a set")])
             continue
-        label = _encode_key(run, key, path, index)
+        label = _encode_key(state, key, path, index)
         is_attribute = step.startswith(".") and tag not in ("fields", "state")
         (attributes if is_attribute else items).append(
-            [label, _ENCODERS.get(type(child), _encode_other)(run, child, path + step, depth)]
+            [label, _ENCODERS.get(type(child), _encode_other)(state, child, path + step, depth)]
         )
     return {tag: items, "attributes": attributes} if attributes else {tag: items}
 
 
-def _encode_key(run: _State, key: Any, path: str, index: int) -> Spec:
-    return _encode_hashable(run, key, f"{path}.keys()[{index}]", f"key {index} of a dictionary")
+def _encode_key(state: _State, key: Any, path: str, index: int) -> Spec:
+    return _encode_hashable(state, key, f"{path}.keys()[{index}]", f"key {index} of a dictionary")
 
 
-def _encode_hashable(run: _State, value: Any, path: str, place: str) -> Spec:
+def _encode_hashable(state: _State, value: Any, path: str, place: str) -> Spec:
     """Encode a dictionary key or set element: of little depth and without sharing, so that hashing it is fast."""
     if type(value) in (int, str):
-        return _ENCODERS.get(type(value), _encode_other)(run, value, path, 0)
-    inner = _State(run.put, exact=False)
-    inner.budget, inner.traversed = run.budget, run.traversed
+        return _ENCODERS.get(type(value), _encode_other)(state, value, path, 0)
+    inner = _State(state.put, exact=False)
+    inner.budget, inner.traversed = state.budget, state.traversed
     # A NumPy scalar as a key is equal to the Python scalar.
     plain = value.item() if issubclass(type(value), np.generic) else value
     spec = _ENCODERS.get(type(plain), _encode_other)(inner, plain, path, MAX_DEPTH - 2)
-    run.budget = inner.budget
+    state.budget = inner.budget
     # The reason includes the place: two equal placeholders would become one key.
     return skipped(value, f"it is {place}") if isinstance(spec, dict) and "skipped" in spec else spec
 
 
-def _encode_leaf(run: _State, value: Any) -> Spec:
+def _encode_leaf(state: _State, value: Any) -> Spec:
     """Return the spec of a value without items; None for any other value, and for arrays."""
     cls = type(value)
     if issubclass(cls, enum.Enum):
         return _encode_enum(cls, value)
     for base, plain, encoder in _SUBCLASSED:
         if issubclass(cls, base):  # of a subclass, only the built-in value is stored
-            return encoder(run, plain(value), "", 0)
+            return encoder(state, plain(value), "", 0)
     if value is Ellipsis or value is NotImplemented:
         return {"constant": str(value)}
     if issubclass(cls, type) and is_cache_class(value):  # an empty cache stores the class of its future layers
@@ -326,7 +326,7 @@ def _encode_leaf(run: _State, value: Any) -> Spec:
     if cls in (slice, range):
         ends = [value.start, value.stop, value.step]
         if all(end is None or type(end) in (int, bool) for end in ends):
-            return {cls.__name__: [end if end is None else _encode_int(run, int(end), "", 0) for end in ends]}
+            return {cls.__name__: [end if end is None else _encode_int(state, int(end), "", 0) for end in ends]}
     if issubclass(cls, torch.Size):
         return {"size": [int(dim) for dim in value]}
     if issubclass(cls, torch.dtype | torch.layout | torch.memory_format):

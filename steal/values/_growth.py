@@ -57,7 +57,10 @@ class GrowthTracker:
             raw: a contiguous CPU tensor with at least `RANK` dimensions.
         """
         last = self._last.get(place)
-        if last is None or last.hashes is None or (dim := _longer(last, raw)) is None or last.dim not in (None, dim):
+        if last is None or last.hashes is None:
+            return None
+        dim = _grown_dimension(last, raw)
+        if dim is None or last.dim not in (None, dim):
             return None
         hashes = row_hashes(raw)
         if hashes is None or not np.array_equal(hashes.take(range(last.shape[dim]), dim), last.hashes):
@@ -72,11 +75,11 @@ class GrowthTracker:
             self._last[place] = _Last(raw.shape, raw.dtype, grown.hashes, reference, grown.dim)
             return
         last = self._last.get(place)
-        grows = last is not None and _longer(last, raw) is not None
+        grows = last is not None and _grown_dimension(last, raw) is not None
         self._last[place] = _Last(raw.shape, raw.dtype, row_hashes(raw) if grows else None, reference, None)
 
 
-def _longer(last: _Last, raw: torch.Tensor) -> int | None:
+def _grown_dimension(last: _Last, raw: torch.Tensor) -> int | None:
     """Return the only dimension, not the innermost, along which `raw` is longer than the last tensor; else None."""
     if raw.dtype != last.dtype or raw.dim() != len(last.shape):
         return None

@@ -70,7 +70,7 @@ def _numbers(tensor: torch.Tensor) -> _Numbers:
     if tensor.dtype == torch.float4_e2m1fn_x2:  # two numbers per byte, which torch can't compute with
         return None, None, None, None, 0, 0
     lowest, highest, count, nan, inf = math.inf, -math.inf, 0, 0, 0
-    mean = spread = 0.0
+    mean = squares = 0.0
     for chunk in torch.split(tensor.reshape(-1), _CHUNK):
         wide = chunk.to(torch.complex64) if chunk.dtype == torch.complex32 else chunk
         finite = (wide.abs() if wide.is_complex() else wide).to(torch.float64)
@@ -80,16 +80,16 @@ def _numbers(tensor: torch.Tensor) -> _Numbers:
             finite = finite[finite.isfinite()]
         if size := finite.numel():
             # Combine mean and sum of squares without cancellation: Chan, Golub and LeVeque (1979).
-            here = float(finite.mean())
-            delta, apart = here - mean, finite - here
-            spread += float(torch.dot(apart, apart)) + delta**2 * count * size / (count + size)
+            chunk_mean = float(finite.mean())
+            delta, deviations = chunk_mean - mean, finite - chunk_mean
+            squares += float(torch.dot(deviations, deviations)) + delta**2 * count * size / (count + size)
             mean += delta * size / (count + size)
             count += size
             low, high = finite.aminmax()
             lowest, highest = min(lowest, float(low)), max(highest, float(high))
     if not count:
         return None, None, None, None, nan, inf
-    return lowest, highest, mean, math.sqrt(spread / count), nan, inf
+    return lowest, highest, mean, math.sqrt(squares / count), nan, inf
 
 
 def statistics_to_json(summary: Statistics) -> dict[str, Any]:

@@ -73,22 +73,22 @@ def stored_form(tensor: torch.Tensor, *, exact: bool) -> tuple[torch.Tensor, Spe
         return stored, extra
     if not stored.is_contiguous():
         shape, stored = list(stored.shape), unexpand(stored)
-        if (order := _order(stored)) is not None:
+        if (order := _memory_order(stored)) is not None:
             extra["order"] = order
         if list(stored.shape) != shape:
             extra["expand"] = shape
-    extra |= _identity(tensor)
+    extra |= _class_and_gradient(tensor)
     return (stored.detach().as_subclass(torch.Tensor) if "class" in extra else stored), extra
 
 
-def _order(tensor: torch.Tensor) -> list[int] | None:
+def _memory_order(tensor: torch.Tensor) -> list[int] | None:
     steps = tensor.stride()
     long = [steps[dim] for dim, size in enumerate(tensor.shape) if size > 1]
     in_order = all(outer >= inner for outer, inner in itertools.pairwise(long))
     return None if in_order else sorted(range(len(steps)), key=lambda dim: -steps[dim])
 
 
-def _identity(tensor: torch.Tensor) -> Spec:
+def _class_and_gradient(tensor: torch.Tensor) -> Spec:
     cls = nn.Buffer if hasattr(tensor, "_is_buffer") else type(tensor)
     spec: Spec = {"requires_grad": True} if tensor.requires_grad else {}
     return spec if cls is torch.Tensor else spec | {"class": type_name(cls)}
@@ -115,11 +115,11 @@ def split_parts(tensor: torch.Tensor, *, exact: bool = True) -> tuple[str, Spec]
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # pyright: ignore[reportAttributeAccessIssue]
         return None
     if tensor.layout in _INDICES or tensor.layout is torch.sparse_coo:
-        return "sparse", _sparse(tensor.detach())
-    return ("quantized", _quantized(tensor.detach(), exact=exact)) if tensor.dtype in _QUANTIZED else None
+        return "sparse", _sparse_parts(tensor.detach())
+    return ("quantized", _quantized_parts(tensor.detach(), exact=exact)) if tensor.dtype in _QUANTIZED else None
 
 
-def _sparse(tensor: torch.Tensor) -> Spec:
+def _sparse_parts(tensor: torch.Tensor) -> Spec:
     form: Spec = {"layout": str(tensor.layout).removeprefix("torch."), "shape": list(tensor.shape)}
     if tensor.layout is torch.sparse_coo:
         form["coalesced"] = tensor.is_coalesced()
@@ -128,7 +128,7 @@ def _sparse(tensor: torch.Tensor) -> Spec:
     return form | {"outer": outer, "inner": inner, "values": tensor.values()}
 
 
-def _quantized(tensor: torch.Tensor, *, exact: bool) -> Spec:
+def _quantized_parts(tensor: torch.Tensor, *, exact: bool) -> Spec:
     if exact:
         values = tensor.int_repr()
     else:  # int_repr() would return a copy, whose version counter doesn't show changes of the original
