@@ -21,7 +21,7 @@ from filch.steal.capture import _recorder, _store
 from filch.steal.dump import _stream
 
 CLOCKS: dict[str, list[tuple[Any, str]]] = {
-    "hooks": [(_recorder._PreHook, "__call__"), (_recorder._ForwardHook, "__call__")],  # noqa: SLF001
+    "hooks": [(_recorder._Hook, "__call__")],  # noqa: SLF001
     "checksums": [(_recorder, "checksum")],
     "copies": [(_stream, "copy"), (_store, "copy")],
     "waiting for the disk": [(_stream.Stream, "_free_block")],

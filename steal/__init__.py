@@ -19,9 +19,10 @@ from .files._scratch import Scratch
 from .files._untrusted import open_companion, open_untrusted, parse_json, read_untrusted
 from .values._arguments import argument_tensors, named_arguments
 from .values._describe import describe
+from .values._foreign import Foreign, Skipped
 from .values._statistics import Statistics, statistics
 from .values._string_type import string_type
-from .values._structure import Foreign, Skipped, missing_tensors, structure, tensors
+from .values._structure import missing_tensors, structure, tensors
 from .values._tensors import unexpand
 
 __all__ = [

@@ -1,8 +1,6 @@
 """The name of one captured value."""
 
-from typing import Literal, NamedTuple
-
-Kind = Literal["I", "O", "V", "GI", "GO", "P", "GP"]
+from typing import NamedTuple
 
 
 class Key(NamedTuple):

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from ._key import Key
+from .values._decode import decode
 from .values._describe import describe
-from .values._structure import Spec, decode, type_name
+from .values._foreign import Spec, type_name
 
 
 class Origin(NamedTuple):
@@ -164,15 +165,14 @@ class Records(Mapping[Any, Any]):
         records: Mapping[Key, Record],
         modules: dict[str, ModuleInfo],
         tensor_source: TensorSource,
+        failed: dict[Key, str],
         source: str = "memory",
-        *,
-        failed: dict[Key, str] | None = None,
     ) -> None:
         self.records = records
         self.modules = modules
         self.source = source
         self.tensor_source = tensor_source
-        self.failed = {} if failed is None else failed
+        self.failed = failed
 
     # Mapping's `==` would use the truth value of tensors; use `compare.diff` to compare two captures.
     __eq__ = object.__eq__

@@ -38,7 +38,7 @@ class Capture(Records):
     dump_file: str | None = None
 
     def __init__(self, recorder: Recorder, modules: dict[str, ModuleInfo], store: Store) -> None:
-        super().__init__(LazyRecords(store.rows), modules, store, failed=recorder.failed)
+        super().__init__(LazyRecords(store.rows), modules, store, recorder.failed)
         self.totals: Totals = recorder.totals
         self._store = store
         self._failed: DumpError | None = None

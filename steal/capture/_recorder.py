@@ -16,12 +16,14 @@ from torch import nn
 from .._errors import FilchError
 from .._key import Key
 from .._records import Origin, Totals
+from ..values._decode import decode
 from ..values._dtypes import dtype_name, not_storable
+from ..values._encode import encode
+from ..values._foreign import Spec, skipped
 from ..values._growth import RANK, GrowthTracker
 from ..values._raw import checksum, contiguous_cpu, no_modes_or_grad, use_one_thread_after_fork
 from ..values._sharing import StoredTensors
 from ..values._statistics import statistics, statistics_to_json
-from ..values._structure import Spec, decode, encode, skipped
 from ._calls import Calls, Frame, backward_task, is_same
 from ._options import Options
 from ._store import Store
@@ -88,6 +90,7 @@ class Recorder:
         self.calls = Calls(chosen)
         self._appended: Counter[str] = Counter()
         self._handles: list[Any] = []
+        self._hook_ids: dict[str, tuple[int, int]] = {}  # of the pre-hook and the forward hook, by module name
         self._warned: set[str] = set()
         self._extras: list[Extra] = []  # those that have started
 
@@ -95,10 +98,10 @@ class Recorder:
         """Register all hooks and start the extras."""
         _active.add(self)
         for name, module in self._chosen:
-            before, after = _PreHook(self, name), _ForwardHook(self, name)
+            before, after = _Hook(self, name, self._before), _Hook(self, name, self._after)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
-            before.ids = self._handles[-2].id, self._handles[-1].id
+            self._hook_ids[name] = self._handles[-2].id, self._handles[-1].id
         _filch_hooks.update(handle.id for handle in self._handles)
         for extra in extras:
             extra.start(self)
@@ -132,10 +135,8 @@ class Recorder:
         self.lock = threading.RLock()  # another thread may have held the lock
         self._handles.clear()
 
-    def before(
-        self, name: str, ids: tuple[int, int], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Handle the beginning of a call; `ids` are those of its two hooks."""
+    def _before(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Handle the beginning of a call."""
         if not self._handles:
             return
         if backward_task() != -1:
@@ -143,7 +144,7 @@ class Recorder:
             return
         frame = self.calls.enter(name, module)
         self._narrator.enter(name, module, frame.iteration, args, kwargs)
-        is_last = _move_hooks_last(module, *ids)
+        is_last = _move_hooks_last(module, *self._hook_ids[name])
         for extra in self._extras:
             extra.call_began(frame, args, kwargs)
         if not self.options.inputs or not self.options.wants(frame.iteration):
@@ -156,13 +157,14 @@ class Recorder:
 
     def _record_pending(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the inputs as encoded in our hook, or as replaced by later hooks."""
-        first, named, spec = frame.pending_inputs
+        old_args, old_kwargs, spec = frame.pending_inputs
         frame.pending_inputs = None
         key = Key(frame.name, frame.iteration, "I")
-        same = named.keys() == kwargs.keys() and is_same((*first, *named.values()), (*args, *kwargs.values()))
+        same = is_same((*old_args, *old_kwargs.values()), (*args, *kwargs.values()))
+        same = same and old_kwargs.keys() == kwargs.keys()
         self._add_record(key, spec if same else self._encoded(key, (args, kwargs)), frame.origin, (args, kwargs))
 
-    def after(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _after(self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Handle the end of a call."""
         if backward_task() != -1:
             return
@@ -334,65 +336,46 @@ class Recorder:
 
 
 class _Hook:
-    """A hook; copying or pickling the model inside the block replaces it by one that does nothing."""
+    """A hook of a module; copying or pickling the model inside the block replaces it by one that does nothing.
 
-    __slots__ = ("ids", "name", "recorder")
+    Args:
+        recorder: the recorder.
+        name: the name of the module.
+        handle: its method that handles the call, with `name` and the arguments that torch passes.
+    """
 
-    ids: tuple[int, int]
+    __slots__ = ("handle", "name", "recorder")
 
-    def __init__(self, recorder: Recorder, name: str) -> None:
-        self.recorder = recorder
-        self.name = name
+    def __init__(self, recorder: Recorder, name: str, handle: Callable[..., None]) -> None:
+        self.recorder, self.name, self.handle = recorder, name, handle
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _idle_hook, ()
 
-
-class _PreHook(_Hook):
-    """The pre-hook of a module."""
-
-    __slots__ = ()
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(self, *arguments: Any) -> None:
         if _is_compiling() or _is_tracing():  # torch would trace the hook's operations, too
             return
         recorder = self.recorder
         with recorder.lock:
             try:
-                recorder.before(self.name, self.ids, module, args, kwargs)
+                self.handle(self.name, *arguments)
             except Exception as error:  # noqa: BLE001  see `handle_error`
                 recorder.handle_error(self.name, error)
 
 
-class _ForwardHook(_Hook):
-    """The forward hook of a module."""
-
-    __slots__ = ()
-
-    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if _is_compiling() or _is_tracing():
-            return
-        recorder = self.recorder
-        with recorder.lock:
-            try:
-                recorder.after(self.name, args, kwargs, output)
-            except Exception as error:  # noqa: BLE001  see `handle_error`
-                recorder.handle_error(self.name, error)
-
-
-def _move_hooks_last(module: nn.Module, first: int, second: int) -> bool:
+def _move_hooks_last(module: nn.Module, pre_hook: int, forward_hook: int) -> bool:
     """Move our hooks behind those registered later, and return whether the pre-hook was the last already.
 
     Only then has it seen the final inputs: torch has listed the pre-hooks of this call before.
     """
     # There is no public API; these are declared as dictionaries, and are OrderedDicts.
-    hooks: Any = module._forward_pre_hooks  # noqa: SLF001
-    outputs: Any = module._forward_hooks  # noqa: SLF001
-    if next(reversed(outputs), None) != second and not _is_last(second, outputs):
-        outputs.move_to_end(second)
-    if next(reversed(hooks), None) == first or _is_last(first, hooks):
+    pre_hooks: Any = module._forward_pre_hooks  # noqa: SLF001
+    forward_hooks: Any = module._forward_hooks  # noqa: SLF001
+    if next(reversed(forward_hooks), None) != forward_hook and not _is_last(forward_hook, forward_hooks):
+        forward_hooks.move_to_end(forward_hook)
+    if next(reversed(pre_hooks), None) == pre_hook or _is_last(pre_hook, pre_hooks):
         return True
-    hooks.move_to_end(first)
+    pre_hooks.move_to_end(pre_hook)
     return False
 
 

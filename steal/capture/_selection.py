@@ -42,19 +42,19 @@ def select(
         if not submodules and not wanted:
             continue
         # A module with several paths is selected if any path matches, and named by the first that does.
-        paths = {f"{name}.{path}" if name else path: below for path, below in _submodules(module)}
-        excluded = {full: matching(unwanted, full) for full in paths}
-        seen = {id(known) for _, known in named} | {id(below) for full, below in paths.items() if excluded[full]}
+        by_name = {f"{name}.{path}" if name else path: below for path, below in _submodules(module)}
+        excluded = {full_name: matching(unwanted, full_name) for full_name in by_name}
         matched |= set().union(*excluded.values())
-        for full, below in paths.items():
-            hits = matching(wanted, full)
+        decided = {id(given) for _, given in named} | {id(by_name[full]) for full, hits in excluded.items() if hits}
+        for full_name, submodule in by_name.items():
+            hits = matching(wanted, full_name)
             matched |= hits
-            if (hits or not wanted) and id(below) not in seen:
-                seen.add(id(below))
-                if is_scripted(below):
-                    unhookable.append(full)
+            if (hits or not wanted) and id(submodule) not in decided:
+                decided.add(id(submodule))
+                if is_scripted(submodule):
+                    unhookable.append(full_name)
                 else:
-                    _add(chosen, full, below)
+                    _add(chosen, full_name, submodule)
     if unhookable:
         _log.warning("%s", scripted_warning(unhookable))
     if missed := sorted((wanted.keys() | unwanted.keys()) - matched):

@@ -7,9 +7,9 @@ import torch
 
 from .._key import Key
 from .._records import Origin
+from ..values._decode import decode
 from ..values._foreign import Spec
 from ..values._raw import no_modes_or_grad
-from ..values._structure import decode
 from ._store import MemoryStore
 
 

@@ -15,8 +15,8 @@ from .._errors import DAMAGE, DumpError, NotADumpError, in_short, os_error_reaso
 from .._key import Key
 from .._records import ModuleInfo, Origin, Record, Records
 from ..files._untrusted import parse_index, read_untrusted
-from ..values._foreign import MAX_EXACT_INT
-from ..values._structure import Spec, decode
+from ..values._decode import decode
+from ..values._foreign import MAX_EXACT_INT, Spec
 from . import _format as form
 from ._files import unfinished_hint
 from ._protobuf import Span, fields, graph_and_metadata
@@ -56,10 +56,8 @@ class Dump(Records):
 
     def nbytes(self, key: Any) -> int:
         """Return the size of a record's tensors in bytes, without reading them."""
-        parts = (
-            part for reference in _references(self.records[key].spec) for part in self.tensor_source.parts(reference)
-        )
-        return sum(map(self.tensor_source.nbytes, dict.fromkeys(parts)))
+        source, references = self.tensor_source, _references(self.records[key].spec)
+        return sum(map(source.nbytes, {part for reference in references for part in source.parts(reference)}))
 
 
 def restore(path: str | os.PathLike[str]) -> Dump:
@@ -112,7 +110,7 @@ def _parse_index(path: Path, contents: bytes, graph: Span, props: dict[str, str]
         nodes = _nodes(contents, graph, len(names))
     except DAMAGE as error:
         raise DumpError(f"the index of {str(path)!r} is damaged: {in_short(error)}") from error
-    dump = Dump(records, modules, Reader(path, contents, nodes, rows, grown), str(path), failed=failed)
+    dump = Dump(records, modules, Reader(path, contents, nodes, rows, grown), failed, str(path))
     dump.environment = environment
     return dump
 

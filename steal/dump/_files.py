@@ -137,8 +137,8 @@ class Draft:
         status = os.fstat(data)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, f"{self.data.name!r} is not a regular file")
-        here = sum(1 for file in self.data.parent.iterdir() if not file.is_symlink() and _is_same(file, status))
-        if status.st_nlink > here:
+        links = sum(1 for file in self.data.parent.iterdir() if not file.is_symlink() and _is_same(file, status))
+        if status.st_nlink > links:
             raise OSError(errno.EPERM, f"{self.data.name!r} is a hard link: the file has another name elsewhere")
 
     def undo_place_data(self, data: Path) -> None:

@@ -19,8 +19,8 @@ from onnx import NodeProto, TensorProto
 from .._errors import DAMAGE, DumpError, in_short, os_error_reason
 from ..files._untrusted import open_untrusted
 from ..values._dtypes import CARRIERS, dtype_of, from_carrier
+from ..values._foreign import Spec
 from ..values._growth import concatenate, part_references
-from ..values._structure import Spec
 from ..values._tensors import MAX_DIMS
 from . import _format as form
 from ._compression import unpack
@@ -65,7 +65,7 @@ class Reader:
     """
 
     def __init__(
-        self, path: Path, model: bytes, nodes: Sequence[Span], rows: Sequence[Spec], grown: Sequence[Spec] = ()
+        self, path: Path, model: bytes, nodes: Sequence[Span], rows: Sequence[Spec], grown: Sequence[Spec]
     ) -> None:
         self._path = path
         self._model = model
@@ -91,33 +91,33 @@ class Reader:
             raise self._damage(f"tensor {name!r:.200} has an unknown dtype: {dtype_name!r:.200}")
         carrier, dims = CARRIERS[dtype], [*shape, 2] if dtype.is_complex else [*shape]
         node, tensor, inline_span = self._node(reference)
-        if place := self._data_spans[reference]:
-            raw = memoryview(self._mapped)[slice(*place)]
+        if span := self._data_spans[reference]:
+            raw = memoryview(self._mapped)[slice(*span)]
         else:
             raw = memoryview(self._model)[slice(*inline_span)] if inline_span else memoryview(tensor.raw_data)
-        wanted = math.prod(dims) * carrier.view.itemsize
+        nbytes = math.prod(dims) * carrier.view.itemsize
         onnx_type, stored_dims = (_UINT8, [len(raw)]) if packing else (carrier.onnx_type, dims)
         is_tensor = node.op_type == "Constant" and node.output == [name]
         if not is_tensor or tensor.data_type != onnx_type or tensor.dims != stored_dims:
             raise self._damage(f"its node {reference} is not the tensor {name!r:.200} that its index lists")
-        if not packing and len(raw) != wanted:
-            raise self._damage(f"tensor {name!r:.200} has {len(raw)} bytes, and its shape requires {wanted}")
-        if not wanted:
+        if not packing and len(raw) != nbytes:
+            raise self._damage(f"tensor {name!r:.200} has {len(raw)} bytes, and its shape requires {nbytes}")
+        if not nbytes:
             # device="cpu": the caller may have set another default device.
             return from_carrier(torch.empty(dims, dtype=carrier.view, device="cpu"), dtype)
         if packing:
-            numbers: memoryview | bytearray = self._unpacked(name, raw, wanted, dtype.itemsize)
-        elif place is None:
+            numbers: memoryview | bytearray = self._unpacked(name, raw, nbytes, dtype.itemsize)
+        elif span is None:
             numbers = bytearray(raw)
-        elif place[0] % dtype.itemsize:
-            raise self._damage(f"the bytes of {name!r:.200} begin at {place[0]}, which is not aligned for {dtype_name}")
+        elif span[0] % dtype.itemsize:
+            raise self._damage(f"the bytes of {name!r:.200} begin at {span[0]}, which is not aligned for {dtype_name}")
         else:
             numbers = raw
         return from_carrier(torch.frombuffer(numbers, dtype=carrier.view).reshape(dims), dtype)
 
-    def _unpacked(self, name: str, raw: memoryview, wanted: int, itemsize: int) -> bytearray:
+    def _unpacked(self, name: str, raw: memoryview, nbytes: int, itemsize: int) -> bytearray:
         try:
-            return unpack(raw, wanted, itemsize)
+            return unpack(raw, nbytes, itemsize)
         except ValueError as error:
             raise self._damage(f"the bytes of {name!r:.200}: {error}") from error
 
@@ -193,7 +193,7 @@ class Reader:
 
     def _check_data_spans(self) -> None:
         """Check that all bytes lie in the data file and that no tensors overlap."""
-        spans = np.array([place for place in self._data_spans if place], dtype=np.int64).reshape(-1, 2)
+        spans = np.array([span for span in self._data_spans if span], dtype=np.int64).reshape(-1, 2)
         spans = spans[np.lexsort((-spans[:, 1], spans[:, 0]))]  # by start, the longest first
         reach = np.maximum.accumulate(spans[:, 1])  # the end of all bytes up to each span
         if len(reach) and reach[-1] > len(self._mapped):
@@ -250,10 +250,10 @@ class Reader:
         Raises:
             DumpError: the value is too large.
         """
-        left = _MAX_GROWN * self._total
+        remaining = _MAX_GROWN * self._total
         for reference in dict.fromkeys(item for item in references if type(item) is int and item < 0):
-            left -= sum(map(self.nbytes, self.parts(reference)))
-            if left < 0:
+            remaining -= sum(map(self.nbytes, self.parts(reference)))
+            if remaining < 0:
                 raise self._damage("the grown tensors of one value are many times larger than the dump")
 
     def _concatenate(self, reference: int) -> torch.Tensor:

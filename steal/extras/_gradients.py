@@ -12,9 +12,9 @@ from .._records import Origin
 from ..capture._calls import Frame, backward_task, is_same
 from ..capture._recorder import Extra, Recorder
 from ..values._dtypes import is_functorch_wrapped, not_storable
+from ..values._encode import encode
 from ..values._foreign import Spec
 from ..values._raw import no_modes_or_grad
-from ..values._structure import encode
 
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  as DDP does
 _CONTAINERS = ("tuple", "list", "dict", "fields", "state")
@@ -40,10 +40,10 @@ class Gradients(Extra):
 
     def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Hook the output, and inputs that later hooks have replaced."""
-        call, first, named = frame.notes.pop("gradients", (None, (), {}))
+        call, old_args, old_kwargs = frame.notes.pop("gradients", (None, (), {}))
         if call is None or not call.hook_output(output):
             return
-        if not is_same((*first, *named.values()), (*args, *kwargs.values())):  # replaced
+        if not is_same((*old_args, *old_kwargs.values()), (*args, *kwargs.values())):  # replaced
             call.hook_inputs(args, kwargs)
         self._calls.add(call)
 

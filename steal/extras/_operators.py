@@ -33,11 +33,10 @@ class Operators(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
 
     def __init__(self, wanted: bool | str | Iterable[str], watch: Watch | None = None) -> None:  # noqa: FBT001  as users write it
         super().__init__()  # type: ignore[no-untyped-call]
-        listed = [] if isinstance(wanted, bool) else [wanted] if isinstance(wanted, str) else wanted
-        listed = list(listed) if isinstance(listed, Iterable) else [listed]
-        if not all(isinstance(item, str) for item in listed) or not (listed or wanted is True):
+        patterns: list[Any] = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else list(wanted)
+        if wanted is not True and not (patterns and all(isinstance(pattern, str) for pattern in patterns)):
             raise FilchError(f"operators must be True or patterns like 'aten.mm.default', not {wanted!r}")
-        self._wanted = compile_patterns(listed)
+        self._wanted = compile_patterns(None if wanted is True else patterns)
         self._matched: set[str] = set()
         self._names: dict[Operator, tuple[str, bool]] = {}
         self._uninitialized = UninitializedMemory()
@@ -70,7 +69,7 @@ class Operators(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
         if frame is None or not runs_in(frame.module):
             return operator(*args, **kwargs)
         name = self._record_name(frame, operator)
-        finish = None if name is None else self._begin(name, frame, operator, args, kwargs)
+        finish = None if name is None else self._record_inputs(name, frame, operator, args, kwargs)
         output = operator(*args, **kwargs)
         with self._recorder.guarded(frame.name):
             if isinstance(operator, OpOverload):
@@ -79,7 +78,7 @@ class Operators(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
                 finish(output)
         return output
 
-    def _begin(
+    def _record_inputs(
         self, name: str, frame: Frame, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[Any], None] | None:
         """Record the inputs, and return a function that records the output; None after an error."""

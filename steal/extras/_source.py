@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sys
-from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -11,20 +10,14 @@ import torch
 
 from ..capture._calls import MODULE_CALL
 
-# Files whose lines are not part of the model's code.
 _TORCH, _FILCH = (str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
-_MACHINERY = (_TORCH, _FILCH, contextlib.__file__)
-
-
-@cache
-def _is_machinery(file: str) -> bool:
-    return file.startswith(_MACHINERY)
+_NOT_MODEL = (_TORCH, _FILCH, contextlib.__file__)  # files whose lines are not part of the model's code
 
 
 def source_line() -> str | None:
     """Return the innermost line outside of torch and Filch, as `"model.py:12"`; None if the thread has none."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to the caller's frames
-    while frame is not None and _is_machinery(frame.f_code.co_filename):
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_MODEL):
         frame = frame.f_back
     return None if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"  # noqa: PTH119  likewise
 

@@ -20,11 +20,11 @@ def named_arguments(parameters: Iterable[str], args: Sequence[Any], kwargs: Mapp
     """
     names = list(parameters)
     plain = [name for name in names if not name.startswith("*")]
-    rest = next((name for name in names if name.startswith("*") and not name.startswith("**")), "*args")
+    variadic = next((name for name in names if name.startswith("*") and not name.startswith("**")), "*args")
     # Parameters after *name are keyword-only, so only those before it can be filled from args.
-    filled = plain[: names.index(rest)] if rest in names else plain
+    filled = plain[: names.index(variadic)] if variadic in names else plain
     named = dict(zip(filled, args, strict=False))
-    named |= {f"{rest}[{index}]": value for index, value in enumerate(args[len(filled) :])}
+    named |= {f"{variadic}[{index}]": value for index, value in enumerate(args[len(filled) :])}
     return named | dict(kwargs)
 
 

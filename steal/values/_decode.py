@@ -168,10 +168,13 @@ class _Decoder:
             tensor = tensor.detach()
         if len(spec) == 1:
             return tensor
-        if "part" in spec or "order" in spec:
-            form = str([reference, *map(spec.get, ("part", "dtype", "order"))])
-            return apply_class_and_shape(self._cached(form, lambda: apply_layout(tensor, spec, self._count_copy)), spec)
-        return apply_class_and_shape(apply_layout(tensor, spec, self._count_copy), spec)
+
+        def lay_out() -> torch.Tensor:
+            return apply_layout(tensor, spec, self._count_copy)
+
+        is_copy = "part" in spec or "order" in spec
+        cache_key = str([reference, *map(spec.get, ("part", "dtype", "order"))])
+        return apply_class_and_shape(self._cached(cache_key, lay_out) if is_copy else lay_out(), spec)
 
     def _part(self, spec: Spec) -> Any:
         """Return the tensor or placeholder of a part, without `"class"` and the like: the caller copies it."""
@@ -196,11 +199,11 @@ class _Decoder:
         result = self._cached(tag + str(form), make)
         return result.requires_grad_() if spec.get("requires_grad") is True else result
 
-    def _cached(self, form: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Return the cached tensor for `form` as a new view, or the result of `make`."""
-        if form in self.derived:
-            return self.derived[form].detach()
-        return self.derived.setdefault(form, make())
+    def _cached(self, cache_key: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the cached tensor of a key as a new view, or the result of `make`."""
+        if cache_key in self.derived:
+            return self.derived[cache_key].detach()
+        return self.derived.setdefault(cache_key, make())
 
     def _count_copy(self, nbytes: int) -> None:
         """Count bytes that are about to be copied, and refuse more than the dump can justify.

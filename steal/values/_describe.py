@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ._children import children
 from ._dtypes import not_storable, short
+from ._foreign import Foreign, Skipped, class_name
 from ._statistics import statistics
-from ._structure import Foreign, Skipped, children, class_name
 from ._tensors import unexpand
 
 _MAX_PARTS = 10_000  # parts in one line

@@ -57,15 +57,14 @@ OPAQUE_DTYPES = {
     )
     if hasattr(torch, name)
 }
-_NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in CARRIERS}
-_BY_NAME = {name: dtype for dtype, name in _NAMES.items()}
+_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in CARRIERS}
 is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  there is no public API
 _PLAIN = {torch.Tensor, nn.Parameter}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype without `torch.`, such as `"float32"`."""
-    return _NAMES.get(dtype) or str(dtype).removeprefix("torch.")
+    return str(dtype).removeprefix("torch.")
 
 
 def dtype_of(name: str) -> torch.dtype | None:

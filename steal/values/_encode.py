@@ -1,4 +1,10 @@
-"""Convert nested Python values to JSON plus a list of tensors (see `_structure` for the form)."""
+"""Convert nested Python values to JSON plus a list of tensors.
+
+The JSON form (`Spec`) is the value itself for null, booleans, strings, integers up to 2**53 and finite floats. Any
+other value is an object with one tag, such as `{"tuple": [...]}` or `{"tensor": 3}`. Tensors are passed to a `put`
+function, which returns the reference in the spec. An object that occurs again is written as `{"same": n}`; its first
+occurrence has the entry `"shared": n`.
+"""
 
 import contextlib
 import enum

@@ -31,7 +31,7 @@ class GrownTensor(NamedTuple):
     hashes: _Hashes
 
 
-class _Last(NamedTuple):
+class _LastTensor(NamedTuple):
     shape: torch.Size
     dtype: torch.dtype
     hashes: _Hashes | None
@@ -47,7 +47,7 @@ class GrowthTracker:
     """
 
     def __init__(self) -> None:
-        self._last: dict[_Place, _Last] = {}
+        self._last: dict[_Place, _LastTensor] = {}
 
     def find(self, place: _Place, raw: torch.Tensor) -> GrownTensor | None:
         """Return how `raw` extends the last tensor at `place`, or None if it doesn't begin with it bit for bit.
@@ -72,14 +72,14 @@ class GrowthTracker:
         if raw.nbytes < _SMALLEST:
             return
         if grown is not None:
-            self._last[place] = _Last(raw.shape, raw.dtype, grown.hashes, reference, grown.dim)
+            self._last[place] = _LastTensor(raw.shape, raw.dtype, grown.hashes, reference, grown.dim)
             return
         last = self._last.get(place)
         grows = last is not None and _grown_dimension(last, raw) is not None
-        self._last[place] = _Last(raw.shape, raw.dtype, row_hashes(raw) if grows else None, reference, None)
+        self._last[place] = _LastTensor(raw.shape, raw.dtype, row_hashes(raw) if grows else None, reference, None)
 
 
-def _grown_dimension(last: _Last, raw: torch.Tensor) -> int | None:
+def _grown_dimension(last: _LastTensor, raw: torch.Tensor) -> int | None:
     """Return the only dimension, not the innermost, along which `raw` is longer than the last tensor; else None."""
     if raw.dtype != last.dtype or raw.dim() != len(last.shape):
         return None

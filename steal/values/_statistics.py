@@ -45,9 +45,6 @@ class Statistics:
     content: str
 
 
-_Numbers = tuple[float | None, float | None, float | None, float | None, int, int]
-
-
 def statistics(tensor: torch.Tensor, *, content: bool = True) -> Statistics:
     """Compute the summary statistics of a tensor.
 
@@ -56,17 +53,14 @@ def statistics(tensor: torch.Tensor, *, content: bool = True) -> Statistics:
         content: also hash the bytes, which takes longer than all the rest; else `Statistics.content` is `""`.
     """
     raw = contiguous_cpu(tensor)
-    digest = (
-        hashlib.blake2b(bytes_of(raw) if raw.nbytes else b"", digest_size=DIGEST_SIZE).hexdigest() if content else ""
-    )
+    digest = hashlib.blake2b(bytes_of(raw), digest_size=DIGEST_SIZE).hexdigest() if content else ""
     with no_modes_or_grad():
         numbers = _numbers(raw.detach())
-    low, high, mean, std, nan, inf = numbers
-    shape = tuple(tensor.shape)
-    return Statistics(short(tensor), dtype_name(tensor.dtype), shape, low, high, mean, std, nan, inf, digest)
+    return Statistics(short(tensor), dtype_name(tensor.dtype), tuple(tensor.shape), *numbers, digest)
 
 
-def _numbers(tensor: torch.Tensor) -> _Numbers:
+def _numbers(tensor: torch.Tensor) -> tuple[float | None, float | None, float | None, float | None, int, int]:
+    """Return minimum, maximum, mean and standard deviation of the finite elements, and the numbers of NaNs and infs."""
     if tensor.dtype == torch.float4_e2m1fn_x2:  # two numbers per byte, which torch can't compute with
         return None, None, None, None, 0, 0
     lowest, highest, count, nan, inf = math.inf, -math.inf, 0, 0, 0

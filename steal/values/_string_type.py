@@ -10,8 +10,7 @@ from onnx import helper
 from ._arrays import NOT_NUMERIC, array_form
 from ._children import children
 from ._dtypes import CARRIERS, dtype_name
-from ._foreign import MAX_DEPTH
-from ._structure import class_name
+from ._foreign import MAX_DEPTH, class_name
 
 _MAX_ITEMS = 25  # items; a longer sequence is represented by its first item
 _FLOAT4 = 23  # TensorProto.FLOAT4E2M1, of which torch packs two in a byte

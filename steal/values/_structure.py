@@ -1,25 +1,13 @@
-"""Convert nested Python values to JSON plus a list of tensors, and back.
-
-The JSON form (`Spec`) is the value itself for null, booleans, strings, integers up to 2**53 and finite floats. Any
-other value is an object with one tag, such as `{"tuple": [...]}` or `{"tensor": 3}`. Tensors are passed to a `put`
-function, which returns the reference in the spec, and read back by a `get` function. An object that occurs again is
-written as `{"same": n}`; its first occurrence has the entry `"shared": n`.
-"""
+"""The tensors, the placeholders and the structure of a nested value."""
 
 from typing import Any
 
 import torch
 
 from ._children import children
-from ._decode import decode
 from ._encode import encode
-from ._foreign import Foreign, Get, Put, Skipped, Spec, class_name, skipped, type_name
+from ._foreign import Skipped, Spec
 from ._statistics import Statistics
-
-__all__ = [
-    "Foreign", "Get", "Put", "Skipped", "Spec", "children", "class_name", "decode", "encode", "skipped", "structure",
-    "tensors", "type_name",
-]  # fmt: skip
 
 
 def tensors(value: Any) -> dict[str, torch.Tensor]:

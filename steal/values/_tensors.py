@@ -21,7 +21,7 @@ from ._foreign import Spec, type_name
 from ._raw import tensor_of
 
 MAX_DIMS = 256  # computing the product of a million sizes takes minutes
-_LARGEST = 2**62  # torch requires fewer elements than this
+_MAX_ELEMENTS = 2**62  # torch requires fewer elements than this
 _INDICES = {  # the names of a compressed tensor's two index tensors
     torch.sparse_csr: ("crow_indices", "col_indices"),
     torch.sparse_bsr: ("crow_indices", "col_indices"),
@@ -214,16 +214,16 @@ def _reorder(tensor: torch.Tensor, order: list[int], count_copy: Callable[[int],
     """Return a tensor with its dimensions in the given memory order."""
     if sorted(order) != list(range(tensor.dim())):
         raise ValueError(f"{reprlib.repr(order)} is not a permutation of {tensor.dim()} dimensions")
-    back = [order.index(dim) for dim in range(len(order))]
+    inverse = [order.index(dim) for dim in range(len(order))]
     if tensor.dtype in OPAQUE_DTYPES:  # torch can't copy these dtypes
         return _reorder(tensor.view(OPAQUE_DTYPES[tensor.dtype]), order, count_copy).view(tensor.dtype)
     count_copy(tensor.nbytes)
-    return tensor.permute(order).contiguous().permute(back)
+    return tensor.permute(order).contiguous().permute(inverse)
 
 
 def _expand(tensor: torch.Tensor, shape: list[int]) -> torch.Tensor:
     pairs = list(zip(tensor.shape, shape, strict=True))
-    if any(wanted < 0 or size not in (1, wanted) for size, wanted in pairs) or math.prod(shape) >= _LARGEST:
+    if any(wanted < 0 or size not in (1, wanted) for size, wanted in pairs) or math.prod(shape) >= _MAX_ELEMENTS:
         raise ValueError(f"{list(tensor.shape)} does not expand to {shape}")
     return tensor.expand(shape)
 
@@ -274,7 +274,7 @@ def _join_masked(_: Spec, parts: dict[str, torch.Tensor], __: list[torch.Tensor]
 
 def _join_sparse(form: Spec, parts: dict[str, torch.Tensor], _: list[torch.Tensor]) -> torch.Tensor:
     layout, shape = _LAYOUTS[form["layout"]], check_integers(form["shape"])
-    if any(size < 0 for size in shape) or math.prod(shape) >= _LARGEST:
+    if any(size < 0 for size in shape) or math.prod(shape) >= _MAX_ELEMENTS:
         raise ValueError(f"{reprlib.repr(shape)} is not a valid shape")
     # torch checks the indices only if asked to; wrong ones would read and write outside of the tensor.
     if layout is torch.sparse_coo:

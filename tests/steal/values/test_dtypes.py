@@ -9,8 +9,9 @@ from torch._subclasses import FakeTensorMode
 from torch.masked import MaskedTensor, masked_tensor
 
 from filch.steal import DumpError, Skipped, describe, restore, steal_append, steal_forward, structure, tensors
+from filch.steal.values._decode import decode
 from filch.steal.values._dtypes import CARRIERS, OPAQUE_DTYPES, not_storable
-from filch.steal.values._structure import decode, encode
+from filch.steal.values._encode import encode
 from filch.steal.values._tensors import split_parts
 
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)

@@ -33,7 +33,8 @@ from filch.steal import (
     structure,
     tensors,
 )
-from filch.steal.values._structure import decode, encode
+from filch.steal.values._decode import decode
+from filch.steal.values._encode import encode
 
 
 class Point(NamedTuple):
