@@ -61,7 +61,7 @@ def walk_eager(
                 interpreter.env[node] = replace(node.name, value)
 
 
-def show_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
+def visit_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
     """Run every node of a functional graph without weights and call `visit` with each resulting tensor."""
 
     class Visiting(fx.Interpreter):

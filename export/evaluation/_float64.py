@@ -14,7 +14,7 @@ from .._errors import ExportError, reason
 from ..common._time_limit import limited
 from ._eager import Interpreter, Read, placeholder_values, walk_eager
 
-_DOING = "eager PyTorch", "to run an operation of the exported program in float64"
+_STEP = "eager PyTorch", "to run an operation of the exported program in float64"
 
 
 class Float64Program:
@@ -32,8 +32,8 @@ class Float64Program:
         self._program._graph_module = _with_float64(program.graph_module)  # noqa: SLF001  it has no setter
         self._interpreter = Interpreter(self._program.graph_module, None)
         self._nodes = {node.name: node for node in self._interpreter.graph.nodes}
-        self._places = {node: place for place, node in enumerate(self._nodes.values())}
-        self._last: tuple[Mapping[str, torch.Tensor], Mapping[fx.Node, Any]] | None = None
+        self._order = {node: place for place, node in enumerate(self._nodes.values())}
+        self._cache: tuple[Mapping[str, torch.Tensor], Mapping[fx.Node, Any]] | None = None
 
     def walk(
         self, inputs: Mapping[str, torch.Tensor], *, wanted: Collection[str], read: Read | None = None
@@ -49,9 +49,9 @@ class Float64Program:
         Raises:
             ExportError: an operation can't be run.
         """
-        walk = walk_eager(self._program, inputs, wanted=wanted, read=_reading_float64(read))
+        walk = walk_eager(self._program, inputs, wanted=wanted, read=_read_float64(read))
         while True:  # the default dtype is process-wide, so it is restored before each value is yielded
-            with limited(*_DOING, error=ExportError), _in_float64():
+            with limited(*_STEP, error=ExportError), _in_float64():
                 item = next(walk, None)
             if item is None:
                 return
@@ -61,15 +61,15 @@ class Float64Program:
         self,
         name: str,
         inputs: Mapping[str, torch.Tensor],
-        given: Callable[[str], torch.Tensor | None],
+        known: Callable[[str], torch.Tensor | None],
         read: Read | None = None,
     ) -> Any:
-        """Return the value of one node, computed from given values of other nodes.
+        """Return the value of one node, computed from known values of other nodes.
 
         Args:
             name: the node's name.
             inputs: see `walk`.
-            given: called with the name of a node that the value depends on; returns its value, or None to run it.
+            known: called with the name of a node that the value depends on; returns its value, or None to run it.
             read: see `walk`.
 
         Raises:
@@ -79,17 +79,17 @@ class Float64Program:
         pending, wanted = [self._nodes[name]], set()
         while pending:
             node = pending.pop()
-            tensor = None if node.op != "call_function" or node.name == name else given(node.name)
+            tensor = None if node.op != "call_function" or node.name == name else known(node.name)
             if tensor is not None and _fits(node, tensor):
                 values[node] = tensor
             elif node not in wanted:
                 wanted.add(node)
                 pending += [item for item in node.all_input_nodes if item not in values]
         arguments = self._arguments(inputs)
-        self._interpreter.read, self._interpreter.env = _reading_float64(read), values
+        self._interpreter.read, self._interpreter.env = _read_float64(read), values
         try:
-            with limited(*_DOING, error=ExportError), _in_float64(), torch.no_grad():
-                for node in sorted(wanted, key=self._places.__getitem__):
+            with limited(*_STEP, error=ExportError), _in_float64(), torch.no_grad():
+                for node in sorted(wanted, key=self._order.__getitem__):
                     is_input = node.op == "placeholder"
                     values[node] = arguments[node] if is_input else self._interpreter.run_node(node)
         finally:
@@ -98,10 +98,13 @@ class Float64Program:
 
     def _arguments(self, inputs: Mapping[str, torch.Tensor]) -> Mapping[fx.Node, Any]:
         """Return the value of each placeholder; cached, because many nodes are computed with the same inputs."""
-        if self._last is None or self._last[0] is not inputs:
+        if self._cache is None or self._cache[0] is not inputs:
             placeholders = self._interpreter.graph.find_nodes(op="placeholder")
-            self._last = inputs, dict(zip(placeholders, placeholder_values(self._program, inputs), strict=True))
-        return self._last[1]
+            self._cache = (
+                inputs,
+                dict(zip(placeholders, placeholder_values(self._program, inputs), strict=True)),
+            )
+        return self._cache[1]
 
 
 def in_float64(value: Any) -> Any:
@@ -113,12 +116,14 @@ def in_float64(value: Any) -> Any:
     return value.detach().to(torch.float64) if value.is_floating_point() else value.detach()
 
 
-def _reading_float64(read: Read | None) -> Read:
-    def reading(name: str, value: Any) -> Any:
+def _read_float64(read: Read | None) -> Read:
+    """Return a function that converts a value to float64 before it calls `read`."""
+
+    def convert(name: str, value: Any) -> Any:
         converted = in_float64(value)
         return converted if read is None else read(name, converted)
 
-    return reading
+    return convert
 
 
 def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:
@@ -131,6 +136,7 @@ def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def _in_float64() -> Iterator[None]:
+    """Make float64 torch's default dtype in the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -145,9 +151,9 @@ def _with_float64(module: fx.GraphModule) -> fx.GraphModule:
     """Copy a module and its submodules (branches, loop bodies) with float64 as the dtype argument of each operation."""
     copied = fx.GraphModule(module, copy.deepcopy(module.graph))
     for node in copied.graph.nodes:
-        if node.op == "call_function" and node.target not in _BITS:
-            node.args = map_aggregate(node.args, _widened)
-            node.kwargs = map_aggregate(node.kwargs, _widened)
+        if node.op == "call_function" and node.target not in _REINTERPRETING:
+            node.args = map_aggregate(node.args, _wide_dtype)
+            node.kwargs = map_aggregate(node.kwargs, _wide_dtype)
     for name, part in module.named_children():
         if isinstance(part, fx.GraphModule):
             setattr(copied, name, _with_float64(part))
@@ -155,10 +161,10 @@ def _with_float64(module: fx.GraphModule) -> fx.GraphModule:
     return copied
 
 
-def _widened(item: Any) -> Any:
+def _wide_dtype(item: Any) -> Any:
     if not isinstance(item, torch.dtype):
         return item
     return torch.float64 if item.is_floating_point else torch.complex128 if item.is_complex else item
 
 
-_BITS = {torch.ops.aten.view.dtype}  # reinterprets bits, so that another width would give other numbers
+_REINTERPRETING = {torch.ops.aten.view.dtype}  # reinterprets bits, so that another width would give other numbers

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
+from ..graph._arguments import named_arguments
 from ..graph._from_onnx import subgraphs
 from ..graph._graph import Graph
 from ..graph._nodes import Node
@@ -114,8 +115,8 @@ def draws(node: fx.Node) -> bool:
     if torch.Tag.nondeterministic_seeded not in tags:
         return False
     arguments = getattr(node.target, "_schema").arguments  # noqa: B009  what has tags is an operator
-    settings = {item.name: node.kwargs.get(item.name, item.default_value) for item in arguments}
-    settings |= {item.name: value for item, value in zip(arguments, node.args, strict=False)}
+    settings = {item.name: item.default_value for item in arguments}
+    settings |= named_arguments(node.target, node.args, node.kwargs)
     has_dropout = all(settings.get(name) != 0 for name in ("p", "dropout", "dropout_p"))
     return has_dropout and settings.get("train") is not False
 

@@ -22,10 +22,24 @@ def settings_of(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     Returns:
         plain Python values: numbers, strings and lists of them; dtypes, devices and layouts as strings.
     """
+    return {name: _plain(item) for name, item in named_arguments(target, args, kwargs).items() if _is_setting(item)}
+
+
+def named_arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by their names; see `settings_of`."""
     schema = getattr(target, "_schema", None)
     names = [argument.name for argument in schema.arguments] if schema is not None else []
-    named = [(names[index] if index < len(names) else f"arg{index}", item) for index, item in enumerate(args)]
-    return {name: _plain(item) for name, item in (*named, *kwargs.items()) if _is_setting(item)}
+    named = {names[index] if index < len(names) else f"arg{index}": item for index, item in enumerate(args)}
+    return {**named, **kwargs}
+
+
+def written_arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments that an operator writes to, according to its schema."""
+    schema = getattr(target, "_schema", None)
+    arguments = schema.arguments if schema is not None else ()
+    written = [item.name for item in arguments if item.alias_info is not None and item.alias_info.is_write]
+    named = named_arguments(target, args, kwargs)
+    return [named[name] for name in written if name in named]
 
 
 def _is_setting(item: Any) -> bool:

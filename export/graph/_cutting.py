@@ -36,10 +36,10 @@ class Cutter:
             wanted: the names of the values to output; None for all.
         """
         source = self._model.graph
-        made = {name for node in nodes for name in node.outputs}
+        computed = {name for node in nodes for name in node.outputs}
         read = sorted({name for node in nodes for name in node.reads if name not in inside})
         view = ir.GraphView(
-            [self._values[name] for name in read if name not in source.initializers and name not in made],
+            [self._values[name] for name in read if name not in source.initializers and name not in computed],
             [],
             nodes=[self._nodes[node.name] for node in nodes],
             initializers=[source.initializers[name] for name in read if name in source.initializers],
@@ -51,10 +51,10 @@ class Cutter:
         returned = [value for value in outputs if wanted is None or value.name in wanted]
         for value in outputs:
             if value.name in read:
-                fed = ir.Value(name=value.name, type=value.type, shape=value.shape)
-                value.replace_all_uses_with(fed)
+                replacement = ir.Value(name=value.name, type=value.type, shape=value.shape)
+                value.replace_all_uses_with(replacement)
                 value.name += AGAIN
-                part.inputs.append(fed)
+                part.inputs.append(replacement)
         part.outputs.extend(returned)
         functions = [function.clone() for function in self._model.functions.values()]
         return ir.Model(part, ir_version=self._model.ir_version, functions=functions)

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import networkx as nx
 
@@ -62,18 +61,22 @@ def fold(graph: Graph) -> Folding:
 
 
 class _Folder:
+    """Groups the nodes of one graph, which it refers to by their indices."""
+
     def __init__(self, graph: Graph) -> None:
         self._nodes = graph.nodes
-        index = {name: place for place, node in enumerate(graph.nodes) for name in node.outputs if name}
-        self._reads = [sorted({index[name] for name in node.reads if name in index}) for node in graph.nodes]
+        producer = {name: index for index, node in enumerate(graph.nodes) for name in node.outputs if name}
+        # For each node, the nodes that compute what it reads.
+        self._producers = [sorted({producer[name] for name in node.reads if name in producer}) for node in graph.nodes]
         origin_paths = _origin_paths(graph)
         # A kernel that computes several modules belongs to none of them, whatever its own `module` is.
         paths = [_path(node) if (path := origin_paths[node.name]) is None else path for node in graph.nodes]
-        self._paths = self._filled(paths)
+        self._paths = self._fill(paths)
         self._groups: list[Group] = []
         self._places: list[int | None] = [None] * len(graph.nodes)
 
     def folding(self) -> Folding:
+        """Group the nodes, outermost calls first."""
         pending: list[tuple[list[int], int, int | None]] = [([*range(len(self._nodes))], 0, None)]
         while pending:
             nodes, depth, parent = pending.pop()
@@ -106,58 +109,60 @@ class _Folder:
     def _cycles(self, keys: Mapping[int, Hashable]) -> list[set[Hashable]]:
         boxes = nx.DiGraph()
         boxes.add_edges_from(
-            (keys[read], keys[node])
+            (keys[producer], keys[node])
             for node in keys
-            for read in self._reads[node]
-            if read in keys and keys[read] != keys[node]
+            for producer in self._producers[node]
+            if producer in keys and keys[producer] != keys[node]
         )
         return [cycle for cycle in nx.strongly_connected_components(boxes) if len(cycle) > 1]
 
     def _by_call(self, nodes: Sequence[int], keys: Mapping[int, Key]) -> dict[int, tuple[str, int]]:
         """Start a new group where a module reads a value that was computed outside of it from its previous output."""
-        before: dict[int, dict[str, int]] = {}  # for each node, the last call of each module that it depends on
+        last_calls: dict[int, dict[str, int]] = {}  # for each node, the last call of each module that it depends on
         groups: dict[int, tuple[str, int]] = {}
         for node in nodes:
-            seen: dict[str, int] = {}
-            own = keys[node]
-            path = own[0] if isinstance(own, tuple) else None
+            own_last_calls: dict[str, int] = {}
+            key = keys[node]
+            path = key[0] if isinstance(key, tuple) else None
             call = 0
-            for read in self._reads[node]:
-                for other, number in before.get(read, {}).items():
-                    seen[other] = max(seen.get(other, 0), number)
-                if path is not None and read in before:
-                    inside = read in groups and groups[read][0] == path
-                    call = max(call, groups[read][1] if inside else before[read].get(path, -1) + 1)
+            for producer in self._producers[node]:
+                for module, number in last_calls.get(producer, {}).items():
+                    own_last_calls[module] = max(own_last_calls.get(module, 0), number)
+                if path is not None and producer in last_calls:
+                    is_inside = producer in groups and groups[producer][0] == path
+                    call = max(call, groups[producer][1] if is_inside else last_calls[producer].get(path, -1) + 1)
             if path is not None:
                 groups[node] = (path, call)
-                seen[path] = max(seen.get(path, 0), call)
-            before[node] = seen
+                own_last_calls[path] = max(own_last_calls.get(path, 0), call)
+            last_calls[node] = own_last_calls
         return groups
 
     def _by_run(self, nodes: Sequence[int], keys: Mapping[int, Key]) -> dict[int, tuple[str, int]]:
         """Start a new group wherever nodes of another group stand in between, which leaves no cycle."""
         groups: dict[int, tuple[str, int]] = {}
-        count = dict(sorted(key for key in keys.values() if isinstance(key, tuple)))  # the highest of each
-        for last, node in pairwise((None, *nodes)):
-            own = keys[node] if node is not None else 0
-            if node is not None and isinstance(own, tuple):
-                if last is None or keys[last] != own:
-                    count[own[0]] += 1
-                groups[node] = (own[0], count[own[0]])
+        count = dict(sorted(key for key in keys.values() if isinstance(key, tuple)))  # the highest call of each module
+        previous: Key | None = None
+        for node in nodes:
+            key = keys[node]
+            if isinstance(key, tuple):
+                path = key[0]
+                count[path] += key != previous
+                groups[node] = (path, count[path])
+            previous = key
         return groups
 
-    def _filled(self, paths: list[Path | None]) -> list[Path]:
+    def _fill(self, paths: list[Path | None]) -> list[Path]:
         """Fill in missing paths: the calls shared by all users of the node, or else by all nodes that it reads."""
         users: dict[int, list[int]] = {}
-        for node, reads in enumerate(self._reads):
-            for read in reads:
-                users.setdefault(read, []).append(node)
+        for node, producers in enumerate(self._producers):
+            for producer in producers:
+                users.setdefault(producer, []).append(node)
         filled = list(paths)
         for node in reversed(range(len(filled))):
             if filled[node] is None:
                 filled[node] = _common([filled[user] for user in users.get(node, ())])
         return [
-            _common([paths[read] for read in self._reads[node]]) or () if path is None else path
+            _common([paths[producer] for producer in self._producers[node]]) or () if path is None else path
             for node, path in enumerate(filled)
         ]
 

@@ -28,7 +28,7 @@ def graph_from_fx(graph: fx.Graph, name: str = "") -> Graph:
     nodes = [node for node in graph.nodes if node.op.startswith("call_")]
     inputs = [node.name for node in graph.find_nodes(op="placeholder")]
     values = {node.name: fx_value(node) for node in graph.nodes if node.op != "output"}
-    forward = _numbered(nodes)
+    forward = _forward_nodes(nodes)
     return Graph(
         name=name,
         inputs=tuple(inputs),
@@ -51,7 +51,7 @@ def module_path(node: fx.Node) -> str | None:
     return next(reversed(_calls(node)), (None, ""))[0]
 
 
-def module_stack(node: fx.Node, seen: Mapping[str, Frame] = _NONE) -> tuple[Frame, ...]:
+def module_stack(node: fx.Node, known: Mapping[str, Frame] = _NONE) -> tuple[Frame, ...]:
     """Return the module calls that a node runs in, outermost first.
 
     Dynamo records the Python stack of a node, but not which of its lines call modules. A line counts as a call site if
@@ -59,13 +59,13 @@ def module_stack(node: fx.Node, seen: Mapping[str, Frame] = _NONE) -> tuple[Fram
 
     Args:
         node: a node of any torch graph.
-        seen: calls with known call sites, by the module's path, with `@1` for its second call.
+        known: calls with known call sites, by the module's path, with `@1` for its second call.
     """
     calls = _calls(node)
-    sites = _sites([kind for _, kind in calls], python_lines(node))
+    sites = _sites([class_name for _, class_name in calls], python_lines(node))
     return tuple(
-        seen.get(path) or Frame(path.partition("@")[0], kind, site)
-        for (path, kind), site in zip(calls, sites, strict=True)
+        known.get(path) or Frame(path.partition("@")[0], class_name, site)
+        for (path, class_name), site in zip(calls, sites, strict=True)
     )
 
 
@@ -93,43 +93,43 @@ def _calls(node: fx.Node) -> list[tuple[str, str]]:
     """Return the path, with `@1` for the second call, and the class of each module call that a node runs in."""
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     calls = []
-    for key, (path, kind) in stack.items():
+    for key, (dynamo_path, cls) in stack.items():
         _, at, count = str(key).rpartition("@")
-        plain = _ROOT.sub("", str(path))
-        class_name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-        calls.append((f"{plain}@{count}" if at and count.isdigit() else plain, class_name))
+        path = _ROOT.sub("", str(dynamo_path))
+        name = cls if isinstance(cls, str) else f"{cls.__module__}.{cls.__qualname__}"
+        calls.append((f"{path}@{count}" if at and count.isdigit() else path, name))
     return calls
 
 
-def _sites(kinds: Sequence[str], lines: Sequence[tuple[str, str, str]]) -> list[str | None]:
-    """Return the call site of each module call.
+def _sites(classes: Sequence[str], lines: Sequence[tuple[str, str, str]]) -> list[str | None]:
+    """Return the call site of each module call, which is the line before its `forward`.
 
     Args:
-        kinds: the classes of the modules, outermost first.
+        classes: the classes of the modules, outermost first.
         lines: the frames of the node's stack trace, outermost first.
     """
-    begins = [index for index, (_, _, function) in enumerate(lines) if function == "forward"]
-    own = [index for index, kind in enumerate(kinds) if not kind.startswith(_TORCH)]
-    if len(own) != len(begins):
-        return [None] * len(kinds)
-    starts = dict(zip(own, begins, strict=True))
+    forwards = [index for index, (_, _, function) in enumerate(lines) if function == "forward"]
+    user_modules = [index for index, name in enumerate(classes) if not name.startswith(_TORCH)]
+    if len(user_modules) != len(forwards):
+        return [None] * len(classes)
+    forward_of = dict(zip(user_modules, forwards, strict=True))
     sites: list[str | None] = []
-    for index in range(len(kinds)):
-        begin = next((starts[later] for later in own if later >= index), len(lines))
-        by_torch = index > 0 and index - 1 not in starts
-        file, line, function = lines[begin - 1] if begin and not by_torch else ("", "", "")
+    for index in range(len(classes)):
+        forward = next((forward_of[later] for later in user_modules if later >= index), len(lines))
+        called_by_torch = index > 0 and index - 1 not in forward_of
+        file, line, function = lines[forward - 1] if forward and not called_by_torch else ("", "", "")
         sites.append(f"{file}:{line}" if function == "forward" else None)
     return sites
 
 
-def _numbered(nodes: Sequence[fx.Node]) -> dict[int, fx.Node]:
+def _forward_nodes(nodes: Sequence[fx.Node]) -> dict[int, fx.Node]:
     """Return the first forward node of each autograd sequence number."""
-    numbered: dict[int, fx.Node] = {}
+    forward: dict[int, fx.Node] = {}
     for node in nodes:
         number = node.meta.get("seq_nr")
         if number is not None and not is_gradient(node):
-            numbered.setdefault(number, node)
-    return numbered
+            forward.setdefault(number, node)
+    return forward
 
 
 def _node(node: fx.Node, forward: Mapping[int, fx.Node]) -> Node:

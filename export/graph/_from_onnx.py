@@ -134,14 +134,11 @@ def node_names(nodes: Iterable[ir.Node | NodeProto]) -> Iterator[str]:
     """Yield the name of each node of a graph; unnamed nodes get unique names."""
     taken = {node.name for node in nodes if node.name}
     for index, node in enumerate(nodes):
-        yield node.name or _free(f"{node.op_type}_{index}", taken)
-
-
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
+        name = node.name or f"{node.op_type}_{index}"
+        while not node.name and name in taken:
+            name += "_"
+        taken.add(name)
+        yield name
 
 
 @lru_cache(maxsize=2**10)  # nodes of one module have equal stacks

@@ -91,13 +91,10 @@ def _attribute(item: Any) -> Any:
 
 
 def _dims(shape: Any) -> tuple[Any, ...] | None:
-    return None if shape is None else tuple(map(_dim, shape))
-
-
-def _dim(size: Any) -> Any:
-    if size is not None and type(size) not in (int, str):
-        raise TypeError(f"{size!r} is not a dimension")
-    return size
+    for size in shape or ():
+        if size is not None and type(size) not in (int, str):
+            raise TypeError(f"{size!r} is not a dimension")
+    return None if shape is None else tuple(shape)
 
 
 def _texts(items: Any) -> tuple[str, ...]:

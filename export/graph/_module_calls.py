@@ -10,7 +10,7 @@ from ._nodes import Node
 Resolution = Literal["exact", "alias", "constant", "fused", "dead"]
 
 # Operators whose output equals their first input, so that a removed output can be replaced by the input.
-_PRESERVING = frozenset({"Identity", "Dropout"})
+_IDENTITIES = frozenset({"Identity", "Dropout"})
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ def follow(port: Port, before: Graph | None, now: Graph) -> Port:
         return replace(
             port, value=None, resolution="fused", note="removed from the graph; the original graph is not available"
         )
-    if (source := _preserved(port.value, before, now)) is not None:
+    if (source := _equal_value(port.value, before, now)) is not None:
         return replace(port, value=source, resolution="alias")
-    into = ", ".join(node.name for node in absorbed(port.value, before, now))
+    into = ", ".join(node.name for node in _absorbing_nodes(port.value, before, now))
     if port.value in before.constant_values and into:
         return replace(port, value=None, resolution="constant", note=f"folded, for {into}")
     if into:
@@ -87,18 +87,18 @@ def follow(port: Port, before: Graph | None, now: Graph) -> Port:
     return replace(port, value=None, resolution="dead", note="nothing uses it any more")
 
 
-def _preserved(name: str, before: Graph, now: Graph) -> str | None:
+def _equal_value(name: str, before: Graph, now: Graph) -> str | None:
     """Return a remaining value that equals `name`: an input of no-op nodes before it, or an output of one after it."""
     node = before.producer.get(name)
-    while node is not None and node.op in _PRESERVING:
+    while node is not None and node.op in _IDENTITIES:
         if node.inputs[0] in now.known:
             return node.inputs[0]
         node = before.producer.get(node.inputs[0])
-    below = [user for user in before.consumers.get(name, ()) if user.op in _PRESERVING]
+    below = [user for user in before.consumers.get(name, ()) if user.op in _IDENTITIES]
     return next((out for user in below for out in user.outputs[:1] if out in now.known), None)
 
 
-def absorbed(name: str, before: Graph, now: Graph) -> tuple[Node, ...]:
+def _absorbing_nodes(name: str, before: Graph, now: Graph) -> tuple[Node, ...]:
     """Return the nodes of `now` that compute the nearest remaining values that depend on `name` in `before`."""
     nodes: dict[str, Node] = {}
     seen, pending = {name}, [name]

@@ -44,12 +44,12 @@ class PassContext:
         """The instruments in the order in which they were added."""
         return tuple(self._instruments)
 
-    def instrument(self, given: str | Instrument, *args: Any, **options: Any) -> Any:
+    def instrument(self, instrument: str | Instrument, *args: Any, **options: Any) -> Any:
         """Add an instrument.
 
         Args:
-            given: an object with at least one method of `Instrument`, or the name of an instrument: a package adds one
-                as an entry point `filch.instruments`.
+            instrument: an object with at least one method of `Instrument`, or the name of an instrument: a package adds
+                one as an entry point `filch.instruments`.
             args: positional arguments of a named instrument.
             options: keyword arguments of a named instrument.
 
@@ -59,11 +59,11 @@ class PassContext:
         Raises:
             PassError: there is no instrument of this name, or the object has no method of `Instrument`.
         """
-        instrument = _INSTRUMENTS.find(given)(*args, **options) if isinstance(given, str) else given
-        if isinstance(instrument, type) or not any(callable(getattr(instrument, name, None)) for name in CALLBACKS):
-            raise PassError(f"an instrument has a method among {', '.join(CALLBACKS)}, and {instrument!r} has none")
-        self._instruments.append(instrument)
-        return instrument
+        item: Any = _INSTRUMENTS.find(instrument)(*args, **options) if isinstance(instrument, str) else instrument
+        if isinstance(item, type) or not any(callable(getattr(item, name, None)) for name in CALLBACKS):
+            raise PassError(f"an instrument has a method among {', '.join(CALLBACKS)}, and {item!r} has none")
+        self._instruments.append(item)
+        return item
 
     def profile_pass_instrument(
         self, *, log_file: str | os.PathLike[str] | None = None, print_stdout: bool = False

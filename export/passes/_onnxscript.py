@@ -1,42 +1,32 @@
 """The onnxscript optimizations of torch's exporter, as passes."""
 
 import onnx_ir as ir
-from onnx_ir.passes import common
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from onnxscript import optimizer, rewriter
 from onnxscript.rewriter import onnx_fusions
 
 from ..common._quiet import quiet
+from ..program._program import Program
 
 
-class FoldConstantPass(ir.passes.InPlacePass):
-    """Folds nodes that do not depend on the inputs, and infers shapes."""
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """See `onnx_ir.passes.PassBase.call`."""
-        with quiet():
-            return optimizer.fold_constants_ir(model, onnx_shape_inference=True)
+def fold_constants(program: Program) -> Program:
+    """Fold nodes that do not depend on the inputs, and infer shapes."""
+    with quiet():
+        optimizer.fold_constants_ir(program.model, onnx_shape_inference=True)
+    return program
 
 
-class SubgraphRewritePass(ir.passes.InPlacePass):
-    """Applies onnxscript's rewrite rules, and removes unused nodes."""
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """See `onnx_ir.passes.PassBase.call`."""
-        with quiet():
-            return ir.passes.PassResult(rewriter.rewrite(model), modified=True)
+def rewrite_subgraphs(program: Program) -> ir.Model:
+    """Apply onnxscript's rewrite rules, and remove unused nodes."""
+    with quiet():
+        return rewriter.rewrite(program.model)
 
 
-class FuseOperatorPass(ir.passes.InPlacePass):
-    """Fuses nodes into operators of later opsets (normalizations, rotary embeddings, attention)."""
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """See `onnx_ir.passes.PassBase.call`."""
-        with quiet():
-            return ir.passes.PassResult(model, modified=bool(onnx_fusions.fuse(model)))
+def fuse_operators(program: Program) -> Program:
+    """Fuse nodes into operators of later opsets (normalizations, rotary embeddings, attention)."""
+    with quiet():
+        onnx_fusions.fuse(program.model)
+    return program
 
 
-class LiftConstantsToInitializersPass(common.LiftConstantsToInitializersPass):
-    """Turns each constant into an initializer, including scalars."""
-
-    def __init__(self) -> None:
-        super().__init__(lift_all_constants=True, size_limit=0)
+LIFT_CONSTANTS = LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)  # including scalars

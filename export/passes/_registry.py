@@ -12,15 +12,15 @@ from ._pass import Pass, as_pass
 _OWN = {
     "BFloat16Pass": "._precision:bfloat16",
     "Float16Pass": "._precision:float16",
-    "FoldConstantPass": "._onnxscript:FoldConstantPass",
-    "FuseOperatorPass": "._onnxscript:FuseOperatorPass",
+    "FoldConstantPass": "._onnxscript:fold_constants",
+    "FuseOperatorPass": "._onnxscript:fuse_operators",
     "Int4Pass": "._precision:int4",
-    "LiftConstantsToInitializersPass": "._onnxscript:LiftConstantsToInitializersPass",
+    "LiftConstantsToInitializersPass": "._onnxscript:LIFT_CONSTANTS",
     "OrtAllPass": "._onnxruntime:ALL",
     "OrtBasicPass": "._onnxruntime:BASIC",
     "OrtExtendedPass": "._onnxruntime:EXTENDED",
     "OrtLayoutPass": "._onnxruntime:LAYOUT",
-    "SubgraphRewritePass": "._onnxscript:SubgraphRewritePass",
+    "SubgraphRewritePass": "._onnxscript:rewrite_subgraphs",
 }
 # The passes of the installed version of onnx-ir.
 _COMMON = {name: f"{common.__name__}:{name}" for name in common.__all__ if name.endswith("Pass")}

@@ -18,27 +18,27 @@ GRAPHS = "a Graph, a Program, an ONNX model, the path of an ONNX file, or a torc
 PROGRAMS = "a Program, the path of an ONNX file, an ONNX model, or a Graph that was read from one"
 
 
-def as_graph(given: Any) -> Graph:
+def as_graph(model: Any) -> Graph:
     """Return the graph of a model.
 
     Args:
-        given: a `Graph`, a `Program`, an ONNX model (`onnx.ModelProto` or `onnx_ir.Model`, which is not changed), the
+        model: a `Graph`, a `Program`, an ONNX model (`onnx.ModelProto` or `onnx_ir.Model`, which is not changed), the
             path of an ONNX file, a `torch.export.ExportedProgram`, a `torch.fx.GraphModule` or a `torch.fx.Graph`.
 
     Raises:
-        ProgramError: `given` is none of these, or the file can't be read.
+        ProgramError: `model` is none of these, or the file can't be read.
     """
-    if isinstance(given, Graph):
-        return given
-    if isinstance(given, ExportedProgram):
-        return _of_exported(given)
-    if isinstance(given, fx.GraphModule):
-        return graph_from_fx(given.graph)
-    if isinstance(given, fx.Graph):
-        return graph_from_fx(given)
-    if isinstance(given, onnx.ModelProto | ir.Model | Program | str | os.PathLike):
-        return as_program(given).graph
-    raise ProgramError(f"{type(given).__name__!r} has no graph: give {GRAPHS}")
+    if isinstance(model, Graph):
+        return model
+    if isinstance(model, ExportedProgram):
+        return _of_exported(model)
+    if isinstance(model, fx.GraphModule):
+        return graph_from_fx(model.graph)
+    if isinstance(model, fx.Graph):
+        return graph_from_fx(model)
+    if isinstance(model, onnx.ModelProto | ir.Model | Program | str | os.PathLike):
+        return as_program(model).graph
+    raise ProgramError(f"{type(model).__name__!r} has no graph: give {GRAPHS}")
 
 
 def _of_exported(program: ExportedProgram) -> Graph:
@@ -50,26 +50,26 @@ def _of_exported(program: ExportedProgram) -> Graph:
     return replace(graph, inputs=inputs, constants=(*weights, *graph.constants))
 
 
-def as_program(given: Any) -> Program:
+def as_program(model: Any) -> Program:
     """Return the program of a model.
 
     Args:
-        given: a `Program`, the path of an ONNX file, an ONNX model (`onnx.ModelProto` or `onnx_ir.Model`), or a `Graph`
+        model: a `Program`, the path of an ONNX file, an ONNX model (`onnx.ModelProto` or `onnx_ir.Model`), or a `Graph`
             that was read from an ONNX model.
 
     Raises:
-        ProgramError: `given` is none of these, or the file can't be read.
+        ProgramError: `model` is none of these, or the file can't be read.
     """
-    if isinstance(given, Program):
-        return given
-    if isinstance(given, ir.Model):
-        return Program(given)
-    if isinstance(given, onnx.ModelProto):
-        return Program(ir.from_proto(given))
-    if isinstance(given, str | os.PathLike):
-        return load_program(given)
-    if isinstance(given, Graph):
-        if given.onnx is None:
-            raise ProgramError(f"the graph {given.name!r} was not read from an ONNX model: give {PROGRAMS}")
-        return Program(given.onnx)
-    raise ProgramError(f"{type(given).__name__!r} is not a program: give {PROGRAMS}")
+    if isinstance(model, Program):
+        return model
+    if isinstance(model, ir.Model):
+        return Program(model)
+    if isinstance(model, onnx.ModelProto):
+        return Program(ir.from_proto(model))
+    if isinstance(model, str | os.PathLike):
+        return load_program(model)
+    if isinstance(model, Graph):
+        if model.onnx is None:
+            raise ProgramError(f"the graph {model.name!r} was not read from an ONNX model: give {PROGRAMS}")
+        return Program(model.onnx)
+    raise ProgramError(f"{type(model).__name__!r} is not a program: give {PROGRAMS}")

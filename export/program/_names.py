@@ -8,6 +8,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from ..evaluation._eager import weight_names
+from ..graph._arguments import written_arguments
 from ..graph._graph import Graph
 from ..graph._module_calls import Port, Resolution
 
@@ -147,7 +148,8 @@ def _written_through_views(module: fx.GraphModule) -> set[fx.Node]:
     root: dict[fx.Node, fx.Node] = {}
     stale: set[fx.Node] = set()
     for node in module.graph.nodes:
-        written = _written(node)
+        arguments = written_arguments(node.target, node.args, node.kwargs) if node.op == "call_function" else ()
+        written = [argument for argument in arguments if isinstance(argument, fx.Node)]
         first = node.args[0] if node.op == "call_function" and node.args else None
         shares = isinstance(first, fx.Node) and (first in written or _is_view(node))
         root[node] = root[first] if shares and isinstance(first, fx.Node) else node
@@ -155,15 +157,6 @@ def _written_through_views(module: fx.GraphModule) -> set[fx.Node]:
             stale |= {other for other in views[root[target]] if other is not target}
         views.setdefault(root[node], []).append(node)
     return stale
-
-
-def _written(node: fx.Node) -> list[fx.Node]:
-    """Return the positional arguments that a node writes to."""
-    schema = getattr(node.target, "_schema", None) if node.op == "call_function" else None
-    if schema is None:
-        return []
-    written = [item.alias_info is not None and item.alias_info.is_write for item in schema.arguments]
-    return [item for item, flag in zip(node.args, written, strict=False) if flag and isinstance(item, fx.Node)]
 
 
 def _is_view(node: fx.Node) -> bool:

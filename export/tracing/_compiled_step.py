@@ -98,15 +98,17 @@ class CompiledStep(DispatchTracer):
 
     def prepare(self, function: Function) -> Function:
         """See `Tracer.prepare`: compile the function."""
+        if self.updating and not self._compiles_optimizer:
+            return function
         # Dynamo caches compiled code by code object and globals, and stops after some versions.
         fresh = FunctionType(function.__code__.replace(), {**function.__globals__}, function.__name__)
         return torch.compile(fresh, backend=partial(_compile_with, ref(self)), dynamic=False)
 
-    def step_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """See `DispatchTracer.step_optimizer`."""
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """See `Tracer.update`."""
         self.updating = True
         with quiet():  # Dynamo warns that it ignores profiler events
-            (self.prepare(_step) if self._compiles_optimizer else _step)(optimizer)
+            super().update(optimizer)
         self.updating = False
 
     def add_node(self, node: Node) -> None:
@@ -210,7 +212,3 @@ def _compile_with(tracer: "ref[CompiledStep]", module: fx.GraphModule, inputs: S
 def _run_part_with(tracer: "ref[CompiledStep]", joint: JointGraph, part: Part, inputs: list[Any]) -> Any:
     alive = tracer()
     return part.plain(inputs) if alive is None else alive.run_part(joint, part, inputs)
-
-
-def _step(optimizer: torch.optim.Optimizer) -> None:
-    optimizer.step()

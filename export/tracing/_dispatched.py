@@ -1,16 +1,15 @@
 """Record a step in eager PyTorch: a node for each ATen call, including the backward pass and the optimizer."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..graph._arguments import settings_of, tensors_of
+from ..graph._arguments import named_arguments, settings_of, tensors_of, written_arguments
 from ..graph._from_fx import GRADIENT, operator_name
 from ..graph._graph import Graph
 from ..graph._nodes import Frame, Node, Value
@@ -89,11 +88,7 @@ class DispatchTracer(Tracer):
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """See `Tracer.update`."""
         with self.calls.inside(Frame("optimizer", class_of(optimizer), outside(sys._getframe()))):  # noqa: SLF001  documented
-            self.step_optimizer(optimizer)
-
-    def step_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Run the optimizer."""
-        optimizer.step()
+            super().update(optimizer)
 
     def end(self, results: Sequence[torch.Tensor]) -> None:
         """See `Tracer.end`."""
@@ -110,7 +105,7 @@ class DispatchTracer(Tracer):
             return operator(*args, **kwargs)
         inputs = [name for tensor in tensors_of(args, kwargs) for name in self.recording.names_of(tensor)]
         output = operator(*args, **kwargs)
-        written = list(_written(operator, args, kwargs))
+        written = _written(operator, args, kwargs)
         self._record(operator, settings_of(operator, args, kwargs), inputs, output, written)
         return output
 
@@ -188,14 +183,10 @@ class TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._tracer.call(func, args, kwargs or {})
 
 
-def _written(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors that a call has changed in place."""
-    if not isinstance(operator, OpOverload):
-        return
-    arguments = operator._schema.arguments  # noqa: SLF001  nothing public tells
-    named = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
-    for argument in arguments:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from tensors_of([named.get(argument.name)], {})
-    if operator_name(operator) in _STATISTICS and named.get("training"):
-        yield from tensors_of([named.get("running_mean"), named.get("running_var")], {})
+def _written(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that a call has changed in place."""
+    written = written_arguments(operator, args, kwargs)
+    if operator_name(operator) in _STATISTICS:
+        named = named_arguments(operator, args, kwargs)
+        written += [named.get("running_mean"), named.get("running_var")] if named.get("training") else []
+    return list(tensors_of(written, {}))

@@ -236,27 +236,22 @@ def _text(tensor: torch.Tensor) -> str | None:
     return None
 
 
-class _WithoutCompilation:
-    """Disables compiled functions while any thread has an open block: the setting is global."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._threads = 0
-        self._setting = ExitStack()
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        with self._lock:
-            if not self._threads:
-                self._setting.enter_context(torch.compiler.set_stance("force_eager"))
-            self._threads += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._threads -= 1
-                if not self._threads:
-                    self._setting.close()
+_lock = threading.Lock()
+_eager_threads: list[int] = []  # those with an open block
+_eager_setting = ExitStack()
 
 
-_without_compilation = _WithoutCompilation()
+@contextmanager
+def _without_compilation() -> Iterator[None]:
+    """Disable compiled functions while any thread has an open block: the setting is global."""
+    with _lock:
+        if not _eager_threads:
+            _eager_setting.enter_context(torch.compiler.set_stance("force_eager"))
+        _eager_threads.append(threading.get_ident())
+    try:
+        yield
+    finally:
+        with _lock:
+            _eager_threads.remove(threading.get_ident())
+            if not _eager_threads:
+                _eager_setting.close()

@@ -19,9 +19,9 @@ _MEMORY = {
     "EMPTY_DICT": 240,
 }
 _LENGTHS = {"SHORT_BINUNICODE": 1, "BINUNICODE": 4, "BINUNICODE8": 8, "LONG1": 1}  # size of the length field in bytes
-_LONGEST = 7  # bytes of a number: with 8, a file could choose many numbers with the same hash
-_RUNS = {"GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD"}
-_RUNS |= {"PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4"}
+_MAX_NUMBER = 7  # bytes of a number: with 8, a file could choose many numbers with the same hash
+_CALLS = {"GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD"}
+_CALLS |= {"PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4"}
 
 
 # By opcode: its bytes in the file, with its argument or the length of its argument, and its bytes in memory.
@@ -31,7 +31,7 @@ _OPCODES = {
     if item.name in _MEMORY
 }
 _NAMES = {ord(item.code): item.name for item in pickletools.opcodes}
-_VARYING = {code: name for code, name in _NAMES.items() if name in _LENGTHS}
+_VARIABLE_LENGTH = {code: name for code, name in _NAMES.items() if name in _LENGTHS}
 _STOP, _PUT = ord(pickle.STOP), ord(pickle.LONG_BINPUT)
 
 
@@ -59,30 +59,30 @@ class _Unpickler(pickle.Unpickler):
 
 def _check(content: bytes, memory: int) -> None:
     """Check the opcodes one by one without executing them."""
-    place, code, left = 0, -1, memory - len(content)
-    while left >= 0 and code != _STOP:
+    place, code, available = 0, -1, memory - len(content)
+    while available >= 0 and code != _STOP:
         code = content[place] if place < len(content) else -1
         if code not in _OPCODES:
             raise TraceError(_refusal(content, place))
         size, needed = _OPCODES[code]
         end = place + size
-        left -= needed
-        if code in _VARYING:
+        available -= needed
+        if code in _VARIABLE_LENGTH:
             start, end = end, end + int.from_bytes(content[place + 1 : end], "little")
-            left -= _argument(_VARYING[code], content[start:end], end - start, place)
+            available -= _argument_memory(_VARIABLE_LENGTH[code], content[start:end], end - start, place)
         elif code == _PUT and int.from_bytes(content[place + 1 : end], "little") > place:
             raise TraceError(f"is damaged: byte {place} numbers a value as if more preceded it than do")
         place = end
-    if left < 0:
+    if available < 0:
         raise TraceError(f"would take more than {memory // 2**20:,} MB of memory; if it may, say so with memory=…")
 
 
-def _argument(opcode: str, argument: bytes, length: int, place: int) -> int:
+def _argument_memory(opcode: str, argument: bytes, length: int, place: int) -> int:
     """Return the memory of an argument, and check its length."""
     if len(argument) < length:
         raise TraceError("is cut short")
-    if opcode == "LONG1" and length > _LONGEST:
-        raise TraceError(f"has a number of {length} bytes (byte {place}), and at most {_LONGEST} are read")
+    if opcode == "LONG1" and length > _MAX_NUMBER:
+        raise TraceError(f"has a number of {length} bytes (byte {place}), and at most {_MAX_NUMBER} are read")
     return length if argument.isascii() else 4 * length
 
 
@@ -93,6 +93,6 @@ def _refusal(content: bytes, place: int) -> str:
     name = _NAMES.get(content[place])
     if name is None:
         return f"is damaged: byte {place} is no opcode"
-    if name in _RUNS:
+    if name in _CALLS:
         return f"asks for {name} (byte {place}), which may run anything; a trace needs plain values alone"
     return f"asks for {name} (byte {place}); a trace needs dictionaries, lists, texts and numbers alone"

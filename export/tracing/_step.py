@@ -65,7 +65,7 @@ class Tracer:
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """Run the optimizer."""
-        optimizer.step()
+        self.prepare(step_optimizer)(optimizer)
 
     def end(self, results: Sequence[torch.Tensor]) -> None:
         """Called when the run ends, with its results: the loss, if there is one."""
@@ -105,6 +105,11 @@ def call_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any])
 def compute_loss(model: nn.Module, loss: Loss, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
     """Return the loss of a model."""
     return loss(model(*args, **kwargs))
+
+
+def step_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Run an optimizer."""
+    optimizer.step()
 
 
 def _check_loss(loss: Any) -> torch.Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+_Dict = Mapping[Any, Any]
 _NODE = {"id": int, "inputs": list, "outputs": list, "stacks": list, "attrs": dict}
 _STACK = {"name": str, "type": str, "file_path": str, "lineno": int}
 _EXECUTION = {"fused_ops": list, "jit_key": str, "file_path": str, "attrs": dict}
@@ -14,12 +15,12 @@ _VARIABLE = (*_OPERATOR, "shape", "ndim", "dtype", "dsize")
 _SHAPE = re.compile(r"\[(?:[^,\[\]]+,)*\]")
 NUMBER = re.compile(r"[0-9]{1,18}")
 _GRAD = {"name": "grad", "type": "Grad", "file_path": "", "lineno": 0}
-_DEEPEST = 5  # the trace, its nodes by id, a node, its stacks, one of them
-_MOST = 10_000_000  # values
+_MAX_DEPTH = 5  # the trace, its nodes by id, a node, its stacks, one of them
+_MAX_VALUES = 10_000_000
 _MAX_PROBLEMS = 1000
-_LARGEST = 2**60  # largest id: smaller integers have distinct hashes
+_MAX_ID = 2**60  # largest id: smaller integers have distinct hashes
 _RANGE = ", from 0 to 2**60"
-_FEW = 16  # up to this many edges, counting is faster than a table
+_FEW_EDGES = 16  # up to this many, counting is faster than a table
 
 
 def check_trace(trace: Any) -> list[str]:
@@ -40,13 +41,14 @@ def check_trace(trace: Any) -> list[str]:
     size = unreadable(trace)
     if size is not None:
         return [f"the trace {size}"]
-    found = _problems(trace)
-    problems = list(islice(found, _MAX_PROBLEMS))
-    more = next(found, None) is not None
-    return [*problems, f"there are more than these {_MAX_PROBLEMS:,} problems"] if more else problems
+    all_problems = _problems(trace)
+    problems = list(islice(all_problems, _MAX_PROBLEMS))
+    if next(all_problems, None) is not None:
+        problems.append(f"there are more than these {_MAX_PROBLEMS:,} problems")
+    return problems
 
 
-def unreadable(trace: Any, most: int = _MOST) -> str | None:
+def unreadable(trace: Any, most: int = _MAX_VALUES) -> str | None:
     """Return why an object is too large or too deep for a trace, or None.
 
     Args:
@@ -60,8 +62,8 @@ def unreadable(trace: Any, most: int = _MOST) -> str | None:
             count += 1
             kind = type(item)
             if kind is dict or kind is list:
-                if len(opened) > _DEEPEST:
-                    return f"is nested more than {_DEEPEST} deep, and no trace is"
+                if len(opened) > _MAX_DEPTH:
+                    return f"is nested more than {_MAX_DEPTH} deep, and no trace is"
                 opened.append(iter(item.values() if kind is dict else item))
                 break
             if count > most:
@@ -74,33 +76,33 @@ def unreadable(trace: Any, most: int = _MOST) -> str | None:
 
 
 def _problems(trace: Mapping[str, Any]) -> Iterator[str]:
-    wrong = list(_keys("the trace", trace, {"node_data": dict, "execute_op_info": dict}))
-    yield from wrong
-    if wrong:
+    problems = list(_keys("the trace", trace, {"node_data": dict, "execute_op_info": dict}))
+    yield from problems
+    if problems:
         return
     nodes, executions = trace["node_data"], trace["execute_op_info"]
-    sound = {}
+    valid = {}
     for key, node in nodes.items():
-        wrong = list(islice(_of_node(f"node_data[{_short(key)}]", key, node), _MAX_PROBLEMS))
-        yield from wrong
-        if not wrong:
-            sound[key] = node
+        problems = list(islice(_of_node(f"node_data[{_short(key)}]", key, node), _MAX_PROBLEMS))
+        yield from problems
+        if not problems:
+            valid[key] = node
     for key, execution in executions.items():
         yield from _of_execution(f"execute_op_info[{_short(key)}]", key, execution)
-    edges = _Edges(nodes, sound)
-    for key, node in sound.items():
+    edges = _Edges(nodes, valid)
+    for key, node in valid.items():
         yield from edges.of(f"node_data[{key}]", key, node)
-        yield from _of_gradient(f"node_data[{key}]", node, nodes, sound)
+        yield from _of_gradient(f"node_data[{key}]", node, nodes, valid)
     for key, execution in executions.items():
-        yield from _of_fusion(f"execute_op_info[{_short(key)}]", execution, nodes, sound)
+        yield from _of_fusion(f"execute_op_info[{_short(key)}]", execution, nodes, valid)
 
 
 def _of_node(place: str, key: Any, node: Any) -> Iterator[str]:
     """Yield the problems of a node by itself."""
     yield from _of_key(place, key)
-    wrong = list(_keys(place, node, _NODE))
-    yield from wrong
-    if wrong:
+    problems = list(_keys(place, node, _NODE))
+    yield from problems
+    if problems:
         return
     if node["id"] != key:
         yield f"{place}.id is {_short(node['id'])}, and has to be its key"
@@ -112,12 +114,12 @@ def _of_node(place: str, key: Any, node: Any) -> Iterator[str]:
 
 
 def _of_attributes(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
-    wrong = list(_text(place, attrs))
-    yield from wrong
+    problems = list(_text(place, attrs))
+    yield from problems
     kind = attrs.get("is_var")
     if kind not in ("0", "1"):
         yield f"{place}['is_var'] is {_short(kind)}, and has to be '0', of an operator, or '1', of a variable"
-    if wrong or kind not in ("0", "1"):
+    if problems or kind not in ("0", "1"):
         return
     yield from (f"{place} has no {key!r}" for key in (_VARIABLE if kind == "1" else _OPERATOR) if key not in attrs)
     for key in ("__id", "ndim", "dsize", "grad_op_id"):
@@ -132,9 +134,9 @@ def _of_attributes(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
 
 def _of_execution(place: str, key: Any, execution: Any) -> Iterator[str]:
     yield from _of_key(place, key)
-    wrong = list(_keys(place, execution, _EXECUTION))
-    yield from wrong
-    if not wrong:
+    problems = list(_keys(place, execution, _EXECUTION))
+    yield from problems
+    if not problems:
         yield from _ids(f"{place}.fused_ops", execution["fused_ops"])
         yield from _text(f"{place}.attrs", execution["attrs"])
 
@@ -142,9 +144,9 @@ def _of_execution(place: str, key: Any, execution: Any) -> Iterator[str]:
 class _Edges:
     """The edges of a trace, which both ends list."""
 
-    def __init__(self, nodes: Mapping[Any, Any], sound: Mapping[int, Any]) -> None:
+    def __init__(self, nodes: Mapping[Any, Any], valid: Mapping[int, Any]) -> None:
         self._nodes = nodes
-        self._sound = sound
+        self._valid = valid
         self._counted: dict[tuple[int, str], Counter[int]] = {}
 
     def of(self, place: str, key: int, node: Mapping[str, Any]) -> Iterator[str]:
@@ -154,17 +156,17 @@ class _Edges:
             for number, times in Counter(node[end]).items():
                 if number not in self._nodes:
                     yield f"{place}.{end} has {number}, which is no node"
-                elif number in self._sound and self._sound[number]["attrs"]["is_var"] == kind:
+                elif number in self._valid and self._valid[number]["attrs"]["is_var"] == kind:
                     yield f"{place}.{end} has {number}, which is {_KINDS[kind]}, too: operators and variables alternate"
-                elif number in self._sound and self._count(number, back, key) != times:
+                elif number in self._valid and self._count(number, back, key) != times:
                     yield f"{place}.{end} has {number}, but node_data[{number}].{back} has not {key} as many times"
         if kind == "1" and len(node["inputs"]) > 1:
             yield f"{place}.inputs is {_short(node['inputs'])}: a variable has one producer at most"
 
     def _count(self, number: int, end: str, key: int) -> int:
         """Return how many times an end of a node lists another node."""
-        listed: list[int] = self._sound[number][end]
-        if len(listed) <= _FEW:
+        listed: list[int] = self._valid[number][end]
+        if len(listed) <= _FEW_EDGES:
             return listed.count(key)
         if (number, end) not in self._counted:
             self._counted[number, end] = Counter(listed)
@@ -175,31 +177,32 @@ _KINDS = {"0": "an operator", "1": "a variable"}
 
 
 def _of_gradient(
-    place: str, node: Mapping[str, Any], nodes: Mapping[Any, Any], sound: Mapping[Any, Any]
+    place: str, node: Mapping[str, Any], nodes: Mapping[Any, Any], valid: Mapping[Any, Any]
 ) -> Iterator[str]:
+    """Yield the problems of a node's `grad_op_id`."""
     operator = node["attrs"].get("grad_op_id")
     if operator is None:
         return
-    source = int(operator)
-    if source not in nodes:
-        yield f"{place}.attrs['grad_op_id'] is {operator!r}, which is no node"
-    elif source in sound and sound[source]["attrs"]["is_var"] != "0":
-        yield f"{place}.attrs['grad_op_id'] is {operator!r}, which is a variable, and has to be an operator"
-    elif source == node["id"]:
-        yield f"{place}.attrs['grad_op_id'] is {operator!r}, which is itself"
+    where = f"{place}.attrs['grad_op_id'] is {operator!r}"
+    yield from _of_operator_id(where, int(operator), nodes, valid)
+    if int(operator) == node["id"] and node["attrs"]["is_var"] == "0":
+        yield f"{where}, which is itself"
     if node["stacks"][:1] != [_GRAD]:
         yield f"{place}.stacks begins with {_short(node['stacks'][:1])}, and with a grad_op_id it has to with {_GRAD}"
 
 
-def _of_fusion(place: str, execution: Any, nodes: Mapping[Any, Any], sound: Mapping[Any, Any]) -> Iterator[str]:
+def _of_fusion(place: str, execution: Any, nodes: _Dict, valid: _Dict) -> Iterator[str]:
+    """Yield the problems of the ids in an execution's `fused_ops`; `_of_execution` reports what is no id."""
     fused = execution.get("fused_ops") if type(execution) is dict else None
-    for number in fused if type(fused) is list else ():
-        if not _is_id(number):
-            continue  # reported before
-        if number not in nodes:
-            yield f"{place}.fused_ops has {number}, which is no node"
-        elif number in sound and sound[number]["attrs"]["is_var"] != "0":
-            yield f"{place}.fused_ops has {number}, which is a variable, and has to be an operator"
+    for number in filter(_is_id, fused if type(fused) is list else ()):
+        yield from _of_operator_id(f"{place}.fused_ops has {number}", number, nodes, valid)
+
+
+def _of_operator_id(where: str, number: int, nodes: _Dict, valid: _Dict) -> Iterator[str]:
+    if number not in nodes:
+        yield f"{where}, which is no node"
+    elif number in valid and valid[number]["attrs"]["is_var"] != "0":
+        yield f"{where}, which is a variable, and has to be an operator"
 
 
 def _keys(place: str, item: Any, wanted: Mapping[str, type]) -> Iterator[str]:
@@ -226,7 +229,7 @@ def _ids(place: str, items: list[Any]) -> Iterator[str]:
 
 
 def _is_id(item: Any) -> bool:
-    return type(item) is int and 0 <= item < _LARGEST
+    return type(item) is int and 0 <= item < _MAX_ID
 
 
 def _text(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
@@ -261,7 +264,7 @@ def _pieces(value: Any) -> Iterator[str]:
         yield "]}"[kind is dict]
     elif kind is str:
         yield repr(value[: _SHOWN + 1])
-    elif kind is int and not -_LARGEST < value < _LARGEST:
+    elif kind is int and not -_MAX_ID < value < _MAX_ID:
         yield f"an int of {value.bit_length()} bits"
     else:
         yield repr(value)

@@ -14,7 +14,7 @@ from ._trace_check import NUMBER, unreadable
 
 _SUFFIXES = (".pkl", ".json")
 _MEMORY = 200 * 2**20
-_VALUE = 40  # bytes that a value takes at least
+_MIN_VALUE = 40  # bytes of the smallest value
 
 
 def save_trace(trace: Trace, path: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -30,7 +30,7 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     Raises:
         TraceError: the path has another suffix, or can't be written.
     """
-    where = _known(path)
+    where = _checked(path)
     paths = tuple(dict.fromkeys((where, where.with_suffix(".json"))))
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def load_trace(path: str | os.PathLike[str], *, memory: int | None = None) -> Tr
         TraceError: the file does not exist, contains no dictionary or other opcodes, or is larger or deeper than a
             trace can be.
     """
-    where = _known(path)
+    where = _checked(path)
     memory = _MEMORY if memory is None else memory
     try:
         content = read_untrusted(where, memory)
@@ -67,34 +67,30 @@ def load_trace(path: str | os.PathLike[str], *, memory: int | None = None) -> Tr
         raise TraceError(f"can't read {str(where)!r}: {error.strerror or error}") from error
     try:
         with no_collection():
-            found = _of_json(content, memory) if where.suffix == ".json" else load_plain(content, memory)
+            trace = _load_json(content, memory) if where.suffix == ".json" else load_plain(content, memory)
     except TraceError as error:
         raise TraceError(f"{str(where)!r} {error}") from error
     except Exception as error:  # a damaged pickle may raise any error
         raise TraceError(f"{str(where)!r} is no {where.suffix[1:]}: {type(error).__name__}: {error}") from error
-    if type(found) is not dict:
-        raise TraceError(f"{str(where)!r} holds a {type(found).__name__}, and no trace, which is a dict")
-    size = unreadable(found, memory // _VALUE)
+    if type(trace) is not dict:
+        raise TraceError(f"{str(where)!r} holds a {type(trace).__name__}, and no trace, which is a dict")
+    size = unreadable(trace, memory // _MIN_VALUE)
     if size is not None:
         raise TraceError(f"{str(where)!r} {size}")
-    return found
+    return trace
 
 
-def _of_json(content: bytes, memory: int) -> Any:
+def _load_json(content: bytes, memory: int) -> Any:
     """Parse JSON, and convert the keys of nodes and executions to integers."""
-    found = parse_json(content, memory=memory)
-    if not isinstance(found, dict):
-        return found
-    return {key: _numbered(items) if key in ("node_data", "execute_op_info") else items for key, items in found.items()}
+    trace = parse_json(content, memory=memory)
+    for name in ("node_data", "execute_op_info"):
+        if isinstance(trace, dict) and isinstance(trace.get(name), dict):
+            trace[name] = {int(key) if NUMBER.fullmatch(key) else key: item for key, item in trace[name].items()}
+    return trace
 
 
-def _numbered(items: Any) -> Any:
-    if not isinstance(items, dict):
-        return items
-    return {int(key) if NUMBER.fullmatch(key) else key: item for key, item in items.items()}
-
-
-def _known(path: str | os.PathLike[str]) -> Path:
+def _checked(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a trace file; refuse an unknown suffix."""
     where = Path(path)
     if where.suffix not in _SUFFIXES:
         raise TraceError(f"a trace is written to a .pkl or a .json, not to {str(where)!r}")

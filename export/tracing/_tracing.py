@@ -45,8 +45,8 @@ def trace(
     Raises:
         FilchError: see `trace_graph`.
 
-    >>> found = trace(torch.nn.Linear(2, 3), torch.ones(1, 2), backend="eager")
-    >>> [node["attrs"]["name"] for node in found["node_data"].values()]
+    >>> data = trace(torch.nn.Linear(2, 3), torch.ones(1, 2), backend="eager")
+    >>> [node["attrs"]["name"] for node in data["node_data"].values()]
     ['', 'weight', 'bias', 't', '', 'addmm', '']
     """
     options: dict[str, Any] = {"kwargs": kwargs, "train": train, "loss": loss, "optimizer": optimizer}

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from ..._errors import BackendError
-from ...evaluation._eager import show_nodes
+from ...evaluation._eager import visit_nodes
 from ...graph._from_fx import graph_from_fx
 from ...graph._graph import Graph
 from ...graph._nodes import Node, Value
@@ -137,7 +137,7 @@ class KernelGraphs:
         def visit(name: str, value: torch.Tensor) -> None:
             values.update(dict.fromkeys(wanted.get(name, ()), self._original_dtype(value).detach().cpu()))
 
-        show_nodes(part.lowered.aot_graph, arguments, visit)
+        visit_nodes(part.lowered.aot_graph, arguments, visit)
         return values
 
     def isolate(self, inputs: Values, given: ReferenceLookup) -> dict[str, torch.Tensor]:
@@ -361,7 +361,7 @@ def _backward(part: Part, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], Ba
 
     arguments = {name: item.detach().cpu() for name, item in zip(graph.inputs, inputs, strict=True) if _is_tensor(item)}
     again = part.watched([_copy(item, None) if _is_tensor(item) else item for item in inputs], observe)
-    show_nodes(given, inputs, lambda name, value: expected.update({name: value.detach().cpu()}))
+    visit_nodes(given, inputs, lambda name, value: expected.update({name: value.detach().cpu()}))
     compiled = _as_compiled(part, buffers, graph, {}, None)
     observed = {**arguments, **values, **named(again)}
     return lambda outputs: BackwardRun(graph, compiled, observed, expected, named(outputs))
