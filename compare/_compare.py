@@ -97,7 +97,7 @@ def compare(
     loaded = as_program(program)
     engine = make_engine(backend, options)
     calls = captured_calls(records, loaded)
-    wanted = _in_order(engine, engine.stages if stages is None else stages)
+    wanted = _ordered_stages(engine, engine.stages if stages is None else stages)
     settings = CompareOptions(
         wanted, tolerance, lower_precision, profile, statistics, buffer, truth=truth, repeats=repeats
     )
@@ -141,14 +141,14 @@ def time_limit(program: Program, limit: float | None) -> TimeLimit:
     return TimeLimit(default_limit(program.model) if limit is None else limit)
 
 
-def _in_order(engine: Backend, stages: Collection[Stage]) -> tuple[Stage, ...]:
+def _ordered_stages(engine: Backend, stages: Collection[Stage]) -> tuple[Stage, ...]:
     """Return the stages in the order in which they run, then those that the backend does not have."""
     return (*(one for one in engine.stages if one in stages), *(one for one in stages if one not in engine.stages))
 
 
 def _notes(prepared: Prepared, results: Sequence[CallResult]) -> tuple[str, ...]:
     allowed = ["values of a lower precision were allowed"] if prepared.options.lower_precision else []
-    compiled = (note for made in prepared.compiled.values() for note in made.notes)
+    compiled = (note for item in prepared.compiled.values() for note in item.notes)
     return (*allowed, *_unique(*(one.notes for one in results)), *prepared.references.notes, *compiled)
 
 

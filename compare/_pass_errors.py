@@ -136,8 +136,8 @@ class CompareInstrument:
     def _is_lower(self, graph: Graph) -> bool:
         """Return whether this pass or an earlier one introduced a coarser type than the initial program has."""
         new = _types(graph) - self._types
-        was = bool(self._rows) and self._rows[-1].lower_precision
-        return was or any(kind is not None and _COARSE.fullmatch(kind) for kind in new)
+        already_lower = bool(self._rows) and self._rows[-1].lower_precision
+        return already_lower or any(kind is not None and _COARSE.fullmatch(kind) for kind in new)
 
     def _compare(self, program: Program, *, lower_precision: bool) -> tuple[Report | None, str]:
         try:

@@ -40,14 +40,14 @@ def needed(items: Sequence[T], enough: Callable[[Sequence[T]], bool]) -> list[T]
         items: a sufficient set.
         enough: whether a subset is sufficient; it is never called with the empty set.
     """
-    kept, size = list(items), len(items)
+    remaining, size = list(items), len(items)
     while size:
         size = (size + 1) // 2
         dropped = False
-        for start in range((len(kept) - 1) // size * size, -1, -size):
-            fewer = kept[:start] + kept[start + size :]
+        for start in range((len(remaining) - 1) // size * size, -1, -size):
+            fewer = remaining[:start] + remaining[start + size :]
             if fewer and enough(fewer):
-                kept, dropped = fewer, True
+                remaining, dropped = fewer, True
         if size == 1 and not dropped:
-            return kept
-    return kept
+            return remaining
+    return remaining

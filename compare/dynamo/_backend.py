@@ -44,58 +44,58 @@ def filch(
     Raises:
         FilchError: an option or compiler is unknown, or its device is missing.
     """
-    chosen = DynamoOptions.of(options or {}, mode)
-    if chosen.print_input_graph:
+    settings = DynamoOptions.of(options or {}, mode)
+    if settings.print_input_graph:
         fields = ("op", "name", "target", "args", "kwargs")
         columns = tuple(Column("opcode" if field == "op" else field, "never") for field in fields)
         rows = tuple(tuple(str(getattr(node, field)) for field in fields) for node in module.graph.nodes)
         print_text(as_text([Table(columns, rows)], width=WIDE))
     name = f"graph {next(_numbers)}"
-    drawings = None if chosen.dump_graph_ir is None else GraphIr(chosen.dump_graph_ir)
-    own = _own_backend(chosen.inner, inputs)
-    if own is not None:
-        return _by_backend(own, module, inputs, name=name, chosen=chosen, drawings=drawings)
+    drawings = None if settings.dump_graph_ir is None else GraphIr(settings.dump_graph_ir)
+    backend_name = _backend_name(settings.inner, inputs)
+    if backend_name is not None:
+        return _by_backend(backend_name, module, inputs, name=name, settings=settings, drawings=drawings)
     _draw(drawings, module, None)
-    compiler = _compiler(chosen)
+    compiler = _compiler(settings)
     run = compiler(module, inputs)
-    check = GraphCheck(name, module, run, compiler, _compiler_name(chosen), tolerance=chosen.tolerance)
-    return _checked(run, check.report, chosen)
+    check = GraphCheck(name, module, run, compiler, _compiler_name(settings), tolerance=settings.tolerance)
+    return _checked(run, check.report, settings)
 
 
 def _by_backend(
-    own: str,
+    backend_name: str,
     module: fx.GraphModule,
     inputs: Sequence[Any],
     *,
     name: str,
-    chosen: DynamoOptions,
+    settings: DynamoOptions,
     drawings: GraphIr | None,
 ) -> Callable[..., Any]:
     """Compile a graph with a backend of Filch, whose intermediate graphs and kernels are known."""
-    engine = get_backend(own, **chosen.of_compiler())
+    engine = get_backend(backend_name, **settings.of_compiler())
     if not isinstance(engine, CompilesTorch):
         _draw(drawings, module, None)
         through = ThroughOnnx(module, engine, name)
-        return _checked(through, lambda values: through.report(values, chosen.tolerance), chosen)
+        return _checked(through, lambda values: through.report(values, settings.tolerance), settings)
     compiled = engine.compile_graph(module, inputs)
     _draw(drawings, module, compiled)
-    tolerance = default_tolerance(torch.float16) if chosen.use_fp16 else None
-    limit = tolerance if chosen.tolerance is None else chosen.tolerance
+    tolerance = default_tolerance(torch.float16) if settings.use_fp16 else None
+    limit = tolerance if settings.tolerance is None else settings.tolerance
 
     def on_backward(run: BackwardRun) -> None:
         if drawings is not None:
             drawings.backward(run)
-        if chosen.correctness_report is not False:
-            _collect(backward_report(run, name, own, limit), chosen)
+        if settings.correctness_report is not False:
+            _deliver(backward_report(run, name, backend_name, limit), settings)
 
-    if chosen.correctness_report is not False or drawings is not None:
+    if settings.correctness_report is not False or drawings is not None:
         compiled.handle.watch_backward(on_backward)
 
     def compile_another(other: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         return engine.compile_graph(other, example_inputs).handle
 
-    check = GraphCheck(name, module, compiled.handle, compile_another, own, (engine, compiled), limit)
-    return _checked(compiled.handle, check.report, chosen)
+    check = GraphCheck(name, module, compiled.handle, compile_another, backend_name, (engine, compiled), limit)
+    return _checked(compiled.handle, check.report, settings)
 
 
 def _draw(drawings: GraphIr | None, module: fx.GraphModule, compiled: Compiled | None) -> None:
@@ -115,13 +115,13 @@ def _checked(
         if pending:
             with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
                 report = pending.pop()(inputs)
-            _collect(report, options)
+            _deliver(report, options)
         return run(*inputs)
 
     return checked
 
 
-def _collect(report: Report, options: DynamoOptions) -> None:
+def _deliver(report: Report, options: DynamoOptions) -> None:
     target = options.correctness_report
     if isinstance(target, list):
         target.append(report)
@@ -131,7 +131,7 @@ def _collect(report: Report, options: DynamoOptions) -> None:
         print_text(report.table("dynamo", wide=True))
 
 
-def _own_backend(inner: str | Callable[..., Any], inputs: Sequence[Any]) -> str | None:
+def _backend_name(inner: str | Callable[..., Any], inputs: Sequence[Any]) -> str | None:
     """Return the name of Filch's backend that `inner` selects; None if it is a compiler of torch or a function."""
     on_cuda = any(isinstance(item, torch.Tensor) and item.is_cuda for item in inputs)
     name = f"onnxruntime-{'cuda' if on_cuda else 'cpu'}" if inner == "onnxruntime" else inner

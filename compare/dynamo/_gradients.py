@@ -106,8 +106,9 @@ def _parameter_report(
     references = {f"{name}.grad": Reference(tensor, "eager") for name, tensor in expected.items()}
     run = Run(0, "compiled", Compiled(graph, None), output_gradients, {})
     rows, _ = compare_values(run, gradients, references, None, Limits(graph, tolerance))
-    drawn = replace(graph, inputs=(), nodes=tuple(replace(node, inputs=()) for node in nodes))  # paths are not values
-    return Report("", "", "parameters", tuple(rows), graphs={"compiled": drawn})
+    bare_nodes = tuple(replace(node, inputs=()) for node in nodes)  # the inputs are paths, not values
+    bare_graph = replace(graph, inputs=(), nodes=bare_nodes)
+    return Report("", "", "parameters", tuple(rows), graphs={"compiled": bare_graph})
 
 
 def _gradients(

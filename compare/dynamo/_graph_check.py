@@ -61,7 +61,7 @@ class GraphCheck:
         references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in eager.items()}
         limits = Limits(graph, self.tolerance)
         run = Run(0, "exported", Compiled(graph, None), _tensors_only(arguments), outputs)
-        rows, effect = compare_values(run, self._exposed(inputs), references, None, limits)
+        rows, effect = compare_values(run, self._all_values(inputs), references, None, limits)
         notes = []
         if effect is not None:
             amount = effect.problem or f"{effect.error_max:.1e}"
@@ -89,12 +89,12 @@ class GraphCheck:
             observer_effect=effect,
             notes=tuple(notes),
             operators=(tuple(fx_operators(self.module.graph, rows)),),
-            graphs={stage: _with_weights(drawn, arguments) for stage, drawn in graphs.items()},
+            graphs={stage: _with_weights(item, arguments) for stage, item in graphs.items()},
         )
 
-    def _exposed(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
+    def _all_values(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Return every value of the graph from a compilation that returns them all, which may fuse differently."""
-        names, module = exposed(self.module)
+        names, module = return_all_values(self.module)
         compiled = self.compile(module, copies(inputs))
         with _same_random_numbers():
             values = compiled(*copies(inputs))
@@ -148,7 +148,7 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: float 
     )
 
 
-def exposed(module: fx.GraphModule) -> tuple[list[str], fx.GraphModule]:
+def return_all_values(module: fx.GraphModule) -> tuple[list[str], fx.GraphModule]:
     """Return the names of the tensors that a graph computes, and a copy of the graph that returns them all."""
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}

@@ -52,19 +52,19 @@ class DynamoOptions:
             )
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], mode: str | None) -> "DynamoOptions":
+    def of(cls, options: Mapping[str, Any], mode: str | None) -> "DynamoOptions":
         """Read the options that `torch.compile` passes on.
 
         Raises:
             CompareError: an option is unknown.
         """
         known = [item.name for item in fields(cls)]
-        for name in given:
+        for name in options:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
                 raise CompareError(f"backend 'filch' has no option {name!r}; {hint}")
-        return cls(**{"mode": mode, **given})
+        return cls(**{"mode": mode, **options})
 
     def of_compiler(self) -> dict[str, Any]:
         """Return the options of the compiler that were set."""

@@ -33,7 +33,9 @@ class Allowances:
         constant: Callable[[str], torch.Tensor | None],
     ) -> None:
         self._computes, self._exported_name = computes, exported_name
-        self._size = cache(lambda name: None if (tensor := constant(name)) is None else typical_magnitude(tensor))
+        self._constant_size = cache(
+            lambda name: None if (tensor := constant(name)) is None else typical_magnitude(tensor)
+        )
         self._growth: dict[str, float] = {}
 
     def difference(
@@ -68,10 +70,11 @@ class Allowances:
         differs = expected != actual.to(expected.dtype)
         result = typical_magnitude(expected[differs])
         inputs = {item: live[item] for item in node.reads if _is_float(live.get(item))}
-        if all(_plain(item.op) in _ADDITIONS for item in nodes):
+        if all(_operator_name(item.op) in _ADDITIONS for item in nodes):
             differs &= _cancels(expected, inputs.values())
         sizes = {item: _magnitude_where(tensor, differs) for item, tensor in inputs.items()}
-        steepness = max([1.0, *sizes.values()]) if any(_plain(item.op) in _EXPONENTIAL for item in nodes) else 1.0
+        is_exponential = any(_operator_name(item.op) in _EXPONENTIAL for item in nodes)
+        steepness = max([1.0, *sizes.values()]) if is_exponential else 1.0
         growth = max((self._growth.get(item, 1.0) for item in node.reads), default=1.0)
         factors = self._factors(self._exported_name(name), nodes)
         largest = max(factors.values(), default=0.0)
@@ -88,33 +91,35 @@ class Allowances:
             nodes: the nodes that are computed together.
         """
         outputs = {name for node in nodes for name in node.outputs}
-        plain: dict[str, float] = {}
-        summed: dict[str, float] = {}
+        # The product of the constants between a value and the result, if no node between them adds, and if one does.
+        without_sum: dict[str, float] = {}
+        with_sum: dict[str, float] = {}
         for node in reversed(nodes):
-            leaves = end in node.outputs or (end not in outputs and node is nodes[-1])
-            through = max([plain.get(name, 0.0) for name in node.outputs] + [float(leaves)])
-            added = max(summed.get(name, 0.0) for name in node.outputs)
-            added = added if _plain(node.op) in _RELATIVE else max(added, through)
-            times = self._times(node)
+            is_last = end in node.outputs or (end not in outputs and node is nodes[-1])
+            factor = max([without_sum.get(name, 0.0) for name in node.outputs] + [float(is_last)])
+            sum_factor = max(with_sum.get(name, 0.0) for name in node.outputs)
+            if _operator_name(node.op) not in _RELATIVE:  # the node adds
+                sum_factor = max(sum_factor, factor)
+            constant = self._constant_factor(node)
             for name in node.reads:
-                plain[name] = max(plain.get(name, 0.0), through * times)
-                summed[name] = max(summed.get(name, 0.0), added * times)
-        return summed
+                without_sum[name] = max(without_sum.get(name, 0.0), factor * constant)
+                with_sum[name] = max(with_sum.get(name, 0.0), sum_factor * constant)
+        return with_sum
 
-    def _times(self, node: Node) -> float:
+    def _constant_factor(self, node: Node) -> float:
         """Return the magnitude of the constant that a node multiplies by; 1 if there is none."""
         if node.op == "Div":
-            return 1 / (self._size(node.inputs[1]) or 1.0)
-        sizes = map(self._size, node.inputs) if node.op == "Mul" else ()
+            return 1 / (self._constant_size(node.inputs[1]) or 1.0)
+        sizes = map(self._constant_size, node.inputs) if node.op == "Mul" else ()
         return next((size for size in sizes if size), 1.0)
 
 
 def adds(operators: Iterable[str]) -> bool:
     """Whether any of these operators adds numbers; unknown operators count as additions."""
-    return any(_plain(op) not in _RELATIVE for op in operators)
+    return any(_operator_name(op) not in _RELATIVE for op in operators)
 
 
-def _plain(op: str) -> str:
+def _operator_name(op: str) -> str:
     """Return the operator without domain and overload: `aten.mul.Tensor` becomes `mul`."""
     return op.split(".")[1] if op.startswith("aten.") else op.rpartition("::")[2]
 

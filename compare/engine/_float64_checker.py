@@ -55,31 +55,40 @@ class Float64Checker:
         self._lower_precision = lower_precision
         self._replaced = replaced
         graph = run.graph
-        declared = {name: getattr(torch, graph.values[name].dtype or "", None) for name in graph.constants}
-        types = {**declared, **{name: tensor.dtype for name, tensor in run.inputs.items()}}
-        self._own = {name: self._unit(name, dtype) for name, dtype in types.items() if isinstance(dtype, torch.dtype)}
+        dtypes = {name: getattr(torch, graph.values[name].dtype or "", None) for name in graph.constants}
+        dtypes |= {name: tensor.dtype for name, tensor in run.inputs.items()}
+        self._own_units = {
+            name: self._unit(name, dtype) for name, dtype in dtypes.items() if isinstance(dtype, torch.dtype)
+        }
         if run.lowered is not None:
-            self._own |= {name: max(self._own.get(name, 0.0), unit) for name, unit in run.lowered.units.items()}
-        self._units = dict(self._own)
+            self._own_units |= {
+                name: max(self._own_units.get(name, 0.0), unit) for name, unit in run.lowered.units.items()
+            }
+        self._coarsest_units = dict(self._own_units)
 
     def _unit(self, name: str, dtype: torch.dtype) -> float:
         return unit_of(dtype) if self._lower_precision else self.float64.unit(self._run.exported_name(name))
 
     def record_output_dtype(self, node: Node, name: str, dtype: torch.dtype) -> None:
         """Record the dtype of a node's output; call it for each value in the order of execution."""
-        self._own[name] = self._unit(name, dtype)
-        read = [self._own.get(item, 0.0) if item in self._replaced else self._coarsest(item) for item in node.reads]
-        products = self._run.compiled.matmul_input_eps
-        rounded = products if products and any(map(is_product, self._computes(node))) else 0.0
-        self._units[name] = max(self._own[name], rounded, *read, 0.0)
+        self._own_units[name] = self._unit(name, dtype)
+        inherited = [
+            self._own_units.get(item, 0.0) if item in self._replaced else self._coarsest_unit(item)
+            for item in node.reads
+        ]
+        input_eps = self._run.compiled.matmul_input_eps
+        product_unit = input_eps if input_eps and any(map(is_product, self._computes(node))) else 0.0
+        self._coarsest_units[name] = max(self._own_units[name], product_unit, *inherited, 0.0)
 
-    def _coarsest(self, name: str) -> float:
+    def _coarsest_unit(self, name: str) -> float:
         """Return the coarsest unit among a value and its ancestors; a sequence has that of its elements."""
-        if name not in self._units:
+        if name not in self._coarsest_units:
             node = self._run.graph.producer.get(name)
-            self._units[name] = 0.0  # of an omitted input
-            self._units[name] = max((self._coarsest(item) for item in node.reads), default=0.0) if node else 0.0
-        return self._units[name]
+            self._coarsest_units[name] = 0.0  # of an omitted input
+            self._coarsest_units[name] = (
+                max((self._coarsest_unit(item) for item in node.reads), default=0.0) if node else 0.0
+            )
+        return self._coarsest_units[name]
 
     def verdict(
         self,
@@ -112,7 +121,7 @@ class Float64Checker:
             return None
         if self._lower_precision:
             tensor = masked_alike(reference, tensor)
-        unit = self._units.get(name) or exact.unit
+        unit = self._coarsest_units.get(name) or exact.unit
         length, sums = (self._longest_sum(node, count) for count in (reduction_length, running_length))
         return rounding_verdict(tensor, reference, exact, unit=unit, length=length, sums=sums, spread=spread)
 

@@ -27,13 +27,13 @@ class Lowered:
 
     Attributes:
         program: the program.
-        same: maps the name of a value to that of the model's value that it equals up to rounding; `""` for a value
-            that has the name of another one.
+        model_names: maps the name of a value to that of the model's value that it equals up to rounding; `""` for a
+            value that has the name of another one.
         graph: the program's graph, exported or compiled.
     """
 
     program: Program
-    same: Mapping[str, str]
+    model_names: Mapping[str, str]
     graph: Graph
 
     @cached_property
@@ -42,9 +42,9 @@ class Lowered:
         original = self.program.original
         units = {}
         for name in self.graph.constants:
-            weight, before = self.program.constant(name), None if original is None else original.constant(name)
-            if weight is not None and before is not None and weight.dtype == before.dtype == torch.float32:
-                dtypes = () if torch.equal(weight, before) else (torch.bfloat16, torch.float16)
+            weight, exported = self.program.constant(name), None if original is None else original.constant(name)
+            if weight is not None and exported is not None and weight.dtype == exported.dtype == torch.float32:
+                dtypes = () if torch.equal(weight, exported) else (torch.bfloat16, torch.float16)
                 exact = (dtype for dtype in dtypes if torch.equal(weight, weight.to(dtype).float()))
                 units[name] = torch.finfo(next(exact, torch.float32)).eps / 2
         return units
@@ -52,12 +52,12 @@ class Lowered:
     @classmethod
     def of(cls, graph: Graph, program: Program) -> Self:
         """Return the mapping for a graph of `program`, exported or compiled."""
-        same = _stand_ins(graph, _names(program))
-        return cls(program, {**same, **_renamed(graph, program, same)}, graph)
+        model_names = _values_before_casts(graph, _reference_names(program))
+        return cls(program, {**model_names, **_values_with_other_names(graph, program, model_names)}, graph)
 
     def reference(self, name: str, known: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
         """Return the reference of a value, cast to its dtype if that is finer; None for quantized integers."""
-        if known is None or tensor is None or name not in self.same:
+        if known is None or tensor is None or name not in self.model_names:
             return known
         if not tensor.is_floating_point():
             return None
@@ -86,7 +86,7 @@ class Lowered:
         return replace(row, difference=replace(difference, clipped=clipped))
 
 
-def _names(program: Program) -> frozenset[str]:
+def _reference_names(program: Program) -> frozenset[str]:
     """Return the names of the values that may have references."""
     ports = (port.value for call in program.module_calls.values() for port in (*call.inputs, *call.outputs))
     graph = program.graph
@@ -97,23 +97,23 @@ def _names(program: Program) -> frozenset[str]:
         return frozenset(names)
 
 
-def _stand_ins(graph: Graph, known: Collection[str]) -> dict[str, str]:
+def _values_before_casts(graph: Graph, known: Collection[str]) -> dict[str, str]:
     """Map values that are not in `known` to the known values that they equal up to rounding."""
     aliases: dict[str, str] = {}
     for node in graph.nodes:  # forwards: the input of a cast keeps its name, the output has a new one
-        if _casts(node, graph) and node.outputs[0] not in known:
+        if _is_cast(node, graph) and node.outputs[0] not in known:
             source = aliases.get(node.inputs[0], node.inputs[0])
             weight = node.outputs[0].removesuffix(_WEIGHT)
             aliases[node.outputs[0]] = source if source in known else weight
     for node in reversed(graph.nodes):  # backwards: model outputs keep their names, the inputs of casts have new ones
-        if _casts(node, graph) and node.inputs[0] not in known:
+        if _is_cast(node, graph) and node.inputs[0] not in known:
             end = aliases.get(node.outputs[0], node.outputs[0])
             if end in known:
                 aliases[node.inputs[0]] = end
     return {name: end for name, end in aliases.items() if end in known}
 
 
-def _casts(node: Node, graph: Graph) -> bool:
+def _is_cast(node: Node, graph: Graph) -> bool:
     """Whether a node only changes the dtype of floating-point values: a cast, or a step of quantization."""
     if node.op != "Cast":
         return node.op in _CASTS
@@ -121,24 +121,24 @@ def _casts(node: Node, graph: Graph) -> bool:
     return all("float" in dtype for dtype in types)
 
 
-def _renamed(graph: Graph, program: Program, same: Mapping[str, str]) -> dict[str, str]:
-    """Map values that are not the exported value of their name, or of their name in `same`, to `""`.
+def _values_with_other_names(graph: Graph, program: Program, model_names: Mapping[str, str]) -> dict[str, str]:
+    """Map values that are not the exported value of their name, or of their name in `model_names`, to `""`.
 
     ONNX Runtime's quantizer removes a Relu or Clip that the range of the integers makes redundant, and gives the name
     of its output to its input; no reference has the name `""`.
     """
     try:
-        before = {} if program.original is None else program.original.graph.producer
+        exported = {} if program.original is None else program.original.graph.producer
     except ExportError:
         return {}
     return {
         name: ""
         for name, users in graph.consumers.items()
         if any(user.op == "QuantizeLinear" for user in users)
-        and (was := before.get(same.get(name, name))) is not None
-        and was.op in ("Relu", "Clip")
+        and (node := exported.get(model_names.get(name, name))) is not None
+        and node.op in ("Relu", "Clip")
         and name in graph.producer
-        and graph.producer[name].op != was.op
+        and graph.producer[name].op != node.op
     }
 
 
@@ -153,13 +153,13 @@ def _clipped(node: Node, values: Mapping[str, torch.Tensor | None], reference: t
     axis = int(node.attributes.get("axis", 1))
     least, greatest = torch.iinfo(integers.dtype).min, torch.iinfo(integers.dtype).max
     expected = reference.to(integers.device).double()
-    shift = 0.0 if zero is None else _along(zero.double(), axis, expected)
-    steps = expected / _along(scale.double(), axis, expected) + shift
+    shift = 0.0 if zero is None else _broadcast_along(zero.double(), axis, expected)
+    steps = expected / _broadcast_along(scale.double(), axis, expected) + shift
     low, high = (integers == least) & (steps < least - 0.5), (integers == greatest) & (steps > greatest + 0.5)
     return int((low | high).sum())
 
 
-def _along(numbers: torch.Tensor, axis: int, like: torch.Tensor) -> torch.Tensor:
+def _broadcast_along(numbers: torch.Tensor, axis: int, like: torch.Tensor) -> torch.Tensor:
     """Reshape the numbers of each channel so that they broadcast along `axis`."""
     if numbers.numel() == 1:
         return numbers.reshape(()).to(like.device)

@@ -53,21 +53,22 @@ class Modules:
         self.is_resolved = True
         self.rows = [row for row, _ in entries]
         self._tensors = [tensor for _, tensor in entries]
-        self._waiting: dict[str, list[int]] = {}
+        self._rows_of_value: dict[str, list[int]] = {}
         for index, row in enumerate(self.rows):
             if row.value is not None:
-                self._waiting.setdefault(row.value, []).append(index)
-        for name in list(self._waiting):
+                self._rows_of_value.setdefault(row.value, []).append(index)
+        for name in list(self._rows_of_value):
             tensor = self._call.inputs.get(name, self._program.constant(name))
             if tensor is not None:
                 self.compare(name, tensor, None, None)
 
     def compare(self, name: str, tensor: torch.Tensor, reference: Reference | None, row: Row | None) -> None:
         """Compare a value, see `OnValue`; reuse the difference of the row if it has the same reference."""
-        for index in self._waiting.pop(name, ()) if name not in self._program.unpredictable.all else ():
+        for index in self._rows_of_value.pop(name, ()) if name not in self._program.unpredictable.all else ():
             captured = complex_as_real(self._tensors[index])
-            measured = row is not None and reference is not None and _is_same_memory(captured, reference.tensor)
-            difference = row.difference if measured and row is not None else None
+            difference = None
+            if row is not None and reference is not None and _is_same_memory(captured, reference.tensor):
+                difference = row.difference
             if difference is None:
                 limit = self._limits.of(name, tensor.dtype)
                 difference = compare_tensors(

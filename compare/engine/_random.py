@@ -24,7 +24,7 @@ UNINITIALIZED = "uninitialized memory: its content differs between runs"
 OTHERS = "computed from other random numbers than the reference, or from none"
 INSIDE = "computed from random numbers that its own node draws, or from none"
 NESTED = "computed from random numbers that a subgraph of its node draws"
-Kind = Literal["", "drawn", "nested", "inside", "others", "unwritten"]
+Kind = Literal["", "drawn", "nested", "inside", "others", "uninitialized"]
 
 
 class RandomValues:
@@ -73,7 +73,7 @@ class RandomValues:
         Returns:
             `drawn` (random numbers), `nested` (computed from random numbers of a subgraph), `others` (computed from
             other random numbers than the reference), `inside` (computed from random numbers that its own node draws),
-            `unwritten` (uninitialized memory), or `""`.
+            `uninitialized` (uninitialized memory), or `""`.
         """
         if name not in self._kinds:
             self._kinds[name] = self._kind(name, node)
@@ -89,7 +89,7 @@ class RandomValues:
         if exported_name in self._unpredictable.nested:
             return "nested"
         if exported_name in self._unpredictable.uninitialized:
-            return "unwritten"
+            return "uninitialized"
         if self._draws_inside(node):
             return "inside"
         return "" if self._different.isdisjoint(node.reads) else "others"
@@ -139,12 +139,12 @@ def random_row(row: Row, kind: Kind, expected: torch.Tensor | None, actual: torc
     """Return the row of a random or uninitialized value: its shape, dtype and distribution are judged."""
     row = replace(row, status="no value", random=kind in ("drawn", "nested"))
     if not row.random:
-        return replace(row, reason={"unwritten": UNINITIALIZED, "inside": INSIDE}.get(kind, OTHERS))
+        return replace(row, reason={"uninitialized": UNINITIALIZED, "inside": INSIDE}.get(kind, OTHERS))
     if expected is None or actual is None:
         return replace(row, reason="random numbers without a reference distribution")
-    for field, wanted, found in (("shape", expected.shape, actual.shape), ("dtype", expected.dtype, actual.dtype)):
-        if wanted != found:
-            reason = f"the {field} differs: {found} instead of {wanted}".replace("torch.", "")
+    for field, wanted, computed in (("shape", expected.shape, actual.shape), ("dtype", expected.dtype, actual.dtype)):
+        if wanted != computed:
+            reason = f"the {field} differs: {computed} instead of {wanted}".replace("torch.", "")
             return replace(row, status="shape or dtype differs", reason=reason, evidence="eager")
     distance = distance_of_distributions(expected, actual) if kind == "drawn" else None
     if kind == "nested":

@@ -46,4 +46,6 @@ class Run:
     def exported_name(self, name: str) -> str:
         """Return the name of the exported value that a value equals, up to rounding if lower precision is allowed."""
         exported_name = self.compiled.exported_name(name)
-        return exported_name if self.lowered is None or exported_name != name else self.lowered.same.get(name, name)
+        return (
+            exported_name if self.lowered is None or exported_name != name else self.lowered.model_names.get(name, name)
+        )

@@ -61,14 +61,14 @@ class ValueComparator:
         self._checker = checker
         self._allowances = allowances_of(run, provenance) if allowances is None else allowances
         self._random = random or RandomValues(run, Unpredictable(), lambda node: (node,))
-        graph = run.graph
-        self._nodes = {name: (index, node) for index, node in enumerate(graph.nodes) for name in node.outputs if name}
+        self._graph = graph = run.graph
+        self._nodes = graph.producer
         # Outputs are judged a second time at the end, which needs the inputs of their nodes.
         outputs = [name for name in graph.outputs if name in self._nodes]
-        uses = Counter(read for name in [*self._nodes, *outputs] for read in set(self._nodes[name][1].reads))
-        self._live = ValueCache[torch.Tensor](uses)
+        uses = Counter(read for name in [*self._nodes, *outputs] for read in set(self._nodes[name].reads))
+        self._node_inputs = ValueCache[torch.Tensor](uses)
         for name, tensor in run.inputs.items():
-            self._live.put(name, tensor)
+            self._node_inputs.put(name, tensor)
         self._uses_left = Counter(map(run.exported_name, [*self._nodes, *graph.outputs]))
         self._judged = {*graph.inputs, *graph.constants}
         self._effects: dict[str, Difference | None] = {}
@@ -94,11 +94,11 @@ class ValueComparator:
                 self._add(name, complex_as_real(tensor), spread)
         self._rows |= {name: self._judge(name, None) for name in self._nodes if name not in self._rows}
         rows = [self._sequence_row(name) for name in self._nodes]
-        return rows + [self._output_row(name) for name in self._run.graph.outputs]
+        return rows + [self._output_row(name) for name in self._graph.outputs]
 
     def _sequence_row(self, name: str) -> Row:
         """Return the row of a value; a sequence is the same as its reference if all its elements are."""
-        row, users = self._rows[name], self._run.graph.consumers.get(name, ())
+        row, users = self._rows[name], self._graph.consumers.get(name, ())
         if row.judged or row.op not in _SEQUENCE_OPS or not users or any(user.op != "SequenceAt" for user in users):
             return row
         elements = [self._rows[output] for user in users for output in user.outputs]
@@ -110,13 +110,13 @@ class ValueComparator:
     def _add(self, name: str, tensor: torch.Tensor, spread: torch.Tensor | None) -> None:
         if name in self._run.outputs:
             self._effects[name] = _effect(self._run.outputs[name], tensor)
-        if self._live.needs(name):
-            self._live.put(name, tensor)
+        if self._node_inputs.needs(name):
+            self._node_inputs.put(name, tensor)
         self._rows[name] = self._judge(name, tensor, spread)
-        self._live.consume(set(self._nodes[name][1].reads))
+        self._node_inputs.consume(set(self._nodes[name].reads))
 
     def _judge(self, name: str, tensor: torch.Tensor | None, spread: torch.Tensor | None = None) -> Row:
-        exported_name, (_, node) = self._run.exported_name(name), self._nodes[name]
+        exported_name, node = self._run.exported_name(name), self._nodes[name]
         original = self._references.get(exported_name)
         reference = self._lowered(name, original, tensor)
         if self._checker is not None and tensor is not None:
@@ -125,7 +125,7 @@ class ValueComparator:
         if row.judged:
             self._judged.add(name)
         if row.diverged:
-            row = _with_unjudged(row, self._run.graph, node, self._judged)
+            row = _with_unjudged(row, self._graph, node, self._judged)
         if self._on_value is not None and tensor is not None and reference is original:
             self._on_value(exported_name, tensor, reference, row)
         self._uses_left[exported_name] -= 1
@@ -159,15 +159,15 @@ class ValueComparator:
         if not reason and reference is None and self._provenance is not None and row.kind != "output":
             reason = self._provenance.unmapped_reason(row.value)
         limit = self._limit(row.value, tensor)
-        measure = partial(self._allowances.difference, row.value, node, self._live.values)
+        measure = partial(self._allowances.difference, row.value, node, self._node_inputs.values)
         measure = partial(measure, tolerance=limit, lower_precision=lowered is not None)
         row = _measured_row(row, reference, tensor, measure=measure, reason=reason)
-        row = row if lowered is None else lowered.with_clipped(row, node, self._live.values, reference)
+        row = row if lowered is None else lowered.with_clipped(row, node, self._node_inputs.values, reference)
         if reference is None or tensor is None:
             return row
         if self._checker is not None and not is_quantized(limit):
             verdict = self._checker.verdict(row.value, node, reference.tensor, tensor, spread)
-            numbers = self._live.values.get(node.inputs[0]) if node.inputs else None
+            numbers = self._node_inputs.values.get(node.inputs[0]) if node.inputs else None
             row = with_verdict(row, with_ties(verdict, node, numbers, tensor, reference.tensor))
         return replace(row, spread=spread_of(reference.tensor, tensor)) if self._run.statistics else row
 
@@ -182,17 +182,16 @@ class ValueComparator:
         return Row(run.call, run.stage, index, kind, node.name, node.op, name, module=module, source=source)
 
     def _node_row(self, name: str) -> Row:
-        index, node = self._nodes[name]
-        provenance = self._provenance
+        node, provenance = self._nodes[name], self._provenance
         computes = provenance.of(node) if provenance else ()
         origin = provenance.node_with_module(node) if provenance else node
         kind = "fused" if len(computes) > 1 else "node"
-        if name in self._run.graph.constant_values:
+        if name in self._graph.constant_values:
             kind = "constant"
         elif provenance is not None and provenance.is_inserted(node):
             kind = "inserted"
         return replace(
-            self._row(name, node, index, kind),
+            self._row(name, node, self._graph.places[node.name], kind),
             module=node.module if node.module is not None else origin.module,
             source=node.source or origin.source,
             origins=tuple(item.name for item in computes),
@@ -202,7 +201,7 @@ class ValueComparator:
         )
 
     def _output_row(self, name: str) -> Row:
-        graph = self._run.graph
+        graph = self._graph
         if name in self._rows and self._random.varies(name):  # the plain run draws other random numbers
             return replace(self._rows[name], index=len(graph.nodes), kind="output", origins=(), operators=(), behind=())
         node = graph.producer.get(name) or Node(name, "", (), (name,))

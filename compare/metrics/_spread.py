@@ -46,12 +46,13 @@ def _counts(tensor: torch.Tensor, low: float, high: float) -> tuple[int, ...]:
     least, width = low / 4, (high / 4 - low / 4) / _BINS
     counts = torch.zeros(_BINS, dtype=torch.int64)
     for chunk in torch.split(tensor.detach().cpu().reshape(-1), _CHUNK):
-        wide = chunk.to(torch.float64).div_(4) if chunk.dtype != torch.float64 else chunk / 4
-        if not math.isfinite(float(wide.sum())):
-            wide = wide[wide.isfinite()]
+        quarters = chunk.to(torch.float64).div_(4) if chunk.dtype != torch.float64 else chunk / 4
+        if not math.isfinite(float(quarters.sum())):
+            quarters = quarters[quarters.isfinite()]
         if width:
             # torch.histc takes four times as long.
-            counts += torch.bincount(wide.sub_(least).div_(width).clamp_(0, _BINS - 1).to(torch.int32), minlength=_BINS)
+            bins = quarters.sub_(least).div_(width).clamp_(0, _BINS - 1).to(torch.int32)
+            counts += torch.bincount(bins, minlength=_BINS)
         else:
-            counts[0] += wide.numel()
+            counts[0] += quarters.numel()
     return tuple(counts.tolist())

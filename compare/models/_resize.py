@@ -72,11 +72,11 @@ def _random_like(example: torch.Tensor, shape: list[int], generator: torch.Gener
     if list(example.shape) == shape or not example.numel():
         return example.new_zeros(shape) if not example.numel() else example
     if example.is_floating_point() or example.is_complex():
-        wide = example.detach().cpu().to(torch.complex128 if example.is_complex() else torch.float64)
-        drawn = torch.randn(shape, generator=generator, dtype=wide.dtype)
-        made = drawn * wide.std(correction=0) + wide.mean()
+        precise = example.detach().cpu().to(torch.complex128 if example.is_complex() else torch.float64)
+        drawn = torch.randn(shape, generator=generator, dtype=precise.dtype)
+        numbers = drawn * precise.std(correction=0) + precise.mean()
     elif example.dtype == torch.bool:
-        made = torch.rand(shape, generator=generator) < example.double().mean().item()
+        numbers = torch.rand(shape, generator=generator) < example.double().mean().item()
     else:
-        made = torch.randint(int(example.min()), int(example.max()) + 1, shape, generator=generator)
-    return made.to(device=example.device, dtype=example.dtype)
+        numbers = torch.randint(int(example.min()), int(example.max()) + 1, shape, generator=generator)
+    return numbers.to(device=example.device, dtype=example.dtype)

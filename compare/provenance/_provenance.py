@@ -79,7 +79,7 @@ class NodeProvenance:
             return tuple(self._by_name[name] for name in self._reported_origins[node.name])
         nodes: dict[str, Node] = {}
         for name in node.outputs:
-            for end in [name] if self._survives(name) else self._ends(name):
+            for end in self._nearest_surviving(name):
                 nodes |= {item.name: item for item in self._cone(self._exported_name(end))}
         return tuple(nodes.values())
 
@@ -96,7 +96,7 @@ class NodeProvenance:
             node: the compiled node.
             name: the name of one of its outputs.
         """
-        ends = [self._exported_name(end) for end in ([name] if self._survives(name) else self._ends(name))]
+        ends = [*map(self._exported_name, self._nearest_surviving(name))]
         read = {self._exported_name(item) for item in node.reads if item not in self.compiled.constant_values}
         # If the optimizer merged two values that are not equal, the nodes that compute either may be the cause.
         merged = self._upstream(read, Ancestors(self.exported, ends))
@@ -179,25 +179,26 @@ class NodeProvenance:
         """Return why the exported graph has no such value, and the next nodes that can be judged; `""` if it has."""
         if self._survives(name):
             return ""
-        ends = self._ends(name)
-        nodes = ", ".join(dict.fromkeys(self.compiled.producer[end].name for end in ends))
+        nodes = ", ".join(dict.fromkeys(self.compiled.producer[end].name for end in self._nearest_surviving(name)))
         return f"the exported graph has no such value: see {nodes}" if nodes else "the exported graph has no such value"
 
-    def _ends(self, name: str) -> Iterable[str]:
-        """Return the nearest surviving values that depend on a value of the compiled graph."""
-        return self._after.get(name) or self._next(name, self._after)  # the table has no graph inputs and constants
+    def _nearest_surviving(self, name: str) -> Iterable[str]:
+        """Return a compiled value itself if it survives, else the nearest surviving values that depend on it."""
+        if self._survives(name):
+            return [name]
+        return self._dependents.get(name) or self._find_dependents(name, self._dependents)
 
     @cached_property
-    def _after(self) -> Mapping[str, tuple[str, ...]]:
-        """Map each compiled value that is not an exported one to the nearest surviving values that depend on it."""
+    def _dependents(self) -> Mapping[str, tuple[str, ...]]:
+        """Map each value of a compiled node that does not survive to the nearest surviving values that depend on it."""
         after: dict[str, tuple[str, ...]] = {}
         for node in reversed(self.compiled.nodes):
             for name in node.outputs:
                 if name and not self._survives(name):
-                    after[name] = self._next(name, after)
+                    after[name] = self._find_dependents(name, after)
         return after
 
-    def _next(self, name: str, after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    def _find_dependents(self, name: str, after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         outputs = [output for user in self.compiled.consumers.get(name, ()) for output in user.outputs if output]
         ends = [(output,) if self._survives(output) else after.get(output, ()) for output in outputs]
         return ends[0] if len(ends) == 1 else tuple(dict.fromkeys(end for part in ends for end in part))

@@ -99,19 +99,19 @@ def _groups(original: Original, wanted: Collection[str], sizes: Mapping[str, int
     available: set[str] = set()
     size = 0
     for nodes in _decompositions(graph, inside, constant):
-        whole = _with_constants(graph, nodes, constant, available)
-        computed = {name for node in whole for name in node.outputs if name}
+        complete = _with_constants(graph, nodes, constant, available)
+        computed = {name for node in complete for name in node.outputs if name}
         if missing.isdisjoint(computed):
             continue
         missing -= computed
-        more = sum(sizes.get(name, 0) for name in computed)
-        if collected and (size + more > buffer or len(collected) >= _MAX_NODES):
+        more_bytes = sum(sizes.get(name, 0) for name in computed)
+        if collected and (size + more_bytes > buffer or len(collected) >= _MAX_NODES):
             yield _group(graph, collected, inside, outside)
             collected, available, size = {}, set(), 0
-            whole = _with_constants(graph, nodes, constant, available)
-        collected |= {node.name: node for node in whole}
-        available.update(name for node in whole for name in node.outputs)
-        size += more
+            complete = _with_constants(graph, nodes, constant, available)
+        collected |= {node.name: node for node in complete}
+        available.update(name for node in complete for name in node.outputs)
+        size += more_bytes
     if collected:
         yield _group(graph, collected, inside, outside)
 
@@ -129,7 +129,7 @@ def _decompositions(graph: Graph, inside: Collection[str], constant: frozenset[s
     Values computed from constants alone connect nothing, because optimizers share one constant between all layers. They
     belong to each decomposition that reads them, or form their own if none does.
     """
-    joined: Any = UnionFind()  # of the places of nodes and the names of values
+    connected: Any = UnionFind()  # of the places of nodes and the names of values
     read: set[str] = set()
     for place, node in enumerate(graph.nodes):
         if not constant.isdisjoint(node.outputs):
@@ -137,8 +137,8 @@ def _decompositions(graph: Graph, inside: Collection[str], constant: frozenset[s
         names = [name for name in (*node.reads, *node.outputs) if name in inside]
         read.update(constant.intersection(names))
         if names:
-            joined.union(place, *(name for name in names if name not in constant))
-    parts = [sorted(item for item in part if isinstance(item, int)) for part in joined.to_sets()]
+            connected.union(place, *(name for name in names if name not in constant))
+    parts = [sorted(item for item in part if isinstance(item, int)) for part in connected.to_sets()]
     used = graph.cone(read, ())
     alone = {graph.producer[name].name for name in constant}.difference(node.name for node in used)
     parts += [[graph.places[name]] for name in alone]

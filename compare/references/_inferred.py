@@ -36,29 +36,29 @@ class Inference:
                 kind = values[name].dtype, values[name].shape
                 for scope in ("", *self._exited_scopes(name, is_output=name in outputs)):
                     self._names.setdefault((scope, kind), []).append(name)
-        self._near = cache(lambda scope, kind: Nearest({name: values[name] for name in self._names[scope, kind]}))
+        self._nearest = cache(lambda scope, kind: Nearest({name: values[name] for name in self._names[scope, kind]}))
 
     def find(self, path: str, iteration: int, tensor: torch.Tensor) -> tuple[str, str] | None:
         """Return the value that is the module output `tensor`, and the method that found it; None if none is found."""
         kind = tensor.dtype, tensor.shape
         scope = f"{path}@{iteration}" if path and iteration else path
-        at_border = self._names.get((scope, kind), [])
-        if path and len(at_border) == 1:
-            return at_border[0], "by the exporter's metadata"
+        candidates = self._names.get((scope, kind), [])
+        if path and len(candidates) == 1:
+            return candidates[0], "by the exporter's metadata"
         if ("", kind) not in self._names:
             return None
-        found = self._near(scope if at_border else "", kind).find(tensor)
-        return None if found is None else (found, "by its numbers")
+        name = self._nearest(scope if candidates else "", kind).find(tensor)
+        return None if name is None else (name, "by its numbers")
 
     def _exited_scopes(self, name: str, *, is_output: bool) -> list[str]:
         """Return the scopes of the modules that a value leaves: computed inside, used outside."""
         steps = (self._graph.producer[name].module or "").split(".")
         users = self._graph.consumers.get(name, ())
-        least = 0 if is_output else min((_shared(steps, user.module) for user in users), default=len(steps))
-        return [".".join(steps[:count]) for count in range(least + 1, len(steps) + 1) if steps[0]]
+        shared = 0 if is_output else min((_shared_steps(steps, user.module) for user in users), default=len(steps))
+        return [".".join(steps[:count]) for count in range(shared + 1, len(steps) + 1) if steps[0]]
 
 
-def _shared(steps: list[str], module: str | None) -> int:
+def _shared_steps(steps: list[str], module: str | None) -> int:
     """Return the length of the common prefix of two module paths."""
     pairs = zip(steps, (module or "").split("."), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
