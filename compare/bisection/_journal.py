@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from filch.export.backends import Switch
 from filch.steal import parse_json, read_untrusted
 
 from ..common._errors import CompareError
@@ -25,7 +26,7 @@ class Journal:
         identity: the properties that must be equal for stored runs to be valid, by their names.
 
     Attributes:
-        steps: the runs that the file held already.
+        steps: the runs that the file held already, by the transformations that were disabled.
 
     Raises:
         CompareError: the file belongs to another bisection, is no journal, or can't be read or written.
@@ -33,14 +34,15 @@ class Journal:
 
     def __init__(self, path: Path | None, identity: Mapping[str, str]) -> None:
         self._path = path
-        self.steps: list[Step] = []
+        self.steps: dict[frozenset[Switch], Step] = {}
         if path is None:
             return
         header = {"filch_bisect_journal": _VERSION, **identity}
         lines = self._lines(path)
         if lines:
             self._check(lines[0], header)
-            self.steps = [self._step(line, number) for number, line in enumerate(lines[1:], 2)]
+            steps = (self._step(line, number) for number, line in enumerate(lines[1:], 2))
+            self.steps = {frozenset(step.off): step for step in steps}
         # Remove a line that a kill cut short, so that the next line is not appended to it.
         self._write("".join(f"{line}\n" for line in lines) or _line(header), "w")
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -20,27 +21,24 @@ from ._variants import PASS, PRECISION, ProgramVariants
 _BEFORE_COMPILING = (PASS, PRECISION)
 
 
+@dataclass
 class VariantRunner:
     """Runs one program on one backend with different sets of transformations disabled.
 
-    Args:
+    Attributes:
         variants: makes the programs.
         engine: runs them.
         criterion: judges the results.
         journal: has earlier runs, and stores each new one.
-
-    Attributes:
         notes: the notes of the compiled programs, in order.
     """
 
-    def __init__(self, variants: ProgramVariants, engine: Backend, criterion: Criterion, journal: Journal) -> None:
-        self._variants = variants
-        self._engine = engine
-        self._criterion = criterion
-        self._journal = journal
-        self._stored = {frozenset(step.off): step for step in journal.steps}
-        self._steps: dict[frozenset[Switch], Step] = {}
-        self.notes: dict[str, None] = {}
+    variants: ProgramVariants
+    engine: Backend
+    criterion: Criterion
+    journal: Journal
+    notes: dict[str, None] = field(default_factory=dict)
+    _steps: dict[frozenset[Switch], Step] = field(default_factory=dict)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -50,7 +48,7 @@ class VariantRunner:
     @property
     def resumed(self) -> int:
         """How many of them are from the journal."""
-        return sum(off in self._stored for off in self._steps)
+        return sum(off in self.journal.steps for off in self._steps)
 
     def without(self, off: Collection[Switch]) -> Step:
         """Run the program with some transformations disabled; one that can't be run does not pass.
@@ -61,7 +59,7 @@ class VariantRunner:
         key = frozenset(off)
         if key not in self._steps:
             report_progress(f"run {len(self._steps) + 1}, {len(key)} off", 0, 1)
-            stored = self._stored.get(key)
+            stored = self.journal.steps.get(key)
             if stored is None:
                 try:
                     self._steps[key] = self._run(tuple(off))
@@ -69,30 +67,30 @@ class VariantRunner:
                     if not off:
                         raise
                     self._steps[key] = Step(tuple(off), Outcome.failed(str(error)))
-                self._journal.add(self._steps[key])
+                self.journal.add(self._steps[key])
             else:
                 self._steps[key] = stored
         return self._steps[key]
 
     def _run(self, off: tuple[Switch, ...]) -> Step:
-        program, applied = self._variants.without(frozenset(off))
+        program, applied = self.variants.without(frozenset(off))
         variant = self._compile(program, [switch for switch in off if switch.kind not in _BEFORE_COMPILING])
         self.notes |= dict.fromkeys(variant.compiled.notes)
-        outcome = self._criterion.judge(list(self._results(variant.compiled)))
+        outcome = self.criterion.judge(list(self._results(variant.compiled)))
         ops = dict(sorted(Counter(node.op for node in variant.compiled.graph.nodes).items()))
         return Step(off, outcome, variant.fingerprint, ops, (*applied, *variant.switches))
 
     def _compile(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
-        if isinstance(self._engine, Switches):
-            return self._engine.compile_without(program, off)
-        compiled = self._engine.compile(program, optimize="compiled" in self._engine.stages)
+        if isinstance(self.engine, Switches):
+            return self.engine.compile_without(program, off)
+        compiled = self.engine.compile(program, optimize="compiled" in self.engine.stages)
         return CompiledVariant(compiled, (), fingerprint(program.model))
 
     def _results(self, compiled: Compiled) -> Iterator[Mapping[str, torch.Tensor]]:
         exported_names = {name: compiled.exported_name(name) for name in compiled.graph.producer}
-        watch = [name for name, exported in exported_names.items() if exported in self._criterion.watch]
-        for inputs in self._criterion.inputs:
-            values = self._engine.run(compiled, inputs, watch)
+        watch = [name for name, exported in exported_names.items() if exported in self.criterion.watch]
+        for inputs in self.criterion.inputs:
+            values = self.engine.run(compiled, inputs, watch)
             yield {exported_names.get(name, name): tensor for name, tensor in values.items()}
 
 

@@ -22,9 +22,10 @@ def check_output(output: Path | None) -> None:
 
 def write_reports(reports: Sequence[Report], output: Path) -> list[Path]:
     """Write each report and return the paths; of several, each has its backend's name before the suffix."""
-    several = len(reports) > 1
-    paths = [output.with_suffix(f".{one.backend}{output.suffix}") if several else output for one in reports]
-    for report, path in zip(reports, paths, strict=True):
+    paths = []
+    for report in reports:
+        path = output.with_suffix(f".{report.backend}{output.suffix}") if len(reports) > 1 else output
+        paths.append(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _WRITERS[output.suffix](report, path)

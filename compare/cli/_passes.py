@@ -22,7 +22,7 @@ def passes_command(
     pass_: Annotated[list[str] | None, typer.Option("--pass", "-p", help=_STEP)] = None,
     out_dir: Annotated[Path | None, typer.Option(help="Draw the graph after each pass into this folder.")] = None,
     view: Annotated[list[str] | None, typer.Option(help="View to draw them with; may be repeated.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the optimised program here.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the optimized program here.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Show the error after each pass.")] = False,
     backend: shared.Backend = "onnxruntime-cpu",
     tolerance: shared.Tolerance = None,
@@ -33,7 +33,7 @@ def passes_command(
     as_json: shared.Json = False,
     quiet: shared.Quiet = False,
 ) -> None:
-    """Optimise a model pass by pass, and show the time of each, the nodes it changes and the error after it.
+    """Optimize a model pass by pass, and show the time of each, the nodes it changes and the error after it.
 
     Exits with 1 if a value differs.
     """

@@ -24,7 +24,7 @@ def trace_command(
         Path, typer.Option("--output", "-o", help="A .pkl to write, with a .json beside it, or a .json.")
     ],
     train: Annotated[
-        bool, typer.Option("--train", help="Trace a training step: loss is the sum of squares, optimiser SGD(0.1).")
+        bool, typer.Option("--train", help="Trace a training step: loss is the sum of squares, optimizer SGD(0.1).")
     ] = False,
     backend: Annotated[
         str, typer.Option("--backend", "-b", help="Backend that runs the model: inductor or eager.")

@@ -69,14 +69,10 @@ def view_command(
     elif not quiet:
         echo(f"written: {written}" + (f"\nnote: {drawing.note}" if drawing.note else ""))
     if served:
-        _serve(written, quiet=quiet)
-
-
-def _serve(path: Path, *, quiet: bool) -> None:
-    with serve(path) as running:
-        if not quiet:
-            echo(f"netron serves it at {running.url}; press Ctrl-C to stop")
-        running.wait()
+        with serve(written) as server:
+            if not quiet:
+                echo(f"netron serves it at {server.url}; press Ctrl-C to stop")
+            server.wait()
 
 
 def _view_name(view: str | None, output: Path | None) -> str:
@@ -123,13 +119,10 @@ def _report_graph(path: Path, model: Path | None) -> Graph:
     file = model or Path(report.program)
     if model is None and not os.path.isfile(file):  # noqa: PTH113  `Path.is_file` raises for a name that is too long
         return report.graph
-    onnx = load_program(file).model
-    before = report.graph.source_graph
-    return (
-        replace(report.graph, onnx=onnx)
-        if before is None
-        else replace(report.graph, source_graph=replace(before, onnx=onnx))
-    )
+    onnx, exported = load_program(file).model, report.graph.source_graph
+    if exported is None:
+        return replace(report.graph, onnx=onnx)
+    return replace(report.graph, source_graph=replace(exported, onnx=onnx))
 
 
 def _torch_graph(path: Path) -> Graph:

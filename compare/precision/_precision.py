@@ -17,7 +17,7 @@ from ..common._progress import step
 from ..metrics._tolerance import Tolerance
 from ..references._inputs import captured_calls
 from ..results._precision import Goal, PrecisionReport
-from ._sensitivity import isolated_costs, measure_alone
+from ._sensitivity import measure_alone, measure_isolated
 from ._trial import Trial, expected_outputs
 
 _MEASURED = 32  # nodes are lowered alone; the others are ordered by the error of their own results
@@ -71,11 +71,11 @@ def keep_precise(
     trial = trial_of(Lowering(exported, to, calibration=ranges, simulate=simulated))
     step("all nodes lowered", 0, 1)
     with time_limit(exported, limit):
-        before, best = trial.keeping(()), trial.keeping(trial.nodes)
-        order = isolated_costs(exported, to, engine, calls, simulate=simulated)
+        before, best = trial.keeping(()), trial.keeping(trial.lowering.nodes)
+        order = measure_isolated(exported, to, engine, calls, simulate=simulated)
         if before.passes or best.passes:
             order = measure_alone(trial, order, _MEASURED if measure is None else measure)
-        names = list(dict.fromkeys((*(item.node for item in order), *trial.nodes)))  # highest cost first
+        names = list(dict.fromkeys((*(item.node for item in order), *trial.lowering.nodes)))  # highest cost first
 
         def passes(kept: Sequence[str]) -> bool:
             step(f"{len(kept)} of {len(names)} nodes kept", 0, 1)

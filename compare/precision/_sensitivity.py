@@ -1,12 +1,12 @@
 """The error that lowering each node causes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
 import torch
 
-from filch.export import AGAIN, Cutter, Graph, Lowering, Precision, Program
+from filch.export import AGAIN, Cutter, Lowering, Precision, Program
 from filch.export.backends import Backend
 
 from ..common._progress import step
@@ -21,12 +21,12 @@ def measure_alone(trial: Trial, nodes: Sequence[Sensitivity], most: int) -> tupl
     most, measured = max(most, 0), list[Sensitivity]()
     for number, item in enumerate(nodes[:most]):
         step(f"{item.node} alone", number, min(most, len(nodes)))
-        outcome = trial.keeping([name for name in trial.nodes if name != item.node])
+        outcome = trial.keeping([name for name in trial.lowering.nodes if name != item.node])
         measured.append(replace(item, alone=outcome))
     return tuple(sorted((*measured, *nodes[most:]), key=lambda item: item.cost))
 
 
-def isolated_costs(
+def measure_isolated(
     program: Program, to: Precision, backend: Backend, calls: Sequence[CapturedCall], *, simulate: bool
 ) -> tuple[Sensitivity, ...]:
     """Return the nodes that can be lowered, the one with the largest error of its own first.
@@ -40,12 +40,16 @@ def isolated_costs(
     fed = {name for name in graph.known - graph.constant_values if all(name in expected for expected in values)}
     model = Cutter(program.model, graph).cut(graph.nodes, {name for name in graph.producer if name not in fed})
     lowering = Lowering(Program(model), to, calibration=[_inputs(model, known) for known in values], simulate=simulate)
-    lowered = backend.compile(lowering.keeping(()), optimize=False)
+    lowered, names = backend.compile(lowering.keeping(()), optimize=False), {*lowering.nodes}
     worst: dict[str, Difference] = {}
     for expected in values:
         actual = backend.run(lowered, _inputs(model, expected))
-        for name, difference in _differences(graph, lowering.nodes, expected, actual):
-            worst[name] = max(worst.get(name, difference), difference, key=_noise)
+        for node in graph.nodes:
+            for name in node.outputs:
+                if node.name in names and name in expected:
+                    result = actual.get(name + AGAIN, actual.get(name))
+                    difference = compare_tensors(expected[name], result, lower_precision=True)
+                    worst[node.name] = max(worst.get(node.name, difference), difference, key=_noise)
     rows = [
         Sensitivity(node.name, node.op, node.module, worst[node.name]) for node in graph.nodes if node.name in worst
     ]
@@ -53,24 +57,10 @@ def isolated_costs(
 
 
 def _inputs(model: ir.Model, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return those of the values that are inputs of the model."""
     return {name: values[name] for name in (value.name or "" for value in model.graph.inputs)}
 
 
-def _differences(
-    graph: Graph, nodes: Sequence[str], expected: Mapping[str, torch.Tensor], actual: Mapping[str, torch.Tensor]
-) -> Iterator[tuple[str, Difference]]:
-    """Yield the largest difference of each lowered node."""
-    lowered = frozenset(nodes)
-    for node in graph.nodes:
-        if node.name in lowered:
-            differences = [
-                compare_tensors(expected[name], actual.get(name + AGAIN, actual.get(name)), lower_precision=True)
-                for name in node.outputs
-                if name in expected
-            ]
-            if differences:
-                yield node.name, max(differences, key=_noise)
-
-
 def _noise(difference: Difference) -> tuple[float, float]:
+    """Return a sort key: the number of overflows, then the noise."""
     return float(difference.overflowed), -difference.snr

@@ -1,6 +1,7 @@
 """Run programs of lower precision, and judge their outputs."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -15,10 +16,11 @@ from ..references._references import captured_results, result_references
 from ..results._precision import Goal, Outcome
 
 
+@dataclass
 class Trial:
     """Runs one program in one precision with different lists of nodes kept in float32.
 
-    Args:
+    Attributes:
         calls: the captured calls of the model.
         expected: the outputs of each call, by name (see `expected_outputs`).
         lowering: makes the programs of lower precision.
@@ -26,22 +28,12 @@ class Trial:
         goal: when the outputs are close enough.
     """
 
-    def __init__(
-        self,
-        calls: Sequence[CapturedCall],
-        expected: Sequence[Mapping[str, torch.Tensor]],
-        lowering: Lowering,
-        *,
-        backend: Backend,
-        goal: Goal,
-    ) -> None:
-        self._expected = expected
-        self.nodes = lowering.nodes
-        self._lowering = lowering
-        self._backend = backend
-        self._goal = goal
-        self._calls = calls
-        self._outcomes: dict[frozenset[str], Outcome] = {}
+    calls: Sequence[CapturedCall]
+    expected: Sequence[Mapping[str, torch.Tensor]]
+    lowering: Lowering
+    backend: Backend
+    goal: Goal
+    _outcomes: dict[frozenset[str], Outcome] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:
@@ -52,14 +44,14 @@ class Trial:
         """Return the outcome with these nodes kept in float32."""
         kept = frozenset(keep)
         if kept not in self._outcomes:
-            self._outcomes[kept] = Outcome.of(self._differences(kept), self._goal)
+            self._outcomes[kept] = Outcome.of(self._differences(kept), self.goal)
         return self._outcomes[kept]
 
     def _differences(self, keep: frozenset[str]) -> Iterator[Difference]:
-        compiled = self._backend.compile(self._lowering.keeping(keep), optimize="compiled" in self._backend.stages)
-        for call, expected in zip(self._calls, self._expected, strict=True):
-            actual: Mapping[str, torch.Tensor] = self._backend.run(compiled, call.inputs)
-            yield from (self._goal.measure(tensor, actual.get(name)) for name, tensor in expected.items())
+        compiled = self.backend.compile(self.lowering.keeping(keep), optimize="compiled" in self.backend.stages)
+        for call, expected in zip(self.calls, self.expected, strict=True):
+            actual: Mapping[str, torch.Tensor] = self.backend.run(compiled, call.inputs)
+            yield from (self.goal.measure(tensor, actual.get(name)) for name, tensor in expected.items())
 
 
 def expected_outputs(

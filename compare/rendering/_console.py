@@ -43,7 +43,7 @@ def print_text(text: str) -> None:
 
 
 def _rich_table(table: Table) -> rich.table.Table:
-    made = rich.table.Table(
+    rich_table = rich.table.Table(
         box=box.SIMPLE_HEAD,
         collapse_padding=True,
         pad_edge=False,
@@ -52,22 +52,18 @@ def _rich_table(table: Table) -> rich.table.Table:
         expand=any(column.fill for column in table.columns),
     )
     for column in table.columns:
-        _add_column(made, column)
+        rich_table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=column.overflow == "never",  # the other columns shrink if a line is too long
+            overflow="fold" if column.overflow == "never" else column.overflow,
+            min_width=column.least if column.width is None else column.width,
+            max_width=column.width,
+            ratio=1 if column.fill else None,
+        )
     for row in table.rows:
-        made.add_row(*map(_rich_cell, row, table.columns))
-    return made
-
-
-def _add_column(table: rich.table.Table, column: Column) -> None:
-    table.add_column(
-        column.title,
-        justify="right" if column.right else "left",
-        no_wrap=column.overflow == "never",  # the other columns shrink if a line is too long
-        overflow="fold" if column.overflow == "never" else column.overflow,
-        min_width=column.least if column.width is None else column.width,
-        max_width=column.width,
-        ratio=1 if column.fill else None,
-    )
+        rich_table.add_row(*map(_rich_cell, row, table.columns))
+    return rich_table
 
 
 def _rich_cell(cell: Cell, column: Column) -> Text:

@@ -129,7 +129,7 @@ def row_after(rows: Sequence[PassRow], row: PassRow, report: Report | None, grap
     """
     if report is None:
         return row
-    known = next((before.report for before in reversed(rows) if before.report is not None), None)
+    previous = next((before.report for before in reversed(rows) if before.report is not None), None)
     values = [item for item in report.rows if item.kind != "output"]
     failure = "; ".join(report.incomplete())
     return replace(
@@ -138,8 +138,8 @@ def row_after(rows: Sequence[PassRow], row: PassRow, report: Report | None, grap
         diverged=len({(item.call, item.value) for item in report.diverged}),
         judged=sum(item.judged for item in values),
         values=len(values),
-        introduced=None if known is None or known is report else _introduced(report, known, graph),
-        failure="" if known is not None and failure == "; ".join(known.incomplete()) else failure,
+        introduced=None if previous is None or previous is report else _introduced(report, previous, graph),
+        failure="" if previous is not None and failure == "; ".join(previous.incomplete()) else failure,
         report=report,
     )
 

@@ -27,8 +27,8 @@ def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
         yield _short_table(shown, timed=timed)
     if hidden := len(rows) - len(shown):
         unjudged = sum(row.kind == "constant" and not row.judged for row in rows)
-        judgement = f"{unjudged} of them not judged" if unjudged else "all the same"
-        yield f"and {hidden} values that do not depend on the inputs, {judgement}"
+        result = f"{unjudged} of them not judged" if unjudged else "all the same"
+        yield f"and {hidden} values that do not depend on the inputs, {result}"
 
 
 _TERMINAL_WIDTH = 80
@@ -96,7 +96,7 @@ def operator_tables(calls: Sequence[Sequence[Operator]], *, wide: bool) -> Itera
     for call, operators in enumerate(calls):
         if len(calls) > 1:
             yield f"call {call}"
-        rows = ((str(index), item.kind, item.text, *_judgement(item)) for index, item in enumerate(operators))
+        rows = ((str(index), item.kind, item.text, *_operator_result(item)) for index, item in enumerate(operators))
         yield Table(columns, tuple(rows))
 
 
@@ -108,7 +108,8 @@ def compiled_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
         yield from node_table(chosen, wide=wide)
 
 
-def _judgement(item: Operator) -> tuple[str, str, str]:
+def _operator_result(item: Operator) -> tuple[str, str, str]:
+    """Return the dtype, error and mark of an operation."""
     if item.row is None:
         return (item.dtype, "0.0e+00" if item.kind == "placeholder" else "", "")
     return (item.row.dtype or "", _error(item.row), _attention(item.row))
