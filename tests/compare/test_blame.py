@@ -62,13 +62,13 @@ def draw(kind, where, *, seed=0, beside=()):
 
 @pytest.mark.parametrize("where", [EXPORTED, COMPILED, INT8])
 def test_nothing_is_blamed_in_a_clean_run(where):
-    """Neither rounding, nor what 8-bit integers round, in two calls that are repeated."""
+    """Neither float rounding nor the rounding of 8-bit integers is reported, in two calls with repeats."""
     assert blamed(subject().compare(where)) == []
 
 
 @pytest.mark.parametrize(("kind", "where"), [(kind, where) for kind in KINDS for where in dict.fromkeys(wheres(kind))])
 def test_a_fault_is_blamed_on_the_node_that_it_is_in_and_on_no_other(kind, where):
-    """Each of the ten kinds, in the exported graph and in what ONNX Runtime made of it."""
+    """Each of the ten kinds is planted in the exported graph and in the graph that ONNX Runtime compiles."""
     fault = draw(kind, where)
     report = subject().compare(where, [fault])
     # Quantization makes integers, which are judged after dequantization.
@@ -86,15 +86,15 @@ def test_a_fault_is_blamed_on_the_node_that_it_is_in_and_on_no_other(kind, where
     ],
 )
 def test_of_two_faults_at_once_each_is_blamed_on_its_node(kinds, where):
-    """The second one is not taken for what it got from the first."""
+    """The second fault is distinguished from the error that its node inherits from the first."""
     faults = [draw(kinds[0], where)]
     faults.append(draw(kinds[1], where, beside=faults))
     report = subject().compare(where, faults)
     assert judge(report, faults) in ALLOWED, f"{[fault.text for fault in faults]}\n{blamed(report)}"
 
 
-def test_the_judge_misses_what_is_not_named():
-    """A clean run names no fault, and one fault is not another one."""
+def test_the_evaluation_of_blame_finds_missing_and_wrong_names():
+    """It counts a fault as missed if the run is clean or another fault is named."""
     one, other = draw("dropped bias", EXPORTED), draw("wrong epsilon", EXPORTED)
     assert judge(subject().compare(EXPORTED), [one]) == Verdict(MISSED, besides=0)
     report = subject().compare(EXPORTED, [one])
@@ -104,7 +104,7 @@ def test_the_judge_misses_what_is_not_named():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_faults_are_larger_than_rounding_and_found_again_by_their_seed(kind):
-    """Of the same seed comes the same fault."""
+    """The same seed plants the same fault."""
     where = wheres(kind)[0]
     faults = [draw(kind, where, seed=seed) for seed in (0, 0, 1)]
     assert all(fault.off != fault.off if kind == NAN else fault.off >= LEAST for fault in faults)

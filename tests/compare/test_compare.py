@@ -18,7 +18,7 @@ from support.faults.fakes import WrongBackend
 
 
 class Model(nn.Module):
-    """Three modules in a row, one of them with two results."""
+    """A model of three modules in a sequence; one returns two results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Model(nn.Module):
 
 
 def capture_of(model: nn.Module, *calls: tuple[torch.Tensor, ...], **options: object) -> Capture:
-    """A capture of some calls of a model."""
+    """Return a capture of some calls of a model."""
     with torch.no_grad(), steal_forward(model, **{"submodules": True, **options}) as capture:  # type: ignore[arg-type]
         for call in calls:
             model(*call)
@@ -61,12 +61,12 @@ def capture(model: Model, inputs: tuple[torch.Tensor]) -> Capture:
 
 
 def row_of(report: Report, value: str):
-    """The row of a value in the exported graph."""
+    """Return the row of a value of the exported graph."""
     return next(row for row in report.rows if row.value == value and row.stage == "exported")
 
 
 def test_a_clean_run_judges_every_value_and_flags_none(capture: Capture, program: Program) -> None:
-    """In the exported graph and the compiled one, undisturbed."""
+    """This holds for the exported and the compiled graph, and instrumentation does not change the outputs."""
     report = compare(capture, program)
 
     assert report.close
@@ -79,7 +79,7 @@ def test_a_clean_run_judges_every_value_and_flags_none(capture: Capture, program
 
 @pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference", "eager"])
 def test_every_backend_agrees_with_the_model(capture: Capture, program: Program, backend: str) -> None:
-    """Eager PyTorch is one of them, and passes against itself."""
+    """The backends include `eager`, which runs the exported program in PyTorch."""
     report = compare(capture, program, backend=backend)
 
     assert report.close
@@ -88,7 +88,7 @@ def test_every_backend_agrees_with_the_model(capture: Capture, program: Program,
 
 
 def test_every_output_of_a_node_with_several_has_a_row(capture: Capture, program: Program) -> None:
-    """Values and indices of a top-k."""
+    """A top-k node returns values and indices."""
     report = compare(capture, program)
 
     rows = [row for row in report.rows if row.op == "TopK" and row.stage == "exported" and row.kind == "node"]
@@ -97,7 +97,7 @@ def test_every_output_of_a_node_with_several_has_a_row(capture: Capture, program
 
 
 def test_a_wrong_second_output_is_found(capture: Capture, program: Program) -> None:
-    """Integers are exact, and the second output is not hidden behind the first."""
+    """Integers are compared exactly, and the second output has a row of its own."""
     wrong = WrongBackend({program.graph.outputs[1]: lambda value: value + 1})
 
     report = compare(capture, program, backend=wrong)
@@ -107,7 +107,7 @@ def test_a_wrong_second_output_is_found(capture: Capture, program: Program) -> N
 
 
 def test_a_wrong_value_that_the_output_does_not_show_is_found(capture: Capture, program: Program) -> None:
-    """An intermediate value counts as much."""
+    """A wrong intermediate value makes the report not close, even if the outputs are close."""
     value = program.module_calls["first", 0].outputs[0].value
 
     report = compare(capture, program, backend=WrongBackend({value: lambda tensor: tensor * 1.001}))
@@ -121,7 +121,7 @@ def test_a_wrong_value_that_the_output_does_not_show_is_found(capture: Capture, 
 
 
 def test_all_differences_are_in_one_message(capture: Capture, program: Program) -> None:
-    """Not only the first."""
+    """The message has every row that differs, not only the first."""
     names = [program.module_calls[path, 0].outputs[0].value for path in ("first", "last")]
     wrong = WrongBackend({name: lambda tensor: tensor + 1 for name in names})
 
@@ -144,7 +144,7 @@ def test_all_differences_are_in_one_message(capture: Capture, program: Program) 
 def test_wrong_shapes_types_and_missing_values_have_a_status(
     capture: Capture, program: Program, fault: object, status: str, reason: str
 ) -> None:
-    """And a reason; a missing value is never a pass for its row."""
+    """The row also has a reason, and a missing value never counts as close."""
     value = program.module_calls["first", 0].outputs[0].value
 
     row = row_of(compare(capture, program, backend=WrongBackend({value: fault})), value)
@@ -165,8 +165,8 @@ def test_a_missing_result_is_no_pass(capture: Capture, program: Program) -> None
     assert "could not be judged" in str(report)
 
 
-def test_a_backend_that_observation_disturbs_is_found_out(capture: Capture, program: Program) -> None:
-    """Its outputs differ between the two runs, by one bit here; the first line says so."""
+def test_a_backend_whose_outputs_instrumentation_changes_is_reported(capture: Capture, program: Program) -> None:
+    """The outputs of the two runs differ by one bit here, and the headline says so."""
     output = program.graph.outputs[0]
     wrong = WrongBackend({output: lambda t: torch.nextafter(t, t + 1)}, observed_only=True)
 
@@ -177,7 +177,7 @@ def test_a_backend_that_observation_disturbs_is_found_out(capture: Capture, prog
 
 
 def test_three_calls_in_one_block_are_compared_call_by_call() -> None:
-    """Each on its own inputs, of different shapes; a fault in one of them is that one's."""
+    """Each call has inputs of another shape; a fault in one call is reported for that call alone."""
     model, (ids,), shapes = tiny_llm(dynamic_shapes=True)
     capture = capture_of(model, (ids,), (ids[:1, :7],), (ids[:, :3],))
     program = export(model, (ids,), dynamic_shapes=shapes)
@@ -192,7 +192,7 @@ def test_three_calls_in_one_block_are_compared_call_by_call() -> None:
 
 
 def test_the_steps_of_generate_are_compared_where_the_program_fits() -> None:
-    """A program of the first step, and one of the second, which is given the cache that the first one made."""
+    """One program is of the first step, one of the second, whose inputs are the cache that the first returns."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -219,18 +219,18 @@ def test_the_steps_of_generate_are_compared_where_the_program_fits() -> None:
         assert sum("was given" in note for note in report.notes) == 7
 
 
-def test_references_say_where_they_are_from(capture: Capture, program: Program) -> None:
-    """Stolen from a module, computed by eager, or derived inside of an operation's translation."""
+def test_rows_have_the_evidence_of_their_references(capture: Capture, program: Program) -> None:
+    """A reference is captured from a module, computed in eager PyTorch, or derived by a decomposition."""
     report = compare(capture, program)
 
     assert row_of(report, program.module_calls["first", 0].outputs[0].value).evidence == "module"
     assert {row.evidence for row in report.rows if row.stage == "exported"} == {"module", "eager", "derived"}
 
 
-def test_a_stolen_value_beats_what_the_exported_program_computes(
+def test_a_captured_value_takes_precedence_over_the_exported_program(
     model: Model, inputs: tuple[torch.Tensor], program: Program
 ) -> None:
-    """The model that ran is the reference, not its export: a weight that changed in between is found."""
+    """The reference is the model that ran: a weight that changed between capture and export is found."""
     changed = copy.deepcopy(model)
     with torch.no_grad():
         changed.last.bias += 0.5
@@ -242,7 +242,7 @@ def test_a_stolen_value_beats_what_the_exported_program_computes(
 
 
 def test_a_fused_node_names_what_it_computes() -> None:
-    """ONNX Runtime turns MatMul, Add and more into one; its row lists the exported nodes."""
+    """ONNX Runtime fuses MatMul, Add and others into one node, whose row lists the exported nodes."""
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh()).eval()
     x = torch.randn(2, 8)
 
@@ -253,8 +253,8 @@ def test_a_fused_node_names_what_it_computes() -> None:
     assert report.close
 
 
-def test_the_compiled_graph_is_searched_too(capture: Capture, program: Program) -> None:
-    """A fault that only the optimised graph has is found there."""
+def test_a_fault_of_the_compiled_graph_alone_is_found(capture: Capture, program: Program) -> None:
+    """The fault is only in the optimized graph, and the first divergence is there."""
 
     class WrongWhenOptimised(WrongBackend):
         def compile(self, program: Program, *, optimize: bool):
@@ -280,7 +280,7 @@ def test_the_compiled_graph_is_searched_too(capture: Capture, program: Program) 
 def test_a_reference_is_a_path_a_dump_or_a_capture(
     model: Model, inputs: tuple[torch.Tensor], program: Program, tmp_path: Path, form: str
 ) -> None:
-    """And a program one or the path of a file."""
+    """A program is a `Program` or the path of a file."""
     from filch.steal import restore
 
     made = capture_of(model, inputs, dump_file=tmp_path / "ref.onnx")
@@ -296,10 +296,10 @@ def test_a_reference_is_a_path_a_dump_or_a_capture(
     assert compare(reference, load_program(tmp_path / "model.onnx")).close
 
 
-def test_what_does_not_fit_is_refused_in_a_sentence(
+def test_references_and_programs_that_do_not_match_are_refused(
     model: Model, inputs: tuple[torch.Tensor], program: Program, tmp_path: Path
 ) -> None:
-    """A dump of another model, without the model's own inputs, of other shapes; things that are no files."""
+    """The cases are dumps of another model, without inputs or with other shapes, and files of other formats."""
     parts = capture_of(model.first, inputs)
     inner = capture_of(nn.Sequential(model.first), inputs, submodules=False, include="0")
     only = [("first", model.first)]
@@ -343,10 +343,10 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
         ({"total_limit": 8}, "bytes would exceed the total limit of 8"),
     ],
 )
-def test_inputs_that_the_capture_was_told_not_to_keep_are_named(
+def test_inputs_that_an_option_of_the_capture_excluded_are_named(
     model: Model, inputs: tuple[torch.Tensor], program: Program, options: dict[str, object], reason: str
 ) -> None:
-    """With the option that it was told by."""
+    """The message names the option."""
     kept = capture_of(model, inputs, **options)
 
     with pytest.raises(CompareError, match=f"of x the capture has no numbers: .*{reason}"):
@@ -354,7 +354,7 @@ def test_inputs_that_the_capture_was_told_not_to_keep_are_named(
 
 
 def test_an_empty_capture_is_refused(program: Program) -> None:
-    """Nothing was judged is no pass."""
+    """A comparison that judges nothing is not close."""
     with steal_forward(nn.Identity()) as empty:
         pass
 
@@ -363,8 +363,8 @@ def test_an_empty_capture_is_refused(program: Program) -> None:
 
 
 @pytest.mark.parametrize("optimized", [False, True])
-def test_files_of_torchs_own_exporter_are_mapped_by_its_metadata(tmp_path: Path, optimized: bool) -> None:
-    """And a wrong value in one is found at its module."""
+def test_files_of_torchs_exporter_are_mapped_by_their_metadata(tmp_path: Path, optimized: bool) -> None:
+    """A wrong value in such a file is found at its module."""
     model, (ids,) = tiny_llm()
     capture = capture_of(model, (ids,))
     made = torch.onnx.export(model, (ids,), dynamo=True, optimize=optimized, verbose=False)
@@ -389,7 +389,7 @@ def test_files_of_torchs_own_exporter_are_mapped_by_its_metadata(tmp_path: Path,
 
 
 def test_files_without_any_metadata_are_mapped_by_their_numbers(tmp_path: Path) -> None:
-    """A value that no node has is not mapped, with the reason; the results are judged all the same."""
+    """A captured value without a counterpart is `not mapped`, with the reason; the outputs are still judged."""
     model, (ids,) = tiny_llm()
     capture = capture_of(model, (ids,))
     made = torch.onnx.export(model, (ids,), dynamo=True, optimize=False, verbose=False)
@@ -412,8 +412,8 @@ def test_files_without_any_metadata_are_mapped_by_their_numbers(tmp_path: Path) 
     )
 
 
-def test_eager_in_half_precision_is_judged_by_the_dtype_it_gives(capture: Capture, program: Program) -> None:
-    """A program in another dtype differs in dtype: that is said, not hidden."""
+def test_a_program_in_half_precision_differs_in_dtype(capture: Capture, program: Program) -> None:
+    """The `eager` backend runs the program in another dtype than the model, which is a difference."""
     from filch.export.backends import get_backend
 
     report = compare(capture, program, backend=get_backend("eager", dtype=torch.float16))
@@ -423,7 +423,7 @@ def test_eager_in_half_precision_is_judged_by_the_dtype_it_gives(capture: Captur
 
 
 def test_half_precision_models_are_compared_in_half_precision() -> None:
-    """float16 through ONNX Runtime, bfloat16 in eager."""
+    """ONNX Runtime runs a float16 model."""
     model = Model().eval().half()
     x = (torch.randn(3, 4).half(),)
 
@@ -431,7 +431,7 @@ def test_half_precision_models_are_compared_in_half_precision() -> None:
 
 
 def test_a_fault_beside_a_mask_is_found_at_its_node() -> None:
-    """-3.4e38 among the scores explains no difference of the others: not in the masked sum, not in the softmax."""
+    """A mask of -3.4e38 does not widen the tolerance of other elements, in the masked sum or in the softmax."""
 
     class Masked(nn.Module):
         def forward(self, scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -451,7 +451,7 @@ def test_a_fault_beside_a_mask_is_found_at_its_node() -> None:
 
 
 def test_a_node_that_cannot_be_judged_is_named_with_the_one_that_reads_it(capture: Capture, program: Program) -> None:
-    """An inserted node has no reference of its own; the first row that shows it names it."""
+    """An inserted node has no reference; the first row that differs behind it names it."""
     model = program.model.clone()
     node = next(node for node in model.graph if node.op_type == "LayerNormalization")
     factor = ir.val("factor", const_value=ir.tensor(np.float32(1.5), name="factor"))
@@ -470,8 +470,8 @@ def test_a_node_that_cannot_be_judged_is_named_with_the_one_that_reads_it(captur
     assert "after scaled, which could not be judged" in str(first)
 
 
-def test_a_graph_that_only_the_optimiser_refuses_is_judged_as_it_stands(capture: Capture, program: Program) -> None:
-    """The exported rows are there, the reason too, and it is no pass."""
+def test_an_exported_graph_that_cannot_be_optimized_is_still_judged(capture: Capture, program: Program) -> None:
+    """The report has the exported rows and the reason, and is not close."""
 
     class Refuses(WrongBackend):
         def compile(self, program: Program, *, optimize: bool):
@@ -489,8 +489,8 @@ def test_a_graph_that_only_the_optimiser_refuses_is_judged_as_it_stands(capture:
         report.assert_close()
 
 
-def test_what_is_computed_from_half_precision_is_judged_as_such() -> None:
-    """A float32 behind a float16 is no better than that; one that is not is judged as float32."""
+def test_a_float32_value_computed_from_float16_has_the_tolerance_of_float16() -> None:
+    """A float32 value that does not depend on float16 is judged as float32."""
 
     class Mixed(nn.Module):
         def __init__(self) -> None:
@@ -521,7 +521,7 @@ def test_what_is_computed_from_half_precision_is_judged_as_such() -> None:
 def test_a_compiled_node_that_differs_names_those_before_it_that_could_not_be_judged(
     capture: Capture, program: Program
 ) -> None:
-    """The fault may be theirs: here the backend keeps back what the wrong node reads."""
+    """They may be at fault: here the backend does not return the value that the wrong node reads."""
     hidden, wrong = (program.module_calls[path, 0].outputs[0].value for path in ("first", "norm"))
     backend = WrongBackend({hidden: lambda _: None, wrong: lambda tensor: tensor + 1}, stages=("compiled",))
 
@@ -547,8 +547,8 @@ LOWEST = torch.finfo(torch.float32).min
         lambda x: x.scatter(0, torch.zeros(1, 8, dtype=torch.int64), torch.full((1, 8), LOWEST)),
     ],
 )
-def test_what_was_not_chosen_explains_no_difference(choose) -> None:
-    """A fill of -3.4e38 goes into no other element: half a unit there is no rounding."""
+def test_an_unselected_fill_value_does_not_widen_the_tolerance(choose) -> None:
+    """A fill value of -3.4e38 does not affect the other elements, so its rounding explains no difference there."""
 
     class Masked(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -566,10 +566,10 @@ def test_what_was_not_chosen_explains_no_difference(choose) -> None:
     assert report.first_divergence is not None and report.first_divergence.value == chosen
 
 
-def test_shapes_that_contradict_each_other_are_no_traceback(
+def test_contradicting_declared_shapes_do_not_fail_a_comparison(
     program: Program, capture: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The shapes that a program declares may be wrong: they are those of a graph that was changed since."""
+    """Declared shapes may be outdated if the graph was changed afterwards."""
     changed = program.model.clone()
     values = [output for node in changed.graph for output in node.outputs]
     norm = next(value for value in values if value.name == "layer_norm")
@@ -581,8 +581,8 @@ def test_shapes_that_contradict_each_other_are_no_traceback(
     assert not caplog.records
 
 
-def test_inputs_that_repeat_their_numbers_beyond_all_proportion_are_refused():
-    """A dump of some bytes can hold them, and no runtime can be given them."""
+def test_huge_expanded_inputs_are_refused():
+    """A dump of a few bytes can hold an expanded tensor that no runtime can take as input."""
 
     class First(nn.Module):
         def forward(self, x):
@@ -597,8 +597,8 @@ def test_inputs_that_repeat_their_numbers_beyond_all_proportion_are_refused():
         compare(capture, program)
 
 
-def test_a_dump_with_calls_of_modules_that_it_does_not_tell_of_is_refused():
-    """One of them may be there still."""
+def test_a_dump_with_calls_of_unlisted_modules_is_refused():
+    """The dump has records of modules that its list of modules lacks."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     program = export(model, (torch.ones(2, 4),))
     with torch.no_grad(), steal_forward(model) as capture:

@@ -26,7 +26,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def subject() -> Subject:
-    """A convolution without bias: torch's exporter computes one, which ONNX Runtime refuses unless it is folded."""
+    """Return a convolution without bias, for which torch exports a computed bias that ONNX Runtime refuses."""
     names: dict = {}
     exec(FACTORY, names)  # noqa: S102  the text above
     return Subject.of(*names["model"]())
@@ -34,21 +34,21 @@ def subject() -> Subject:
 
 @pytest.fixture(scope="module")
 def exported(subject: Subject) -> Program:
-    """The program, with computed biases."""
+    """Return the program with computed biases."""
     return subject.export()
 
 
 @pytest.fixture
 def factory(tmp_path, monkeypatch, exported) -> str:
-    """The factory's name; its model is not exported again."""
+    """Return the name of a factory; exporting its model returns `exported`."""
     (tmp_path / "convolution.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Subject, "export", lambda _: exported)
     return "convolution.py:model"
 
 
-def test_the_optimised_program_is_judged_and_the_report_says_why(subject, exported):
-    """As it was exported it can't be run, so that there was no report at all."""
+def test_the_optimized_program_is_judged_and_a_note_says_why(subject, exported):
+    """The exported program can't be run."""
     capture = subject.steal()
     with pytest.raises(BackendError, match="bias must be a 1D tensor"):
         compare(capture, exported)
@@ -60,8 +60,8 @@ def test_the_optimised_program_is_judged_and_the_report_says_why(subject, export
     assert "bias must be a 1D tensor" in " ".join(report.table(width=1000).split())
 
 
-def test_a_wrong_weight_is_found_in_the_optimised_program(subject, exported):
-    """It is no way around a fault."""
+def test_a_wrong_weight_is_found_in_the_optimized_program(subject, exported):
+    """Optimizing the program does not hide a fault."""
     other = Subject.of(nn.Sequential(nn.Conv3d(2, 3, 2, bias=False), nn.ReLU()).eval(), subject.args, {})
     report, _ = compare_runnable(other.steal(), exported)
     assert not report.close
@@ -69,21 +69,21 @@ def test_a_wrong_weight_is_found_in_the_optimised_program(subject, exported):
 
 
 def test_a_program_that_runs_is_compared_as_it_is(subject, exported):
-    """Nothing is optimised without need."""
+    """It is not optimized."""
     report, program = compare_runnable(subject.steal(), exported, backend="eager")
     assert program is exported
     assert not [note for note in report.notes if note.startswith(OPTIMIZED)]
 
 
-def test_the_command_check_does_so(factory, capsys):
-    """It passes, and prints why the other program is missing."""
+def test_the_command_check_compares_the_optimized_program(factory, capsys):
+    """It exits with 0, and prints why the program was optimized."""
     assert run("check", factory) == 0
     assert "bias must be a 1D tensor" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.usefixtures("factory")
-def test_the_fixture_does_so_but_for_a_program_that_it_is_given(subject, exported, tmp_path):
-    """What a user ships has to run as it is."""
+def test_the_fixture_optimizes_only_programs_that_it_exports(subject, exported, tmp_path):
+    """A program that the user passes has to run as it is."""
     checks = Checks(ArtifactStore(tmp_path, None, lambda: tmp_path / "scratch", lambda *_: None))
     (report,) = checks.check(subject.model, subject.args)
     assert report.notes[0].startswith(OPTIMIZED)
@@ -92,8 +92,8 @@ def test_the_fixture_does_so_but_for_a_program_that_it_is_given(subject, exporte
 
 
 @pytest.mark.parametrize("kind", ["matrix", "sweep"])
-def test_many_comparisons_do_so(factory, kind):
-    """The cell is close, and says why."""
+def test_matrix_and_sweep_compare_the_optimized_program(factory, kind):
+    """The cell is close, and its detail says why the program was optimized."""
     found = matrix([factory], backends=["onnxruntime-cpu"]) if kind == "matrix" else sweep(factory, {"batch": [3]})
     (cell,) = found
     assert cell.status == "close"

@@ -45,7 +45,7 @@ INPUTS = {Text: lambda: torch.arange(12).reshape(2, 6), Pixels: lambda: torch.ra
 
 @pytest.fixture(scope="module")
 def made():
-    """By the model's class: what it did, and its program."""
+    """By the model's class, its capture and its program."""
     torch.manual_seed(0)
     found = {}
     for kind, inputs in INPUTS.items():
@@ -58,7 +58,7 @@ def made():
 
 @pytest.fixture
 def judged():
-    """What the instrument says of passes, and the error of the one that failed."""
+    """Return a function that runs passes and returns the instrument."""
 
     def run(one, passes, **options):
         capture, program = one
@@ -82,27 +82,27 @@ def _node(program, op):
 
 
 def scale_weight(program):
-    """The weight of the linear layer is 1 % too large."""
+    """Make the weight of the linear layer 1 % too large."""
     weight = next(node for node in program.model.graph if node.op_type in ("MatMul", "Gemm")).inputs[1]
     weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1.01), name=weight.name)
     return program
 
 
 def scale_in_place(program):
-    """Likewise, in a copy of its own that stands in the graph already, where the numbers are."""
+    """Scale the weight in place, in a copy that is already in the graph."""
     program.model.graph.initializers["linear.weight"].const_value.numpy()[:] *= np.float32(1.01)
     return program
 
 
 def own_weight(program):
-    """A copy of the weight, for `scale_in_place`."""
+    """Add a copy of the weight, for `scale_in_place`."""
     weight = program.model.graph.initializers["linear.weight"]
     weight.const_value = ir.tensor(weight.const_value.numpy().copy(), name=weight.name)
     return program
 
 
 def swap_operands(program):
-    """A difference the wrong way round."""
+    """Swap the operands of a subtraction."""
     node = _node(program, "Sub")
     first, second = node.inputs
     node.replace_input_with(0, second)
@@ -111,14 +111,14 @@ def swap_operands(program):
 
 
 def drop_epsilon(program):
-    """A norm with its epsilon forgotten."""
+    """Remove the epsilon of a normalization."""
     node = _node(program, "LayerNormalization")
     node.attributes["epsilon"] = ir.AttrFloat32("epsilon", 0.0)
     return program
 
 
 def break_graph(program):
-    """An operator that nobody has."""
+    """Insert an operator that does not exist."""
     _node(program, "Sub").op_type = "Subtraction"
     return program
 
@@ -136,7 +136,7 @@ FAULTS = {scale_weight: ("MatMul", "Gemm"), swap_operands: ("Sub",), drop_epsilo
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_wrong_pass_is_named(made, judged, kind, fault):
-    """Among correct ones, with the first value that it made wrong, and with the node that makes it."""
+    """The report has the first value that the pass makes wrong, and its node; the other passes are correct."""
     instrument = judged(made[kind], [*CORRECT, fault, *BEHIND])
 
     assert not instrument.close
@@ -151,7 +151,7 @@ def test_a_wrong_pass_is_named(made, judged, kind, fault):
 
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_clean_pipeline_names_none(made, judged, kind):
-    """Torch's own passes, and ONNX Runtime's."""
+    """The passes are those of torch and of ONNX Runtime."""
     instrument = judged(made[kind], [*default_passes(), *BEHIND])
 
     assert instrument.close
@@ -164,22 +164,22 @@ def test_a_clean_pipeline_names_none(made, judged, kind):
 
 # What has no place here: this processor's runtime has no bfloat16, and there is no MatMul to quantise.
 @pytest.mark.parametrize("name", [name for name in pass_names() if name not in ("BFloat16Pass", "Int4Pass")])
-def test_each_pass_there_is_does_no_harm(made, judged, name):
-    """By itself, on a graph that is optimised already."""
+def test_no_registered_pass_introduces_an_error(made, judged, name):
+    """Each pass runs alone, on a graph that is already optimized."""
     capture, program = made[Pixels]
     instrument = judged((capture, optimize(program)), [name])
     assert instrument.close
     assert instrument.culprit is None
 
 
-def test_a_weight_changed_where_it_stands_is_seen(made, judged):
-    """The graph is what it was, and so is the tensor that holds the numbers."""
+def test_a_weight_changed_in_place_is_found(made, judged):
+    """The graph and the tensor object stay the same, only the numbers change."""
     instrument = judged(made[Text], [own_weight, scale_in_place])
     assert instrument.culprit.name == "scale_in_place"
 
 
-def test_an_error_that_was_there_before_is_no_passs(made, judged):
-    """Neither of those that keep it nor of those that give it to values under new names."""
+def test_an_earlier_error_is_not_blamed_on_a_pass(made, judged):
+    """Neither passes that keep the wrong value nor passes that rename it are blamed."""
     capture, program = made[Text]
     instrument = judged((capture, optimize(program, [swap_operands])), [*CORRECT, *BEHIND, "IdentityEliminationPass"])
 
@@ -189,14 +189,14 @@ def test_an_error_that_was_there_before_is_no_passs(made, judged):
     assert "no pass introduces an error; the program before the passes differs: exported node" in _flat(instrument)
 
 
-def test_a_second_fault_is_seen_behind_the_first(made, judged):
-    """Where it makes a value wrong that was not."""
+def test_a_second_fault_after_the_first_is_found(made, judged):
+    """The second pass makes a value wrong that was correct before."""
     instrument = judged(made[Text], [drop_epsilon, swap_operands])
     assert [row.introduced.op for row in instrument.errors[1:]] == ["LayerNormalization", "Sub"]
 
 
 def test_a_pass_that_raises_is_a_row(made, judged):
-    """And the culprit, if there was none before it."""
+    """It is the culprit if there was none before it."""
     instrument = judged(made[Text], ["InlinePass", fails])
 
     assert isinstance(instrument.error.__cause__, ValueError)
@@ -207,7 +207,7 @@ def test_a_pass_that_raises_is_a_row(made, judged):
 
 
 def test_a_pass_that_breaks_the_graph_is_named(made, judged):
-    """What can't be run is no pass, and what comes after it is not blamed."""
+    """A program that can't be run does not pass, and later passes are not blamed."""
     instrument = judged(made[Text], ["InlinePass", break_graph, nothing])
 
     assert instrument.culprit.name == "break_graph"
@@ -231,13 +231,13 @@ def test_float16_is_judged_as_float16(made, judged, kind):
 
 
 def test_float16_is_an_error_where_it_is_not_allowed(made, judged):
-    """`lower_precision=False` says so."""
+    """`lower_precision=False` does not allow it."""
     instrument = judged(made[Text], [*default_passes(), "Float16Pass"], lower_precision=False)
     assert instrument.culprit.name == "Float16Pass"
 
 
 def test_a_wrong_pass_is_named_in_float16(made, judged):
-    """As long as its error is larger than the rounding."""
+    """Its error is larger than the rounding of float16."""
     instrument = judged(made[Text], [*default_passes(), "Float16Pass", swap_operands])
     assert instrument.culprit.name == "swap_operands"
 
@@ -246,7 +246,7 @@ def test_a_wrong_pass_is_named_in_float16(made, judged):
 
 
 class Counting:
-    """ONNX Runtime, counted."""
+    """ONNX Runtime that counts its runs."""
 
     name, stages = "counting", ("exported",)
 
@@ -261,8 +261,8 @@ class Counting:
         return self.engine.run(compiled, inputs, watch)
 
 
-def test_what_changes_nothing_is_not_run_again(made, judged):
-    """Its row says what the one before says, but for its name and its time."""
+def test_a_program_that_a_pass_does_not_change_is_not_run_again(made, judged):
+    """Its row equals the one before, except for the name and the time."""
     backend = Counting()
     instrument = judged(made[Text], [nothing, "FoldConstantPass", "FoldConstantPass", nothing], backend=backend)
 
@@ -272,7 +272,7 @@ def test_what_changes_nothing_is_not_run_again(made, judged):
 
 
 def test_each_run_begins_anew(made):
-    """Rows of the run before are gone."""
+    """The rows of the previous run are removed."""
     capture, program = made[Text]
     with PassContext() as context:
         instrument = context.compare_instrument(capture)
@@ -283,7 +283,7 @@ def test_each_run_begins_anew(made):
 
 
 def test_the_table_fits_a_terminal(made, judged):
-    """80 columns, however long a pass's name; the culprit is marked."""
+    """It has at most 80 columns, whatever the length of a pass's name, and marks the culprit."""
 
     def scale(program):
         return scale_weight(program)
@@ -298,22 +298,22 @@ def test_the_table_fits_a_terminal(made, judged):
 
 
 def test_the_table_is_printed_when_asked(made, judged, capsys):
-    """At the end; after a pass that fails, too."""
+    """It is printed after the last pass, or after one that fails."""
     judged(made[Text], ["InlinePass"])
     assert capsys.readouterr().out == ""
     instrument = judged(made[Text], ["InlinePass", fails], print_stdout=True)
     assert capsys.readouterr().out == f"{instrument}\n"
 
 
-def test_an_instrument_that_saw_nothing_says_so(made):
-    """It is not close, either."""
+def test_an_instrument_without_rows_is_not_close(made):
+    """Its text says that no pass ran."""
     instrument = CompareInstrument(made[Text][0])
     assert str(instrument).endswith("no pass ran")
     assert not instrument.close and instrument.culprit is None
 
 
 def test_rows_are_json(made, judged):
-    """With the numbers of the table."""
+    """JSON has the numbers of the table."""
     instrument = judged(made[Text], [drop_epsilon])
 
     told = json.loads(instrument.to_json())
@@ -324,8 +324,8 @@ def test_rows_are_json(made, judged):
     assert told["rows"][1]["introduced"]["value"] == instrument.culprit.introduced.value
 
 
-def test_a_dump_on_disk_will_do(made, tmp_path):
-    """Its path, that is."""
+def test_the_reference_can_be_the_path_of_a_dump(made, tmp_path):
+    """The instrument restores it."""
     model, inputs = Text().eval(), INPUTS[Text]()
     with torch.no_grad(), steal_forward(model, dump_file=tmp_path / "dump.onnx"):
         model(inputs)
@@ -335,8 +335,8 @@ def test_a_dump_on_disk_will_do(made, tmp_path):
     assert instrument.close
 
 
-def test_another_models_dump_is_one_sentence(made):
-    """Before any pass runs."""
+def test_the_dump_of_another_model_is_refused(made):
+    """The error is raised before any pass runs."""
     (capture, _), (_, program) = made[Text], made[Pixels]
     with PassContext() as context:
         context.compare_instrument(capture)
@@ -344,8 +344,8 @@ def test_another_models_dump_is_one_sentence(made):
             optimize(program, [fails])
 
 
-def test_a_backend_that_runs_no_onnx_graph_is_refused(made):
-    """It would judge the model, not what passes make of it."""
+def test_a_backend_that_cannot_run_the_exported_graph_is_refused(made):
+    """It would run the model instead of the program after each pass."""
     with pytest.raises(
         CompareError, match="backend 'inductor' cannot run exported graphs, so passes cannot be compared"
     ):
@@ -388,7 +388,7 @@ def fails(program):
 
 @pytest.fixture
 def filch(tmp_path, monkeypatch, capsys):
-    """Runs the command line in a folder with that file: its exit code, what it printed and what it complained of."""
+    """Return a function that runs the command line in a folder and returns exit code, standard output and error."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(FACTORIES)
 
@@ -402,7 +402,7 @@ def filch(tmp_path, monkeypatch, capsys):
 
 
 def test_passes_lists_all_there_are(filch):
-    """The default ones first, in their order."""
+    """The default passes come first, in their order."""
     code, printed, _ = filch("--list")
     names = [line.strip() for line in printed.splitlines()]
     assert code == 0
@@ -411,7 +411,7 @@ def test_passes_lists_all_there_are(filch):
 
 
 def test_passes_shows_times_and_draws_graphs(filch, tmp_path):
-    """Without --pass, of the default ones."""
+    """Without --pass, these are the default passes."""
     code, printed, _ = filch("mine.py:good", "--out-dir", "outs", "--view", "text", "-o", "optimised.onnx")
 
     assert code == 0
@@ -422,7 +422,7 @@ def test_passes_shows_times_and_draws_graphs(filch, tmp_path):
 
 
 def test_passes_names_the_wrong_one(filch):
-    """One's own is named by its file; the exit code says that something differs."""
+    """A pass of the user is named by its file, and the exit code is 1."""
     code, printed, _ = filch("mine.py:good", "--pass", "InlinePass", "--pass", "mine.py:swap", "--compare")
     clean, _, _ = filch("mine.py:good", "--compare")
 
@@ -431,7 +431,7 @@ def test_passes_names_the_wrong_one(filch):
 
 
 def test_passes_shows_the_errors_before_a_pass_that_raises(filch):
-    """And then the error itself, and exits with 2."""
+    """Then it prints the error, and exits with 2."""
     code, printed, complaint = filch("mine.py:good", "--pass", "InlinePass", "--pass", "mine.py:fails", "--compare")
 
     assert code == 2
@@ -440,7 +440,7 @@ def test_passes_shows_the_errors_before_a_pass_that_raises(filch):
 
 
 def test_passes_prints_json(filch):
-    """And nothing else."""
+    """Standard output has only JSON."""
     _, printed, _ = filch("mine.py:good", "--pass", "InlinePass", "--compare", "--json")
     assert json.loads(printed)["close"] is True
 
@@ -457,7 +457,7 @@ def test_passes_prints_json(filch):
     ],
 )
 def test_passes_refuses_in_one_sentence(filch, arguments, message):
-    """On standard error, with exit code 2."""
+    """The message is on standard error, and the exit code is 2."""
     code, printed, complaint = filch(*arguments)
     assert (code, printed) == (2, "")
     assert complaint.splitlines()[-1].startswith(f"filch: {message}")

@@ -20,7 +20,7 @@ from support.processes.compilers import needs_compiler
 
 
 class Small(nn.Module):
-    """Two kernels of Inductor's own with a library's between."""
+    """A model that Inductor compiles to two kernels of its own and a library call between them."""
 
     def __init__(self):
         super().__init__()
@@ -38,7 +38,7 @@ def small():
 
 
 class Subject:
-    """A model with its program, and what was stolen from it."""
+    """A model with its program and a capture of it."""
 
     def __init__(self, model, args, kwargs):
         with torch.no_grad(), steal_forward(model, submodules=True) as self.capture:
@@ -57,7 +57,7 @@ def subject(name):
 
 
 def check(one, planter, kinds, program=None):
-    """A clean run flags nothing; of each kind, the planted node's row is the first that differs."""
+    """Check that a clean run has no divergence, and that each planted node's row is the first divergence."""
     assert one.compare(planter.clean, program).close
     for kind in kinds:
         plant = planter.plant(kind, Random(0))  # noqa: S311  no secret
@@ -76,14 +76,14 @@ def check(one, planter, kinds, program=None):
     ],
 )
 def test_a_wrong_node_of_the_graph_that_onnx_runtime_optimised_is_named_first(name, level, kinds):
-    """The file that ONNX Runtime saved is changed in one node, and both the undisturbed and the observed run use it."""
+    """One node of the optimized file is changed; the plain and the instrumented run both use that file."""
     one = subject(name)
     program = optimize(one.program)
     check(one, OrtPlants(program, one.inputs, level), kinds, program)
 
 
 def test_a_wrong_layer_of_the_model_that_openvino_read_is_named_first():
-    """OpenVINO compiles a model in which one operation is wrong."""
+    """OpenVINO compiles a model with one wrong operation."""
     pytest.importorskip("openvino", reason="backend 'openvino' needs pip install 'filch[openvino]'")
     from support.faults.openvino_plants import OpenVinoPlants
 
@@ -93,7 +93,7 @@ def test_a_wrong_layer_of_the_model_that_openvino_read_is_named_first():
 
 @needs_compiler
 def test_a_wrong_kernel_of_inductor_is_named_first():
-    """Its source, the library's function that it calls, or the lowering that made it is wrong."""
+    """Its source, the library function that it calls, or the lowering that generates it is wrong."""
     from support.faults.inductor_plants import InductorPlants
 
     one = subject("small")
@@ -102,7 +102,7 @@ def test_a_wrong_kernel_of_inductor_is_named_first():
 
 @cache
 def quantised():
-    """A model with the program that ONNX Runtime's tool made int8 of it."""
+    """Return a model with the int8 program that ONNX Runtime's tool quantized from it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model, x = (
@@ -114,7 +114,7 @@ def quantised():
 
 
 def with_scale(model, index, position, factor):
-    """The model, but that one node takes another scale."""
+    """Return the program with another scale in one node."""
     wrong = copy.deepcopy(model)
     node = wrong.graph.node[index]
     scale = next(held for held in wrong.graph.initializer if held.name == node.input[position])
@@ -124,8 +124,8 @@ def with_scale(model, index, position, factor):
 
 
 @pytest.mark.parametrize("level", ["basic", "all"])
-def test_a_wrong_scale_of_a_quantised_graph_is_named(level):
-    """Each node that has one in turn: it is the first that differs, or is said to be behind it, as integers are."""
+def test_a_wrong_scale_of_a_quantized_graph_is_named(level):
+    """Each node with a scale is the first to differ, or is named as a node before it that was not judged."""
     one, program = quantised()
     backend = get_backend("onnxruntime-cpu", level=level)
     made = backend.compile(program, optimize=True)

@@ -24,7 +24,7 @@ GRAPH = Graph("main", ("x",), ("y",), (), (Node("copy", "Identity", ("x",), ("y"
 
 
 def compared(expected: torch.Tensor | None, actual: torch.Tensor | None, *, truth: bool) -> Report:
-    """The report on a graph of one node that makes `actual` where the model has `expected`."""
+    """Return the report on a one-node graph that computes `actual` where the model has `expected`."""
     known = {} if expected is None else {"y": complex_as_real(expected)}
     made = {} if actual is None else {"y": complex_as_real(actual)}
     run = Run(0, "exported", Compiled(GRAPH, None), {"x": known["y"]} if known else {}, made)
@@ -41,8 +41,8 @@ def compared(expected: torch.Tensor | None, actual: torch.Tensor | None, *, trut
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_no_wrong_answer_gets_through_and_no_right_one_is_flagged(case: Case) -> None:
-    """By itself, in a comparison by the tolerance, and in one by float64."""
+def test_wrong_answers_differ_and_right_ones_are_close(case: Case) -> None:
+    """They are judged by `compare_tensors`, in a comparison with a tolerance, and in one by float64."""
     alone = compare_tensors(case.expected, case.actual).close
     reports = [compared(case.expected, case.actual, truth=truth) for truth in (False, True)]
 
@@ -50,7 +50,7 @@ def test_no_wrong_answer_gets_through_and_no_right_one_is_flagged(case: Case) ->
 
 
 def test_there_are_wrong_answers_of_all_kinds() -> None:
-    """No name twice, and clean counterparts among them."""
+    """Their names are unique, and some are right answers."""
     assert len({case.name for case in CASES}) == len(CASES) >= 120
     assert sum(case.close for case in CASES) >= 25
 
@@ -58,8 +58,8 @@ def test_there_are_wrong_answers_of_all_kinds() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
 @settings(max_examples=30, deadline=None)
 @given(pairs=st.lists(st.tuples(st.sampled_from(SPECIAL), st.sampled_from(SPECIAL)), min_size=1, max_size=4))
-def test_what_is_finite_on_one_side_alone_never_passes(dtype: torch.dtype, pairs: list[tuple[float, float]]) -> None:
-    """Nor another infinity, nor a number for NaN, whatever stands beside it and whoever judges."""
+def test_a_nonfinite_value_on_one_side_alone_never_passes(dtype: torch.dtype, pairs: list[tuple[float, float]]) -> None:
+    """Nor do infinities of different signs or a number in place of NaN, however they are judged."""
     expected, actual = (torch.tensor(side).to(dtype) for side in zip(*pairs, strict=True))
     e, a = complex_as_real(expected), complex_as_real(actual)
     alike = (e == a) | (e.isnan() & a.isnan())

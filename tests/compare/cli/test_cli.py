@@ -55,16 +55,14 @@ def alone():
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's folder, with a file of factories that shadows one of Filch's rooms."""
+    """Change to a folder with a file of factories, whose name shadows one of Filch's packages."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "export.py").write_text(FACTORIES)
     return tmp_path
 
 
-def test_the_demo_ends_with_its_tables_and_names_what_it_wrote(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two graphs, no line over 80 columns, and the files."""
+def test_the_demo_prints_its_tables_and_the_files_it_wrote(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints tables of two graphs in at most 80 columns, and the paths of the files."""
     code = run("demo")
 
     out = capsys.readouterr().out
@@ -76,7 +74,7 @@ def test_the_demo_ends_with_its_tables_and_names_what_it_wrote(
 
 
 def test_stealing_exporting_and_comparing_from_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A factory with keyword arguments and dynamic shapes; every step a command of its own."""
+    """The factory has keyword arguments and dynamic shapes, and each step is a command of its own."""
     assert run("steal", "export.py:good", "-o", "ref.onnx") == 0
     assert "written: ref.onnx: 4 values" in capsys.readouterr().out
     assert run("export", "export.py:good", "-o", "model.onnx") == 0
@@ -90,7 +88,7 @@ def test_stealing_exporting_and_comparing_from_files(folder: Path, capsys: pytes
 
 
 def test_a_difference_ends_with_1_and_names_the_first_node(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As diff(1) does, in text and in JSON."""
+    """Text and JSON both name it."""
     run("steal", "export.py:good", "-o", "ref.onnx", "-q")
     run("export", "export.py:good", "-o", "model.onnx", "-q")
     model = ir.load("model.onnx")
@@ -109,8 +107,8 @@ def test_a_difference_ends_with_1_and_names_the_first_node(folder: Path, capsys:
     assert run("compare", "ref.onnx", "model.onnx", "--tolerance", "10") == 0
 
 
-def test_check_does_all_in_one_on_several_backends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And leaves nothing behind."""
+def test_check_compares_a_model_on_several_backends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It leaves no files."""
     code = run(
         "check", "export.py:good", "--backend", "onnxruntime-cpu", "--backend", "reference", "--view", "operators"
     )
@@ -123,7 +121,7 @@ def test_check_does_all_in_one_on_several_backends(folder: Path, capsys: pytest.
 
 
 def test_options_reach_the_backend_and_times_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As name=value; one that is written otherwise, or that the backend does not know, is trouble."""
+    """An option that is not name=value, or that the backend does not have, is an error."""
     check = ("check", "export.py:good")
 
     assert run(*check, "--option", "level=basic", "--profile") == 0
@@ -135,7 +133,7 @@ def test_options_reach_the_backend_and_times_are_shown(folder: Path, capsys: pyt
 
 
 def test_show_lists_a_dump(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Key, type, shape, size; numbers on request; JSON for machines."""
+    """It prints key, type, shape and size, statistics if requested, and JSON."""
     run("steal", "export.py:good", "-o", "ref.onnx", "-q")
     capsys.readouterr()
 
@@ -148,7 +146,7 @@ def test_show_lists_a_dump(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_diff_compares_two_dumps_without_a_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """0 for the same, 1 for others, and the first one is named."""
+    """The exit code is 0 for equal dumps and 1 for others, and the first difference is named."""
     run("steal", "export.py:good", "-o", "a.onnx", "-q")
     run("steal", "filch.compare:tiny_llm", "-o", "b.onnx", "-q")
     capsys.readouterr()
@@ -217,7 +215,7 @@ BAD = {
 def test_bad_input_gets_one_sentence_and_exit_code_2(
     folder: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """On standard error, without a traceback."""
+    """The message is on standard error, without a traceback."""
     run("steal", "export.py:good", "-o", "ref.onnx", "-q")
     run("export", "export.py:good", "-o", "model.onnx", "-q")
     run("steal", "filch.compare:tiny_llm", "-o", "other.onnx", "-q")
@@ -239,8 +237,8 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(
     assert err.startswith("filch: ") and len(err.strip().splitlines()) == 1
 
 
-def test_what_the_users_code_prints_does_not_stand_among_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON on standard output stays JSON; quiet stays quiet, with JSON asked for or not."""
+def test_output_of_the_users_code_does_not_mix_with_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output is only JSON with --json, and nothing with --quiet."""
     assert run("check", "export.py:talks", "--json") == 0
     out = capsys.readouterr()
     assert json.loads(out.out)[0]["close"] is True
@@ -249,10 +247,10 @@ def test_what_the_users_code_prints_does_not_stand_among_ours(folder: Path, caps
     assert capsys.readouterr().out == ""
 
 
-def test_a_crash_is_trouble_and_no_difference(
+def test_a_crash_exits_with_2(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 1 always means that something differs."""
+    """Exit code 1 always means that a value differs."""
     monkeypatch.setattr("filch.compare.cli._app.diff", lambda *_, **__: 1 / 0)
 
     assert run("diff", "a", "b") == 2
@@ -260,13 +258,13 @@ def test_a_crash_is_trouble_and_no_difference(
 
 
 def test_usage_errors_end_with_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As they do everywhere."""
+    """This is the exit code of click."""
     assert run("compare", "one") == 2
     assert run("nothing") == 2
 
 
 def test_the_installed_command_starts() -> None:
-    """In a process of its own."""
+    """It runs in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "filch.compare", "--help"], capture_output=True, text=True, check=False
     )
@@ -277,14 +275,14 @@ def test_the_installed_command_starts() -> None:
 
 
 def test_long_paths_keep_their_end() -> None:
-    """The first steps shrink to a letter, numbers stay."""
+    """The first names shrink to a letter, numbers stay."""
     assert abbreviated("model.layers.3.self_attn.q_proj", 20) == "m.l.3.s.q_proj"
     assert abbreviated("short.path", 20) == "short.path"
     assert len(abbreviated("x" * 100, 20)) == 20
 
 
 def test_a_trace_is_written_as_pickle_and_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A step of training; what is printed counts what is in the files."""
+    """The trace is of a training step; the printed counts are those of the files."""
     assert run("trace", "export.py:good", "-o", "out/step.pkl", "--train", "--backend", "eager") == 0
     out = capsys.readouterr().out
     assert out.startswith(f"written: {Path('out/step.pkl')}, {Path('out/step.json')}: ")
@@ -306,10 +304,10 @@ def test_a_trace_is_written_as_pickle_and_as_json(folder: Path, capsys: pytest.C
         (("export.py:refused", "-o", "t.pkl", "--train"), "Branches has no parameter that takes a gradient"),
     ],
 )
-def test_a_trace_that_cant_be_made_is_one_sentence(
+def test_a_trace_that_cannot_be_made_exits_with_2(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
-    """And exit code 2."""
+    """The message is one sentence."""
     assert run("trace", *arguments) == 2
     told = capsys.readouterr().err
     assert message in told and "Traceback" not in told

@@ -47,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same files in a folder of the test's own."""
+    """Copy these files to a folder of this test and change to it."""
     for file in made.iterdir():
         if file.is_file():
             (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -58,7 +58,7 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("source", ["net.py:net", "model.onnx", "report.json"])
 @pytest.mark.parametrize("name", view_names())
 def test_each_view_draws_models_and_reports(folder: Path, capsys: pytest.CaptureFixture[str], source, name) -> None:
-    """Into a file that is called after what it shows, and is none that was there."""
+    """The file is named after the source, and no existing file is overwritten."""
     before = {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     if name.startswith("model-explorer") and (source != "report.json" or name.endswith("time")):
         assert run("view", source, "--as", name) == 2  # it draws nothing but what was found
@@ -76,7 +76,7 @@ def test_each_view_draws_models_and_reports(folder: Path, capsys: pytest.Capture
 
 
 def test_the_suffix_chooses_the_view(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A page without one; what several views write has to be said."""
+    """Without a suffix it is a page; a suffix of several views needs --as."""
     assert run("view", "model.onnx", "-o", "a.dot") == 0
     assert (folder / "a.dot").read_text().startswith("digraph")
     assert run("view", "model.onnx") == 0
@@ -88,7 +88,7 @@ def test_the_suffix_chooses_the_view(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_backends_graph_names_what_it_fused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Compiled, without any run."""
+    """The program is compiled, and not run."""
     assert run("view", "net.py:net", "--backend", "onnxruntime-cpu", "--option", "level=extended", "--as", "text") == 0
     assert 'fusion="Conv Relu"' in capsys.readouterr().out
 
@@ -96,7 +96,7 @@ def test_a_backends_graph_names_what_it_fused(folder: Path, capsys: pytest.Captu
 def test_a_step_of_training_is_drawn_forward_and_backward(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By Inductor, if nobody says otherwise; here its kernels are left to the tests of traces."""
+    """The default backend is Inductor; its kernels are tested with traces."""
     asked: list[str] = []
 
     def traced(*given, backend: str, **told):
@@ -113,7 +113,7 @@ def test_a_step_of_training_is_drawn_forward_and_backward(
 
 
 def test_a_program_of_torch_export_is_drawn(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As torch saved it."""
+    """The file is one that torch saved."""
     model = torch.nn.Linear(2, 2).eval()
     torch.export.save(torch.export.export(model, (torch.ones(1, 2),)), folder / "linear.pt2")
 
@@ -122,7 +122,7 @@ def test_a_program_of_torch_export_is_drawn(folder: Path, capsys: pytest.Capture
 
 
 def test_a_report_is_drawn_onto_the_onnx_file_that_it_is_about(folder: Path) -> None:
-    """Where it was, or where it is said to be."""
+    """The file is at the path in the report, or at that of --model."""
     assert run("view", "report.json", "--as", "netron", "-o", "seen.onnx") == 0
     (folder / "model.onnx").rename(folder / "moved.onnx")
     assert run("view", "report.json", "--as", "netron", "-o", "again.onnx", "--model", "moved.onnx") == 0
@@ -133,7 +133,7 @@ def test_a_report_is_drawn_onto_the_onnx_file_that_it_is_about(folder: Path) -> 
 
 
 def test_a_stage_of_a_report_is_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The exported graph has more nodes than what was made of it."""
+    """The exported graph has more nodes than the compiled one."""
     lengths = {}
     for stage in ("exported", "compiled"):
         assert run("view", "report.json", "--as", "text", "--stage", stage) == 0
@@ -194,7 +194,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_gets_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """On standard error, with exit code 2."""
+    """The message is on standard error, and the exit code is 2."""
     arguments, message = BAD[name]
     Path("text.pt2").write_text("hi")
     Path("link.onnx").symlink_to("model.onnx")
@@ -209,7 +209,7 @@ def test_bad_input_gets_one_sentence(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_check_writes_a_report_for_each_backend(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the backend's name before the suffix, and with what values are like where a page is made of it."""
+    """The backend's name is before the suffix; reports that pages are made from have statistics."""
     assert run("check", "net.py:net", "-b", "reference", "-b", "eager", "-o", "out/r.json") == 0
 
     assert sorted(os.listdir(folder / "out")) == ["r.eager.json", "r.reference.json"]
@@ -219,15 +219,15 @@ def test_check_writes_a_report_for_each_backend(folder: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".html", ".md"])
-def test_a_report_is_written_as_its_suffix_says(folder: Path, suffix: str) -> None:
-    """As the methods of a report write it."""
+def test_a_report_is_written_in_the_format_of_its_suffix(folder: Path, suffix: str) -> None:
+    """The file equals what the report's method writes."""
     assert run("compare", "ref.onnx", "model.onnx", "-o", f"r{suffix}", "-q") == 0
     text = (folder / f"r{suffix}").read_text()
     assert {".csv": "call,stage", ".html": "<!doctype html>", ".md": "model.onnx on"}[suffix] in text[:60]
 
 
 def test_what_is_written_is_served_until_it_is_interrupted(folder: Path) -> None:
-    """By the netron package, on this machine alone."""
+    """The netron package serves it, on this machine only."""
     pytest.importorskip("netron")
     command = [sys.executable, "-m", "filch.compare", "view", "model.onnx", "-o", "seen.onnx", "--serve"]
     # What a shell runs in the background, pytest too, ignores Ctrl-C, and so would what it starts.
@@ -245,7 +245,7 @@ def test_what_is_written_is_served_until_it_is_interrupted(folder: Path) -> None
             running.kill()
 
 
-def test_json_of_a_report_keeps_what_it_had(folder: Path) -> None:
+def test_json_of_a_report_keeps_its_keys(folder: Path) -> None:
     """Other programs read these keys."""
     found = json.loads((folder / "report.json").read_text())
     assert {"backend", "reference", "program", "close", "headline", "rows", "modules", "outcomes", "graphs"} <= {*found}

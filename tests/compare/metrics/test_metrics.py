@@ -10,8 +10,8 @@ from filch.compare import Tolerance, compare_tensors, default_tolerance
 from filch.compare.metrics._metrics import bytes_of, typical_magnitude
 
 
-def test_the_measures_are_what_their_definitions_say() -> None:
-    """Computed by hand: e = [1, -2, 0, 4], a = [1.5, -2, 0.25, 3]."""
+def test_the_measures_follow_their_definitions() -> None:
+    """The expected numbers were computed by hand for e = [1, -2, 0, 4] and a = [1.5, -2, 0.25, 3]."""
     expected, actual = torch.tensor([1.0, -2.0, 0.0, 4.0]), torch.tensor([1.5, -2.0, 0.25, 3.0])
 
     found = compare_tensors(expected, actual)
@@ -26,7 +26,7 @@ def test_the_measures_are_what_their_definitions_say() -> None:
 
 @pytest.mark.parametrize("size", [2**20 - 1, 2**20, 2**20 + 1, 3 * 2**20 + 7])
 def test_a_wrong_element_is_found_wherever_the_chunks_end(size: int) -> None:
-    """The last element of a tensor that is compared in pieces."""
+    """The wrong element is the last one of a tensor that is compared in chunks."""
     expected = torch.zeros(size)
     actual = expected.clone()
     actual[-1] = 1
@@ -37,7 +37,7 @@ def test_a_wrong_element_is_found_wherever_the_chunks_end(size: int) -> None:
 
 
 def test_the_index_is_that_of_the_largest_error() -> None:
-    """In the tensor's own shape."""
+    """It is an index into the shape of the tensor."""
     expected = torch.zeros(2, 3, 4)
     actual = expected.clone()
     actual[1, 0, 2], actual[1, 2, 3] = 0.5, 2.0
@@ -46,7 +46,7 @@ def test_the_index_is_that_of_the_largest_error() -> None:
 
 
 def test_a_tolerance_of_zero_asks_for_equality() -> None:
-    """Not one unit in the last place is let pass."""
+    """A difference of one unit in the last place is found."""
     expected = torch.ones(3)
     actual = torch.nextafter(expected, torch.tensor(2.0))
 
@@ -56,7 +56,7 @@ def test_a_tolerance_of_zero_asks_for_equality() -> None:
 
 
 def test_both_limits_of_a_tolerance_hold() -> None:
-    """A tensor of small values may be within the first and out of the second."""
+    """Small values can be within the first limit and exceed the second."""
     expected, actual = torch.tensor([1e-4, 1e-4]), torch.tensor([1e-4, 1.5e-4])
 
     assert compare_tensors(expected, actual, tolerance=Tolerance(1e-3, 0.6)).close
@@ -64,7 +64,7 @@ def test_both_limits_of_a_tolerance_hold() -> None:
 
 
 def test_rounding_of_large_inputs_is_no_difference_in_a_small_result() -> None:
-    """100 - 100 is 1e-6 here and 0 there; without what went into it, that is a 100 % error."""
+    """100 - 100 is 1e-6 instead of 0; without the magnitude of the inputs that is an error of 100 %."""
     expected, actual = torch.tensor([1e-6]), torch.tensor([0.0])
 
     assert not compare_tensors(expected, actual).close
@@ -73,7 +73,7 @@ def test_rounding_of_large_inputs_is_no_difference_in_a_small_result() -> None:
 
 @pytest.mark.parametrize("mask", [-1e4, -1e9, -3.4e38])
 def test_a_mask_among_scores_does_not_explain_their_differences(mask: float) -> None:
-    """16 units in the last place of -1e9 are 1000."""
+    """16 units in the last place of -1e9 are 1000, which must not be tolerated for the scores."""
     expected = torch.linspace(0.5, 2, 64)
     expected[10:50] = mask
     actual = expected.clone()
@@ -85,14 +85,14 @@ def test_a_mask_among_scores_does_not_explain_their_differences(mask: float) -> 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.int32])
 def test_integers_are_compared_exactly_whatever_the_tolerance(dtype: torch.dtype) -> None:
-    """One is too many."""
+    """A difference of 1 is found."""
     expected, actual = torch.tensor([0, 1]).to(dtype), torch.tensor([1, 1]).to(dtype)
 
     assert not compare_tensors(expected, actual, tolerance=10).close
 
 
 def test_the_default_tolerances_follow_the_dtype() -> None:
-    """As documented."""
+    """They are those of the documentation."""
     limits = [
         default_tolerance(dtype).harmonic
         for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8)
@@ -103,7 +103,7 @@ def test_the_default_tolerances_follow_the_dtype() -> None:
 
 @pytest.mark.parametrize("view", ["transposed", "expanded", "conjugate", "negative"])
 def test_views_are_compared_by_their_numbers(view: str) -> None:
-    """Strides and lazy conjugation do not matter."""
+    """Strides and lazy conjugation make no difference."""
     base = torch.randn(3, 3, dtype=torch.complex64)
     made = {
         "transposed": base.T,
@@ -116,8 +116,8 @@ def test_views_are_compared_by_their_numbers(view: str) -> None:
     assert not compare_tensors(made, (made + 1).contiguous()).close
 
 
-def test_what_is_told_names_the_limit_that_does_not_hold() -> None:
-    """Small numbers that are all wrong differ by little, and by as much as the tensor's scale."""
+def test_the_message_names_the_limit_that_is_exceeded() -> None:
+    """Small numbers that are all wrong have a small absolute error, and one as large as the tensor's scale."""
     told = str(compare_tensors(torch.full((4,), 1e-6), torch.full((4,), 2e-6)))
 
     assert "relative to the tensor's scale 1.0e+00 (up to " in told
@@ -126,7 +126,7 @@ def test_what_is_told_names_the_limit_that_does_not_hold() -> None:
 
 
 def test_the_limit_that_is_exceeded_most_comes_first() -> None:
-    """Not that none of 32 elements differs."""
+    """The message does not begin with the number of elements that differ."""
     tiny = torch.full((32,), 1e-6)
     peak = torch.full((1000,), 9e-3).half()
     peak[0] = 0.1
@@ -146,7 +146,7 @@ def test_the_limit_that_is_exceeded_most_comes_first() -> None:
 
 
 def test_what_becomes_zero_is_counted() -> None:
-    """Whatever the type; what is 0 already does not count."""
+    """This holds for every dtype; elements whose reference is 0 are not counted."""
     for dtype in (torch.float32, torch.float16, torch.float64, torch.int64, torch.uint64, torch.float8_e5m2):
         expected, actual = torch.tensor([1, 0, 2, 3]).to(dtype), torch.tensor([0, 0, 0, 3]).to(dtype)
         found = compare_tensors(expected, actual)
@@ -158,7 +158,7 @@ def test_what_becomes_zero_is_counted() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_numbers_that_processors_flush_are_rounding(dtype: torch.dtype) -> None:
-    """Those under the smallest normal number, and no others; tolerance 0 asks for equality all the same."""
+    """These are the subnormal numbers only; with tolerance 0 they are a difference too."""
     least = torch.finfo(dtype).smallest_normal
     flushed, zeros = torch.full((8,), least * 0.75, dtype=dtype), torch.zeros(8, dtype=dtype)
 
@@ -179,7 +179,7 @@ def test_underflow_of_float16_is_rounding_and_its_subnormal_numbers_are_not() ->
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_close_to_float32_and_zeroed_probabilities_are_not(dtype: torch.dtype) -> None:
-    """What PyTorch computes in it is near to what it computes in float32 from the same numbers."""
+    """The results of PyTorch in half precision are close to those in float32 on the same numbers."""
     x, w = (torch.randn(64, 256, generator=torch.Generator().manual_seed(seed)).to(dtype) for seed in range(2))
     operations = {
         "softmax": lambda x, _: functional.softmax(x * 2, -1),
@@ -198,7 +198,7 @@ def test_half_precision_is_close_to_float32_and_zeroed_probabilities_are_not(dty
 
 
 def test_the_third_limit_is_the_second_one_by_default() -> None:
-    """A user's pair holds for one large element among small ones, too."""
+    """The two limits of a user also apply to small elements beside one large element."""
     peak = torch.full((1000,), 1e-3)
     peak[0] = 0.1
     lost = torch.where(peak == peak[0], peak, 0)
@@ -209,7 +209,7 @@ def test_the_third_limit_is_the_second_one_by_default() -> None:
 
 
 def test_complex_numbers_are_compared_part_by_part() -> None:
-    """The sign of a small part beside a large one counts; an index says which part it is."""
+    """A wrong sign of a small part beside a large one is found, and the index names the part."""
     expected = torch.tensor([[complex(1, 2), complex(1e5, 0.1)]])
 
     found = compare_tensors(expected, expected.conj())
@@ -218,7 +218,7 @@ def test_complex_numbers_are_compared_part_by_part() -> None:
 
 
 def test_numbers_that_are_repeated_are_compared_once() -> None:
-    """A few bytes can stand for terabytes; what is counted is what there is."""
+    """An expanded tensor of a few bytes may have terabytes of elements; all of them are counted."""
     expected, actual = torch.tensor([[[1.0], [2.0], [0.5]]]), torch.tensor([[[1.0], [2.5], [torch.nan]]])
     few = compare_tensors(expected.expand(2, 3, 5).contiguous(), actual.expand(2, 3, 5).contiguous())
 
@@ -247,7 +247,7 @@ def test_the_bytes_of_a_tensor_are_those_of_its_numbers(shape: tuple[int, ...]) 
 
 
 def test_comparing_changes_neither_side() -> None:
-    """A peer writes into what it is given."""
+    """The tensors are equal to copies that were made before."""
     expected, actual = torch.tensor([0.0, math.nan]), torch.tensor([0.0, 1.0])
 
     compare_tensors(expected, actual)
@@ -264,7 +264,7 @@ def test_comparing_changes_neither_side() -> None:
     ],
 )
 def test_what_is_not_dense_is_not_compared_and_never_close(make, kind) -> None:
-    """Not even with itself; the problem says what to do."""
+    """A sparse tensor does not equal itself either; the problem says what to do."""
     tensor = make(torch.eye(3))
     for expected, actual in ((tensor, tensor), (tensor, torch.eye(3)), (torch.eye(3), tensor)):
         found = compare_tensors(expected, actual)

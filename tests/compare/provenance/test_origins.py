@@ -14,7 +14,7 @@ from filch.steal import steal_forward
 
 
 class Block(nn.Module):
-    """A residual between two norms that compute the same if it is lost, and a factor of weights alone."""
+    """Two norms with a residual between them, whose loss makes them equal, and a factor of weights alone."""
 
     def __init__(self):
         super().__init__()
@@ -32,7 +32,7 @@ def normalized(x):
 
 @pytest.fixture(scope="module")
 def block():
-    """What the model did, and its program."""
+    """Return a capture of the model, and its program."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model, x = Block().eval().requires_grad_(requires_grad=False), torch.randn(4, 16)
@@ -42,20 +42,20 @@ def block():
 
 
 def lose_residual(node, model):
-    """It hands on what it should add to: the optimiser removes it, and merges the norms."""
+    """Make the addition return its input: the optimizer removes it, and merges the norms."""
     del node.input[1:]
     node.op_type = "Identity"
 
 
 def change_factor(node, model):
-    """It multiplies weights by something else: the optimiser folds it."""
+    """Change the factor of the weights: the optimizer folds it."""
     model.graph.initializer.append(numpy_helper.from_array(torch.tensor(0.6).numpy(), "planted"))
     node.input[1] = "planted"
 
 
 @pytest.mark.parametrize(("value", "plant"), [("add_1", lose_residual), ("mul_2", change_factor)])
 def test_all_that_a_removed_or_folded_node_makes_wrong_names_it(block, value, plant):
-    """The compiled nodes that show the error are said to have it from there, and nothing else is blamed."""
+    """The compiled nodes that show the error have that node among their origins, and no other node is blamed."""
     capture, program = block
     model = serde.serialize_model(program.model)
     node = next(node for node in model.graph.node if value in node.output)
@@ -69,7 +69,7 @@ def test_all_that_a_removed_or_folded_node_makes_wrong_names_it(block, value, pl
 
 
 def test_origins_of_sound_nodes_are_what_they_compute(block):
-    """What was removed or folded is only told where an error begins."""
+    """Removed and folded nodes are origins only where an error begins."""
     capture, program = block
     report = compare(capture, program, truth="float64")
     assert report.close
@@ -79,7 +79,7 @@ def test_origins_of_sound_nodes_are_what_they_compute(block):
 
 
 class Sum(nn.Module):
-    """ONNX Runtime computes it in float32, and casts what it is given once for both."""
+    """A sum that ONNX Runtime computes in float32; one cast of the input serves two nodes."""
 
     def __init__(self):
         super().__init__()
@@ -89,8 +89,8 @@ class Sum(nn.Module):
         return self.linear(x) + x
 
 
-def test_a_cast_of_an_input_is_not_said_to_compute_what_reads_it():
-    """It computes nothing; the cast of a result holds what its node makes."""
+def test_a_cast_of_an_input_has_no_origins():
+    """It computes no exported node; the cast of a result holds the value of the result's node."""
     graph = compiled_graph(export(Sum().half().eval(), (torch.randn(2, 8).half(),)))
     origins = {
         node.outputs[0]: [graph.source_graph.producer[graph.source_graph.outputs[0]].name in node.origins, node.origins]

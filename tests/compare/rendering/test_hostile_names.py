@@ -71,7 +71,7 @@ def wrong_gelu(op: str, value: str) -> tuple[Capture, Program]:
 
 
 def test_names_in_a_repro_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator and a value whose names are Python: the script, which is run, has them in strings alone."""
+    """An operator and a value are named like Python code; the script has these names only in string literals."""
     monkeypatch.chdir(tmp_path)
     text = f'E"""\nimport os; os.system("touch {CANARY}")\n"""\\"""; open("{CANARY}", "w") # {{compute}} {{0}} \''
     capture, program = wrong_gelu(text, f"value {text}")
@@ -87,7 +87,7 @@ def test_names_in_a_repro_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def hostile_report() -> Report:
-    """A report in which all that can have a name has each of the hostile ones, in two graphs."""
+    """Return a report with two graphs, in which every field for a name has each of the hostile names."""
     difference = compare_tensors(torch.ones(2), torch.zeros(2))
     rows = []
     for stage, kind in (("exported", "node"), ("compiled", "fused")):
@@ -116,18 +116,18 @@ def hostile_report() -> Report:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    """The one that all formats are written of."""
+    """The report that is written in every format."""
     return hostile_report()
 
 
 @pytest.fixture(scope="module")
 def cells_of(report: Report) -> list[dict[str, str]]:
-    """The rows of its CSV, by the titles."""
+    """Return the rows of a report's CSV, by column title."""
     return [*csv.DictReader(io.StringIO(report.to_csv()))]
 
 
 def is_harmless(text: str) -> bool:
-    """Whether a terminal shows each character, and no line is endless; the tables' own blank does not break."""
+    """Return whether a terminal shows each character and no line is too long; tables may have non-breaking spaces."""
     lines = text.replace("\N{NO-BREAK SPACE}", " ").split("\n")
     return all(line.isprintable() and len(line) < 30_000 for line in lines)
 
@@ -135,7 +135,7 @@ def is_harmless(text: str) -> bool:
 @pytest.mark.parametrize("view", ["nodes", "operators", "modules", "outcomes", "dynamo", "precision"])
 @pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])
 def test_no_table_has_a_control_character(report: Report, view: str, wide: bool) -> None:
-    """In no column and no sentence around; and what a name says is no markup of rich's."""
+    """Neither do the sentences around the tables, and rich does not interpret names as markup."""
     text = report.table(view, wide=wide, width=None if wide else 80)
 
     assert is_harmless(text)
@@ -144,7 +144,7 @@ def test_no_table_has_a_control_character(report: Report, view: str, wide: bool)
 
 
 def test_no_sentence_has_a_control_character(report: Report) -> None:
-    """Of a row, a module, a report, an explanation, an error, or of what progress shows."""
+    """The sentences are of rows, modules, reports, explanations, errors and progress bars."""
     diff = DumpDiff("a", "b", tuple(DiffRow(Key(text, 0, "O"), text, text, text) for text in NAMES.values()))
     told = [report.headline(), str(report.explanation), diff.headline(), str(diff), diff.first_divergence]
     told += [*report.rows, *report.modules, *diff.rows, *map(FilchError, NAMES.values())]
@@ -157,7 +157,7 @@ def test_no_sentence_has_a_control_character(report: Report) -> None:
 
 
 def test_the_command_line_shows_no_control_character(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Of a report that is no report, in a folder whose name is not harmless."""
+    """The file is no report, and the name of its folder has control characters."""
     file = tmp_path / "\x1b[2J\u202e.json"
     file.write_text('{"filch_report": "\\u001b[31m\\n"}')
 
@@ -170,7 +170,7 @@ def test_the_command_line_shows_no_control_character(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("key", NAMES)
 def test_a_cell_of_csv_computes_nothing(cells_of: list[dict[str, str]], key: str) -> None:
-    """A spreadsheet takes it for text: each cell that begins as a formula has an apostrophe in front."""
+    """Cells that begin like a formula get an apostrophe in front, so that a spreadsheet reads them as text."""
     place = [*NAMES].index(key)
     cells = cells_of[place]
 
@@ -182,7 +182,7 @@ def test_a_cell_of_csv_computes_nothing(cells_of: list[dict[str, str]], key: str
 
 
 def is_number(cell: str) -> bool:
-    """Whether a spreadsheet reads a number."""
+    """Return whether a spreadsheet reads a text as a number."""
     try:
         float(cell)
     except ValueError:
@@ -192,7 +192,7 @@ def is_number(cell: str) -> bool:
 
 @pytest.mark.parametrize("key", [key for key in NAMES if NAMES[key].strip()])
 def test_a_name_in_markdown_reads_as_it_is(key: str) -> None:
-    """In a cell and in a sentence: no link, image, heading, code or HTML, and one line."""
+    """In cells and sentences, names form no link, image, heading, code or HTML, and stay on one line."""
     name = NAMES[key]
     parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
     document = parser.render("\n".join([for_markdown(name), "", *table(["a", "b"], [[name, 1]])]))
@@ -205,7 +205,7 @@ def test_a_name_in_markdown_reads_as_it_is(key: str) -> None:
 
 
 def test_a_report_in_markdown_is_one_table(report: Report) -> None:
-    """With a row for each, and a sentence above."""
+    """The table has a row for each row of the report, and a sentence above it."""
     text = report.to_markdown()
 
     assert is_harmless(text)
@@ -213,7 +213,7 @@ def test_a_report_in_markdown_is_one_table(report: Report) -> None:
 
 
 def test_a_page_of_a_diff_has_no_elements_but_its_own() -> None:
-    """Whatever the dumps, modules and places in them are called."""
+    """This holds for names of dumps, modules and paths in a record."""
     rows = tuple(DiffRow(Key(text, 0, "O"), text, text, text) for text in NAMES.values())
     page = DumpDiff(NAMES["script"], NAMES["image"], rows).to_html()
 
@@ -224,7 +224,7 @@ def test_a_page_of_a_diff_has_no_elements_but_its_own() -> None:
 
 @pytest.mark.parametrize("key", NAMES)
 def test_a_name_in_python_source_is_a_string(key: str) -> None:
-    """It evaluates to what it is, alone and nested, and a docstring ends where it should."""
+    """The literal evaluates to the name, alone and in containers, and a name does not end a docstring."""
     name = NAMES[key]
     held = {name: [name, (name,), -1.5, None, True], 1: {name}}
 
@@ -236,7 +236,7 @@ def test_a_name_in_python_source_is_a_string(key: str) -> None:
 
 
 def test_a_name_in_a_junit_file_is_legal_xml(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plugin notes names with a test; pytest writes them as attributes."""
+    """The plugin adds names to a test's properties, which pytest writes as XML attributes."""
     notes = SimpleNamespace(user_properties=[])
     for name in NAMES.values():
         _record_property(notes, "first_divergence", name)
@@ -247,7 +247,7 @@ def test_a_name_in_a_junit_file_is_legal_xml(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_a_page_with_all_names_runs_no_script(report: Report, tmp_path: Path) -> None:
-    """Opened in a browser: no dialog, no message, no request, no element that a name made."""
+    """Opened in a browser, the page has no dialog, console message, request or element that comes from a name."""
     page = tmp_path / "report.html"
     report.to_html(page)
 
@@ -263,7 +263,7 @@ def test_a_page_with_all_names_runs_no_script(report: Report, tmp_path: Path) ->
 
 
 def test_onnxruntime_is_imported_without_its_telemetry(tmp_path: Path) -> None:
-    """It would write files and start a thread as soon as it is imported."""
+    """Its telemetry would write files and start a thread at import."""
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     homes = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(tmp_path))
     code = "import filch.export.backends.onnxruntime._options as o, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"

@@ -38,7 +38,7 @@ def reports() -> dict[str, Report]:
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Chromium]:
-    """A browser, in which nothing goes wrong and nothing is asked of a network."""
+    """Return a browser page that fails the test on any console message or network request."""
     with Chromium() as made:
         yield made
         made.heard()
@@ -50,7 +50,7 @@ def page() -> Iterator[Chromium]:
 def test_every_number_of_every_row_is_read_back(
     page: Chromium, reports: dict[str, Report], name: str, tmp_path
 ) -> None:
-    """From the table, scrolled to its end: status, error, measures of all rows of both graphs."""
+    """Status, error and measures are read from the table, which is scrolled to its end, for all rows of both graphs."""
     report = reports[name]
     page.open(report.view("html", tmp_path / "report.html"))
     titles = headers(page)
@@ -85,7 +85,7 @@ def _number(text: str) -> float:
 
 
 def test_it_opens_at_the_first_divergence(page: Chromium, reports: dict[str, Report], tmp_path: Path) -> None:
-    """With the statistics of the value and of its reference; a clean report opens at nothing."""
+    """The page shows statistics of the value and of its reference; the page of a clean report selects nothing."""
     report = reports["wrong"]
     page.open(report.view("html", tmp_path / "wrong.html"))
     first = report.first_divergence
@@ -102,7 +102,7 @@ def test_it_opens_at_the_first_divergence(page: Chromium, reports: dict[str, Rep
 def test_layers_of_resnet_18_are_opened_searched_and_sorted(
     page: Chromium, reports: dict[str, Report], tmp_path
 ) -> None:
-    """What a reader does first."""
+    """These are the first steps of a reader."""
     report = reports["resnet"]
     page.open(report.view("html", tmp_path / "resnet.html"))
     assert int(page.run("document.documentElement.dataset.drawn")) < 3000

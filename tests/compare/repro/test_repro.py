@@ -24,14 +24,14 @@ APPROXIMATE = {"session_config": "optimization.enable_gelu_approximation=1"}
 
 
 class Erf(nn.Module):
-    """What ONNX Runtime fuses to a Gelu."""
+    """A Gelu in parts, which ONNX Runtime fuses."""
 
     def forward(self, x):
         return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
 
 class Block(nn.Module):
-    """Of a transformer."""
+    """The perceptron of a transformer block."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +62,7 @@ def given(tmp_path_factory):
 
 
 def shows(folder):
-    """Whether the script sees a difference, and goes on to its end if not."""
+    """Return whether the script finds a difference; if not, it has to run to its end."""
     try:
         runpy.run_path(str(folder / "repro.py"))
     except AssertionError:
@@ -76,8 +76,8 @@ def mend(file, old, new):
     file.write_text(text.replace(old, new), "utf-8")
 
 
-def test_a_fusion_that_is_wrong_is_found_around_one_of_its_nodes_and_made_small(given, tmp_path, monkeypatch, capsys):
-    """An Erf alone is right: its neighbours come along until they are fused, and those that are not needed leave."""
+def test_a_wrong_fusion_is_found_from_one_of_its_nodes_and_reduced(given, tmp_path, monkeypatch, capsys):
+    """Erf alone is correct: neighbors are added until they are fused, and those that are not needed are removed."""
     monkeypatch.chdir(tmp_path)
     given.program.save("model.onnx")
     option = f"session_config={APPROXIMATE['session_config']}"
@@ -105,8 +105,8 @@ def test_a_fusion_that_is_wrong_is_found_around_one_of_its_nodes_and_made_small(
     ).read_text("utf-8")
 
 
-def test_a_program_that_is_not_the_model_is_held_against_torch(given, tmp_path):
-    """The script has the operation of PyTorch and the ONNX as it is; with the right epsilon, nothing differs."""
+def test_a_wrong_translation_is_compared_with_torch(given, tmp_path):
+    """The script has the operation of PyTorch and the ONNX model; with the correct epsilon, nothing differs."""
     wrong = Program(given.program.model.clone(), **{name: getattr(given.program, name) for name in KEPT})
     (norm,) = (node for node in wrong.model.graph if node.op_type == "LayerNormalization")
     norm.attributes["epsilon"] = ir.AttrFloat32("epsilon", 1e-2)
@@ -177,8 +177,8 @@ def coarse(module):
         ("reference", {}),
     ],
 )
-def test_a_backend_without_filch_gives_the_same_numbers(given, tmp_path, name, options):
-    """What its script runs is what it runs, with the options that it was made with."""
+def test_the_script_of_a_backend_computes_the_same_numbers(given, tmp_path, name, options):
+    """The script uses the options of the backend."""
     backend = get_backend(name, **options)
     script = backend.script(optimize=True)
     (tmp_path / "script.py").write_text("\n".join([*script.imports, script.code]), "utf-8")
@@ -193,8 +193,8 @@ def test_a_backend_without_filch_gives_the_same_numbers(given, tmp_path, name, o
     assert torch.equal(torch.from_numpy(found), expected)
 
 
-def test_what_a_compiler_of_torch_does_is_held_against_eager(given, tmp_path, monkeypatch):
-    """The script has the operations of the exported program alone, those that are needed, on few numbers."""
+def test_a_compiler_of_torch_is_compared_with_eager(given, tmp_path, monkeypatch):
+    """The script has only the operations of the exported program that are needed, and few numbers."""
     monkeypatch.setattr(
         "filch.compare.repro._folder._check_script", lambda folder, _: shows(folder)
     )  # others start a process
@@ -212,13 +212,13 @@ def test_what_a_compiler_of_torch_does_is_held_against_eager(given, tmp_path, mo
 
 @dataclass(frozen=True)
 class WrongHere(OnnxRuntimeBackend):
-    """ONNX Runtime, wrong in this process alone."""
+    """ONNX Runtime that is wrong only in this process."""
 
     def run(self, compiled, inputs, watch=()):
         return {name: 1.1 * tensor for name, tensor in super().run(compiled, inputs, watch).items()}
 
 
-def test_what_does_not_show_elsewhere_is_refused(given, tmp_path):
+def test_differences_that_the_script_does_not_show_are_refused(given, tmp_path):
     """Write nothing if the error needs this process, the backend has no script, or the node is correct or unknown."""
     wrong_here = WrongHere(**vars(get_backend("onnxruntime-cpu")))
     not_shown = (
@@ -243,8 +243,8 @@ def test_what_does_not_show_elsewhere_is_refused(given, tmp_path):
         write_repro(given.dump, given.program, "layer_norm", tmp_path / "there")
 
 
-def test_the_command_says_what_a_report_lacks(given, tmp_path, monkeypatch, capsys):
-    """A report of a capture in memory, of what is close, of a lower precision; a node that it does not have."""
+def test_the_command_refuses_reports_without_what_it_needs(given, tmp_path, monkeypatch, capsys):
+    """The reports are of a capture in memory, without a difference, of a lower precision, or lack the node."""
     monkeypatch.chdir(tmp_path)
     given.program.save("model.onnx")
     assert run("compare", given.dump, "model.onnx", "-o", "report.json", "-q") == 0

@@ -24,7 +24,7 @@ _MEMORY = 500 * 2**10  # KiB, as `ru_maxrss` counts
 
 @pytest.fixture(scope="module")
 def report():
-    """A report, as JSON's parts."""
+    """Return the JSON of a report."""
     model, x = nn.Linear(2, 2).eval(), torch.ones(1, 2)
     with torch.no_grad(), steal_forward(model) as capture:
         model(x)
@@ -33,7 +33,7 @@ def report():
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder beside which there is a secret; fails if much memory was taken or the secret was changed."""
+    """Return a folder beside a secret file; fail if the test used much memory or changed the secret."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     (tmp_path / "secret").write_text(SECRET)
     (tmp_path / "in").mkdir()
@@ -54,7 +54,7 @@ def _refused(reason, call, *args):
 
 @pytest.mark.parametrize("case", [*FILES, *REPORTS])
 def test_a_hostile_report_is_refused_with_one_sentence(case, folder):
-    """Whatever stands in it, and whatever it is."""
+    """This holds for hostile contents and for paths that are no regular files."""
     write, reason = (FILES | REPORTS)[case]
     write(folder / "report.json")
 
@@ -63,7 +63,7 @@ def test_a_hostile_report_is_refused_with_one_sentence(case, folder):
 
 @pytest.mark.parametrize("case", PLACES)
 def test_a_report_with_something_else_in_a_place_is_refused(case, folder, report):
-    """A number that is too large is a number, and is read."""
+    """A number that is too large is still a number, and is read."""
     change, reason = PLACES[case]
     found = json.loads(report.to_json())
     change(found)
@@ -77,7 +77,7 @@ def test_a_report_with_something_else_in_a_place_is_refused(case, folder, report
 
 @pytest.mark.parametrize("case", [*FILES, *JOURNALS])
 def test_a_hostile_journal_is_refused_with_one_sentence(case, folder):
-    """And is left as it is."""
+    """The file is not changed."""
     write, reason = (FILES | JOURNALS)[case]
     write(folder / "journal")
     before = (folder / "journal").read_bytes() if case in JOURNALS else b""
@@ -89,15 +89,15 @@ def test_a_hostile_journal_is_refused_with_one_sentence(case, folder):
 
 @pytest.mark.parametrize("target", ["../secret", "../new"])
 def test_a_journal_follows_no_link(folder, target):
-    """Neither to a file nor to where one could be made."""
+    """This holds for links to an existing file and to a missing one."""
     (folder / "journal").symlink_to(target)
 
     _refused("it is a link", Journal, folder / "journal", {})
 
 
 @pytest.mark.parametrize("target", ["../secret", "../new"])
-def test_what_is_written_follows_no_link_out_of_the_folder(folder, report, target):
-    """A page, a report in each format, a legend, a log, a program: what a link leads to stays what it was."""
+def test_written_files_follow_no_link_out_of_the_folder(folder, report, target):
+    """The targets of the links stay unchanged for pages, reports in each format, legends, logs and programs."""
     for name in ("out.html", "out.json", "out.txt", "out.svg", "out.log", "out.onnx"):
         (folder / name).symlink_to(target)
     graph = report.graph
@@ -116,7 +116,7 @@ def test_what_is_written_follows_no_link_out_of_the_folder(folder, report, targe
 
 
 def test_a_link_within_the_folder_is_followed(folder, report):
-    """As is one to a device: `-o /dev/stdout`."""
+    """So is a link to a device, as in `-o /dev/stdout`."""
     (folder / "link.json").symlink_to("report.json")
     (folder / "null.json").symlink_to("/dev/null")
 
@@ -127,7 +127,7 @@ def test_a_link_within_the_folder_is_followed(folder, report):
 
 
 def test_a_dump_of_many_small_parts_is_refused_before_they_are_made(folder):
-    """A few megabytes of empty objects would become a gigabyte."""
+    """A few megabytes of empty objects would take a gigabyte of memory."""
     with steal_forward(nn.Identity(), dump_file=folder / "golden.onnx"):
         pass
     import onnx
@@ -142,7 +142,7 @@ def test_a_dump_of_many_small_parts_is_refused_before_they_are_made(folder):
 
 
 def test_a_draft_that_is_a_fifo_is_refused(folder):
-    """What is left of a capture is looked at by whoever recovers it."""
+    """`recover` reads the unfinished files of a capture."""
     os.mkfifo(folder / ".d.onnx.01234567.journal")
     (folder / ".d.onnx.01234567.data").write_bytes(b"")
 
@@ -150,8 +150,8 @@ def test_a_draft_that_is_a_fifo_is_refused(folder):
 
 
 @pytest.mark.parametrize("case", ["FIFO", "device", "folder", "a terabyte"])
-def test_a_table_of_expected_failures_is_a_file(case, folder):
-    """Pytest says so at its start."""
+def test_a_table_of_expected_failures_has_to_be_a_file(case, folder):
+    """Pytest reports it at its start."""
     FILES[case][0](folder / "table.toml")
 
     with pytest.raises(pytest.UsageError, match="can't read"):
@@ -159,8 +159,8 @@ def test_a_table_of_expected_failures_is_a_file(case, folder):
 
 
 @pytest.mark.parametrize("case", PATHS)
-def test_a_report_about_files_that_can_not_be_is_drawn_and_not_reproduced(case, folder, report, capsys):
-    """One sentence names the file, cut."""
+def test_a_report_with_impossible_paths_is_drawn_and_not_reproduced(case, folder, report, capsys):
+    """The message is one sentence with the shortened path."""
     found = json.loads(report.to_json()) | {"program": PATHS[case], "reference": PATHS[case]}
     path = folder / "report.json"
     path.write_text(json.dumps(found))
@@ -176,7 +176,7 @@ def test_a_report_about_files_that_can_not_be_is_drawn_and_not_reproduced(case, 
 
 @pytest.mark.parametrize("case", TABLES)
 def test_a_hostile_table_of_expected_failures_is_refused_with_one_sentence(case, folder):
-    """Within seconds, whatever stands in it."""
+    """It is refused within seconds."""
     write, reason = TABLES[case]
     write(folder / "table.toml")
     began = time.process_time()
@@ -188,6 +188,6 @@ def test_a_hostile_table_of_expected_failures_is_refused_with_one_sentence(case,
     assert time.process_time() - began < 5
 
 
-def test_there_are_fifteen():
-    """The corpus does not shrink unseen."""
+def test_there_are_at_least_fifteen_hostile_cases():
+    """The corpus must not shrink unnoticed."""
     assert len(FILES) + len(REPORTS) + len(PLACES) + len(JOURNALS) + len(TABLES) >= 15

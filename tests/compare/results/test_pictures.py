@@ -29,7 +29,7 @@ def program() -> Program:
 
 @pytest.fixture(scope="module")
 def report(program: Program) -> Report:
-    """On ONNX Runtime, with what each value is like."""
+    """Return its report on ONNX Runtime, with statistics."""
     model, args = tiny_llm()
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*args)
@@ -38,7 +38,7 @@ def report(program: Program) -> Report:
 
 @pytest.fixture(scope="module")
 def wrong() -> Report:
-    """One fault, in the linear layer."""
+    """Return a report with one fault, in the linear layer."""
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(2, 2), nn.ReLU()).eval(), torch.ones(1, 2)
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
@@ -47,7 +47,7 @@ def wrong() -> Report:
 
 
 def test_the_graph_of_a_report_has_every_row_at_its_value(report: Report) -> None:
-    """The compiled graph, with the exported one as what it was made of; all numbers are the report's."""
+    """It is the compiled graph, with the exported one as its source; all numbers are those of the report."""
     drawn = report.graph
     assert drawn.source_graph is not None
 
@@ -65,7 +65,7 @@ def test_the_graph_of_a_report_has_every_row_at_its_value(report: Report) -> Non
 
 
 def test_compiled_nodes_name_the_exported_ones_that_they_compute(report: Report, program: Program) -> None:
-    """As the rows say, whether anything was run or not."""
+    """The names are those of the rows, with and without running the program."""
     exported = {node.name for node in program.graph.nodes}
     rows = {row.node: row.origins for row in report.rows if row.stage == "compiled" and row.kind != "output"}
 
@@ -75,8 +75,8 @@ def test_compiled_nodes_name_the_exported_ones_that_they_compute(report: Report,
     assert {name for names in drawn.values() for name in names} <= exported
 
 
-def test_compiled_nodes_stand_in_the_module_calls_of_what_they_compute(program: Program) -> None:
-    """A fused node in the calls that all of its parts have in common."""
+def test_compiled_nodes_are_in_the_module_calls_of_the_nodes_they_compute(program: Program) -> None:
+    """A fused node is in the calls that all of its parts have in common."""
     exported = {node.name: node for node in program.graph.nodes}
 
     nodes = compiled_graph(program).nodes
@@ -89,22 +89,22 @@ def test_compiled_nodes_stand_in_the_module_calls_of_what_they_compute(program: 
 
 
 def test_one_finding_is_the_first_divergence(wrong: Report, report: Report) -> None:
-    """And none in a clean run."""
+    """A clean report has none."""
     first = [value for value, findings in wrong.graph.findings.items() if any(one.first for one in findings)]
     assert first == ["linear"]
     drawn = (report.graph, report.graph.source_graph)
     assert not any(one.first for graph in drawn if graph for found in graph.findings.values() for one in found)
 
 
-def test_a_backend_without_a_graph_of_its_own_has_none_to_draw(program: Program) -> None:
-    """It runs the program as it stands."""
+def test_the_compiled_graph_of_a_backend_without_one_is_refused(program: Program) -> None:
+    """The message says that it runs the exported program unchanged."""
     with pytest.raises(CompareError, match="'reference' has no compiled graph: it runs the exported program unchanged"):
         compiled_graph(program, backend="reference")
 
 
 @pytest.mark.parametrize("name", ["report", "wrong"])
 def test_a_report_is_read_back_as_it_was(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Rows, graphs, operators, statistics: what it prints and draws is the same."""
+    """Rows, graphs, operators and statistics are equal, and so are its text and its drawing."""
     given: Report = request.getfixturevalue(name)
     given.to_json(tmp_path / "report.json")
 
@@ -115,8 +115,8 @@ def test_a_report_is_read_back_as_it_was(name: str, request: pytest.FixtureReque
     assert found.table("operators", wide=True) == given.table("operators", wide=True)
 
 
-def test_numbers_that_json_has_not_come_back(tmp_path: Path) -> None:
-    """An error that is infinite, a limit that is one in the graph."""
+def test_infinities_are_read_back_from_json(tmp_path: Path) -> None:
+    """The report has an infinite error, and the graph an infinite limit."""
 
     class Clamped(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -159,8 +159,8 @@ def test_numbers_that_json_has_not_come_back(tmp_path: Path) -> None:
         (lambda found: found.update(calls=[1]), "calls has 1 items, not 2"),
     ],
 )
-def test_what_is_no_report_is_said_in_a_sentence(wrong: Report, tmp_path: Path, change, message: str) -> None:
-    """With the file and the reason."""
+def test_a_file_that_is_no_report_is_refused(wrong: Report, tmp_path: Path, change, message: str) -> None:
+    """The message has the file and the reason."""
     found = json.loads(wrong.to_json())
     change(found)
     (tmp_path / "report.json").write_text(json.dumps(found))
@@ -170,7 +170,7 @@ def test_what_is_no_report_is_said_in_a_sentence(wrong: Report, tmp_path: Path, 
 
 
 def places(found: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all that a JSON file holds; of a list's, those of the first two items."""
+    """Yield the paths of all entries of a JSON value; of a list, those of the first two items."""
     items = found.items() if isinstance(found, dict) else list(enumerate(found))[:2] if isinstance(found, list) else ()
     for key, item in items:
         yield (*path, key)
@@ -181,7 +181,7 @@ def places(found: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def test_a_report_with_something_else_in_any_place_is_refused_or_can_be_drawn(
     wrong: Report, tmp_path: Path, planted: Any
 ) -> None:
-    """One sentence, and no traceback: neither where it is read nor, later, where it is shown."""
+    """It is refused with one sentence, without a traceback, when it is read or when it is drawn."""
     whole = json.loads(wrong.to_json())
     found = whole | {name: whole[name][:3] for name in ("rows", "modules", "outcomes")} | {"operators": []}
     path = tmp_path / "report.json"
@@ -204,16 +204,16 @@ def test_a_report_with_something_else_in_any_place_is_refused_or_can_be_drawn(
     assert not [text for text in refused if "\n" in text]
 
 
-def test_json_that_is_nested_too_deeply_is_said_in_a_sentence(tmp_path: Path) -> None:
-    """Python's parser gives up; so may who reads what it gives."""
+def test_json_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    """The depth is refused with one sentence instead of a RecursionError."""
     (tmp_path / "report.json").write_text("[" * 200_000)
 
     with pytest.raises(CompareError, match=r"report.json' is no JSON: it is nested too deep"):
         load_report(tmp_path / "report.json")
 
 
-def test_a_file_that_is_not_there_or_no_json_is_said_in_a_sentence(tmp_path: Path) -> None:
-    """As the operating system and the parser say it."""
+def test_a_file_that_is_missing_or_no_json_is_refused(tmp_path: Path) -> None:
+    """The reason is that of the operating system or of the parser."""
     with pytest.raises(CompareError, match=r"can't read '.*none.json': No such file"):
         load_report(tmp_path / "none.json")
     (tmp_path / "text.json").write_text("{")
@@ -222,7 +222,7 @@ def test_a_file_that_is_not_there_or_no_json_is_said_in_a_sentence(tmp_path: Pat
 
 
 def test_a_spread_counts_every_finite_number_of_both() -> None:
-    """In equal bins from the least to the largest of both; what is not finite is counted apart."""
+    """The bins are equal, from the least to the largest number of both; other numbers are counted apart."""
     expected = torch.tensor([0.0, 1.0, 2.0, 4.0])
     actual = torch.tensor([0.0, math.nan, 8.0, math.inf])
 
@@ -248,14 +248,14 @@ def test_a_spread_counts_every_finite_number_of_both() -> None:
         (torch.tensor([2**62, -(2**62)]), 2),
     ],
 )
-def test_a_spread_of_anything_is_taken(tensor: torch.Tensor, bars: int | None) -> None:
-    """Empty, without a number, complex, all equal, of the widest range there is."""
+def test_a_spread_is_computed_for_any_tensor(tensor: torch.Tensor, bars: int | None) -> None:
+    """The tensors are empty, without a finite number, complex, constant, and of the widest range."""
     histogram = spread_of(tensor, tensor).histogram
 
     assert (None if histogram is None else sum(histogram.expected)) == bars
 
 
-def test_statistics_are_taken_only_when_they_are_asked_for(program: Program) -> None:
+def test_statistics_are_computed_only_on_request(program: Program) -> None:
     """They make a comparison a third longer."""
     model, args = tiny_llm()
     with torch.no_grad(), steal_forward(model) as capture:

@@ -18,7 +18,7 @@ from support.faults.fakes import WrongBackend
 
 
 class Net(nn.Module):
-    """Small enough for its whole report to be read."""
+    """A model whose whole report is short enough to read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    """One fault, in the linear layer."""
+    """Return a report with one fault, in the linear layer."""
     torch.manual_seed(0)
     model, x = Net().eval(), torch.ones(1, 2)
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
@@ -41,8 +41,8 @@ def report() -> Report:
 
 
 @pytest.mark.parametrize("status", ["no value", "not mapped"])
-def test_what_could_not_be_judged_is_not_among_what_is_close(report: Report, status: Status) -> None:
-    """In either graph, whatever the reason."""
+def test_values_that_could_not_be_judged_are_not_counted_as_close(report: Report, status: Status) -> None:
+    """This holds for both graphs and every reason."""
     close = [replace(row, status="same") for row in report.rows]
     compiled = [replace(row, stage="compiled") for row in close]
     unjudged = replace(compiled[0], status=status)
@@ -54,8 +54,8 @@ def test_what_could_not_be_judged_is_not_among_what_is_close(report: Report, sta
     assert "all close" not in said
 
 
-def test_the_table_is_the_seeds_with_modules(report: Report) -> None:
-    """The whole text; only the errors of the right values are rounding."""
+def test_the_table_has_the_expected_text(report: Report) -> None:
+    """The whole text is compared, except for the errors of correct values, which are rounding."""
     text = re.sub(r"\d\.\de[-+]\d\d(?= *$|  *<| at)|absolute .*", "#", str(report), flags=re.MULTILINE)
     text = re.sub(r"\(/.*?\)", "(file)", text.replace("\n", "⏎"))
 
@@ -75,7 +75,7 @@ def test_the_table_is_the_seeds_with_modules(report: Report) -> None:
 
 
 def test_the_operators_of_the_model_are_listed_as_they_are_written(report: Report) -> None:
-    """Modules by their repr, functions by their name, from the placeholder to the output."""
+    """Modules are listed by their repr and functions by their name, from the placeholder to the output."""
     table = [
         re.split(r"  +| (?=float32|call_)", line)[0:] for line in report.table("operators", wide=True).splitlines()
     ]
@@ -93,7 +93,7 @@ def test_the_operators_of_the_model_are_listed_as_they_are_written(report: Repor
 
 
 def test_csv_and_json_hold_the_same_numbers(report: Report) -> None:
-    """And each row of the report once."""
+    """Both have each row of the report once."""
     rows = list(csv.DictReader(io.StringIO(report.to_csv())))
     found = json.loads(report.to_json())
 
@@ -107,8 +107,8 @@ def test_csv_and_json_hold_the_same_numbers(report: Report) -> None:
     assert [row["status"] for row in rows] == [row.status for row in report.rows]
 
 
-def test_what_json_has_no_number_for_is_a_string() -> None:
-    """NaN and infinity would not be JSON."""
+def test_nan_and_infinity_are_strings_in_json() -> None:
+    """They are no JSON numbers."""
     model, x = Net().eval(), torch.ones(1, 2)
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(x)
@@ -119,8 +119,8 @@ def test_what_json_has_no_number_for_is_a_string() -> None:
     assert next(row for row in found["rows"] if row["value"] == "linear")["difference"]["error_max"] == "inf"
 
 
-def test_markdown_escapes_what_names_may_hold(report: Report, tmp_path) -> None:
-    """A pipe in a name would be another column."""
+def test_markdown_escapes_names(report: Report, tmp_path) -> None:
+    """A pipe in a name would start another column."""
     from dataclasses import replace
 
     odd = replace(report, rows=(replace(report.rows[0], module="a|b<i>"),))
@@ -130,13 +130,13 @@ def test_markdown_escapes_what_names_may_hold(report: Report, tmp_path) -> None:
 
 
 def test_an_unknown_view_is_refused(report: Report) -> None:
-    """With those that there are."""
+    """The message lists the views."""
     with pytest.raises(ValueError, match="there is no view 'x'; there are nodes, operators, modules"):
         report.table("x")
 
 
 def test_names_with_markup_are_printed_as_they_are(report: Report) -> None:
-    """`[red]` in a module's name is no colour."""
+    """`[red]` in a module's name sets no color."""
     from dataclasses import replace
 
     odd = replace(report, rows=tuple(replace(row, module="[red]x") for row in report.rows))
@@ -145,7 +145,7 @@ def test_names_with_markup_are_printed_as_they_are(report: Report) -> None:
 
 
 def capture(**values: object):
-    """A capture of values that are not a model's."""
+    """Return a capture of values without a model."""
     with steal_forward(nn.Identity()) as held:
         for name, value in values.items():
             steal_append(name, value)
@@ -153,7 +153,7 @@ def capture(**values: object):
 
 
 def test_two_captures_of_the_same_values_are_close() -> None:
-    """NaN to NaN, any nesting."""
+    """NaN equals NaN, in any nesting."""
     made = [capture(a=torch.tensor([1.0, float("nan")]), b={"x": (torch.ones(2), 3, None)}) for _ in range(2)]
 
     found = diff(*made)
@@ -175,21 +175,21 @@ def test_two_captures_of_the_same_values_are_close() -> None:
     ],
     ids=["value", "missing", "new", "number", "more", "dtype", "shape"],
 )
-def test_what_differs_between_two_captures_is_named(expected: dict, actual: dict, message: str) -> None:
-    """Values, what only one of them has, and how they are nested."""
+def test_differences_of_two_captures_are_named(expected: dict, actual: dict, message: str) -> None:
+    """They differ in values, records or nesting."""
     found = diff(capture(**expected), capture(**actual))
 
     assert not found.close
     assert re.search(message, str(found.first_divergence))
 
 
-def test_nothing_is_not_close_to_nothing() -> None:
-    """Two empty captures were never compared."""
+def test_two_empty_captures_are_not_close() -> None:
+    """Nothing was compared."""
     assert not diff(capture(), capture()).close
 
 
 def test_a_wide_table_has_the_whole_names_of_kernels(report: Report) -> None:
-    """So that they can be searched for."""
+    """They can be searched for."""
     kernel = "extern_kernels.convolution_with_a_name_of_many_letters"
     row = replace(report.rows[0], stage="compiled", op=kernel)
     compiled = replace(report, rows=(*report.rows, row))
