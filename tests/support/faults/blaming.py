@@ -24,12 +24,12 @@ REPEATS = 3
 
 
 def wheres(kind):
-    """The graphs that faults of a kind are planted in, by turns."""
+    """Return the graphs in which faults of a kind are planted in turn."""
     return (INT8,) if kind == QDQ else (EXPORTED, EXPORTED, COMPILED)
 
 
 class Subject:
-    """A model: its programs, what was stolen from it, and what plants faults in them.
+    """A model with its programs, its capture, and objects that plant faults in the programs.
 
     Its second call has the batch the other way round.
     """
@@ -48,7 +48,7 @@ class Subject:
 
     @cached_property
     def programs(self):
-        """What is compared, by where the faults are."""
+        """The programs that are compared, by the graph with the faults."""
         shipped = optimize(self.program)
         numbers = Faults(serde.serialize_model(shipped.model), *self.numbers).calls[0]
         # With a mask's infinity in its range, a value has one step for all of its other numbers.
@@ -59,19 +59,19 @@ class Subject:
 
     @cached_property
     def clean(self):
-        """The backend whose compiled graph faults are planted in."""
+        """The backend in whose compiled graph faults are planted."""
         return get_backend("onnxruntime-cpu", level="extended")
 
     @cached_property
     def faults(self):
-        """What plants faults, by where they are."""
+        """The objects that plant faults, by graph."""
         made = self.clean.compile(self.programs[COMPILED], optimize=True)
         models = {where: serde.serialize_model(self.programs[where].model) for where in (EXPORTED, INT8)}
         models[COMPILED] = onnx.load(made.handle.path)
         return {where: Faults(model, *self.numbers) for where, model in models.items()}
 
     def compare(self, where, faults=()):
-        """Compare the graph that the faults are in, with the calls and runs that they need; a clean one with all."""
+        """Compare the graph with the faults in the calls and repeats that they need; a clean graph in all."""
         noisy = not faults or any(fault.kind == NOISE for fault in faults)
         capture = self.twice if not faults or any(fault.kind == STALE for fault in faults) else self.once
         wanted = {"stages": ("compiled" if where == COMPILED else "exported",)}
@@ -88,7 +88,7 @@ class Subject:
 
 
 def stolen(model, runs):
-    """What the model does when it is called with each of these."""
+    """Return a capture of the model, called with each of these arguments."""
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         for args, kwargs in runs:
             model(*args, **kwargs)
@@ -96,22 +96,22 @@ def stolen(model, runs):
 
 
 def flipped(given):
-    """Arguments with the batch the other way round."""
+    """Return arguments with the batch in reverse order."""
     return tree_map_only(torch.Tensor, lambda tensor: tensor.flip(0), given)
 
 
 def compared(capture, program, **wanted):
-    """Compare with the truth."""
+    """Compare with `truth`."""
     return compare(capture, program, truth="float64", **wanted)
 
 
 def blamed(report):
-    """The rows whose own nodes make them wrong."""
+    """Return the rows whose own nodes are wrong."""
     return list(report.introduced)
 
 
 def named_by(row, faults):
-    """The faults that a row names, and how: as its node, or inside, where nothing says what inserted nodes make."""
+    """Yield the faults that a row names, by its node or, where inserted nodes are not mapped, by its origins."""
     for fault in faults:
         if row.node in fault.culprits:
             yield fault, NODE
@@ -121,7 +121,7 @@ def named_by(row, faults):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a report says of the faults that were planted.
+    """The result of a report on planted faults.
 
     Attributes:
         at: where it finds them; of several, the worst.
@@ -133,7 +133,7 @@ class Verdict:
 
 
 def judge(report, faults):
-    """All faults have to be named, and the first row that is blamed has to name one; noise has to be called so."""
+    """Return the verdict: every fault has to be named, one by the first row blamed, and noise as unstable."""
     rows = [(row, dict(named_by(row, faults))) for row in blamed(report)]
     besides = len({row.node for row, named in rows if not named})
     ways = [{named[fault] for row, named in rows if fault in named and shows(report, row, fault)} for fault in faults]
@@ -143,6 +143,6 @@ def judge(report, faults):
 
 
 def shows(report, row, fault):
-    """Whether a row says what is wrong: in a call in which it is, and of noise, that it is unstable."""
+    """Return whether a row shows a fault: in a call with that fault, and for noise as unstable."""
     late = row.call - report.rows[0].call >= fault.since
     return late and (fault.kind != NOISE or row.unstable)

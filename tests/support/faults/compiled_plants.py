@@ -41,7 +41,7 @@ ORT_KINDS: Kinds = {
 
 @dataclass(frozen=True, eq=False)
 class CompiledPlant:
-    """A backend that is wrong in one node of the graph that it compiles to.
+    """A backend that is wrong in one node of the graph that it compiles.
 
     Attributes:
         kind: what was done.
@@ -57,7 +57,7 @@ class CompiledPlant:
 
 
 def handing_out(backend: Backend, made: Compiled) -> Backend:
-    """The backend, which compiled this already."""
+    """Return the backend with a fixed result of `compile`."""
     shadow = copy.copy(backend)
     vars(shadow)["compile"] = lambda program, *, optimize: made
     return shadow
@@ -65,7 +65,7 @@ def handing_out(backend: Backend, made: Compiled) -> Backend:
 
 @dataclass(frozen=True)
 class WrongOnnxRuntime(OnnxRuntimeBackend):
-    """ONNX Runtime, had it optimised to another file: `wrong` takes the place of the one that it saved."""
+    """ONNX Runtime with the file `wrong` in place of the optimized file that it saves."""
 
     wrong: bytes = b""
 
@@ -80,7 +80,7 @@ class WrongOnnxRuntime(OnnxRuntimeBackend):
 
 
 class OrtPlants:
-    """Faults in the file that ONNX Runtime optimised: in the nodes that the exported graph does not have.
+    """Plants faults in the file that ONNX Runtime optimized, in nodes that the exported graph does not have.
 
     A fault that changes no result is none: blocked layouts have channels that nobody reads.
     """
@@ -100,7 +100,7 @@ class OrtPlants:
         )
 
     def plant(self, kind: str, random: Random) -> CompiledPlant | None:
-        """A fault of a kind; None if none was found."""
+        """Return a fault of a kind; None if none was found."""
         plants = iter(partial(self._planter.plant, kind, random), None)
         plant = next((plant for plant in islice(plants, 20) if self._shows(plant.model)), None)
         if plant is None:

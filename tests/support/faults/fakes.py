@@ -17,7 +17,7 @@ Fault = Callable[[torch.Tensor], torch.Tensor | None]
 
 @dataclass
 class WrongBackend:
-    """ONNX Runtime, but what it says of some values is changed, or kept back.
+    """ONNX Runtime with some of its values changed or missing.
 
     Attributes:
         faults: by value name, what becomes of the value; None leaves it out.
@@ -48,7 +48,7 @@ class WrongBackend:
 
 @dataclass
 class PlantedBackend:
-    """ONNX Runtime, but the file of the graph that it made is changed before it runs.
+    """ONNX Runtime that runs a changed version of the file of its optimized graph.
 
     Attributes:
         plant: changes the optimised model in place.

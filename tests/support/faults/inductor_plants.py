@@ -30,7 +30,7 @@ Change = tuple[str, str]  # which kernel, and the code with it
 
 
 class TooLarge:
-    """A library whose functions are those of another one, but for 1 %: what changed code calls."""
+    """Wraps a library and returns results that are 1 % too large; changed code calls it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -46,7 +46,7 @@ class TooLarge:
 
 
 def change_kernel(code: str, random: Random) -> Change:
-    """A sign or a number in the source of a kernel, wherever the same line stands in it."""
+    """Change a sign or a number in the source of a kernel, at each occurrence of the same line."""
     kernel = random.choice([item for item in KERNEL.finditer(code) if ACTS.search(item[0]) or NUMBER.search(item[0])])
     found = random.choice([*ACTS.finditer(kernel[0]), *NUMBER.finditer(kernel[0])])
     if "sign" in found.groupdict():
@@ -57,7 +57,7 @@ def change_kernel(code: str, random: Random) -> Change:
 
 
 def change_call(code: str, random: Random) -> Change:
-    """One call of a library's kernel makes 1 % too much."""
+    """Make one call of a library's kernel return 1 % too much."""
     call = random.choice(list(CALL.finditer(code)))
     function = call["function"]
     start, end = call.span("function")
@@ -70,7 +70,7 @@ SOURCES: Mapping[str, Callable[[str, Random], Change]] = {"kernel source": chang
 
 
 class InductorPlants:
-    """Faults in what Inductor makes of a program; one counts if it changes a buffer that its kernel writes."""
+    """Plants faults in a program's kernels of Inductor; one counts if it changes a buffer that its kernel writes."""
 
     kinds = (*SOURCES, "lowering")
 
@@ -84,7 +84,7 @@ class InductorPlants:
         self.clean = handing_out(self._backend, self._made)
 
     def plant(self, kind: str, random: Random) -> CompiledPlant | None:
-        """A fault of a kind; None if none was found."""
+        """Return a fault of a kind; None if none was found."""
         for _ in range(10):
             try:
                 name, text, made = self._planted(kind, random)
@@ -100,7 +100,7 @@ class InductorPlants:
         return None
 
     def _planted(self, kind: str, random: Random) -> tuple[str, str, Compiled]:
-        """The name of the kernel that is wrong, what is in its code, and what was compiled."""
+        """Return the name of the wrong kernel, the operations in its code, and the compiled program."""
         named: list[str] = []
 
         def change(code: str) -> str:
@@ -117,7 +117,7 @@ class InductorPlants:
 
     @contextmanager
     def _code(self, change: Callable[[str], str]) -> Iterator[list[str]]:
-        """Inside of the block, the code that Inductor generates is changed; the list gets it."""
+        """Change the code that Inductor generates within the block, and append it to the list."""
         codes: list[str] = []
         load = GraphLowering._compile_to_module_lines  # noqa: SLF001  where the code becomes a module
 
@@ -131,7 +131,7 @@ class InductorPlants:
 
     @contextmanager
     def _lowering(self, place: int | None) -> Iterator[None]:
-        """Inside of the block, one of the operations is lowered to 1 % too much: the one with this number."""
+        """Within the block, lower the operation with this number to a result that is 1 % too large."""
         numbers = count()
 
         def wrong(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,7 +152,7 @@ def _kernels(code: str) -> dict[str, str]:
 
 
 def _difference(before: str, after: str) -> str:
-    """The first line that is another."""
+    """Return the first line that differs."""
     lines = zip(before.splitlines(), after.splitlines(), strict=False)
     changed = (f"{old.strip()} -> {new.strip()}" for old, new in lines if old != new and not old.startswith("# AOT ID"))
     return next(changed, "")

@@ -26,12 +26,12 @@ MICROSOFT = "com.microsoft"
 
 
 class NoPlaceError(Exception):
-    """The node is none that a fault of the kind can be planted in."""
+    """A fault of the kind can't be planted in the node."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fault:
-    """What takes the place of one node of a sound model.
+    """The replacement of one node of a sound model.
 
     Attributes:
         kind: one of `KINDS`.
@@ -53,18 +53,18 @@ class Fault:
 
     @property
     def culprits(self) -> frozenset[str]:
-        """The names of the nodes that are rightly called wrong."""
+        """The names of the nodes that may be called wrong."""
         return frozenset({self.node, *(node.name for node in self.nodes)})
 
     @property
     def text(self) -> str:
-        """What was planted, in a line."""
+        """The fault in one line."""
         made = "; ".join(helper.printable_node(node) for node in self.nodes)
         return f"{self.kind} in {self.node}, off by {self.off:.3g} roundings: {made}"
 
 
 class FaultPlace:
-    """A node of the sound model, and what is put in its place.
+    """A node of the sound model, and the nodes that replace it.
 
     Args:
         node: the node.
@@ -90,39 +90,39 @@ class FaultPlace:
 
     @property
     def right(self) -> np.ndarray:
-        """What the node makes."""
+        """The values that the node computes in the sound model."""
         return self.values[self.value]
 
     def needs(self, fits: object) -> None:
-        """Give this place up if it does not fit."""
+        """Raise NoPlaceError unless a condition holds."""
         if not fits:
             raise NoPlaceError(self.sound.name)
 
     def give(self, array: np.ndarray) -> str:
-        """The name of a new weight."""
+        """Add a weight and return its name."""
         name = f"planted_weight_{len(self.weights)}_of_{self.sound.name}"
         self.weights[name] = array
         return name
 
     def number(self, number: float) -> str:
-        """The name of a new weight of one number, of the value's type."""
+        """Add a weight of one number, of the value's type, and return its name."""
         return self.give(np.array(number, self.right.dtype))
 
     def add(self, op: str, *reads: str, makes: str = "", **attributes: Any) -> str:
-        """Append a node; the name of what it makes, which is `makes` or a new one."""
+        """Append a node and return the name of its result, which is `makes` or a new one."""
         name = f"planted_{len(self.nodes)}_in_{self.sound.name}"
         made = makes or f"{name}_value"
         self.nodes.append(helper.make_node(op, list(reads), [made], name=name, **attributes))
         return made
 
     def end(self, op: str, *reads: str, **attributes: Any) -> None:
-        """Append the node that makes the value; it takes over the sound one's name, unless that is there."""
+        """Append the node that computes the value; it takes over the sound node's name, unless that is still used."""
         self.add(op, *reads, makes=self.value, **attributes)
         if self.sound.name not in {node.name for node in self.nodes}:
             self.nodes[-1].name = self.sound.name
 
     def keep(self, *, makes: str = "", **reads: str) -> NodeProto:
-        """Append the node itself; it may make another name, and read others at places `at_0`, `at_1` and so on."""
+        """Append the node itself, possibly with another output, or other inputs: `at_0` is the first."""
         node = NodeProto()
         node.CopyFrom(self.sound)
         node.output[0] = makes or node.output[0]
@@ -132,7 +132,7 @@ class FaultPlace:
         return node
 
     def kept(self, **reads: str) -> str:
-        """Append the node itself; the name under which it makes its value now."""
+        """Append the node itself and return the new name of its value."""
         self.needs(len([name for name in self.sound.output if name]) == 1)
         return self.keep(makes=f"sound_{self.value}", **reads).output[0]
 
@@ -141,7 +141,7 @@ Change = Callable[[FaultPlace], None]
 
 
 def drafted(change: Callable[[Draft], NodeProto]) -> Change:
-    """What `plants` changes in one node."""
+    """Return the change that `plants` makes in one node."""
 
     def plant(place: FaultPlace) -> None:
         near = {name: place.values[name] for name in (*place.sound.input, *place.sound.output) if name in place.values}
@@ -162,12 +162,12 @@ def drafted(change: Callable[[Draft], NodeProto]) -> Change:
 
 
 def same(right: np.ndarray, wrong: np.ndarray) -> bool:
-    """Whether they are equal bit for bit."""
+    """Return whether two arrays are equal bit for bit."""
     return right.dtype == wrong.dtype and right.shape == wrong.shape and right.tobytes() == wrong.tobytes()
 
 
 def lose_precision(place: FaultPlace) -> None:
-    """What is read, what is made, or both pass through a type with fewer bits, and are float32 again.
+    """Cast the inputs, the results or both to a type with fewer bits, and back to float32.
 
     The node itself stays in float32: what it would be in the other type, ONNX Runtime may compute in float32, too, and
     then it takes the casts out.
@@ -186,7 +186,7 @@ def lose_precision(place: FaultPlace) -> None:
 
 
 def sum_coarsely(place: FaultPlace) -> None:
-    """The products of a MatMul in four sums, which are added in a type with fewer bits."""
+    """Compute a MatMul as four sums, and add these in a type with fewer bits."""
     low = place.random.choice((TensorProto.FLOAT16, TensorProto.BFLOAT16))
     left, right = place.sound.input
     count, total = place.values[left].shape[-1], ""
@@ -198,7 +198,7 @@ def sum_coarsely(place: FaultPlace) -> None:
 
 
 def rounded(place: FaultPlace, name: str, low: int, *, last: bool = False) -> str:
-    """The name of the value once it was of a type with fewer bits; the place's own, if it is the last."""
+    """Add casts to a type with fewer bits and back; return the name of the result."""
     half = place.add("Cast", name, to=low)
     full = helper.np_dtype_to_tensor_dtype(place.right.dtype)
     if not last:
@@ -208,7 +208,7 @@ def rounded(place: FaultPlace, name: str, low: int, *, last: bool = False) -> st
 
 
 def polynomial(place: FaultPlace, x: str, *factors: float) -> str:
-    """The name of `x * (a + x * (b + …))`."""
+    """Add the nodes of `x * (a + x * (b + …))`; return the name of the result."""
     made = place.add("Mul", x, place.number(factors[-1]))
     for factor in reversed(factors[:-1]):
         made = place.add("Mul", x, place.add("Add", made, place.number(factor)))
@@ -216,38 +216,38 @@ def polynomial(place: FaultPlace, x: str, *factors: float) -> str:
 
 
 def tanh_gelu(place: FaultPlace) -> None:
-    """The usual approximation, which fusions put in for the exact function without being asked."""
+    """Replace the exact Gelu by its tanh approximation, as fusions do."""
     place.needs(not attribute(place.sound, "approximate"))
     inside = {"domain": MICROSOFT} if place.sound.domain else {"approximate": "tanh"}
     place.end("FastGelu" if place.sound.domain else "Gelu", *place.sound.input, **inside)
 
 
 def quick_gelu(place: FaultPlace) -> None:
-    """`x * sigmoid(1.702 x)` for Gelu."""
+    """Replace Gelu by `x * sigmoid(1.702 x)`."""
     x, *bias = [name for name in place.sound.input if name]
     x = place.add("Add", x, *bias) if bias else x
     place.end("Mul", x, place.add("Sigmoid", place.add("Mul", x, place.number(1.702))))
 
 
 def other_alpha(place: FaultPlace) -> None:
-    """1.702 for 1 (Silu by CLIP's Gelu), and 1.7 for 1.702."""
+    """Replace an alpha of 1 by 1.702 (Silu by CLIP's Gelu), and 1.702 by 1.7."""
     old = attribute(place.sound, "alpha")
     place.needs(old)
     attribute(place.keep(), "alpha").f = 1.7 if old.f > 1 else 1.702
 
 
 def steep_sigmoid(place: FaultPlace) -> None:
-    """`sigmoid(1.702 x)`, with which Silu is CLIP's Gelu."""
+    """Replace Sigmoid by `sigmoid(1.702 x)`, which turns Silu into CLIP's Gelu."""
     place.end("Sigmoid", place.add("Mul", place.sound.input[0], place.number(1.702)))
 
 
 def hard_sigmoid(place: FaultPlace) -> None:
-    """Three straight lines for Sigmoid."""
+    """Replace Sigmoid by three straight lines."""
     place.end("HardSigmoid", place.sound.input[0], alpha=1 / 6, beta=0.5)
 
 
 def rational_tanh(place: FaultPlace) -> None:
-    """Padé's `x (27 + x²) / (27 + 9 x²)`, kept within -1 and 1."""
+    """Replace Tanh by Padé's `x (27 + x²) / (27 + 9 x²)`, clipped to -1 and 1."""
     x = place.sound.input[0]
     square = place.add("Mul", x, x)
     above = place.add("Mul", x, place.add("Add", square, place.number(27)))
@@ -256,7 +256,7 @@ def rational_tanh(place: FaultPlace) -> None:
 
 
 def old_erf(place: FaultPlace) -> None:
-    """Abramowitz and Stegun's formula 7.1.25, within 2.5e-5."""
+    """Replace Erf by formula 7.1.25 of Abramowitz and Stegun, which is within 2.5e-5."""
     x = place.sound.input[0]
     below = place.add("Add", place.add("Mul", place.add("Abs", x), place.number(0.47047)), place.number(1))
     sum_ = polynomial(place, place.add("Reciprocal", below), 0.3480242, -0.0958798, 0.7478556)
@@ -266,20 +266,20 @@ def old_erf(place: FaultPlace) -> None:
 
 
 def short_exp(place: FaultPlace) -> None:
-    """The sixteenth power of Taylor's cubic of a sixteenth."""
+    """Replace Exp by the sixteenth power of the cubic Taylor polynomial of x / 16."""
     x = place.add("Mul", place.sound.input[0], place.number(1 / 16))
     made = place.add("Add", polynomial(place, x, 1, 1 / 2, 1 / 6), place.number(1))
     place.end("Pow", made, place.number(16))
 
 
 def other_comparison(place: FaultPlace) -> None:
-    """`<` for `<=`, and so on."""
+    """Replace `<=` by `<`, and so on."""
     op = place.sound.op_type
     place.keep().op_type = op.removesuffix("OrEqual") if op.endswith("OrEqual") else f"{op}OrEqual"
 
 
 def shift_numbers(place: FaultPlace) -> None:
-    """The place where a triangle, a range or a slice begins and ends, by one."""
+    """Shift the beginning and end of a triangle, a range or a slice by one."""
     step, op = place.random.choice((-1, 1)), place.sound.op_type
     at = (1,) if op == "Trilu" else (0, 1) if op == "Range" else (1, 2)
     place.needs(len(place.sound.input) > at[-1])
@@ -288,32 +288,32 @@ def shift_numbers(place: FaultPlace) -> None:
 
 
 def roll_mask(place: FaultPlace) -> None:
-    """A mask of booleans, its last axis rolled by one."""
+    """Roll the last axis of a boolean mask by one."""
     place.needs(place.right.dtype == np.bool_ and place.right.ndim > 1)
     order = np.roll(np.arange(place.right.shape[-1]), place.random.choice((-1, 1)))
     place.end("Gather", place.kept(), place.give(order), axis=-1)
 
 
 def leave_bias(place: FaultPlace) -> None:
-    """An addition without its weight."""
+    """Remove the weight of an addition."""
     weights = [name for name in place.sound.input if name in place.held and place.values[name].size > 1]
     place.needs(place.sound.op_type != "Add" or weights)
     drafted(drop_bias)(place)
 
 
 def zero_bias(place: FaultPlace) -> None:
-    """Of a norm that can't do without one."""
+    """Set the bias of a norm to zero if it can't be removed."""
     place.keep(at_2=place.give(np.zeros_like(place.values[place.sound.input[2]])))
 
 
 def first_call(place: FaultPlace) -> None:
-    """What it was in the first call, for ever."""
+    """Return the value of the first call in each call."""
     place.since = 1
     place.end("Identity", place.give(place.right))
 
 
 def reuse_buffer(place: FaultPlace) -> None:
-    """Another value of the same shape and type, made before."""
+    """Return an earlier value of the same shape and type."""
     right = place.right
     fits = [x for x in place.earlier if (place.values[x].shape, place.values[x].dtype) == (right.shape, right.dtype)]
     place.needs(fits and right.ndim > 1)
@@ -321,7 +321,7 @@ def reuse_buffer(place: FaultPlace) -> None:
 
 
 def rescale(place: FaultPlace) -> None:
-    """A scale that is two or four times too large or too small, or a zero point that is a quarter of the range off."""
+    """Make a scale two or four times too large or small, or shift a zero point by a quarter of the range."""
     at = place.random.randrange(1, len(place.sound.input))
     old = place.values[place.sound.input[at]]
     if at == 1:
@@ -333,7 +333,7 @@ def rescale(place: FaultPlace) -> None:
 
 
 def add_noise(place: FaultPlace) -> None:
-    """That changes with each run, from a hundred thousandth to a hundredth of the value's numbers."""
+    """Add noise that changes with each run, of 1e-5 to 1e-2 of the value's numbers."""
     place.needs(place.right.dtype.kind == "f" and place.right.ndim > 1 and scale(place.right))
     sound = place.kept()
     noise = place.add("RandomNormalLike", sound, scale=10 ** place.random.uniform(-5, -2) * scale(place.right))
@@ -341,7 +341,7 @@ def add_noise(place: FaultPlace) -> None:
 
 
 def overflow_half(place: FaultPlace) -> None:
-    """A detour through float16 that is zero, but for the numbers that overflow there: of them, infinity's NaN."""
+    """Add a detour through float16 that is zero, except that numbers beyond its range give NaN."""
     full, size = helper.np_dtype_to_tensor_dtype(place.right.dtype), scale(place.right)
     place.needs(place.right.dtype.kind == "f" and place.right.ndim > 1 and size)
     sound = place.kept()
@@ -352,7 +352,7 @@ def overflow_half(place: FaultPlace) -> None:
 
 
 def overflow_softmax(place: FaultPlace) -> None:
-    """Its largest logit is not taken off, and they are large: the same but for rounding, had exp no end."""
+    """Compute Softmax of large logits without subtracting the maximum: exact except for rounding and overflow."""
     axis = attribute(place.sound, "axis")
     power = place.add("Exp", place.add("Add", place.sound.input[0], place.number(90)))
     axes = place.give(np.array([-1 if axis is None else axis.i]))
@@ -360,7 +360,7 @@ def overflow_softmax(place: FaultPlace) -> None:
 
 
 def overflow_sigmoid(place: FaultPlace) -> None:
-    """`exp(x + c) / (exp(x + c) + exp(c))`, where exp overflows."""
+    """Replace Sigmoid by `exp(x + c) / (exp(x + c) + exp(c))`, where exp overflows."""
     power = place.add("Exp", place.add("Add", place.sound.input[0], place.number(88)))
     place.end("Div", power, place.add("Add", power, place.number(np.exp(88.0))))
 
@@ -441,7 +441,7 @@ class Faults:
     def plant(
         self, kind: str, random: Random, *, beside: Collection[Fault] = (), spare: Collection[str] = ()
     ) -> Fault | None:
-        """A fault of a kind; None if there is no place for one.
+        """Return a fault of a kind; None if there is no place for one.
 
         Args:
             kind: one of `KINDS`.
@@ -480,7 +480,7 @@ class Faults:
         return Fault(kind, node.name, place.value, tuple(place.nodes), weights, off, place.since)
 
     def _off(self, kind: str, place: FaultPlace) -> float:
-        """How many roundings the value is off on sound inputs; of what is quantised, the numbers made of it."""
+        """Return the error of the value on sound inputs, in units of rounding; quantized values are dequantized."""
         values, nodes, name = self.calls[place.since], list(place.nodes), place.value
         if place.sound.op_type == "QuantizeLinear":
             nodes.append(self._readers[name])
@@ -489,7 +489,7 @@ class Faults:
         return roundings(values[name], wrong, HALF_STEP if kind == QDQ else None)
 
     def _runs(self, faults: Iterable[Fault]) -> bool:
-        """Whether the model runs, and makes what it made in the same shapes."""
+        """Return whether the model runs and its results have the same shapes as before."""
         try:
             found = run(planted(self.model, faults), self.inputs, self._names)
         except Exception:  # noqa: BLE001  ONNX Runtime refuses it
@@ -498,7 +498,7 @@ class Faults:
 
 
 def planted(model: ModelProto, faults: Iterable[Fault]) -> ModelProto:
-    """The model with faults in it."""
+    """Return the model with faults in it."""
     by_node = {fault.node: fault for fault in faults}
     made = ModelProto()
     made.CopyFrom(model)
@@ -511,13 +511,13 @@ def planted(model: ModelProto, faults: Iterable[Fault]) -> ModelProto:
 
 
 def scale(array: np.ndarray) -> float:
-    """The largest number, but for those that stand for infinity; 0 if there is none."""
+    """Return the largest number, without those that stand for infinity; 0 if there is none."""
     size = np.abs(array[np.isfinite(array)], dtype=np.float64)
     return float(np.max(size, initial=0.0, where=size < INFINITE))
 
 
 def roundings(right: np.ndarray, wrong: np.ndarray, epsilon: float | None = None) -> float:
-    """How far a value is off: in units of `epsilon`, None being the type's own, of its largest number.
+    """Return the error of a value, in units of `epsilon` (None is the type's own) of its largest number.
 
     Returns:
         inf if integers or booleans differ, or numbers are infinite for finite ones; NaN if there are new ones; 0 for

@@ -24,7 +24,7 @@ Change = Callable[[list[Any], Random], Any]
 
 
 def change_weight(ops: list[Any], random: Random) -> Any:
-    """One bit of a constant, for one of its readers."""
+    """Flip one bit of a constant, for one of its readers."""
     op, place = random.choice([(op, place) for op in ops for place in op.inputs() if _weight(place) is not None])
     changed = ov.opset13.constant(flipped(np.array(_weight(place).data), random))
     place.replace_source_output(changed.output(0))
@@ -38,7 +38,7 @@ def _weight(place: Any) -> Any:
 
 
 def change_attribute(ops: list[Any], random: Random) -> Any:
-    """A number, a flag or a name."""
+    """Change a number, a flag or a name."""
     op, name, old = random.choice(
         [
             (op, name, value)
@@ -55,7 +55,7 @@ def change_attribute(ops: list[Any], random: Random) -> Any:
 
 
 def halve_bias(ops: list[Any], random: Random) -> Any:
-    """An addition adds half of its constant; of one that adds nothing, OpenVINO leaves no layer."""
+    """Make an addition add half of its constant; OpenVINO removes additions of zero."""
     places = [place for op in ops if op.get_type_name() == "Add" for place in op.inputs() if _weight(place) is not None]
     place = random.choice(places)
     place.replace_source_output(ov.opset13.constant(_weight(place).data / np.float32(2)).output(0))
@@ -70,7 +70,7 @@ KINDS: Mapping[str, Change] = {
 
 
 class OpenVinoPlants:
-    """Faults in a model that OpenVINO read: in an operation that depends on the inputs.
+    """Plants faults in a model that OpenVINO read, in operations that depend on the inputs.
 
     A fault counts if it changes what the executed layer makes.
     """
@@ -88,7 +88,7 @@ class OpenVinoPlants:
         self.clean = self._compiled(self._sound)[0]
 
     def plant(self, kind: str, random: Random) -> CompiledPlant | None:
-        """A fault of a kind; None if none was found."""
+        """Return a fault of a kind; None if none was found."""
         for _ in range(40):
             model = self._sound.clone()
             try:
@@ -113,7 +113,7 @@ class OpenVinoPlants:
         return handing_out(self._backend, made), made
 
     def _ends(self, model: ov.Model, op: Any) -> list[str]:
-        """The operations at which the executed layer that computes this one ends."""
+        """Return the operations at which the executed layer that computes this one ends."""
         runtime = ov.Core().compile_model(model, "CPU", FLOAT32).get_runtime_model()
         layers = _layer_of(runtime, op)
         inside = {name for layer in runtime.get_ops() if layer.get_friendly_name() in layers for name in _names(layer)}
@@ -121,7 +121,7 @@ class OpenVinoPlants:
         return [item.get_friendly_name() for item in ops if not {*map(_name, _users(item))} <= inside]
 
     def _values(self, model: ov.Model, names: list[str]) -> list[np.ndarray]:
-        """What operations of a model make."""
+        """Return the results of operations of a model."""
         watched = model.clone()
         ops = {op.get_friendly_name(): op for op in watched.get_ordered_ops()}
         asked = watched.add_outputs([ops[name].output(0) for name in names])
@@ -130,7 +130,7 @@ class OpenVinoPlants:
 
 
 def _living(model: ov.Model) -> list[Any]:
-    """The operations whose results depend on the inputs."""
+    """Return the operations whose results depend on the inputs."""
     found: set[str] = set()
     living = []
     for op in model.get_ordered_ops():
@@ -142,7 +142,7 @@ def _living(model: ov.Model) -> list[Any]:
 
 
 def _layer_of(runtime: ov.Model, op: Any) -> set[str]:
-    """The executed layers that have an operation's name; if none has, those that have its users'."""
+    """Return the executed layers that have an operation's name, else those that have its users' names."""
     named = {layer.get_friendly_name() for layer in runtime.get_ops() if op.get_friendly_name() in _names(layer)}
     return named or {name for user in _users(op) for name in _layer_of(runtime, user)}
 

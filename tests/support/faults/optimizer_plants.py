@@ -22,7 +22,7 @@ FACTOR = 1.5
 
 @dataclass(frozen=True)
 class FaultyOptimizers(OnnxRuntimeBackend):
-    """ONNX Runtime, some of whose optimisers get their effect wrong: what they bring in is 1.5 times too large.
+    """ONNX Runtime with faulty optimizers: the values that they add to the graph are 1.5 times too large.
 
     An optimiser that is left out, or has nothing to change in the graph as the others leave it, does no harm.
 
@@ -56,21 +56,21 @@ class FaultyOptimizers(OnnxRuntimeBackend):
 
 
 def faulty(*names: str, program: Program, **options: str) -> FaultyOptimizers:
-    """A backend whose optimisers of these names, which changed the program's graph, are wrong."""
+    """Return a backend whose optimizers of these names, which changed the program's graph, are wrong."""
     sound = get_backend("onnxruntime-cpu", **options)
     known = {one.name: one for one in sound.compile_without(program, ()).switches}
     return FaultyOptimizers(**{**vars(sound), "faulty": tuple(known[name] for name in names)})
 
 
 def candidates(program: Program, backend: Backend) -> list[Switch]:
-    """The optimisers that change the graph while all others are on."""
+    """Return the optimizers that change the graph while all others are enabled."""
     whole = backend.compile_without(program, ())
     found = {one: backend.compile_without(program, [one]).fingerprint for one in whole.switches}
     return [one for one, seen in found.items() if seen != whole.fingerprint]
 
 
 def brought_in(model: ModelProto, without: ModelProto) -> list[str]:
-    """The floating-point values that only one of two graphs computes like this: by another node, or from others."""
+    """Return the floating-point values that only one of two graphs computes in this way."""
     floats = _floats(model)
     known = {_told(node) for node in without.graph.node}
     held = {weight.name for weight in without.graph.initializer}
@@ -96,7 +96,7 @@ def _told(node: NodeProto) -> tuple[object, ...]:
 
 
 def _floats(model: ModelProto) -> set[str]:
-    """The values that ONNX Runtime makes as float32: its own operators have no shapes that onnx could infer."""
+    """Return the float32 values of ONNX Runtime; onnx can't infer shapes of its own operators."""
     probe = ModelProto()
     probe.CopyFrom(model)
     del probe.graph.output[:]

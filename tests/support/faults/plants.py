@@ -52,7 +52,7 @@ class Draft:
         return self.random.choice([node for node in self.nodes if self.may(node) and fits(node)])
 
     def give(self, node: NodeProto, position: int, array: np.ndarray) -> None:
-        """Let `node` alone read `array` at one of its inputs."""
+        """Give `array` to `node` alone, as one of its inputs."""
         name = node.input[position]
         if name not in self.weights or sum(list(other.input).count(name) for other in self.nodes) > 1:
             name = node.input[position] = f"{name}_of_{node.name}"
@@ -61,7 +61,7 @@ class Draft:
 
 
 def change_epsilon(draft: Draft, choices: Sequence[float] = (1e-4, 1e-3, 1e-2, 1e-1)) -> NodeProto:
-    """In a norm's attribute, or in the constant that an Add reads."""
+    """Change the epsilon in a norm's attribute, or in the constant that an Add reads."""
     reads = lambda node: node.op_type == "Add" and draft.epsilons & set(node.input)  # noqa: E731
     node = draft.pick(lambda node: attribute(node, "epsilon") or reads(node))
     new = draft.random.choice(choices)
@@ -74,7 +74,7 @@ def change_epsilon(draft: Draft, choices: Sequence[float] = (1e-4, 1e-3, 1e-2, 1
 
 
 def change_axis(draft: Draft) -> NodeProto:
-    """In an attribute, or among the axes that the node reads."""
+    """Change the axis in an attribute, or among the axes that the node reads."""
     reads = lambda node: node.op_type.startswith(("Reduce", "Squeeze", "Unsqueeze")) and len(node.input) > 1  # noqa: E731
     node = draft.pick(lambda node: attribute(node, "axis") or reads(node))
     rank = max(draft.values[name].ndim for name in (node.input[0], node.output[0]))
@@ -87,7 +87,7 @@ def change_axis(draft: Draft) -> NodeProto:
 
 
 def flip_bit(draft: Draft) -> NodeProto:
-    """A high one, of one weight, for one of its readers."""
+    """Flip a high bit of one weight, for one of its readers."""
     weights = draft.floats & draft.weights.keys()
     node = draft.pick(lambda node: weights & set(node.input))
     position = draft.random.choice([i for i, name in enumerate(node.input) if name in weights])
@@ -96,7 +96,7 @@ def flip_bit(draft: Draft) -> NodeProto:
 
 
 def flipped(array: np.ndarray, random: Random) -> np.ndarray:
-    """A copy with one bit changed."""
+    """Return a copy with one bit flipped."""
     made = array.copy()
     bits, bit = made.reshape(-1).view(f"uint{8 * made.itemsize}"), random.choice(HIGH_BITS[made.dtype])
     bits[random.randrange(made.size)] ^= 1 << bit
@@ -111,7 +111,7 @@ def swap_inputs(draft: Draft) -> NodeProto:
 
 
 def multiply(draft: Draft, end: str) -> NodeProto:
-    """By a Mul, which takes over the name of what a node makes, or makes what one node alone reads."""
+    """Add a Mul that takes over the name of a node's result, or that changes an input of one node."""
     node = draft.pick(lambda node: draft.floats & set(getattr(node, end)))
     names, index = getattr(node, end), list(draft.nodes).index(node)
     position = draft.random.choice([i for i, name in enumerate(names) if name in draft.floats])
@@ -123,7 +123,7 @@ def multiply(draft: Draft, end: str) -> NodeProto:
 
 
 def drop_bias(draft: Draft) -> NodeProto:
-    """Of a Gemm or Conv; or an Add gives one of its inputs."""
+    """Remove the bias of a Gemm or Conv, or make an Add return one of its inputs."""
     node = draft.pick(lambda node: node.op_type == "Add" or (node.op_type in ("Gemm", "Conv") and len(node.input) == 3))
     node.input.pop(draft.random.randrange(2) if node.op_type == "Add" else 2)
     node.op_type = "Identity" if node.op_type == "Add" else node.op_type
@@ -131,7 +131,7 @@ def drop_bias(draft: Draft) -> NodeProto:
 
 
 def drop_input(draft: Draft) -> NodeProto:
-    """Any of those that the operator can do without; it refuses the others."""
+    """Remove an optional input; the operator refuses to run without others."""
     node = draft.pick(lambda node: len(node.input) > 1)
     node.input[draft.random.choice([i for i, name in enumerate(node.input) if name])] = ""
     while not node.input[-1]:
@@ -140,7 +140,7 @@ def drop_input(draft: Draft) -> NodeProto:
 
 
 def change_constant(draft: Draft) -> NodeProto:
-    """One number of a Constant that is small, hence a setting rather than data."""
+    """Change one number of a small Constant, which is a setting rather than data."""
     node = draft.pick(lambda node: node.op_type == "Constant" and 0 < draft.values[node.output[0]].size <= 8)
     old = draft.values[node.output[0]]
     new = np.array(other(old.reshape(-1).tolist(), draft.random), old.dtype).reshape(old.shape)
@@ -150,7 +150,7 @@ def change_constant(draft: Draft) -> NodeProto:
 
 
 def change_attribute(draft: Draft, name: str = "") -> NodeProto:
-    """Of this name, or any that the other kinds leave: a type, a factor, a flag, one of the pads."""
+    """Change this attribute, or any that other kinds do not: a type, a factor, a flag, a padding."""
     fits = lambda item: item.name == name if name else item.type in SIMPLE and item.name not in OTHERS  # noqa: E731
     node = draft.pick(lambda node: any(map(fits, node.attribute)))
     changed = draft.random.choice([item for item in node.attribute if fits(item)])
@@ -177,7 +177,7 @@ KINDS: Kinds = {
 
 
 class Planter:
-    """Plants faults in one sound model, which is run on `inputs` (by name), in the nodes that `may` be wrong."""
+    """Plants faults in the nodes of one sound model that `may` be wrong; it runs on `inputs` (by name)."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Planter:
         self.values = {**inputs, **weights, **run(model, inputs, [x for node in model.graph.node for x in node.output])}
 
     def plant(self, kind: str, random: Random) -> Plant | None:
-        """A fault with which the model still runs and the wrong node's value is wrong; None if none was found."""
+        """Return a fault with which the model runs and the node's value is wrong; None if none was found."""
         for _ in range(80):  # most swapped inputs and other types are refused
             draft = Draft(self.model, self.values, random, self.may)
             self.drawn[kind] += 1
@@ -209,7 +209,7 @@ class Planter:
         return None
 
     def right_and_wrong(self, draft: Draft, node: NodeProto) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The node's value in both models; of a value that the sound model lacks, its reader's."""
+        """Return the node's value in both models; of a value that the sound model lacks, its reader's."""
         names = [node.output[0]]
         if names[0] not in self.values:
             names = [name for reader in draft.nodes if names[0] in reader.input for name in reader.output]
@@ -228,7 +228,7 @@ class Planter:
 
 
 def run_nodes(nodes: Sequence[NodeProto], values: Mapping[str, np.ndarray], like: ModelProto) -> dict[str, np.ndarray]:
-    """What the last of some nodes makes, by name, of what the others make and of `values`.
+    """Return the results of the last of some nodes, by name, given `values` and the results of the others.
 
     Args:
         nodes: in order.
@@ -248,7 +248,7 @@ def run_nodes(nodes: Sequence[NodeProto], values: Mapping[str, np.ndarray], like
 
 
 def run(model: ModelProto, inputs: Mapping[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
-    """What a model makes as it stands: its outputs and `names`."""
+    """Return a model's outputs and the values of `names`."""
     watched = deepcopy(model)
     wanted = dict.fromkeys(names).keys() - {"", *(output.name for output in model.graph.output)}
     watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in sorted(wanted))
@@ -261,12 +261,12 @@ def run(model: ModelProto, inputs: Mapping[str, np.ndarray], names: list[str]) -
 
 
 def is_tolerated(right: np.ndarray, wrong: np.ndarray) -> bool:
-    """Whether `compare_tensors` calls them close."""
+    """Return whether `compare_tensors` calls two arrays close."""
     return compare_tensors(torch.tensor(right), torch.tensor(wrong)).close
 
 
 def is_off(right: np.ndarray, wrong: np.ndarray) -> bool:
-    """Whether an element is off by 1 % of itself and of the median: `compare_tensors` is what is judged."""
+    """Return whether an element is off by 1 % of itself and of the median, without `compare_tensors`."""
     if right.shape != wrong.shape or right.dtype != wrong.dtype or right.dtype.kind != "f":
         return not np.array_equal(right, wrong)
     size = np.abs(right[np.isfinite(right) & (right != 0)], dtype=np.float64)
@@ -278,7 +278,7 @@ def attribute(node: NodeProto, name: str) -> AttributeProto | None:
 
 
 def other(old: Any, random: Random) -> Any:
-    """Another number or name, or a list with another element."""
+    """Return another number or name, or a list with another element."""
     if isinstance(old, list):
         index = random.randrange(len(old))
         return [*old[:index], other(old[index], random), *old[index + 1 :]]

@@ -14,7 +14,7 @@ INF = float("inf")
 # eq=False: the generated __eq__ would compare tensors element by element and fail on the ambiguous truth value.
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One comparison with a known answer.
+    """One comparison whose correct result is known.
 
     Args:
         name: What was planted, as a short sentence.
@@ -157,13 +157,13 @@ def _uniform(*shape: int) -> torch.Tensor:
 
 
 def _steps(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """The numbers that are `count` rounding steps further from 0."""
+    """Return the numbers that are `count` rounding steps further from 0."""
     kind = torch.finfo(tensor.dtype)
     return (tensor.double() * (1 + count * kind.eps)).to(tensor.dtype)
 
 
 def _put(tensor: torch.Tensor, index: int, number: float) -> torch.Tensor:
-    """A copy with another number at one place."""
+    """Return a copy with another number at one place."""
     changed = tensor.clone()
     changed.view(-1)[index] = number
     return changed

@@ -55,7 +55,7 @@ TEXTS = {
 
 
 def hostile_graph() -> Graph:
-    """A chain of one node for each text, which is its name, operator, module, class, source, attribute and value.
+    """Return a chain with a node for each text, used as name, operator, module, class, source, attribute and value.
 
     What it reads first is an input, and each node a constant beside; each value has a finding that says the text, and
     the graph that it was made of has the same names.
@@ -64,7 +64,7 @@ def hostile_graph() -> Graph:
 
 
 def hostile_model() -> ir.Model:
-    """An ONNX model of such a chain of Relu, as far as a file can hold the texts: protobuf wants Unicode."""
+    """Return an ONNX model of such a chain of Relu, without texts that protobuf refuses as invalid Unicode."""
     texts = {key: text for key, text in TEXTS.items() if key != "surrogate"}
     floats = ir.TensorType(ir.DataType.FLOAT)
     value = ir.Value(name="input of " + texts["script"], shape=ir.Shape([2]), type=floats)

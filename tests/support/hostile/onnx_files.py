@@ -15,7 +15,7 @@ _OPSETS = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
 
 
 def model_of(nodes, initializers=(), functions=(), outputs=(_RESULT,)) -> onnx.ModelProto:
-    """A model that takes `x`, of 2 by 8 float32."""
+    """Return a model with the input `x`, float32 of 2 by 8."""
     graph = helper.make_graph(nodes, "g", [_VARIABLE], list(outputs), list(initializers))
     return helper.make_model(graph, opset_imports=_OPSETS, ir_version=10, functions=list(functions))
 
@@ -103,7 +103,7 @@ def _deep(levels):
 
 
 def _calls(name, *called, outputs=1):
-    """A function that calls others, one after the other."""
+    """Return a function that calls others in a row."""
     names = ["a", *(f"t{index}" for index in range(len(called)))]
     nodes = [
         helper.make_node(other, [names[index]], [names[index + 1]], domain="local" if other[0] == "F" else "")
@@ -117,7 +117,7 @@ def _calling(*functions):
 
 
 def _flood(number, count):
-    """A model in which the graph's field of this number is there `count` times, empty: two bytes that become many."""
+    """Return a model whose graph has `count` empty entries of this field: two bytes each that take much memory."""
     graph = bytes((number << 3 | 2, 0)) * count
     return b"\x08\x0a\x3a" + _varint(len(graph)) + graph
 
@@ -380,7 +380,7 @@ def _endless():
 
 
 def _sized(sizes, operator, *inputs, **attributes):
-    """A model that makes a value of some size of an initialiser that says it, and adds the sum of it to its input."""
+    """Return a model that adds the sum of a large value to its input; initializers hold the size of that value."""
     held = [numpy_helper.from_array(np.array(numbers), name) for name, numbers in sizes.items()]
     nodes = [
         helper.make_node(operator, list(inputs), ["large"], "large", **attributes),
@@ -421,7 +421,7 @@ LARGE: dict[str, Make] = {
 
 
 def _again(operator, count, first, *others, last="Identity", **attributes):
-    """A model in which an operator reads its own result twice, again and again."""
+    """Return a model in which an operator reads its own result twice, repeatedly."""
     nodes = [helper.make_node(first, ["x"], ["v0"], **({"to": TensorProto.INT64} if first == "Cast" else {}))]
     for place in range(count):
         read = [f"v{place}", *(others or [f"v{place}"])]
@@ -432,7 +432,7 @@ def _again(operator, count, first, *others, last="Identity", **attributes):
 
 
 def _squeezed(operator, **attributes):
-    """Axes that are there often are one."""
+    """Return a model that alternates Gather and an operator whose axes repeat one axis 900 times."""
     nodes = [helper.make_node("Cast", ["x"], ["v0"], to=TensorProto.INT64)]
     for place in range(40):
         nodes.append(helper.make_node("Gather", [f"v{place}", f"v{place}"], [f"g{place}"]))
@@ -442,7 +442,7 @@ def _squeezed(operator, **attributes):
 
 
 def _shaped(operator, reads, **sizes):
-    """A model whose input is given a shape of many numbers that an operator makes of few."""
+    """Return a model whose input is reshaped by a long shape that an operator computes from a short one."""
     held = [numpy_helper.from_array(np.array(numbers), name) for name, numbers in sizes.items()]
     return model_of(
         [
@@ -485,7 +485,7 @@ DIMENSIONS: dict[str, Make] = {
 
 
 def write(make: Make, folder: Path) -> Path:
-    """Write a file to a folder, beside which there is a secret.
+    """Write a file to a folder beside which there is a secret file.
 
     Returns:
         its path.

@@ -24,12 +24,12 @@ CONSTANTS, EXAMPLES = "data/constants/model_constants_config.json", "data/sample
 
 
 def canary(folder: Path) -> Path:
-    """The file that is there once something ran."""
+    """Return the file that exists once code of the archive ran."""
     return folder / "ran"
 
 
 def code(folder: Path) -> str:
-    """A Python expression that makes the canary."""
+    """Return a Python expression that creates the canary."""
     return f"__import__('os').system('touch {canary(folder)}')"
 
 
@@ -42,20 +42,20 @@ class Payload:
 
 
 def contents(path: Path) -> Files:
-    """The members of an archive, by their names in its folder."""
+    """Return the members of an archive, by their names in its folder."""
     with zipfile.ZipFile(path) as archive:
         return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
 
 
 def write(files: Files, path: Path, *, compression: int = zipfile.ZIP_STORED) -> None:
-    """An archive of these members."""
+    """Write an archive of these members."""
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, data in files.items():
             archive.writestr(f"m/{name}", data)
 
 
 def in_json(member: str) -> Callable[[Callable[[Any, Path], None]], Change]:
-    """A change of a member that is JSON."""
+    """Return a change of a member that is JSON."""
 
     def made(change: Callable[[Any, Path], None]) -> Change:
         def changed(files: Files, folder: Path) -> None:
@@ -77,7 +77,7 @@ def whole(change: Callable[[dict[str, Any], Path], None]) -> Change:
 
 
 def first_size(text: Callable[[Path], str]) -> Change:
-    """A tensor with an expression for a size."""
+    """Replace a size of the first tensor by an expression."""
 
     def change(data: dict[str, Any], folder: Path) -> None:
         tensor = next(iter(data["tensor_values"].values()))
@@ -87,7 +87,7 @@ def first_size(text: Callable[[Path], str]) -> Change:
 
 
 def calls(target: str, *inputs: Callable[[Path], dict[str, Any]]) -> Change:
-    """A further operation at the beginning, which makes what the first one made."""
+    """Insert an operation at the beginning, whose result is declared like that of the first one."""
 
     def change(data: dict[str, Any], folder: Path) -> None:
         arguments = [{"name": "", "arg": made(folder), "kind": 1} for made in inputs]
@@ -105,12 +105,12 @@ def text(made: Callable[[Path], str]) -> Callable[[Path], dict[str, Any]]:
 
 
 def argument(value: dict[str, Any]) -> Change:
-    """The first operation with another argument."""
+    """Add an argument to the first operation."""
     return graph(lambda data, _: data["nodes"][0]["inputs"].append({"name": "other", "arg": value, "kind": 2}))
 
 
 def renamed(name: Callable[[Path], str]) -> Change:
-    """The first operation, and what it makes, with another name."""
+    """Rename the first operation and its result."""
 
     def change(files: Files, folder: Path) -> None:
         node = json.loads(files[MODEL])["graph_module"]["graph"]["nodes"][0]
@@ -128,7 +128,7 @@ def renamed_weight(files: Files, folder: Path) -> None:
 
 
 def weight(**changes: Any) -> Change:
-    """The first weight, said to be something else."""
+    """Change the entry of the first weight."""
     return in_json(WEIGHTS)(lambda data, _: next(iter(data["config"].values())).update(changes))
 
 
@@ -176,7 +176,7 @@ def code_in_places(data: dict[str, Any], folder: Path) -> None:
 
 
 def outside(files: Files, _: Path) -> None:
-    """Its graph refers to a file of the machine."""
+    """Make the graph refer to a file of the machine."""
     model = onnx.ModelProto.FromString(base64.b64decode(files["extra/filch.onnx"]))
     tensor = onnx.TensorProto(name="secret", dims=[16], data_type=onnx.TensorProto.UINT8)
     tensor.data_location = onnx.TensorProto.EXTERNAL
@@ -187,7 +187,7 @@ def outside(files: Files, _: Path) -> None:
 
 
 def unmade(files: Files, _: Path) -> None:
-    """Its graph reads a value that nothing makes."""
+    """Make the graph read a value that nothing computes."""
     model = onnx.ModelProto.FromString(base64.b64decode(files["extra/filch.onnx"]))
     model.graph.node[0].input[0] = "nothing"
     files["extra/filch.onnx"] = base64.b64encode(model.SerializeToString())
@@ -219,18 +219,18 @@ HUGE = {"as_int": 200_000}
 
 
 def sum_of(count: int, first: int = 0) -> str:
-    """A sum of so many symbols, which torch assumes to be positive."""
+    """Return a sum of so many symbols, which torch assumes to be positive."""
     symbols = (f"Symbol('s{first + index}', integer=True, positive=True)" for index in range(count))
     return f"Add({', '.join(symbols)})"
 
 
 def of_powers(name: str) -> str:
-    """A function of two powers of sums, in which sympy looks for common factors."""
+    """Return a function of two powers of sums, in which sympy looks for common factors."""
     return f"{name}(Pow({sum_of(16)}, Integer(8)), Pow({sum_of(16, 7)}, Integer(8)))"
 
 
 def of_products(name: str, *further: str) -> str:
-    """A function of two products of powers of sums."""
+    """Return a function of two products of powers of sums."""
     factors = [f"Pow({sum_of(9, first)}, Integer(8))" for first in (0, 5, 9, 3)]
     parts = [f"Mul({', '.join(factors[:2])})", f"Mul({', '.join(factors[2:])})", *further]
     return f"{name}({', '.join(parts)})"
@@ -366,7 +366,7 @@ def other_bytes(files: Files, path: Path) -> None:
 
 
 def overlapping(files: Files, path: Path) -> None:
-    """Many members that are all at the same place."""
+    """Return an archive of many members at the same offset."""
     write(files | {f"data/{index:03}": bytes(10_000 if index == 0 else 0) for index in range(200)}, path)
     with zipfile.ZipFile(path) as archive:
         first = archive.getinfo("m/data/000")

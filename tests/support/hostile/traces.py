@@ -30,7 +30,7 @@ def _with_attrs(**attrs):
 
 
 def _doubled(levels):
-    """Lists of twice the list below: few bytes, 2**levels values."""
+    """Return lists that each hold the list below twice: few bytes for 2**levels values."""
     made = b"\x80\x02]q\x00"
     for level in range(levels):
         made += b"](h" + bytes([level]) + b"h" + bytes([level]) + b"eq" + bytes([level + 1])
@@ -38,13 +38,13 @@ def _doubled(levels):
 
 
 def _shared(count):
-    """Nodes that are all the same one, which has as many edges as there are nodes."""
+    """Return nodes that are all the same object, which has as many edges as there are nodes."""
     node = _node(inputs=list(range(count)))
     return _pickled(dict.fromkeys(range(count), node))
 
 
 def popular(readers):
-    """A trace of one variable that many operators read, of which only the last one is told twice."""
+    """Return a trace of one variable that many operators read; only the last one is listed twice."""
     attrs = {"is_var": "1", "name": "", "__id": "0", "shape": "[1,]", "ndim": "1", "dtype": "f", "dsize": "4"}
     nodes = {number: _node(number, inputs=[readers]) for number in range(readers)}
     nodes[readers] = _node(readers, outputs=[*range(readers), readers - 1], attrs=attrs)
@@ -164,6 +164,6 @@ HOSTILE = {
 
 
 def hostile_trace(name):
-    """The suffix, the contents, which are made only now, and a pattern of what is said of it."""
+    """Return the suffix, the contents (created on demand), and the pattern of the error message."""
     suffix, content, message = HOSTILE[name]
     return suffix, content() if callable(content) else content, message

@@ -35,7 +35,7 @@ TITLES = (
 
 @dataclass(frozen=True)
 class Line:
-    """One model on one backend."""
+    """The results of one model on one backend."""
 
     name: str
     backend: str
@@ -52,11 +52,11 @@ class Line:
 
     @property
     def explained(self) -> float:
-        """The share of compiled nodes that have origins and an error."""
+        """The fraction of compiled nodes that have origins and an error."""
         return sum(_has_origins(rows) and _has_error(rows) for rows in self.nodes) / len(self.nodes)
 
     def cells(self) -> tuple[str, ...]:
-        """The line as the table shows it; the error by its order of magnitude, since it depends on the processor."""
+        """The cells of the table; errors as orders of magnitude, since they depend on the processor."""
         outcomes = Counter(outcome.kind for outcome in self.report.outcomes)
         kinds = [outcomes[kind] for kind in ("survives", "fused", "folded", "removed")]
         nodes, rows = self.nodes, [row for row in self.report.rows if row.stage == "compiled"]
@@ -76,7 +76,7 @@ def _has_error(rows: list[Row]) -> bool:
 
 
 def backends() -> dict[str, Backend]:
-    """The backends of the table, by what it calls them."""
+    """Return the backends of the table, by their names there."""
     levels = {f"ONNX Runtime, {level}": get_backend("onnxruntime-cpu", level=level) for level in LEVELS}
     return {**levels, "Inductor": get_backend("inductor"), "OpenVINO": get_backend("openvino")}
 

@@ -18,7 +18,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def chain(*operators: str) -> Graph:
-    """Nodes in a row: the first reads `x`, and each computes the value that has its name, `a`, `b` and so on."""
+    """Return nodes in a row: the first reads `x`, and each computes the value of its name, `a`, `b` and so on."""
     names = "abcdefgh"[: len(operators)]
     nodes = [
         Node(name, op, (before,), (name,)) for name, op, before in zip(names, operators, "x" + names, strict=False)
@@ -27,21 +27,21 @@ def chain(*operators: str) -> Graph:
 
 
 def graph_of(nodes: Sequence[Node], *, outputs: tuple[str, ...], constants: tuple[str, ...] = ()) -> Graph:
-    """A graph with the input `x`, all values of which are float32."""
+    """Return a graph with the input `x`, whose values are float32."""
     names = ["x", *constants, *(name for node in nodes for name in node.outputs)]
     values = {name: Value(name, "float32") for name in names}
     return Graph("main", ("x",), outputs, constants, tuple(nodes), values)
 
 
 def run_of(graph: Graph, inputs: Tensors, outputs: Tensors | None = None, **made: Any) -> Run:
-    """A run of a graph; `made` are further attributes of `Compiled`, and the stage."""
+    """Return a run of a graph; `made` are further attributes of `Compiled`, and the stage."""
     stage = made.pop("stage", "exported")
     return Run(0, stage, Compiled(graph, None, **made), inputs, {} if outputs is None else outputs)
 
 
 @dataclass
 class HeldReferences:
-    """References by name, which notes what is asked for and released.
+    """References by name, which record the names that are requested and released.
 
     Attributes:
         tensors: what the values should be.
@@ -62,7 +62,7 @@ class HeldReferences:
 
 
 class HandMadeFloat64(Float64Values):
-    """What values are in float64, by name."""
+    """The float64 values, by name."""
 
     def __init__(self, values: Mapping[str, Float64Value], units: Mapping[str, float]) -> None:
         self.problem, self._values, self._units = "", values, units
@@ -78,7 +78,7 @@ class HandMadeFloat64(Float64Values):
 
 
 def float64_values(tensors: Tensors) -> Float64Values:
-    """The numbers of tensors in float64, and the same off by some units as those computed from rounded inputs are."""
+    """Return tensors in float64, and the same with errors as if computed from rounded inputs."""
     values, units = {}, {}
     for name, tensor in tensors.items():
         unit = unit_of(tensor.dtype)

@@ -30,7 +30,7 @@ TITLES = (
 
 @dataclass(frozen=True)
 class Line:
-    """One model: its calls, how their outputs are resolved before and after optimisation, and the errors."""
+    """One model: its calls, the resolution of their outputs before and after optimization, and the errors."""
 
     name: str
     calls: int
@@ -41,14 +41,14 @@ class Line:
     optimized_report: Report
 
     def cells(self) -> tuple[str, ...]:
-        """The line as the table shows it; the error by its order of magnitude, since it depends on the processor."""
+        """The cells of the table; errors as orders of magnitude, since they depend on the processor."""
         before = [self.plain[kind] for kind in ("exact", "alias", "dead")]
         after = [self.optimized[kind] for kind in ("exact", "alias", "constant", "fused", "dead")]
         return (self.name, str(self.calls), *map(str, before), f"{self.worst:.0e}", *map(str, after))
 
 
 def measure(name: str) -> Line:
-    """Export one model, with and without optimisation, and compare both with its eager run."""
+    """Export one model, with and without optimization, and compare both with its eager run."""
     model, args, kwargs = MODELS[name]()
     program = export(model, args, kwargs)
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:

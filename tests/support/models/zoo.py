@@ -34,7 +34,7 @@ NOISE = {"DetrForObjectDetection": 0.25, "ResNetForImageClassification": 0.5}
 
 
 def build(model: str, settings: Settings, *, seed: int = 0) -> nn.Module:
-    """Builds `transformers.<model>`, frozen and in eval mode, from settings for its own configuration class."""
+    """Return `transformers.<model>`, frozen and in eval mode, with settings of its configuration class."""
     model_class = getattr(transformers, model)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -66,7 +66,7 @@ def _ids(length: int = LENGTH) -> Tensor:
 
 
 def _text() -> Inputs:
-    """Two texts, the second one padded on its right."""
+    """Return two texts, the second one padded on the right."""
     ids, mask = _ids(), torch.ones(BATCH, LENGTH, dtype=torch.int64)
     ids[1, -3:], mask[1, -3:] = PAD, 0
     return (), {"input_ids": ids, "attention_mask": mask}
@@ -92,7 +92,7 @@ def _text_for_cache() -> Inputs:
 
 
 def _text_after_cache() -> Inputs:
-    """The end of two texts, with the keys and values of their start in a cache that each call extends in place."""
+    """Return the end of two texts, with a cache of the keys and values of their start, extended in place."""
     args, kwargs = _text_for_cache()
     keys_and_values = torch.randn(LAYERS, 2, BATCH, KEY_HEADS, SEEN, HEAD_DIM)
     cache = transformers.DynamicCache([(keys, values) for keys, values in keys_and_values])
@@ -112,7 +112,7 @@ def _positional_image() -> Inputs:
 
 
 def _masked_image() -> Inputs:
-    """Two images, the second one padded on its right."""
+    """Return two images, the second one padded on the right."""
     mask = torch.ones(BATCH, IMAGE, IMAGE, dtype=torch.int64)
     mask[1, :, -8:] = 0
     return (), {"pixel_values": _pixels(), "pixel_mask": mask}
@@ -250,7 +250,7 @@ HARD_RECIPES: dict[str, Recipe] = {
 
 
 def _resnet18() -> tuple[nn.Module, tuple[Tensor], dict[str, Tensor]]:
-    """The example's model, on a small image."""
+    """Return the model of the example, and a small image."""
     model, _ = runpy.run_path(str(RESNET18))["resnet18"]()
     return model, (torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)),), {}
 

@@ -6,7 +6,7 @@ from filch.compare.cli._app import main
 
 
 def run(*arguments: str) -> int:
-    """The exit code of a command."""
+    """Run a command and return its exit code."""
     before, sys.argv = sys.argv, ["filch", *arguments]
     try:
         main()

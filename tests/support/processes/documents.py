@@ -37,7 +37,7 @@ class Block:
 
 
 def blocks(text):
-    """The fenced blocks of a Markdown text."""
+    """Return the fenced blocks of a Markdown text."""
     above, opened = "", None
     for number, line in enumerate(text.splitlines(), 1):
         if not line.startswith("```"):
@@ -52,21 +52,21 @@ def blocks(text):
 
 
 def console(text):
-    """The commands of a console block, each with what is shown of its output."""
+    """Return the commands of a console block, each with its shown output."""
     for one in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, output = one.partition("\n")
         yield command, output
 
 
 def plain(text):
-    """The text in one line, without what the clock and the processor say in: times, errors, ratios, fingerprints."""
+    """Return the text in one line, without what varies between runs: times, errors, ratios, fingerprints."""
     text = re.sub(r"\b\d+(\.\d+)?\s?(ns|[µu]s|ms|s|min)\b", "(time)", text)
     text = re.sub(r"\d\.\de[-+]\d\d|\b\de\d+\b|\b\d{1,3}(,\d{3})+\b|\b\d+\.\d+\b", "#", text)
     return " ".join(text.split())
 
 
 def shows(shown, printed):
-    """Whether what is shown was printed: all of it, or, where something was cut, the pieces in their order."""
+    """Return whether the shown text was printed; where it is abridged, whether its pieces were, in order."""
     first, *pieces = map(plain, re.split(rf"^{CUT}$", shown, flags=re.MULTILINE))
     rest = plain(printed)
     if not pieces:
@@ -79,7 +79,7 @@ def shows(shown, printed):
 
 
 def run(command):
-    """The exit code of a command, and what it prints; those of Filch run in this process."""
+    """Run a command, those of Filch in this process, and return its exit code and its output."""
     program, *arguments = shlex.split(command, comments=True)
     if program != "filch":
         there = [sys.executable if program == "python" else program, *arguments]
@@ -91,14 +91,14 @@ def run(command):
 
 
 class Page:
-    """One Markdown file, whose blocks are run in one namespace and one folder: the working directory."""
+    """A Markdown file, whose blocks run in one namespace and in the working directory."""
 
     def __init__(self, text, name):
         self.text, self.name = text, name
         self.scope = {"__name__": "__main__"}
 
     def check(self):
-        """Run all blocks, in order; fail at the first that does not do what the page says."""
+        """Run all blocks in order; fail at the first whose result differs from the page."""
         printed = None
         for block in blocks(self.text):
             place = f"{self.name}:{block.line}"
@@ -125,7 +125,7 @@ class Page:
 
     @staticmethod
     def _command(place, command, shown):
-        """Run one command; `# exits with 1` behind it says that something differs."""
+        """Run one command; a comment `# exits with 1` is its expected exit code."""
         if command.startswith("pip install "):  # tests/house/test_packaging.py does
             return ""
         if command.startswith("make "):  # which would install, and run this very test: the Makefile has to know it
@@ -139,7 +139,7 @@ class Page:
 
 @contextlib.contextmanager
 def plain_terminal():
-    """Nothing of this terminal's in what is printed."""
+    """Make the output independent of this terminal."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"):
             patch.delenv(name, raising=False)
@@ -147,7 +147,7 @@ def plain_terminal():
 
 
 def runs(text):
-    """Whether a page has a block that is run."""
+    """Return whether a page has a block that is run."""
     return any(
         block.language in ("python", "console") and not block.remark.startswith("not executed")
         for block in blocks(text)

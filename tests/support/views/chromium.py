@@ -25,7 +25,7 @@ KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "Ar
 
 
 def missing():
-    """Why there is no browser to be driven; None if there is one."""
+    """Return why there is no browser to drive; None if there is one."""
     try:
         import selenium  # noqa: F401
     except ImportError:
@@ -36,7 +36,7 @@ def missing():
 
 
 class Chromium:
-    """One browser with one page."""
+    """A browser with one page."""
 
     def __init__(self, width: int = 1280, height: int = 800) -> None:
         from selenium import webdriver
@@ -64,11 +64,11 @@ class Chromium:
         self._profile.cleanup()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """The answer to a command of the DevTools protocol."""
+        """Return the answer to a command of the DevTools protocol."""
         return self._driver.execute_cdp_cmd(method, params)
 
     def heard(self) -> None:
-        """Add what happened since to `log` (errors, messages, dialogs) and `requests` (what the page asked for)."""
+        """Add new events to `log` (errors, messages, dialogs) and `requests` (requests of the page)."""
         self.log += [entry["message"] for entry in self._driver.get_log("browser")]
         for entry in self._driver.get_log("performance"):
             event = json.loads(entry["message"])["message"]
@@ -84,14 +84,14 @@ class Chromium:
         self.wait(f"location.href === {json.dumps(url)} && document.documentElement?.dataset.drawn")
 
     def run(self, script: str) -> Any:
-        """What an expression is in the page, as JSON has it."""
+        """Return the value of a JavaScript expression in the page, as JSON."""
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
             raise RuntimeError(f"{script}: {found['exceptionDetails'].get('exception', {}).get('description')}")
         return found["result"].get("value")
 
     def wait(self, condition: str, limit: float = 60) -> None:
-        """Until an expression is true."""
+        """Wait until an expression is true."""
         end = time.monotonic() + limit
         while not self.run(condition):
             if time.monotonic() > end:
@@ -99,17 +99,17 @@ class Chromium:
             time.sleep(0.02)
 
     def settle(self) -> None:
-        """Until the page has drawn what it was told."""
+        """Wait until the page has drawn all pending changes."""
         self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def resize(self, width: int, height: int, scale: float = 1) -> None:
-        """The window's size, in CSS pixels."""
+        """Set the window's size, in CSS pixels."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False
         )
 
     def dark(self, dark: bool = True) -> None:
-        """What the page is told that the reader prefers."""
+        """Set the color scheme that the reader prefers."""
         features = [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
             {"name": "prefers-reduced-motion", "value": "reduce"},
@@ -117,11 +117,11 @@ class Chromium:
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        """One event of a mouse."""
+        """Send a mouse event."""
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
     def click(self, selector: str, *, times: int = 1, dx: float | None = None, dy: float | None = None) -> None:
-        """Clicks the middle of an element, or so far from its top left."""
+        """Click the middle of an element, or a point at this offset from its top left."""
         left, top, width, height = self.box(selector)
         x, y = left + (width / 2 if dx is None else dx), top + (height / 2 if dy is None else dy)
         self.mouse("mouseMoved", x, y)
@@ -131,12 +131,12 @@ class Chromium:
         self.settle()
 
     def box(self, selector: str) -> list[float]:
-        """Left, top, width and height of an element on the screen."""
+        """Return left, top, width and height of an element on the screen."""
         rect = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
         return self.run(f"(({{ x, y, width, height }}) => [x, y, width, height])({rect})")
 
     def press(self, key: str, *, shift: bool = False) -> None:
-        """Presses a key, where the focus is."""
+        """Press a key, in the focused element."""
         text = "\r" if key == "Enter" else key if len(key) == 1 else None
         code = {"windowsVirtualKeyCode": KEYS[key]} if key in KEYS else {}
         modifiers = 8 if shift else 0
@@ -152,19 +152,19 @@ class Chromium:
         self.settle()
 
     def type(self, text: str) -> None:
-        """Types a text, where the focus is."""
+        """Type a text, in the focused element."""
         self.run(f"document.execCommand('insertText', false, {json.dumps(text)})")  # half a character, too
         self.settle()
 
     def text(self, selector: str) -> str:
-        """What an element says."""
+        """Return the text of an element."""
         return self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
 
     def picture(self, path: Path) -> None:
-        """What is seen, as PNG."""
+        """Return a screenshot, as PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def print(self, path: Path) -> None:
-        """What the printer gets, as PDF."""
+        """Return the printed page, as PDF."""
         pdf = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=False)
         path.write_bytes(base64.b64decode(pdf["data"]))

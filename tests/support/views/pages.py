@@ -30,7 +30,7 @@ HOSTILE = {
 
 
 def flat(size: int, *, layers: int = 0) -> Graph:
-    """A chain with skips and weights; in `layers` of four blocks each, or in no module."""
+    """Return a chain with skips and weights, in `layers` of four blocks each, or in no module."""
     rng = random.Random(size)
     values, weights, nodes, made = {"x": Value("x", "float32", (1, 8, 64))}, [], [], ["x"]
     for at in range(size):
@@ -62,7 +62,7 @@ def _stack(layer: int, block: int) -> tuple[Frame, ...]:
 
 
 def finding(status: str, error: float | None, **more) -> Finding:
-    """What a comparison says of a value, with all that it can say."""
+    """Return a finding with all fields set."""
     if error is None:
         return Finding(status, text=f"{status}: nothing to hold it against", **more)
     numbers = {
@@ -94,7 +94,7 @@ def _bell(middle: float) -> tuple[int, ...]:
 
 
 def judged(graph: Graph, *, start: float = 0.4, seed: int = 0) -> Graph:
-    """The same, with a finding for each value: they diverge after `start` of the nodes, some were not judged."""
+    """Return the same with a finding for each value: those after `start` of the nodes diverge, some were not judged."""
     rng = random.Random(seed)
     found: dict[str, tuple[Finding, ...]] = {}
     begin = int(start * len(graph.nodes))
@@ -131,7 +131,7 @@ FORWARD = Graph(
 
 
 def compiled() -> Graph:
-    """A graph of two nodes, one of which was fused of two, with findings on it and on what it was made of."""
+    """Return a graph of two nodes, one of them fused from two, with findings on it and on its source graph."""
     nodes = (
         Node("fused", "com.microsoft::FusedMatMul", ("x", "weight", "bias"), ("h",), origins=("product", "sum")),
         Node("act", "Gelu", ("h",), ("y",), origins=("act",), code="kernel.cpp:7", target="aten.gelu.default"),
@@ -153,7 +153,7 @@ def compiled() -> Graph:
 
 
 def named(name: str) -> Graph:
-    """A graph in which all that can have a name has this one."""
+    """Return a graph in which every field for a name has this one."""
     stack = (Frame("", name), Frame(name, name, name), Frame(f"{name}.{name}", name, name))
     node = Node(
         name,
@@ -176,7 +176,7 @@ def named(name: str) -> Graph:
 
 
 def table(page) -> list[list[str]]:
-    """All rows, by scrolling: numbers as the page keeps them, other cells as they read."""
+    """Return all rows, by scrolling: numbers as the page keeps them, other cells as text."""
     rows = page.run("""(async () => {
         const scroller = document.querySelector(".scroller"), found = new Map();
         for (let at = 0; ; at += scroller.clientHeight + 200) {  // as many more are made above and below

@@ -31,7 +31,7 @@ judged (float[batch, 4] x, bool c) => (float[batch, 2] y, float[batch, 4] z) <fl
 
 
 def judged_graph() -> Graph:
-    """An ONNX graph: a value with two calls, a node of two outputs, one without a name, one that captures."""
+    """Return an ONNX graph with two calls of a value, a node of two outputs, an unnamed node and a capture."""
     graph = graph_from_onnx(ir.from_onnx_text(MODEL))
     findings = {
         "w": (Finding("same", kind="constant", error=0.0),),
@@ -49,7 +49,7 @@ def judged_graph() -> Graph:
 
 
 def fused_graph() -> Graph:
-    """A graph that is not ONNX's, of one kernel, and the three operations that it was made of."""
+    """Return a graph of one kernel, not of ONNX, and its three source operations."""
     kinds = {name: Value(name, "float32", (2, "n")) for name in ("x", "w", "a", "b", "y")}
     stack = (Frame("", "app.Model"), Frame("head", "torch.nn.modules.linear.Linear", "app.py:3"))
     before = (
@@ -65,7 +65,7 @@ def fused_graph() -> Graph:
 
 
 def netron_finds(folder: Path, path: Path, attachment: Path | None = None) -> dict:
-    """What the loader of the installed package `netron` makes of a file.
+    """Return the graph that the loader of the installed package `netron` reads from a file.
 
     Args:
         folder: an empty one, where its JavaScript is put: Node takes it for modules only where a package.json says so.
@@ -89,6 +89,6 @@ def netron_finds(folder: Path, path: Path, attachment: Path | None = None) -> di
 
 
 def save_with_note(graph, name, path):
-    """Draw a graph into a file; the path of the file, and what the drawing notes."""
+    """Draw a graph into a file; return its path and the note of the drawing."""
     drawing = draw(graph, name, path.suffix or None)
     return write(drawing, path), drawing.note
