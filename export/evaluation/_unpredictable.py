@@ -145,6 +145,7 @@ def _random_results(node: fx.Node) -> frozenset[int]:
 
 
 def _graphs(node: fx.Node) -> Iterator[fx.Graph]:
+    """Yield the subgraphs of a node: branches and loop bodies."""
     for item in node.all_input_nodes if node.op == "call_function" else ():
         attribute = getattr(node.graph.owning_module, str(item.target), None) if item.op == "get_attr" else None
         if isinstance(attribute, fx.GraphModule):
@@ -175,6 +176,7 @@ def zero_filled(value: Any) -> Any:
 
 
 def _is_random(node: Node, graph: Graph) -> bool:
+    """Whether a node of an ONNX graph draws random numbers; `Dropout` does in training mode."""
     if node.op != "Dropout":
         return node.op in _RANDOM_OPERATORS
     ratio, training = (_number(graph, node.inputs[place : place + 1]) for place in (1, 2))

@@ -73,6 +73,7 @@ class _Match:
         self._best: tuple[float, str] | None = None
 
     def compare(self, name: str, value: torch.Tensor) -> None:
+        """Keep a value if it equals the tensor up to rounding, and better than the best so far."""
         if self._best is not None and self._best[0] == 0.0:
             return
         # Comparing 16 elements first rules out nearly all values, at a thousandth of the cost.

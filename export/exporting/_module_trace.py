@@ -78,6 +78,7 @@ class _CallRecorder:
         self._forms: dict[str, Any] = {}
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Record the inputs of a call; a forward pre-hook."""
         if torch.compiler.is_dynamo_compiling():  # in the branches of torch.cond, which must not have side effects
             return
         path = self._paths[id(module)]
@@ -95,6 +96,7 @@ class _CallRecorder:
         return bool(self._forms.setdefault(path, form) == form)
 
     def after(self, _module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Record the outputs of a call; a forward hook."""
         if torch.compiler.is_dynamo_compiling():
             return
         call, before = self._running.pop()

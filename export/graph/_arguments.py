@@ -43,6 +43,7 @@ def written_arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def _is_setting(item: Any) -> bool:
+    """Whether an argument contains neither tensors nor long data, and is not None."""
     leaves = pytree.tree_leaves(item)
     if not leaves or all(leaf is None for leaf in leaves):
         return isinstance(item, list | tuple) and not leaves  # `[]`: all dimensions
@@ -50,6 +51,7 @@ def _is_setting(item: Any) -> bool:
 
 
 def _plain(item: Any) -> Any:
+    """Convert an argument to plain Python values."""
     if item is None or isinstance(item, bool | int | float | str):
         return item
     if isinstance(item, list | tuple):

@@ -33,6 +33,7 @@ def value_facts(graph: Graph, *names: str) -> dict[str, str]:
 
 
 def _in_full(finding: Finding | None) -> dict[str, str]:
+    """Return everything that a finding says."""
     if finding is None:
         return {}
     known = {

@@ -107,6 +107,7 @@ class _Folder:
         return _numbered(items)
 
     def _cycles(self, keys: Mapping[int, Hashable]) -> list[set[Hashable]]:
+        """Return the sets of boxes that depend on each other."""
         boxes = nx.DiGraph()
         boxes.add_edges_from(
             (keys[producer], keys[node])

@@ -77,6 +77,7 @@ _FLOAT = "float"  # JSON has no inf and no NaN
 
 
 def _plain(item: Any) -> Any:
+    """Convert an attribute to JSON-compatible values; `_attribute` is the reverse."""
     if isinstance(item, list | tuple):
         return [_plain(one) for one in item]
     if isinstance(item, float) and not math.isfinite(item):

@@ -11,7 +11,6 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import torch
-from onnx import helper, numpy_helper
 from onnx_ir import serde
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
@@ -71,15 +70,10 @@ def products_saturate() -> bool:
     On x86-64 with AVX2 or AVX-512 but without VNNI, it adds two products of a uint8 and an int8 in 16 bits, which can't
     represent 2 * 255 * 127. Weights of 7 bits (ONNX Runtime's `reduce_range`) do not overflow.
     """
-    weights = numpy_helper.from_array(np.full((2, 1), 127, np.int8), "b")
-    graph = helper.make_graph(
-        [helper.make_node("MatMulInteger", ["a", "b"], ["y"])],
-        "products",
-        [helper.make_tensor_value_info("a", onnx.TensorProto.UINT8, [1, 2])],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.INT32, [1, 1])],
-        [weights],
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 20]> products (uint8[1, 2] a) => (int32[1, 1] y) '
+        "<int8[2, 1] b = {127, 127}> { y = MatMulInteger (a, b) }"
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (result,) = session.run(None, {"a": np.full((1, 2), 255, np.uint8)})
     return int(np.asarray(result)[0, 0]) != 2 * 255 * 127

@@ -103,6 +103,7 @@ class Lowering:
         return self._lowered(keep) if keep else self._all_lowered
 
     def _lowered(self, keep: Collection[str]) -> Program:
+        """Return the program with all nodes but these in lower precision."""
         model = ir.external_data.load_to_model(self._program.model.clone())
         for node, named in zip(model.graph, self._graph.nodes, strict=True):
             node.name = named.name

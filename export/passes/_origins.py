@@ -19,6 +19,7 @@ def with_origins(graph: Graph, before: Graph) -> Graph:
 
 
 def _origins(node: Node, before: Graph, stops: frozenset[str], names: frozenset[str]) -> tuple[str, ...]:
+    """Return the names of the nodes of `before` that a node computes; see `with_origins`."""
     kept = [name for name in node.outputs if name in before.producer]
     if kept:
         return tuple(item.name for item in before.cone(kept, stops))

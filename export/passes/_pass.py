@@ -67,7 +67,7 @@ def as_pass(item: Any, name: str | None = None) -> Pass:
         raise PassError(f"a pass is a name, a pass of onnx-ir's or a function of a Program, not {item!r}")
     if isinstance(function, ir.passes.PassBase):
         return Pass(name or _name_of(function), lambda program: function(program.model))
-    return Pass(name or _name_of(function), function)
+    return Pass(name or _name_of(function), function)  # pyright: ignore[reportArgumentType]  what it takes shows when it is called
 
 
 def _name_of(function: Any) -> str:

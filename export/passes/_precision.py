@@ -1,19 +1,9 @@
 """Lower precision as passes; see `lower` for more options."""
 
+from functools import partial
+
 from ..lowering._lower import lower
-from ..program._program import Program
 
-
-def float16(program: Program) -> Program:
-    """Let every node compute in float16."""
-    return lower(program, "float16")
-
-
-def bfloat16(program: Program) -> Program:
-    """Let every node compute in bfloat16."""
-    return lower(program, "bfloat16")
-
-
-def int4(program: Program) -> Program:
-    """Quantize the weights of MatMul to 4 bits."""
-    return lower(program, "int4")
+FLOAT16 = partial(lower, to="float16")
+BFLOAT16 = partial(lower, to="bfloat16")
+INT4 = partial(lower, to="int4")  # the weights of MatMul

@@ -10,11 +10,11 @@ from ..common._extensions import Extensions
 from ._pass import Pass, as_pass
 
 _OWN = {
-    "BFloat16Pass": "._precision:bfloat16",
-    "Float16Pass": "._precision:float16",
+    "BFloat16Pass": "._precision:BFLOAT16",
+    "Float16Pass": "._precision:FLOAT16",
     "FoldConstantPass": "._onnxscript:fold_constants",
     "FuseOperatorPass": "._onnxscript:fuse_operators",
-    "Int4Pass": "._precision:int4",
+    "Int4Pass": "._precision:INT4",
     "LiftConstantsToInitializersPass": "._onnxscript:LIFT_CONSTANTS",
     "OrtAllPass": "._onnxruntime:ALL",
     "OrtBasicPass": "._onnxruntime:BASIC",

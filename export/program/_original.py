@@ -220,6 +220,7 @@ def _flat(program: ExportedProgram) -> list[ModuleCallEntry]:
 
 
 def _load(path: Path, identity: str) -> tuple[ExportedProgram, ir.Model]:
+    """Load the file of an original; raise an ExportError if that fails or it is of another export."""
     try:
         with open_companion(path, path.name) as file:
             parts = _read(Archive(file), identity)

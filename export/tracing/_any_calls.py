@@ -61,11 +61,13 @@ class AnyModelCallStack(ModuleCallStack):
             super()._enter(module, args)
 
     def _leave(self, module: nn.Module, _args: Any, _output: Any) -> None:
+        """Remove the module from the stack, with calls in it that raised errors: these may have no `_leave`."""
         if self._is_observed() and any(running is module for running, _, _ in self._running):
-            while self._running.pop()[0] is not module:  # a call that raised an error may have no `_leave`
+            while self._running.pop()[0] is not module:
                 pass
 
     def _path(self, module: nn.Module) -> str:
+        """Return the path of a module; register the modules of its model if the model is called for the first time."""
         if module not in self._paths:
             path = self._path_in_caller(module)
             caller = module_call(sys._getframe(1))  # noqa: SLF001  documented

@@ -116,6 +116,7 @@ class DispatchTracer(Tracer):
     def _record(
         self, operator: Any, settings: dict[str, Any], inputs: list[str], output: Any, written: list[torch.Tensor]
     ) -> None:
+        """Add a node for a call that has run, and the values that it computed or changed in place."""
         op = operator_name(operator)
         name = self.recording.unique(op)
         results = [item for item in pytree.tree_leaves(output) if isinstance(item, torch.Tensor)]

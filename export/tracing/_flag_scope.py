@@ -162,6 +162,7 @@ class Block(DispatchTracer):
         self._pause(paused=flags.level == 0)
 
     def _pause(self, *, paused: bool) -> None:
+        """Pause or continue, and leave out the autograd numbers of operations in between."""
         if paused and not self.paused:
             self._paused_at = self.numbers.next()
         elif self.paused and not paused:

@@ -68,6 +68,7 @@ class ModuleCallStack:
             self._running.pop()
 
     def _enter(self, module: nn.Module, _args: Any) -> None:
+        """Add a call to the stack; a forward pre-hook."""
         path = self._path(module)
         frame = Frame(path, class_of(module), _site(sys._getframe()))  # noqa: SLF001  documented
         label = f"{path}@{self._counts[path]}" if self._counts[path] else path

@@ -166,11 +166,13 @@ class GraphRecording:
         return Graph(name, tuple(self._inputs), outputs, tuple(self._constants), nodes, values)
 
     def _state(self, tensor: torch.Tensor) -> _State | None:
+        """Return the recorded value of a tensor, found by identity or by its place in memory."""
         memory = self._memory(tensor)
         state = self._states.get(tensor)
         return state or (memory.states.get(_place(tensor)) if memory is not None else None)
 
     def _memory(self, tensor: torch.Tensor) -> _Memory | None:
+        """Return the values in the storage of a tensor; None if it has not exactly one storage."""
         if tensor.layout != torch.strided:
             return None  # several storages, or none
         storage = tensor.untyped_storage()

@@ -252,6 +252,7 @@ _SHOWN = 60
 
 
 def _pieces(value: Any) -> Iterator[str]:
+    """Yield the `repr` of a value piece by piece."""
     kind = type(value)
     if kind is list or kind is dict:
         yield "[{"[kind is dict]
