@@ -1,7 +1,7 @@
 """Run a prepared program on the inputs of one call of the model, and compare every value."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +21,6 @@ from ._float64_checker import Float64Checker
 from ._interface import exchanged_output
 from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes
 from ._modules import Modules
-from ._operators import operators_of
 from ._prepare import Prepared, attempt
 from ._random import RandomValues
 from ._run import ObservedValue, Run
@@ -99,9 +98,18 @@ class _CallComparison:
             effect = compared[1]  # the last stage is the graph that runs without instrumentation
             if effect is not None and stage != last:
                 self._notes[_UNEXPLAINED.format(stage, effect.problem or f"{effect.error_max:.1e}")] = None
-        operators = operators_of(self._program, call, rows)
         remarks = tuple(self._notes), tuple(self._failed), tuple(self._exchanged)
-        return CallResult(rows, modules.rows, operators, effect, *remarks)
+        return CallResult(rows, modules.rows, self._operators(rows), effect, *remarks)
+
+    def _operators(self, rows: Sequence[Row]) -> tuple[Operator, ...]:
+        """Return the model's operations, each with the row of its value."""
+        by_value = {row.value: row for row in rows}
+        dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in self._call.inputs.items()}
+        dtypes |= {row.value: row.dtype or "" for row in rows}
+        return tuple(
+            Operator(item.kind, item.text, by_value.get(item.value or ""), dtypes.get(item.value or "", ""))
+            for item in self._program.operators
+        )
 
     def _compare_stage(
         self, stage: Stage, references: ReferenceResolver, modules: Modules, float64: Float64Values | None
@@ -176,6 +184,7 @@ class _CallComparison:
             yield name, tensor, _spread(tensor, [other for _, other in again]) if again else None
 
     def _references(self, *stages: Stage) -> ReferenceResolver:
+        """Return the references of the values of some stages, each to be requested once per stage."""
         prepared, call = self._prepared, self._call
         references = prepared.references.of(call, self._wanted(stages))
         known = self._backend_references() | result_references(self._results, self._program.graph)
@@ -199,6 +208,7 @@ class _CallComparison:
         }
 
     def _float64(self, *stages: Stage) -> Float64Values | None:
+        """Return the float64 values of some stages; kept for the second stage if they fit in the buffer."""
         if self._prepared.float64 is None:
             return None
         inputs = self._call.inputs

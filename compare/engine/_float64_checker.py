@@ -18,7 +18,7 @@ from ..float64 import (
     running_length,
     unit_of,
 )
-from ..metrics._metrics import masked_alike
+from ..metrics._metrics import replace_masks
 from ..results._rows import Row
 from ._run import Run
 
@@ -120,7 +120,7 @@ class Float64Checker:
         if not tensor.shape == reference.shape == exact.value.shape:
             return None
         if self._lower_precision:
-            tensor = masked_alike(reference, tensor)
+            tensor = replace_masks(reference, tensor)
         unit = self._coarsest_units.get(name) or exact.unit
         length, sums = (self._longest_sum(node, count) for count in (reduction_length, running_length))
         return rounding_verdict(tensor, reference, exact, unit=unit, length=length, sums=sums, spread=spread)

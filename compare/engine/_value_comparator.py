@@ -116,6 +116,7 @@ class ValueComparator:
         self._node_inputs.consume(set(self._nodes[name].reads))
 
     def _judge(self, name: str, tensor: torch.Tensor | None, spread: torch.Tensor | None = None) -> Row:
+        """Return the row of a value; release its reference after its last use."""
         exported_name, node = self._run.exported_name(name), self._nodes[name]
         original = self._references.get(exported_name)
         reference = self._lowered(name, original, tensor)
@@ -147,6 +148,7 @@ class ValueComparator:
         node: Node,
         spread: torch.Tensor | None = None,
     ) -> Row:
+        """Return a row with the difference of its value from the reference, and with the verdict by float64."""
         if tensor is not None:
             row = replace(row, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
         if kind := self._random.kind(row.value, node):

@@ -82,13 +82,13 @@ class Difference:
     @property
     def excess(self) -> float:
         """The largest ratio of a measure to its limit; inf if a limit of 0 does not hold."""
-        return max(self._exceeded)
+        return max(self._limit_ratios)
 
     def __str__(self) -> str:
         """Return the measures as a sentence, the one that exceeds its limit most at the front."""
         if self.problem:
             return self.problem
-        harmonic, scale, rms = self._exceeded
+        harmonic, scale, rms = self._limit_ratios
         harmonic = harmonic if self.mismatched else 0.0  # else rounding explains it
         where = f" at index {list(self.index)}" if self.index else ""
         differ = f"{self.mismatched} of {self.count} elements differ"
@@ -108,7 +108,7 @@ class Difference:
         return "; ".join(texts + [f"{count} {what}" for what, count in counts.items() if count])
 
     @property
-    def _exceeded(self) -> tuple[float, float, float]:
+    def _limit_ratios(self) -> tuple[float, float, float]:
         """The harmonic error, scale and rms, each divided by its limit."""
         limits = self.tolerance
         pairs = (self.error_max, limits.harmonic), (self.scale, limits.scale), (self.rms, limits.rms)
@@ -170,7 +170,7 @@ def compare_tensors(
         return Difference(close=False, problem=f"numbers are repeated to {problem}: they are not compared")
     expected = expected.to(actual.device)  # measure on the device that computed it
     if lowered:
-        expected, actual = _in_one_type(expected, actual)
+        expected, actual = _to_common_dtype(expected, actual)
     expected, actual = complex_as_real(expected), complex_as_real(actual)
     e, a = flat(expected), flat(actual)
     # Tensors with NaN are not equal here, and are measured below.
@@ -195,7 +195,7 @@ def compare_tensors(
     )
 
 
-def masked_alike(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
+def replace_masks(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
     """Return `actual` with the masks of its coarser dtype replaced by those of `expected`."""
     if not is_coarser(actual.dtype, expected.dtype):
         return actual
@@ -203,7 +203,7 @@ def masked_alike(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
     return torch.where(_masks(expected, actual), expected.to(wide), actual.to(wide))
 
 
-def _in_one_type(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _to_common_dtype(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return both in a dtype that represents their numbers, with masks of the finer dtype replaced by the coarser's."""
     wide = torch.promote_types(expected.dtype, torch.float32)  # float32 represents both float16 and bfloat16
     masked = _masks(expected, actual)
