@@ -76,45 +76,45 @@ def unreadable(trace: Any, most: int = _MAX_VALUES) -> str | None:
 
 
 def _problems(trace: Mapping[str, Any]) -> Iterator[str]:
-    problems = list(_keys("the trace", trace, {"node_data": dict, "execute_op_info": dict}))
+    problems = list(_dict_problems("the trace", trace, {"node_data": dict, "execute_op_info": dict}))
     yield from problems
     if problems:
         return
     nodes, executions = trace["node_data"], trace["execute_op_info"]
     valid = {}
     for key, node in nodes.items():
-        problems = list(islice(_of_node(f"node_data[{_short(key)}]", key, node), _MAX_PROBLEMS))
+        problems = list(islice(_node_problems(f"node_data[{_short(key)}]", key, node), _MAX_PROBLEMS))
         yield from problems
         if not problems:
             valid[key] = node
     for key, execution in executions.items():
-        yield from _of_execution(f"execute_op_info[{_short(key)}]", key, execution)
+        yield from _execution_problems(f"execute_op_info[{_short(key)}]", key, execution)
     edges = _Edges(nodes, valid)
     for key, node in valid.items():
-        yield from edges.of(f"node_data[{key}]", key, node)
-        yield from _of_gradient(f"node_data[{key}]", node, nodes, valid)
+        yield from edges.problems(f"node_data[{key}]", key, node)
+        yield from _gradient_problems(f"node_data[{key}]", node, nodes, valid)
     for key, execution in executions.items():
-        yield from _of_fusion(f"execute_op_info[{_short(key)}]", execution, nodes, valid)
+        yield from _fusion_problems(f"execute_op_info[{_short(key)}]", execution, nodes, valid)
 
 
-def _of_node(place: str, key: Any, node: Any) -> Iterator[str]:
+def _node_problems(place: str, key: Any, node: Any) -> Iterator[str]:
     """Yield the problems of a node by itself."""
-    yield from _of_key(place, key)
-    problems = list(_keys(place, node, _NODE))
+    yield from _key_problems(place, key)
+    problems = list(_dict_problems(place, node, _NODE))
     yield from problems
     if problems:
         return
     if node["id"] != key:
         yield f"{place}.id is {_short(node['id'])}, and has to be its key"
     for end in ("inputs", "outputs"):
-        yield from _ids(f"{place}.{end}", node[end])
+        yield from _id_problems(f"{place}.{end}", node[end])
     for index, stack in enumerate(node["stacks"]):
-        yield from _keys(f"{place}.stacks[{index}]", stack, _STACK)
-    yield from _of_attributes(f"{place}.attrs", node["attrs"])
+        yield from _dict_problems(f"{place}.stacks[{index}]", stack, _STACK)
+    yield from _attribute_problems(f"{place}.attrs", node["attrs"])
 
 
-def _of_attributes(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
-    problems = list(_text(place, attrs))
+def _attribute_problems(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
+    problems = list(_text_problems(place, attrs))
     yield from problems
     kind = attrs.get("is_var")
     if kind not in ("0", "1"):
@@ -132,13 +132,13 @@ def _of_attributes(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
         yield f"{place}['ndim'] is {_short(attrs['ndim'])}, and the shape is {_short(shape)}"
 
 
-def _of_execution(place: str, key: Any, execution: Any) -> Iterator[str]:
-    yield from _of_key(place, key)
-    problems = list(_keys(place, execution, _EXECUTION))
+def _execution_problems(place: str, key: Any, execution: Any) -> Iterator[str]:
+    yield from _key_problems(place, key)
+    problems = list(_dict_problems(place, execution, _EXECUTION))
     yield from problems
     if not problems:
-        yield from _ids(f"{place}.fused_ops", execution["fused_ops"])
-        yield from _text(f"{place}.attrs", execution["attrs"])
+        yield from _id_problems(f"{place}.fused_ops", execution["fused_ops"])
+        yield from _text_problems(f"{place}.attrs", execution["attrs"])
 
 
 class _Edges:
@@ -149,7 +149,7 @@ class _Edges:
         self._valid = valid
         self._counted: dict[tuple[int, str], Counter[int]] = {}
 
-    def of(self, place: str, key: int, node: Mapping[str, Any]) -> Iterator[str]:
+    def problems(self, place: str, key: int, node: Mapping[str, Any]) -> Iterator[str]:
         """Yield the problems of the edges of a node."""
         kind = node["attrs"]["is_var"]
         for end, back in (("inputs", "outputs"), ("outputs", "inputs")):
@@ -176,7 +176,7 @@ class _Edges:
 _KINDS = {"0": "an operator", "1": "a variable"}
 
 
-def _of_gradient(
+def _gradient_problems(
     place: str, node: Mapping[str, Any], nodes: Mapping[Any, Any], valid: Mapping[Any, Any]
 ) -> Iterator[str]:
     """Yield the problems of a node's `grad_op_id`."""
@@ -184,28 +184,28 @@ def _of_gradient(
     if operator is None:
         return
     where = f"{place}.attrs['grad_op_id'] is {operator!r}"
-    yield from _of_operator_id(where, int(operator), nodes, valid)
+    yield from _operator_id_problems(where, int(operator), nodes, valid)
     if int(operator) == node["id"] and node["attrs"]["is_var"] == "0":
         yield f"{where}, which is itself"
     if node["stacks"][:1] != [_GRAD]:
         yield f"{place}.stacks begins with {_short(node['stacks'][:1])}, and with a grad_op_id it has to with {_GRAD}"
 
 
-def _of_fusion(place: str, execution: Any, nodes: _Dict, valid: _Dict) -> Iterator[str]:
-    """Yield the problems of the ids in an execution's `fused_ops`; `_of_execution` reports what is no id."""
+def _fusion_problems(place: str, execution: Any, nodes: _Dict, valid: _Dict) -> Iterator[str]:
+    """Yield the problems of the ids in an execution's `fused_ops`; `_execution_problems` reports what is no id."""
     fused = execution.get("fused_ops") if type(execution) is dict else None
     for number in filter(_is_id, fused if type(fused) is list else ()):
-        yield from _of_operator_id(f"{place}.fused_ops has {number}", number, nodes, valid)
+        yield from _operator_id_problems(f"{place}.fused_ops has {number}", number, nodes, valid)
 
 
-def _of_operator_id(where: str, number: int, nodes: _Dict, valid: _Dict) -> Iterator[str]:
+def _operator_id_problems(where: str, number: int, nodes: _Dict, valid: _Dict) -> Iterator[str]:
     if number not in nodes:
         yield f"{where}, which is no node"
     elif number in valid and valid[number]["attrs"]["is_var"] != "0":
         yield f"{where}, which is a variable, and has to be an operator"
 
 
-def _keys(place: str, item: Any, wanted: Mapping[str, type]) -> Iterator[str]:
+def _dict_problems(place: str, item: Any, wanted: Mapping[str, type]) -> Iterator[str]:
     """Yield the problems of the keys of a dictionary and the types of its values; subclasses are not allowed."""
     if type(item) is not dict:
         yield f"{place} is {_short(item)}, and has to be a dict"
@@ -217,12 +217,12 @@ def _keys(place: str, item: Any, wanted: Mapping[str, type]) -> Iterator[str]:
             yield f"{place}.{key} is {_short(item[key])}, and has to be of type {kind.__name__}"
 
 
-def _of_key(place: str, key: Any) -> Iterator[str]:
+def _key_problems(place: str, key: Any) -> Iterator[str]:
     if not _is_id(key):
         yield f"{place}: the key is {_short(key)}, and has to be an int{_RANGE}"
 
 
-def _ids(place: str, items: list[Any]) -> Iterator[str]:
+def _id_problems(place: str, items: list[Any]) -> Iterator[str]:
     for index, item in enumerate(items):
         if not _is_id(item):
             yield f"{place}[{index}] is {_short(item)}, and has to be of type int{_RANGE}"
@@ -232,7 +232,7 @@ def _is_id(item: Any) -> bool:
     return type(item) is int and 0 <= item < _MAX_ID
 
 
-def _text(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
+def _text_problems(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
     for key, value in attrs.items():
         if type(key) is not str or type(value) is not str:
             yield f"{place}[{_short(key)}] is {_short(value)}: keys and values of attributes are text"
