@@ -256,7 +256,7 @@ def test_a_fused_node_names_what_it_computes() -> None:
 def test_a_fault_of_the_compiled_graph_alone_is_found(capture: Capture, program: Program) -> None:
     """The fault is only in the optimized graph, and the first divergence is there."""
 
-    class WrongWhenOptimised(WrongBackend):
+    class WrongWhenOptimized(WrongBackend):
         def compile(self, program: Program, *, optimize: bool):
             self.wrong = optimize
             made = super().compile(program, optimize=optimize)
@@ -269,7 +269,7 @@ def test_a_fault_of_the_compiled_graph_alone_is_found(capture: Capture, program:
                 found = {name: value * 1.01 if value.is_floating_point() else value for name, value in found.items()}
             return found
 
-    backend = WrongWhenOptimised(stages=("exported", "compiled"))
+    backend = WrongWhenOptimized(stages=("exported", "compiled"))
 
     report = compare(capture, program, backend=backend)
 
@@ -476,7 +476,7 @@ def test_an_exported_graph_that_cannot_be_optimized_is_still_judged(capture: Cap
     class Refuses(WrongBackend):
         def compile(self, program: Program, *, optimize: bool):
             if optimize:
-                raise BackendError("the optimiser does not like it")
+                raise BackendError("the optimizer does not like it")
             return super().compile(program, optimize=optimize)
 
     report = compare(capture, program, backend=Refuses(stages=("exported", "compiled")))
@@ -484,8 +484,8 @@ def test_an_exported_graph_that_cannot_be_optimized_is_still_judged(capture: Cap
     assert {row.stage for row in report.rows} == {"exported"}
     assert not report.diverged
     assert not report.close
-    assert "INCOMPLETE: the optimiser does not like it" in report.headline()
-    with pytest.raises(AssertionError, match="the optimiser does not like it"):
+    assert "INCOMPLETE: the optimizer does not like it" in report.headline()
+    with pytest.raises(AssertionError, match="the optimizer does not like it"):
         report.assert_close()
 
 

@@ -1,4 +1,4 @@
-"""A program that a backend can't run as it was exported is compared with the exporter's optimisations."""
+"""A program that a backend can't run as it was exported is compared with the exporter's optimizations."""
 
 import pytest
 from torch import nn

@@ -162,7 +162,7 @@ def test_a_clean_pipeline_names_none(made, judged, kind):
     assert "no pass introduces an error" in str(instrument)
 
 
-# What has no place here: this processor's runtime has no bfloat16, and there is no MatMul to quantise.
+# What has no place here: this processor's runtime has no bfloat16, and there is no MatMul to quantize.
 @pytest.mark.parametrize("name", [name for name in pass_names() if name not in ("BFloat16Pass", "Int4Pass")])
 def test_no_registered_pass_introduces_an_error(made, judged, name):
     """Each pass runs alone, on a graph that is already optimized."""
@@ -412,13 +412,13 @@ def test_passes_lists_all_there_are(filch):
 
 def test_passes_shows_times_and_draws_graphs(filch, tmp_path):
     """Without --pass, these are the default passes."""
-    code, printed, _ = filch("mine.py:good", "--out-dir", "outs", "--view", "text", "-o", "optimised.onnx")
+    code, printed, _ = filch("mine.py:good", "--out-dir", "outs", "--view", "text", "-o", "optimized.onnx")
 
     assert code == 0
     assert len(printed.splitlines()) == 2 * len(default_passes())
     assert "hello" not in printed
     assert (tmp_path / "outs" / f"{len(default_passes())}_FuseOperatorPass.txt").is_file()
-    assert (tmp_path / "optimised.onnx").is_file()
+    assert (tmp_path / "optimized.onnx").is_file()
 
 
 def test_passes_names_the_wrong_one(filch):

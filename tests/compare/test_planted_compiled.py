@@ -75,7 +75,7 @@ def check(one, planter, kinds, program=None):
         ("vit", "all", ("epsilon", "weight bit", "swapped inputs", "dropped input", "attribute")),
     ],
 )
-def test_a_wrong_node_of_the_graph_that_onnx_runtime_optimised_is_named_first(name, level, kinds):
+def test_a_wrong_node_of_the_graph_that_onnx_runtime_optimized_is_named_first(name, level, kinds):
     """One node of the optimized file is changed; the plain and the instrumented run both use that file."""
     one = subject(name)
     program = optimize(one.program)
@@ -101,7 +101,7 @@ def test_a_wrong_kernel_of_inductor_is_named_first():
 
 
 @cache
-def quantised():
+def quantized():
     """Return a model with the int8 program that ONNX Runtime's tool quantized from it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -126,7 +126,7 @@ def with_scale(model, index, position, factor):
 @pytest.mark.parametrize("level", ["basic", "all"])
 def test_a_wrong_scale_of_a_quantized_graph_is_named(level):
     """Each node with a scale is the first to differ, or is named as a node before it that was not judged."""
-    one, program = quantised()
+    one, program = quantized()
     backend = get_backend("onnxruntime-cpu", level=level)
     made = backend.compile(program, optimize=True)
     model = onnx.load(made.handle.path)

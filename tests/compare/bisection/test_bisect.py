@@ -1,4 +1,4 @@
-"""Test `bisect` with planted faults in optimisers, passes, lowered nodes and settings, and without any fault."""
+"""Test `bisect` with planted faults in optimizers, passes, lowered nodes and settings, and without any fault."""
 
 import json
 import math
@@ -168,7 +168,7 @@ def test_nothing_helps_where_the_program_itself_is_wrong(
 
 
 def test_a_name_without_effect_is_an_error(small: Subject) -> None:
-    """ONNX Runtime ignores unknown names, and those of optimisers that change nothing."""
+    """ONNX Runtime ignores unknown names, and those of optimizers that change nothing."""
     with pytest.raises(CompareError, match=r"disabling 'QuickGeluFussion' has no effect.*mean 'QuickGeluFusion'\?"):
         bisect(*small, only=["QuickGeluFussion"])
     with pytest.raises(CompareError, match=r"disabling 'NchwcTransformer' has no effect: no transformation of that"):

@@ -150,7 +150,7 @@ BAD = {
         ["view", "none.py:net", "--as", "html", "-o", "a.svg"],
         "view 'html' writes .html, not .svg",
     ),
-    "a step of training that is optimised": (
+    "a step of training that is optimized": (
         ["view", "net.py:net", "--train", "--optimize"],
         "--option and --optimize",
     ),

@@ -408,8 +408,8 @@ def test_each_graph_is_drawn_step_by_step(tmp_path):
     drawn = {path.name for path in (tmp_path / "ir" / "graph_0").glob("[0-9]*")}
     assert drawn == {f"{name}{suffix}" for name in names for suffix in (".json", ".txt")}
     texts = [(tmp_path / "ir" / "graph_0" / f"{name}.txt").read_text() for name in names]
-    handed, functional, optimised, kernels = (text.count(" = ") for text in texts[:4])
-    assert handed < functional and kernels < optimised
+    handed, functional, optimized, kernels = (text.count(" = ") for text in texts[:4])
+    assert handed < functional and kernels < optimized
     assert "layer_norm(" in texts[0] and "addmm(" in texts[1] and 'fusion="' in texts[3]
     assert "gelu" in (tmp_path / "ir" / "graph_0" / "0_Dynamo.json").read_text()
     assert len(list((tmp_path / "ir" / "graph_1").glob("[0-9]*.txt"))) == 4

@@ -21,7 +21,7 @@ from filch.steal import Capture, steal_forward
 
 
 class Layers(nn.Module):
-    """A normalised layer between two linear ones, with two results."""
+    """A normalized layer between two linear ones, with two results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ def test_clipped_values_are_counted_where_nothing_is_infinite() -> None:
 
 
 def test_weights_only_in_8_bits_are_judged_with_the_tolerance_of_8_bits(inputs: torch.Tensor) -> None:
-    """As torchao exports them: the weight is int8 and cast, no operator of ONNX's for quantised numbers is there."""
+    """As torchao exports them: the weight is int8 and cast, no operator of ONNX's for quantized numbers is there."""
 
     class Weights(nn.Module):
         def __init__(self, linear: nn.Linear) -> None:
@@ -294,16 +294,16 @@ def test_values_that_are_let_go_are_judged_alike(
     assert parts.close
 
 
-def quantised(scale: float, zero: int, values: torch.Tensor) -> ir.Model:
+def quantized(scale: float, zero: int, values: torch.Tensor) -> ir.Model:
     """x, as uint8 of this scale and zero point, and back."""
     nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], name="quantise"),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], name="dequantise"),
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], name="quantize"),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], name="dequantize"),
     ]
     shape = list(values.shape)
     graph = helper.make_graph(
         nodes,
-        "quantised",
+        "quantized",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
         [
@@ -324,7 +324,7 @@ class Same(nn.Module):
 def test_values_clipped_by_integers_are_counted() -> None:
     """uint8 with scale 0.5 and zero point 100 holds -50 to 77.5: two are below, one is above, the ends are not."""
     x = torch.tensor([-60.0, -50.3, -50.2, -50.0, 0.0, 77.5, 77.7, 100.0])
-    report = compare(capture_of(Same(), x), quantised(0.5, 100, x), lower_precision=True)
+    report = compare(capture_of(Same(), x), quantized(0.5, 100, x), lower_precision=True)
     row = row_of(report, "y")
     assert row.difference.clipped == 3
     assert row.difference.absolute == pytest.approx(100.0 - 77.5)
@@ -333,10 +333,10 @@ def test_values_clipped_by_integers_are_counted() -> None:
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf")])
-def test_what_is_not_finite_never_passes_for_quantised(scale: float) -> None:
+def test_what_is_not_finite_never_passes_for_quantized(scale: float) -> None:
     """The tolerance of 8 bits lets any error of an element pass that is small for its tensor, but no NaN and no inf."""
     x = torch.tensor([0.5, 1.0, 2.0])
-    report = compare(capture_of(Same(), x), quantised(scale, 0, x), lower_precision=True)
+    report = compare(capture_of(Same(), x), quantized(scale, 0, x), lower_precision=True)
     assert not report.close
     assert row_of(report, "y").difference.overflowed > 0
 
@@ -368,17 +368,17 @@ def test_the_coarsest_integers_on_the_way_say_the_tolerance() -> None:
 def test_integers_that_clip_nothing_are_close() -> None:
     """The error is half a step at most, which is within the tolerance of 8 bits; float32's own is not."""
     x = torch.linspace(-12, 12, 50)
-    report = compare(capture_of(Same(), x), quantised(0.1, 128, x), lower_precision=True)
+    report = compare(capture_of(Same(), x), quantized(0.1, 128, x), lower_precision=True)
     report.assert_close()
     assert row_of(report, "y").difference.clipped == 0
     assert row_of(report, "y").difference.absolute <= 0.0501
-    assert not compare(capture_of(Same(), x), quantised(0.1, 128, x)).close
+    assert not compare(capture_of(Same(), x), quantized(0.1, 128, x)).close
 
 
 def test_clipping_is_in_every_form_of_the_report() -> None:
     """The wide table, JSON and CSV have columns for it."""
     x = torch.tensor([-60.0, 0.0, 1.0])
-    report = compare(capture_of(Same(), x), quantised(0.5, 100, x), lower_precision=True)
+    report = compare(capture_of(Same(), x), quantized(0.5, 100, x), lower_precision=True)
     assert {"overflowed", "clipped"} <= set(report.table(wide=True).split())
     rows = json.loads(report.to_json())["rows"]
     assert next(
@@ -433,7 +433,7 @@ def test_weights_that_others_went_into_have_no_reference() -> None:
 def test_an_int8_program_of_too_narrow_ranges_is_found(
     capture: Capture, program: Program, inputs: torch.Tensor
 ) -> None:
-    """Calibrated with a tenth of the inputs, the first value that is quantised is clipped, and said to be."""
+    """Calibrated with a tenth of the inputs, the first value that is quantized is clipped, and said to be."""
     name = program.graph.inputs[0]
     report = compare(capture, lower(program, "int8", calibration=[{name: inputs / 10}]), lower_precision=True)
     first = report.first_divergence
@@ -460,7 +460,7 @@ def test_4_bit_weights_are_judged(capture: Capture, program: Program) -> None:
     assert not compare(capture, lowered).close
 
 
-def test_a_dynamically_quantised_file_is_judged(
+def test_a_dynamically_quantized_file_is_judged(
     capture: Capture, program: Program, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """DynamicQuantizeLinear and MatMulInteger end at the value of the MatMul."""

@@ -145,7 +145,7 @@ def test_a_dropout_that_trains_is_no_fault(dropping: Case) -> None:
 
 
 def test_what_a_compiler_draws_inside_of_a_kernel_is_not_called_wrong(dropping: Case) -> None:
-    """ONNX Runtime leaves the dropout out of its optimised graph: nothing there can be judged, and it says why."""
+    """ONNX Runtime leaves the dropout out of its optimized graph: nothing there can be judged, and it says why."""
     report = compare(*dropping)
 
     assert not report.diverged

@@ -39,7 +39,7 @@ class RootMeanSquare(nn.Module):
 
 
 class Outlier(nn.Module):
-    """A model with one large, unused channel between two layers, which determines the quantisation range."""
+    """A model with one large, unused channel between two layers, which determines the quantization range."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -320,12 +320,12 @@ def test_an_expected_failure_of_no_test_is_an_error(project):
 
 def test_terminal_escapes_in_the_expected_failures_are_escaped(project):
     """They may be in a backend's name, a reason or the name of a test that does not exist."""
-    colour = "\\u001b[31m"
-    project(text=WRONG, pytest__ini=EXPECTING, expected__toml=f'["{colour}"]\nx = 1\n').stderr.fnmatch_lines(
+    color = "\\u001b[31m"
+    project(text=WRONG, pytest__ini=EXPECTING, expected__toml=f'["{color}"]\nx = 1\n').stderr.fnmatch_lines(
         ["ERROR: *expected lines like * under [[]\\u001b[[]31m], found*"]
     )
 
-    table = f'["{colour}"]\n"test_model.py::{colour}" = "x"\n[reference]\n"test_model.py::test_close" = "{colour}"\n'
+    table = f'["{color}"]\n"test_model.py::{color}" = "x"\n[reference]\n"test_model.py::test_close" = "{color}"\n'
     found = project("-rx", text=BOTH, expected__toml=table)
 
     assert "\x1b[31m" not in found.stdout.str() and "\\u001b[31m" in found.stdout.str()

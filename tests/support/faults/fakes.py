@@ -51,7 +51,7 @@ class PlantedBackend:
     """ONNX Runtime that runs a changed version of the file of its optimized graph.
 
     Attributes:
-        plant: changes the optimised model in place.
+        plant: changes the optimized model in place.
         options: those of the backend.
     """
 

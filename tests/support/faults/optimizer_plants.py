@@ -1,4 +1,4 @@
-"""Replaces what one of ONNX Runtime's optimisers does by something wrong; all the others are sound."""
+"""Replaces what one of ONNX Runtime's optimizers does by something wrong; all the others are sound."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FACTOR = 1.5
 class FaultyOptimizers(OnnxRuntimeBackend):
     """ONNX Runtime with faulty optimizers: the values that they add to the graph are 1.5 times too large.
 
-    An optimiser that is left out, or has nothing to change in the graph as the others leave it, does no harm.
+    An optimizer that is left out, or has nothing to change in the graph as the others leave it, does no harm.
 
     Attributes:
-        faulty: the optimisers.
+        faulty: the optimizers.
     """
 
     faulty: tuple[Switch, ...] = ()

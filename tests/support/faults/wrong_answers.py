@@ -337,7 +337,7 @@ def _of_complex_numbers() -> Iterator[Case]:
     yield _close("a NaN and its imaginary part are equal", half, half.clone())
 
 
-def _of_quantised_numbers() -> Iterator[Case]:
+def _of_quantized_numbers() -> Iterator[Case]:
     plain = _normal(64)
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         right, name = plain.to(dtype), _name(dtype)
@@ -350,8 +350,8 @@ def _of_quantised_numbers() -> Iterator[Case]:
         "float8_e5m2: the largest number stands for +inf", _float8_with(infinite, INF), _float8_with(infinite, 57344.0)
     )
     whole = torch.round(plain * 20)
-    yield _different("dequantised numbers have the scale of another channel", whole / 20, whole / 16)
-    yield _different("dequantised numbers have another zero point", whole / 20, (whole + 1) / 20)
+    yield _different("dequantized numbers have the scale of another channel", whole / 20, whole / 16)
+    yield _different("dequantized numbers have another zero point", whole / 20, (whole + 1) / 20)
 
 
 def _float8_with(tensor: torch.Tensor, number: float) -> torch.Tensor:
@@ -367,5 +367,5 @@ CASES = (
     *_of_masks(),
     *_of_types(),
     *_of_complex_numbers(),
-    *_of_quantised_numbers(),
+    *_of_quantized_numbers(),
 )
