@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 class Sum(nn.Module):
-    """Adds to its own input, in place, after it was used."""
+    """Adds to its own input in place, after it was used."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +62,7 @@ def _input(rows=4):
 
 @needs_compiler
 def test_inductors_kernels_and_the_models_operators_are_both_in_the_report():
-    """A clean model: what is returned is Inductor's own, operators and kernels are judged, and nothing differs."""
+    """The model is clean: the output is that of Inductor, operators and kernels are judged, and nothing differs."""
     reports, model, x = [], Sum().eval(), _input()
     with torch.no_grad():
         got = _compiled(model, correctness_report=reports)(x)
@@ -87,7 +87,7 @@ def test_inductors_kernels_and_the_models_operators_are_both_in_the_report():
 
 @needs_compiler
 def test_a_wrong_lowering_is_found_in_the_operator_and_in_the_kernel(monkeypatch):
-    """The first operator with an arrow is the one that is compiled wrongly, and its kernel has an arrow too."""
+    """The first operator with an arrow is the one with the wrong lowering, and its kernel has an arrow, too."""
     from torch._inductor import lowering
 
     tanh = torch.ops.aten.tanh.default
@@ -104,7 +104,7 @@ def test_a_wrong_lowering_is_found_in_the_operator_and_in_the_kernel(monkeypatch
 
 @needs_compiler
 def test_a_wrong_custom_operator_is_found(monkeypatch):
-    """An operator of the user's is right in eager PyTorch, and Inductor is told a lowering of it that is not."""
+    """The user's operator is right in eager PyTorch, and its lowering in Inductor is wrong."""
     from torch._inductor import lowering
 
     @torch.library.custom_op("filch_tests::twice", mutates_args=())
@@ -126,7 +126,7 @@ def test_a_wrong_custom_operator_is_found(monkeypatch):
 
 
 def test_each_graph_and_each_shape_is_checked_once():
-    """A graph break makes two graphs, a new shape two more; a call that needs nothing new makes no report."""
+    """A graph break makes two graphs and a new shape two more; a call without a new graph makes no report."""
     reports, model = [], Broken().eval()
     compiled = _compiled(model, correctness_report=reports, inner=_eager)
     with torch.no_grad():
@@ -140,7 +140,7 @@ def test_each_graph_and_each_shape_is_checked_once():
 
 @needs_compiler
 def test_what_a_kernel_casts_for_a_library_is_not_the_value_before():
-    """The sum of booleans is a library's, which is given integers: the buffer of these is no boolean."""
+    """A library computes the sum of booleans from integers, whose buffer is not the boolean value."""
     reports = []
 
     def steps(positions):
@@ -154,7 +154,7 @@ def test_what_a_kernel_casts_for_a_library_is_not_the_value_before():
 
 @needs_compiler
 def test_dynamo_may_begin_again():
-    """With dynamic shapes from the first call on, a norm's epsilon becomes a tensor, and the graph is traced anew."""
+    """With dynamic shapes from the start, a norm's epsilon becomes a tensor and the graph is traced again."""
     reports = []
     model = torch.compile(nn.LayerNorm(8), backend="filch", dynamic=True, options={"correctness_report": reports})
 
@@ -165,7 +165,7 @@ def test_dynamo_may_begin_again():
 
 
 def test_a_wrong_compiler_is_found():
-    """A compiler that leaves GELU's approximation out is caught at GELU, not before."""
+    """A compiler that ignores GELU's approximation is found at GELU, not before."""
 
     def wrong(module, inputs):
         copied = _copy(module)
@@ -194,7 +194,7 @@ def _rounding_otherwise(module, inputs):
 
 
 def test_the_observers_effect_is_said():
-    """A compiler that gives other numbers where more is returned: the report says that observing changed them."""
+    """A compiler returns other numbers if more values are returned: the report has the observer effect."""
     reports = []
     with torch.no_grad():
         _compiled(Sum().eval(), correctness_report=reports, inner=_rounding_otherwise)(_input())
@@ -204,7 +204,7 @@ def test_the_observers_effect_is_said():
 
 
 def test_a_second_compilation_that_differs_is_no_effect_on_the_kernels(monkeypatch):
-    """Where the kernels are shown that run, a note says that the operations' table alone is of others."""
+    """The kernels are those that run; a note says that only the operations' table is of another compilation."""
     kernels = None, Compiled(chain("Relu"), None)
     monkeypatch.setattr(_backend, "GraphCheck", partial(GraphCheck, kernels=kernels))
     monkeypatch.setattr(_graph_check, "_compare_kernels", lambda *_: ([], None))
@@ -217,7 +217,7 @@ def test_a_second_compilation_that_differs_is_no_effect_on_the_kernels(monkeypat
 
 
 def test_what_is_written_in_place_is_seen_as_it_was():
-    """The rows before an in-place operation show what was there before it; the user's input is written to once."""
+    """Rows before an in-place operation have the values before it; the user's input is written once."""
 
     class InPlace(nn.Module):
         def forward(self, x):
@@ -232,7 +232,7 @@ def test_what_is_written_in_place_is_seen_as_it_was():
 
 
 def test_resnet_18_has_the_rows_of_hidets_document(monkeypatch):
-    """71 of them: the image, each module or function as it is written, and the result."""
+    """There are 71: the image, each module or function as it is written, and the output."""
     monkeypatch.syspath_prepend(EXAMPLES)
     from resnet18_correctness import resnet18
 
@@ -254,7 +254,7 @@ def test_resnet_18_has_the_rows_of_hidets_document(monkeypatch):
 
 @pytest.mark.parametrize("inner", ["aot_eager", "eager", "onnxruntime"])
 def test_other_compilers_are_checked_through_the_same_door(inner):
-    """Those of torch by their names, and Filch's own backends through ONNX."""
+    """These are torch's compilers by name, and Filch's own backends by ONNX."""
     reports, model, x = [], Sum().eval(), _input()
     with torch.no_grad():
         got = _compiled(model, correctness_report=reports, inner=inner)(x)
@@ -264,7 +264,7 @@ def test_other_compilers_are_checked_through_the_same_door(inner):
 
 
 def test_gradients_flow_through_what_is_checked():
-    """A model that trains gets the gradients of the inner compiler."""
+    """A model in training gets the gradients of the inner compiler."""
     reports, model, x = [], Sum(), _input()
     _compiled(model, correctness_report=reports, inner="aot_eager")(x).sum().backward()
     got = model.linear.weight.grad.clone()
@@ -275,7 +275,7 @@ def test_gradients_flow_through_what_is_checked():
 
 
 def test_the_report_and_the_graph_are_printed(capsys, monkeypatch):
-    """True prints hidet's table; print_input_graph prints one of the graph, without `tabulate`."""
+    """`correctness_report=True` prints hidet's table; print_input_graph prints the graph, without `tabulate`."""
     imported = builtins.__import__
 
     def without_tabulate(name, *args, **kwargs):
@@ -294,7 +294,7 @@ def test_the_report_and_the_graph_are_printed(capsys, monkeypatch):
 
 
 def test_nothing_is_printed_or_run_twice_if_no_report_is_asked_for(capsys):
-    """The inner compiler's own function is what runs."""
+    """The function of the inner compiler runs unchanged."""
     calls = []
 
     def counting(module, inputs):
@@ -309,7 +309,7 @@ def test_nothing_is_printed_or_run_twice_if_no_report_is_asked_for(capsys):
 
 @needs_compiler
 def test_hidets_options_reach_the_compiler(monkeypatch):
-    """search_space, use_cuda_graph and use_fp16 arrive in Inductor's configuration and in its graph."""
+    """search_space, use_cuda_graph and use_fp16 change Inductor's configuration and graph."""
     from torch._inductor import compile_fx, config
 
     seen, compile_graph = [], compile_fx.compile_fx
@@ -334,7 +334,7 @@ def test_hidets_options_reach_the_compiler(monkeypatch):
 
 @needs_compiler
 def test_what_has_no_effect_on_a_cpu_is_said():
-    """Kernels are recorded and replayed on CUDA devices alone."""
+    """CUDA graphs exist only on CUDA devices."""
     reports = []
 
     with torch.no_grad():
@@ -345,7 +345,7 @@ def test_what_has_no_effect_on_a_cpu_is_said():
 
 
 def test_options_reach_the_backends_of_filch(monkeypatch):
-    """What is said to `inner` is what its factory is called with."""
+    """Options of `inner` are passed to its factory."""
     from filch.compare.dynamo import _backend as _dynamo
 
     seen = {}
@@ -376,14 +376,14 @@ def test_options_reach_the_backends_of_filch(monkeypatch):
     ],
 )
 def test_an_option_that_there_is_not_is_refused(options, message):
-    """With one sentence, which torch passes on."""
+    """The error is one sentence, which torch passes on."""
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:  # noqa: SLF001  what torch.compile raises
         _compiled(Sum(), **options)(_input())
     assert message in str(caught.value)
 
 
 def test_a_report_is_a_report():
-    """What is collected is what `compare` gives, and is written in the same formats."""
+    """It has the type of the result of `compare`, and the same formats."""
     reports = []
     with torch.no_grad():
         _compiled(Sum().eval(), correctness_report=reports, inner=_eager)(_input())
@@ -394,7 +394,7 @@ def test_a_report_is_a_report():
 
 @needs_compiler
 def test_each_graph_is_drawn_step_by_step(tmp_path):
-    """As handed over, as AOTAutograd made it, before code is generated, as kernels; and so the backward pass."""
+    """The steps are Dynamo's graph, AOTAutograd's, the one before code generation and the kernels; also of backward."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8))
     options = {"dump_graph_ir": tmp_path / "ir"}
@@ -416,7 +416,7 @@ def test_each_graph_is_drawn_step_by_step(tmp_path):
 
 
 def test_a_folder_that_no_graph_can_be_drawn_into_is_said(tmp_path):
-    """Before anything is compiled."""
+    """The error is raised before anything is compiled."""
     (tmp_path / "ir").write_text("a file")
 
     with pytest.raises(Exception, match=r"can't draw into .*ir.graph_0'"):

@@ -9,7 +9,7 @@ from support.processes.compilers import needs_compiler
 
 
 class Fold(nn.Module):
-    """Its backward pass has an operation that its forward pass has not: the sign of what abs took."""
+    """Its backward pass has an operation that its forward pass lacks: the sign of the input of abs."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ def _squared(result):
 
 @needs_compiler
 def test_clean_gradients_are_close_and_the_model_is_left_alone(model):
-    """Every parameter has a row, backward kernels have modules, and buffers and gradients stay what they were."""
+    """Every parameter has a row, backward kernels have modules, and buffers and gradients are unchanged."""
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     report = compare_gradients(model, (torch.randn(5, 8),), loss=_squared)
     assert report.close, report
@@ -48,7 +48,7 @@ def test_clean_gradients_are_close_and_the_model_is_left_alone(model):
 
 @needs_compiler
 def test_a_wrong_backward_lowering_is_found_in_its_kernel(model, monkeypatch):
-    """The sign is compiled to something too large: forward is right, the first that differs is a backward kernel."""
+    """The lowering of sign is too large: forward is right, and a backward kernel is the first divergence."""
     from torch._inductor import lowering
 
     sign = torch.ops.aten.sign.default
@@ -84,7 +84,7 @@ def test_what_ends_in_a_norm_has_gradients_to_compare():
 
 @needs_compiler
 def test_what_the_backward_pass_is_given_keeps_its_strides():
-    """BERT's pooler reads the first token of each sequence: a slice, whose copy would have no gaps."""
+    """BERT's pooler reads the first token of each sequence: a strided slice, whose copy would be contiguous."""
 
     class FirstToken(nn.Module):
         def __init__(self):
@@ -104,20 +104,20 @@ def test_what_the_backward_pass_is_given_keeps_its_strides():
 
 
 def test_other_compilers_gradients_are_compared_too(model):
-    """Without kernels, the operators of the forward pass and the gradients are compared with eager PyTorch."""
+    """Without kernels, forward operators and gradients are compared with eager PyTorch."""
     report = compare_gradients(model, (torch.randn(5, 8),), inner="aot_eager")
     assert report.close, report
     assert sum(row.op == "gradient" for row in report.rows) == len(list(model.parameters()))
 
 
 def test_a_model_without_gradients_is_refused(model):
-    """There is nothing to compare, and that is no pass."""
+    """A comparison of nothing is not close."""
     with pytest.raises(CompareError, match="no gradient reaches a parameter of the model"):
         compare_gradients(model.requires_grad_(requires_grad=False), (torch.randn(5, 8),))
 
 
 def test_the_report_draws_forward_and_backward_as_one_graph() -> None:
-    """Every row is at its node, and what both passes call alike is told apart."""
+    """Every row is at its node, and equal names of both passes are made distinct."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
 

@@ -20,7 +20,7 @@ SCALE = 1e-6
 
 
 class Scaled(nn.Module):
-    """A branch with a layer scale, as ConvNeXt has it, and a kernel whose result is far smaller than its input."""
+    """A branch with a layer scale, as in ConvNeXt, and a kernel whose result is much smaller than its input."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Scaled(nn.Module):
 
 @pytest.fixture(scope="module")
 def scaled():
-    """What the model did, and its program."""
+    """Return a capture of the model, and its program."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model, x = Scaled().eval().requires_grad_(requires_grad=False), torch.randn(4, 16)
@@ -43,7 +43,7 @@ def scaled():
 
 
 def test_a_layer_scale_that_is_wrong_is_named_at_the_product(scaled):
-    """Both numbers that go into it are near 1, and its result is off by 1e-8: not the transposition after it."""
+    """Both factors are near 1 and the product is off by 1e-8; the transposition after it is not blamed."""
     capture, program = scaled
     assert compare(capture, program).close
     model = serde.serialize_model(program.model)
@@ -55,7 +55,7 @@ def test_a_layer_scale_that_is_wrong_is_named_at_the_product(scaled):
 
 
 def zeroing(backend, value):
-    """A backend that gives zeros for one value."""
+    """Return a backend that returns zeros for one value."""
     wrong = copy.copy(backend)
 
     def run(compiled, inputs, watch=()):
@@ -67,7 +67,7 @@ def zeroing(backend, value):
 
 
 def test_zeros_for_small_products_are_found_in_a_fused_kernel(scaled):
-    """OpenVINO computes sigmoid(x) * 1e-6 in one layer; what it reads is a million times as large as the result."""
+    """OpenVINO computes sigmoid(x) * 1e-6 in one layer, whose inputs are a million times larger than its result."""
     pytest.importorskip("openvino", reason="backend 'openvino' needs pip install 'filch[openvino]'")
     capture, program = scaled
     backend, value = get_backend("openvino"), program.graph.outputs[-1]
@@ -82,7 +82,7 @@ LARGE = {"x": torch.full((4,), 8.0), "y": torch.full((4,), 8.0)}
 
 
 def allowed(*nodes, reads=("x", "y"), constants=()):
-    """What the rounding of a value is relative to that is 0.001, where what goes into it is 8."""
+    """Return the magnitude of rounding for a value of size 0.001 with inputs of size 8."""
     node = Node("fused", "fused", reads, ("end",))
     judge = Allowances(lambda _: nodes, str, dict(constants).get)
     return judge.magnitude("end", node, LARGE, SMALL, SMALL + 1)
@@ -97,12 +97,12 @@ def allowed(*nodes, reads=("x", "y"), constants=()):
     ],
 )
 def test_a_value_may_be_off_by_what_its_operator_rounds(op, expected):
-    """A sum rounds what it adds, a product its result, an exponential as often as its exponent is large."""
+    """A sum rounds its terms, a product its result, and an exponential in proportion to its exponent."""
     assert allowed(Node("a", op, ("x", "y"), ("end",))) == pytest.approx(expected)
 
 
 def test_a_sum_that_is_scaled_in_the_same_kernel_is_rounded_to_scale():
-    """(x - y) * 1e-2 is off by a hundredth of what x - y is off by; x * 1e-2 + y by what y is off by."""
+    """(x - y) * 1e-2 has a hundredth of the rounding of x - y; x * 1e-2 + y has that of y."""
     scale = {"c": torch.tensor(1e-2)}
     first = Node("a", "Sub", ("x", "y"), ("s",)), Node("b", "Mul", ("s", "c"), ("end",))
     assert allowed(*first, constants=scale) == pytest.approx(8e-2)
@@ -112,7 +112,7 @@ def test_a_sum_that_is_scaled_in_the_same_kernel_is_rounded_to_scale():
 
 
 def test_what_is_moved_may_be_off_as_much_as_it_was_before():
-    """The sum that it was made by had cancelled."""
+    """The sum that computes it has cancelled."""
     nodes = {"a": (Node("a", "Sub", ("x", "y"), ("s",)),), "b": (Node("b", "Transpose", ("s",), ("end",)),)}
     judge = Allowances(lambda node: nodes[node.name], str, lambda _: None)
     before = judge.magnitude("s", nodes["a"][0], LARGE, SMALL, SMALL + 1)
@@ -120,7 +120,7 @@ def test_what_is_moved_may_be_off_as_much_as_it_was_before():
 
 
 class Masked(nn.Module):
-    """Attention whose mask is an input, then a choice by a comparison with a large number."""
+    """Attention with its mask as an input, then a selection by a comparison with a large number."""
 
     def __init__(self):
         super().__init__()
@@ -134,7 +134,7 @@ class Masked(nn.Module):
 
 @pytest.fixture(scope="module")
 def masked():
-    """The program, which takes the mask as an input, and a function that captures a call with a mask."""
+    """Return the program, and a function that captures a call with a mask."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model, x = Masked().eval(), torch.randn(2, 8, 16)
@@ -150,7 +150,7 @@ def masked():
 @pytest.mark.parametrize("lowest", [-1e3, -1e4, -1e5, -1e9, float(torch.finfo(torch.float32).min)])
 @pytest.mark.parametrize("fault", [1.003, 1.5])
 def test_a_mask_does_not_explain_wrong_scores_beside_it(masked, lowest, fault):
-    """Neither the sum, nor what follows from it."""
+    """This holds for the sum and for the values computed from it."""
     program, captured = masked
     capture = captured(torch.full((8, 8), lowest).triu(1))
     assert compare(capture, program).close
@@ -166,7 +166,7 @@ def test_a_mask_does_not_explain_wrong_scores_beside_it(masked, lowest, fault):
 
 
 def test_a_wrong_comparison_explains_nothing_after_it(masked):
-    """Its numbers are large, and its result has no rounding."""
+    """Its inputs are large, but its result is not rounded."""
     program, captured = masked
     capture = captured(torch.zeros(8, 8))
     wrong = serde.serialize_model(program.model)

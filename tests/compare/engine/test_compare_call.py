@@ -56,7 +56,7 @@ class Given:
 
 @pytest.fixture(scope="module")
 def capture():
-    """One call of the model."""
+    """Return a capture of one call of the model."""
     model = Model()
     with steal_forward(model) as captured:
         model(X)
@@ -71,7 +71,7 @@ def compared(capture, backend, model=MODEL):
 
 
 def test_each_stage_runs_plainly_then_observed(capture):
-    """The exported one first; a program that is right has nothing to note."""
+    """The exported stage comes first, and a correct program has no notes."""
     backend = Given()
     result = compared(capture, backend)
     assert backend.runs == [("exported", False), ("exported", True), ("compiled", False), ("compiled", True)]
@@ -84,7 +84,7 @@ def test_each_stage_runs_plainly_then_observed(capture):
 
 
 def failing(stage):
-    """A backend that can't run a stage."""
+    """Return a backend that can't run a stage."""
 
     def fail(running, observed, values):
         if running == stage:
@@ -101,7 +101,7 @@ def test_the_first_stage_that_fails_to_run_is_an_error(capture):
 
 
 def test_a_later_stage_that_fails_to_run_is_noted(capture):
-    """The rows of the first one stay."""
+    """The rows of the first stage are kept."""
     result = compared(capture, failing("compiled"))
     assert {row.stage for row in result.rows} == {"exported"}
     assert result.failed == ("no memory for compiled",)
@@ -109,7 +109,7 @@ def test_a_later_stage_that_fails_to_run_is_noted(capture):
 
 @pytest.mark.parametrize("stage", ["exported", "compiled"])
 def test_the_effect_of_observing_is_that_of_the_last_stage_and_a_note_for_others(capture, stage):
-    """What the undisturbed run computes differs in one stage alone."""
+    """The outputs of the plain run differ in one stage only."""
 
     def change(running, observed, values):
         return {**values, "y": values["y"] * 2} if running == stage and not observed else values
@@ -123,14 +123,14 @@ def test_the_effect_of_observing_is_that_of_the_last_stage_and_a_note_for_others
 
 
 def test_a_program_with_another_number_of_outputs_is_noted(capture):
-    """Its values are compared nevertheless."""
+    """Its values are still compared."""
     result = compared(capture, Given(), TWO)
     assert result.failed == ("the model returns 1 tensors, the graph has 2 outputs",)
     assert {row.value for row in result.rows} == {"a", "y"}
 
 
 def test_the_spread_of_repeated_runs_is_the_largest_distance_of_each_element():
-    """NaN in all runs is no distance; a number that is finite in some of them alone is infinitely far."""
+    """NaN in all runs has distance 0; a number that is finite only in some runs has infinite distance."""
     inf, nan = math.inf, math.nan
     first = torch.tensor([1.0, nan, inf, 3.0, nan])
     others = [torch.tensor([1.5, nan, inf, inf, nan]), torch.tensor([0.0, nan, inf, 3.0, 1.0])]

@@ -96,7 +96,7 @@ KINDS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 
 
 class Part(nn.Module):
-    """A function as a module, so that what it gives is stolen."""
+    """A function as a module, so that its result is captured."""
 
     def __init__(self, part: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Part(nn.Module):
 
 @cache
 def subject(kind: str) -> tuple[Capture, onnx.ModelProto]:
-    """A model of three parts, of which the one in the middle is of this kind, and its ONNX graph."""
+    """Return a model of three parts, the second one of this kind, and its ONNX graph."""
     function, text = KINDS[kind]
     model = nn.Sequential(Part(lambda x: x * 2), Part(function), Part(torch.exp))
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
@@ -122,7 +122,7 @@ def subject(kind: str) -> tuple[Capture, onnx.ModelProto]:
 
 
 def factors(graph: GraphProto | onnx.FunctionProto) -> Iterator[TensorProto | AttributeProto]:
-    """Where a graph, and those inside of it, hold the factor: ONNX Runtime may have made an attribute of it."""
+    """Yield the places of the factor in a graph and its subgraphs; ONNX Runtime may store it as an attribute."""
     yield from (held for held in getattr(graph, "initializer", ()) if numpy_helper.to_array(held).tolist() == FACTOR)
     for node in graph.node:
         for attribute in node.attribute:
@@ -135,7 +135,7 @@ def factors(graph: GraphProto | onnx.FunctionProto) -> Iterator[TensorProto | At
 
 
 def spoilt(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same, but for the factor inside, which is a tenth too large."""
+    """Return the same model with the inner factor a tenth too large."""
     found = onnx.ModelProto()
     found.CopyFrom(model)
     (factor,) = [held for graph in (found.graph, *found.functions) for held in factors(graph)]
@@ -149,7 +149,7 @@ def spoilt(model: onnx.ModelProto) -> onnx.ModelProto:
 @pytest.mark.parametrize("level", ["basic", "all"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_inside_is_judged_by_what_comes_out_of_it(kind: str, level: str) -> None:
-    """Undisturbed, and the same however little may be held."""
+    """Instrumentation changes no output, and the buffer size changes no result."""
     capture, model = subject(kind)
     backend = get_backend("onnxruntime-cpu", level=level)
 
@@ -163,7 +163,7 @@ def test_what_is_inside_is_judged_by_what_comes_out_of_it(kind: str, level: str)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_inside_is_named(kind: str) -> None:
-    """In the program itself, and in the graph alone that ONNX Runtime made of it."""
+    """The fault is in the program, or only in the graph that ONNX Runtime compiles."""
     capture, model = subject(kind)
     sound = get_backend("onnxruntime-cpu")
     made = sound.compile(Program(ir.from_proto(model)), optimize=True)  # its files go with it
@@ -180,7 +180,7 @@ def test_a_fault_inside_is_named(kind: str) -> None:
 
 
 class Chunks(nn.Module):
-    """A gate of two halves, which are a list in between."""
+    """A gate of two halves, which are a list between two nodes."""
 
     def forward(self, x: Tensor) -> Tensor:
         gate, values = x.chunk(2, -1)
@@ -188,7 +188,7 @@ class Chunks(nn.Module):
 
 
 def test_a_list_is_judged_by_what_is_taken_out_of_it() -> None:
-    """All of its tensors, or it is not judged at all."""
+    """It is judged only if all of its tensors are."""
     model, x = Chunks(), torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), steal_forward(model) as capture:
         model(x)

@@ -31,7 +31,7 @@ def record(one, *dtypes):
 
 
 def test_equal_bits_are_the_same_whatever_float64_says():
-    """The model had them, so that nothing is wrong with them."""
+    """The value equals the model's, so it can't be wrong."""
     assert judged(checker("Relu", truth={"a": X * 7}), "a", X.clone()).verdict == "same"
     assert judged(checker("Relu"), "a", X * 1.01).verdict == "wrong"
 
@@ -40,19 +40,19 @@ def test_equal_bits_are_the_same_whatever_float64_says():
     ("truth", "actual"), [({}, X + 1), ({"a": X.int()}, X + 1), ({"a": X[:2]}, X + 1), ({"a": X}, X[:2])]
 )
 def test_there_is_no_verdict_without_float64_values_of_the_same_kind_and_shape(truth, actual):
-    """Unknown, integers for floating-point numbers, and another shape."""
+    """The float64 value is unknown, an integer for a floating-point value, or has another shape."""
     assert judged(checker("Relu", truth=truth), "a", actual) is None
 
 
 def test_without_a_reference_the_rounded_float64_value_is_one():
-    """So the same bits as that are the same."""
+    """A value with the same bits is `same`."""
     one = checker("Relu")
     assert judged(one, "a", X.clone(), reference=None).verdict == "same"
     assert judged(one, "a", X * 1.01, reference=None).verdict == "wrong"
 
 
 def test_the_coarsest_type_before_a_value_says_how_it_is_rounded_in_lower_precision():
-    """float16 in the first node explains as much in the third, unless lower precision is not allowed."""
+    """float16 in the first node also applies to the third, unless lower precision is not allowed."""
     for lower_precision, verdict in ((True, "rounding"), (False, "wrong")):
         one = checker("Relu", "Neg", "Abs", lower_precision=lower_precision)
         record(one, torch.float16, torch.float32, torch.float32)
@@ -60,7 +60,7 @@ def test_the_coarsest_type_before_a_value_says_how_it_is_rounded_in_lower_precis
 
 
 def test_what_is_before_a_value_that_was_given_explains_nothing():
-    """A node that was given the reference of `b` does not inherit the rounding of `a`."""
+    """A node that gets the reference of `b` as input does not inherit the rounding of `a`."""
     for replaced, verdict in (((), "rounding"), ({"b"}, "wrong")):
         one = checker("Relu", "Neg", "Abs", lower_precision=True, replaced=replaced)
         record(one, torch.float16, torch.float32, torch.float32)
@@ -69,7 +69,7 @@ def test_what_is_before_a_value_that_was_given_explains_nothing():
 
 @pytest.mark.parametrize(("operator", "verdict"), [("MatMul", "rounding"), ("Relu", "wrong")])
 def test_a_backend_that_rounds_the_inputs_of_products_may_be_off_by_that_in_products(operator, verdict):
-    """As with TF32; any other operation has the rounding of its type."""
+    """TF32 does so; any other operation has the rounding of its dtype."""
     one = checker(operator, made={"matmul_input_eps": HALF / 2})
     node = chain(operator).nodes[0]
     one.record_output_dtype(node, "a", torch.float32)
@@ -77,7 +77,7 @@ def test_a_backend_that_rounds_the_inputs_of_products_may_be_off_by_that_in_prod
 
 
 def test_a_verdict_decides_the_status_of_a_row_but_not_of_one_with_another_shape():
-    """In both directions; without one the row stays as it is."""
+    """It can make a row same or different; without a verdict the row stays as it is."""
     row = Row(0, "exported", 0, "node", "a", "Relu", "a", status="different")
     wrong = RoundingVerdict("wrong", math.inf, math.inf)
     assert with_verdict(row, identical_verdict(None)).status == "same"

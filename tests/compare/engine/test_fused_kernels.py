@@ -16,7 +16,7 @@ pytestmark = needs_compiler
 
 
 class Rotated(nn.Module):
-    """Rotates a part of the channels, as GPT-NeoX does, and puts the others beside them: one kernel does all."""
+    """Rotates some channels, as GPT-NeoX does, and concatenates the others: one kernel computes all."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Rotated(nn.Module):
 
 @pytest.fixture(scope="module")
 def rotated():
-    """What the model did, its program, and Inductor, which compiled it."""
+    """Return a capture of the model, its program, and Inductor with the compiled program."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model, x = Rotated().eval(), torch.randn(8, 24, 16)
@@ -45,7 +45,7 @@ def rotated():
 
 
 def changing(backend, made, **changes):
-    """The backend, which compiled this already and changes what it gives for some values."""
+    """Return the backend with the compiled program; it changes some of the values."""
 
     def changed(values):
         return {name: changes[name](tensor) if name in changes else tensor for name, tensor in values}
@@ -59,7 +59,7 @@ def changing(backend, made, **changes):
 
 
 def test_a_concatenation_of_what_its_kernel_computes_is_rounded_as_that_is(rotated):
-    """The rotated part is known, but the kernel does not read it: it computes it again, with its own rounding."""
+    """The rotated part is a known value, but the kernel computes it again, with its own rounding."""
     capture, program, backend = rotated
     report = compare(capture, program, backend=backend, truth="float64")
     row = next(row for row in report.rows if "Concat" in row.operators and row.value == program.graph.outputs[0])
@@ -70,7 +70,7 @@ def test_a_concatenation_of_what_its_kernel_computes_is_rounded_as_that_is(rotat
 
 @pytest.mark.parametrize("factor", [1.0001, 0.0])
 def test_a_fault_in_a_kernel_that_computes_its_inputs_is_found(rotated, factor):
-    """One of the rotated channels is off by a ten thousandth, or zero."""
+    """One of the rotated channels is off by a ten-thousandth, or zero."""
     capture, program, backend = rotated
     end = program.graph.outputs[0]
 

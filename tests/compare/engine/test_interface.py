@@ -24,7 +24,7 @@ Change = Callable[[ModelProto], None]
 
 
 class Pair(nn.Module):
-    """Two inputs and two outputs of one shape; the second output is the first one's twin on equal inputs."""
+    """A model with two inputs and two outputs of one shape; for equal inputs the outputs are equal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def captured(model: nn.Module, *args: object, **kwargs: object) -> Capture:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Capture, Path, ModelProto]:
-    """On equal inputs, so that no value tells an exchange."""
+    """Return a dump of a call with equal inputs, for which exchanged outputs can't be found by their values."""
     x = torch.ones(1, 2)
     path = tmp_path_factory.mktemp("pair") / "pair.onnx"
     model = Pair().eval()
@@ -92,7 +92,7 @@ def another_name(model: ModelProto) -> None:
 
 
 def fixed(model: ModelProto) -> None:
-    """The input that was exported with is built in."""
+    """Replace an input by the tensor that it was exported with."""
     given = model.graph.input.pop()
     model.graph.initializer.append(helper.make_tensor(given.name, TensorProto.FLOAT, [1, 2], [1.0, 1.0]))
 
@@ -111,7 +111,7 @@ WRONG: list[tuple[Change, str]] = [
 
 @pytest.mark.parametrize(("change", "problem"), WRONG)
 def test_a_changed_interface_is_found_though_every_value_is_right(saved, change, problem) -> None:
-    """One sentence says what is wrong, and the report is not close."""
+    """The report has one sentence about it, and is not close."""
     report = compare(*changed(saved, change))
 
     assert not report.close
@@ -126,7 +126,7 @@ def test_a_changed_interface_is_found_though_every_value_is_right(saved, change,
 
 
 def test_float64_does_not_excuse_an_interface(saved) -> None:
-    """All values are right by float64, too; the report is not close."""
+    """All values are right by float64 too, and the report is not close."""
     report = compare(*changed(saved, exchange("output")), truth="float64")
 
     assert len(report.interface) == 1
@@ -135,7 +135,7 @@ def test_float64_does_not_excuse_an_interface(saved) -> None:
 
 
 class Dressed(nn.Module):
-    """What looks odd and is right: results that are one, an input, a weight, a buffer, None; an unread input."""
+    """A model that returns one result twice, an input, a weight, a buffer and None, and has an unread input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Dressed(nn.Module):
 
 
 def test_an_interface_that_only_looks_odd_is_right(tmp_path: Path) -> None:
-    """Nested results, one result twice, inputs and weights returned, keyword arguments in another order."""
+    """It has nested results, one result twice, inputs and weights as outputs, and reordered keyword arguments."""
     model, x = Dressed().eval(), torch.randn(3, 2)
     program = export(model, (x, x + 3), {"a": x + 1, "b": x + 2})
     program.save(tmp_path / "m.onnx")
@@ -164,7 +164,7 @@ def test_an_interface_that_only_looks_odd_is_right(tmp_path: Path) -> None:
 
 
 def test_what_a_file_does_not_say_is_not_judged(saved) -> None:
-    """Another exporter's file does not list the model's results; the report says so, and claims nothing."""
+    """A file of another exporter does not list the model's outputs; the report says so."""
     capture, path = changed(saved, exchange("output"))
     foreign = ir.load(path)
     foreign.metadata_props.clear()
@@ -194,12 +194,12 @@ def test_a_backend_that_exchanges_them_is_found(saved, side: str) -> None:
 
 @pytest.fixture(scope="module")
 def report(saved) -> Report:
-    """Of exchanged outputs."""
+    """Return the report on exchanged outputs."""
     return compare(*changed(saved, exchange("output")))
 
 
 def test_it_stands_in_the_json(report: Report, tmp_path: Path) -> None:
-    """And comes back from it."""
+    """It is read back from JSON, too."""
     report.to_json(tmp_path / "report.json")
 
     assert load_report(tmp_path / "report.json").interface == report.interface
@@ -207,7 +207,7 @@ def test_it_stands_in_the_json(report: Report, tmp_path: Path) -> None:
 
 
 def test_the_command_line_and_the_fixture_say_it(saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the exit code of a difference, and as a failing test."""
+    """The exit code is that of a difference, and the test fails."""
     _, path = changed(saved, exchange("output"))
     reference = tmp_path / "reference.onnx"
     x = torch.ones(1, 2)
@@ -227,7 +227,7 @@ def test_the_command_line_and_the_fixture_say_it(saved, tmp_path: Path, capsys: 
 
 @pytest.mark.parametrize("order", [(1, 0), (1, 1), (0, 1)])
 def test_the_outputs_of_a_foreign_file_are_judged_by_position(tmp_path: Path, order: tuple[int, int]) -> None:
-    """Their numbers say which result each is; a value that is off by more than rounding is none of them."""
+    """They are matched by numbers; a value that is off by more than rounding matches none."""
     model, x, y = Pair(), torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
     capture = captured(model, x, y)
     proto = ir.to_proto(export(model, (x, y)).model)
@@ -258,14 +258,14 @@ def test_an_output_that_is_wrong_is_no_other_result(tmp_path: Path) -> None:
 
 
 class Noise(nn.Module):
-    """Returns random numbers beside its input."""
+    """A model that returns random numbers beside its input."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.rand_like(x), x * 1
 
 
 def test_a_random_output_of_a_foreign_file_is_no_other_result(tmp_path: Path) -> None:
-    """Even if the numbers that it draws are, by chance, those of another output."""
+    """This holds even if it draws the numbers of another output by chance."""
     model, x = Noise(), torch.tensor([0.25, 0.5])
     with torch.no_grad(), steal_forward(model) as capture:
         model(x)

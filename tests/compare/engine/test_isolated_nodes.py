@@ -27,7 +27,7 @@ def inputs_of(*rows, expected, **made):
 
 
 def isolated(observed, expected, *, statuses=None, float64=None, unjudged=()):
-    """The verdicts on the nodes of the graph, by value; `observed` is what they compute from the references."""
+    """Return the verdicts on the nodes of the graph, by value; `observed` are their results on the references."""
     run = run_of(GRAPH, {"x": X})
     rows = [row_of(name, status=(statuses or {}).get(name, "same")) for name in "abc"]
     sources = HeldReferences(expected)
@@ -40,7 +40,7 @@ def isolated(observed, expected, *, statuses=None, float64=None, unjudged=()):
 
 
 def test_a_node_is_given_the_reference_and_only_for_values_that_were_judged():
-    """Not for one without a reference, or of another shape; and one of the same bits once, from the cache."""
+    """Values without a reference or with another shape are not replaced; equal values come from the cache."""
     expected = HeldReferences({"a": X, "b": X[:2], "c": X})
     inputs = inputs_of(row_of("a"), row_of("b"), row_of("c", status="not mapped"), expected=expected)
     assert torch.equal(inputs.get("a"), X)
@@ -51,7 +51,7 @@ def test_a_node_is_given_the_reference_and_only_for_values_that_were_judged():
 
 
 def test_a_reference_is_given_in_the_type_of_the_run():
-    """The lowest float32 stands for a mask: in float16 it is the lowest number of that, and no infinity."""
+    """The lowest float32 number is a mask: it becomes the lowest float16 number, not -inf."""
     lowest = torch.finfo(torch.float32).min
     inputs = inputs_of(row_of("a", X.half()), expected=HeldReferences({"a": torch.tensor([1.0, lowest, -math.inf, 4])}))
     given = inputs.get("a")
@@ -70,14 +70,14 @@ def test_what_a_fused_node_computes_itself_is_not_known_to_it():
 
 
 def test_only_the_node_that_is_wrong_on_its_reference_inputs_introduces_an_error():
-    """By the tolerance, as float64 knows none of them."""
+    """The verdict is by the tolerance, as there are no float64 values."""
     verdicts, _ = isolated({"a": X, "b": X * 1.5, "c": X * (1 + 1e-7)}, dict.fromkeys("abc", X))
     assert {name: one.verdict for name, one in verdicts.items()} == {"a": "same", "b": "wrong", "c": "rounding"}
     assert verdicts["b"].note == verdicts["c"].note != ""
 
 
 def test_float64_judges_a_value_that_has_no_reference():
-    """The specification says what its node computes; where nobody knows, there is no verdict."""
+    """Its float64 value is computed from the specification; without one there is no verdict."""
     verdicts, _ = isolated({"a": X, "b": X * 1.01, "c": X}, {}, float64={"a": X, "b": X})
     assert verdicts["a"].verdict == "same"
     assert verdicts["b"].verdict == "wrong"
@@ -85,21 +85,21 @@ def test_float64_judges_a_value_that_has_no_reference():
 
 
 def test_random_numbers_have_no_verdict():
-    """No reference can judge them."""
+    """They have no reference."""
     verdicts, _ = isolated({"a": X, "b": X * 9}, dict.fromkeys("abc", X), unjudged={"b"})
     assert verdicts["b"] is None
     assert verdicts["a"] is not None
 
 
 def test_a_wrong_shape_is_the_fault_of_the_first_node_that_has_one():
-    """The values computed from it have other shapes by right."""
+    """The shapes of the values computed from it follow from that shape."""
     verdicts, _ = isolated({}, {}, statuses=dict.fromkeys("bc", "shape or dtype differs"))
     assert verdicts["b"].verdict == "wrong"
     assert verdicts["a"] is verdicts["c"] is None
 
 
 def test_a_reference_is_released_after_the_last_node_that_reads_it():
-    """Each once; what nothing reads, once it is judged."""
+    """Each is released once; one that no node reads is released when it is judged."""
     _, sources = isolated(dict.fromkeys("abc", X), dict.fromkeys("abc", X))
     assert sources.released == ["a", "b", "c"]
 
@@ -117,6 +117,6 @@ def test_a_reference_is_released_after_the_last_node_that_reads_it():
     ],
 )
 def test_the_tolerance_is_a_verdict_where_float64_is_unknown(actual, spread, verdict):
-    """Up to twice the largest distance between runs is unstable; what is not finite is wrong."""
+    """Up to twice the largest distance between runs is unstable; non-finite values are wrong."""
     distances = None if spread is None else torch.full((4,), spread)
     assert tolerance_verdict(compare_tensors(X, actual), distances).verdict == verdict

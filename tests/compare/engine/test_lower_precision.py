@@ -21,7 +21,7 @@ from filch.steal import Capture, steal_forward
 
 
 class Layers(nn.Module):
-    """A normalized layer between two linear ones, with two results."""
+    """A normalization between two linear layers, with two results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def outputs(report: Report) -> list[object]:
 
 
 def test_another_type_is_an_error_unless_a_lower_precision_is_allowed() -> None:
-    """An accidental change of type is not to pass, however close the numbers."""
+    """An accidental change of dtype is a difference, however close the numbers are."""
     expected = torch.ones(3)
     for dtype in (torch.float16, torch.bfloat16, torch.float8_e4m3fn):
         actual = expected.to(dtype)
@@ -91,14 +91,14 @@ def test_another_type_is_an_error_unless_a_lower_precision_is_allowed() -> None:
     ],
 )
 def test_only_coarser_floating_point_types_are_a_lower_precision(expected: torch.dtype, actual: torch.dtype) -> None:
-    """Finer ones, integers and complex numbers stay a difference of type."""
+    """Finer dtypes, integers and complex numbers are still a difference."""
     difference = compare_tensors(torch.ones(3).to(expected), torch.ones(3).to(actual), lower_precision=True)
     assert difference.problem is not None
     assert not difference.close
 
 
 def test_numbers_are_compared_in_lower_precision_as_they_are() -> None:
-    """The error of a rounded value is its rounding; one that is wrong is found."""
+    """The error of a rounded value is its rounding, and a wrong value is found."""
     expected = torch.tensor([1.0, 3.0001, 100.1])
     actual = expected.half()
     found = compare_tensors(expected, actual, lower_precision=True)
@@ -109,7 +109,7 @@ def test_numbers_are_compared_in_lower_precision_as_they_are() -> None:
 
 
 def test_a_shape_that_differs_is_a_difference_in_lower_precision_too() -> None:
-    """Nothing broadcasts."""
+    """Tensors are not broadcast."""
     assert "shape" in str(compare_tensors(torch.ones(3), torch.ones(1).half(), lower_precision=True).problem)
 
 
@@ -117,14 +117,14 @@ VALUES = torch.tensor([1.0, 70000.0, -1e30, float("inf"), 2.0, float("nan")])
 
 
 def test_values_that_became_inf_are_counted() -> None:
-    """70000 and -1e30 are beyond float16; what was inf or NaN before has not overflowed."""
+    """70000 and -1e30 are beyond float16; inf and NaN in the reference are no overflow."""
     found = compare_tensors(VALUES, VALUES.half(), lower_precision=True)
     assert (found.overflowed, found.clipped, found.nonfinite, found.close) == (2, 0, 2, False)
     assert "2 overflowed" in str(found)
 
 
 def test_values_that_stand_at_the_end_of_their_type_are_counted() -> None:
-    """70000, -1e30 and inf are more than 65504, which is what they were clipped to."""
+    """70000, -1e30 and inf exceed 65504, to which they were clipped."""
     end = torch.finfo(torch.float16).max
     found = compare_tensors(VALUES, VALUES.clamp(-end, end).half(), lower_precision=True)
     assert (found.overflowed, found.clipped, found.close) == (0, 3, False)
@@ -133,7 +133,7 @@ def test_values_that_stand_at_the_end_of_their_type_are_counted() -> None:
 
 @pytest.mark.parametrize("end", [-65504.0, -65472.0, -float("inf")])
 def test_the_lowest_number_of_a_type_is_the_lowest_of_another(end: float) -> None:
-    """A mask of -3.4e38 is -65504 in float16, or less by what is added to it; what is merely too large is no mask."""
+    """A mask of -3.4e38 is about -65504 in float16; a number that is merely too large is no mask."""
     expected = torch.tensor([1.0, torch.finfo(torch.float32).min])
     assert compare_tensors(expected, torch.tensor([1.0, end]).half(), lower_precision=True).close
     for wrong in (0.0, -1000.0, -end, float("nan")):
@@ -146,26 +146,26 @@ def test_the_lowest_number_of_a_type_is_the_lowest_of_another(end: float) -> Non
 
 @pytest.mark.parametrize("end", [65504.0, float("inf")])
 def test_the_largest_number_is_no_mask(end: float) -> None:
-    """What should be 3.4e38 and is inf has overflowed, however near that is to the end of its type."""
+    """An inf for 3.4e38 is an overflow, although 3.4e38 is near the end of its dtype's range."""
     expected = torch.tensor([1.0, torch.finfo(torch.float32).max])
     found = compare_tensors(expected, torch.tensor([1.0, end]).half(), lower_precision=True)
     assert (found.close, found.overflowed, found.clipped) == (False, int(end == float("inf")), int(end == 65504.0))
 
 
 def test_a_large_number_is_no_mask() -> None:
-    """-40000 is a number that float16 has and float8 has not: it is not near the end of the first."""
+    """-40000 is not near the end of float16's range, and beyond that of float8."""
     actual = torch.tensor([1.0, -448.0]).to(torch.float8_e4m3fn)
     assert not compare_tensors(torch.tensor([1.0, -40000.0]).half(), actual, lower_precision=True).close
 
 
 def test_clipped_values_are_counted_where_nothing_is_infinite() -> None:
-    """Numbers that are measured in float32 are looked through too, if any of them is beyond its type."""
+    """Values measured in float32 are also checked if any of them is beyond the range of its dtype."""
     found = compare_tensors(torch.tensor([1.0, -70000.0]), torch.tensor([1.0, -65504.0]).half(), lower_precision=True)
     assert (found.overflowed, found.clipped, found.nonfinite) == (0, 1, 0)
 
 
 def test_weights_only_in_8_bits_are_judged_with_the_tolerance_of_8_bits(inputs: torch.Tensor) -> None:
-    """As torchao exports them: the weight is int8 and cast, no operator of ONNX's for quantized numbers is there."""
+    """As torchao exports it, the weight is int8 with a cast, without ONNX's operators for quantized numbers."""
 
     class Weights(nn.Module):
         def __init__(self, linear: nn.Linear) -> None:
@@ -188,21 +188,21 @@ def test_weights_only_in_8_bits_are_judged_with_the_tolerance_of_8_bits(inputs: 
 
 
 def test_what_is_nan_by_mistake_has_overflowed_in_its_own_precision_too() -> None:
-    """The counts do not ask for another type."""
+    """Overflows are counted for equal dtypes too."""
     found = compare_tensors(torch.tensor([1.0, 2.0, float("inf")]), torch.tensor([float("nan"), 2.0, 1.0]))
     assert (found.overflowed, found.nonfinite, found.clipped) == (1, 2, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.complex64, torch.int8, torch.bool])
 def test_counting_works_for_all_types(dtype: torch.dtype) -> None:
-    """Types without arithmetic of their own are no trouble."""
+    """Some dtypes have no arithmetic in torch."""
     expected, actual = torch.tensor([1.0, 2.0]).to(dtype), torch.tensor([1.0, 0.0]).to(dtype)
     found = compare_tensors(expected, actual)
     assert (found.close, found.clipped) == (torch.equal(expected.to(torch.complex64), actual.to(torch.complex64)), 0)
 
 
 def test_a_float16_model_is_close_to_its_own_capture(model: Layers, inputs: torch.Tensor) -> None:
-    """The same types on both sides need no permission."""
+    """Equal dtypes need no permission."""
     half = copy.deepcopy(model).half()
     report = compare(capture_of(half, inputs.half()), export(half, (inputs.half(),)))
     report.assert_close()
@@ -212,7 +212,7 @@ def test_a_float16_model_is_close_to_its_own_capture(model: Layers, inputs: torc
 def test_a_float16_program_is_held_against_the_float32_model(
     model: Layers, inputs: torch.Tensor, capture: Capture
 ) -> None:
-    """Its inputs are rounded for it, which is said; references are what was stolen and given, no float16."""
+    """Its inputs are rounded, with a note; the references are the captured and given float32 tensors."""
     program = export(copy.deepcopy(model).half(), (inputs.half(),))
     with pytest.raises(BackendError, match="Unexpected input data type"):
         compare(capture, program)
@@ -226,7 +226,7 @@ def test_a_float16_program_is_held_against_the_float32_model(
 
 @pytest.mark.parametrize("to", ["float16", "bfloat16"])
 def test_every_value_of_a_lowered_program_is_judged(capture: Capture, program: Program, to: str) -> None:
-    """Casts stand in for what they cast; without permission, each value of another type differs."""
+    """A cast has the reference of its input; without permission, each value of another dtype differs."""
     lowered = lower(program, to)
     report = compare(capture, lowered, backend="reference", lower_precision=True)
     report.assert_close()
@@ -236,7 +236,7 @@ def test_every_value_of_a_lowered_program_is_judged(capture: Capture, program: P
 
 
 def test_an_overflow_in_the_program_is_the_first_divergence() -> None:
-    """The square is what does not fit, and not what is computed of it."""
+    """It is the square that overflows, not a value computed from it."""
 
     class Square(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -256,7 +256,7 @@ def test_an_overflow_in_the_program_is_the_first_divergence() -> None:
 
 
 def test_weights_held_in_float16_are_judged_with_its_tolerance(inputs: torch.Tensor) -> None:
-    """Everything is computed in float32, but of weights that are coarser."""
+    """Everything is computed in float32, from coarser weights."""
 
     class Weights(nn.Module):
         def __init__(self, linear: nn.Linear) -> None:
@@ -274,7 +274,7 @@ def test_weights_held_in_float16_are_judged_with_its_tolerance(inputs: torch.Ten
 
 
 def test_casts_to_a_finer_type_are_judged_by_what_they_cast(model: Layers, inputs: torch.Tensor) -> None:
-    """ONNX Runtime computes float16 in float32: its casts have the numbers of float16 values."""
+    """ONNX Runtime computes float16 in float32: the results of its casts are float16 numbers."""
     half = copy.deepcopy(model).half()
     report = compare(capture_of(half, inputs.half()), export(half, (inputs.half(),)), lower_precision=True)
     report.assert_close()
@@ -285,7 +285,7 @@ def test_casts_to_a_finer_type_are_judged_by_what_they_cast(model: Layers, input
 def test_values_that_are_let_go_are_judged_alike(
     capture: Capture, program: Program, inputs: torch.Tensor, to: str
 ) -> None:
-    """A buffer that holds next to nothing changes no judgement; what is derived in other parts is rounded otherwise."""
+    """A tiny buffer changes no verdict, although values derived in other parts are rounded differently."""
     lowered = lower(program, to, calibration=[{program.graph.inputs[0]: inputs}])
     whole, parts = (compare(capture, lowered, lower_precision=True, buffer=size) for size in (2**28, 1))
     told, told_in_parts = ([(row.value, row.status, row.evidence) for row in found.rows] for found in (whole, parts))
@@ -315,14 +315,14 @@ def quantized(scale: float, zero: int, values: torch.Tensor) -> ir.Model:
 
 
 class Same(nn.Module):
-    """Gives what it takes."""
+    """A model that returns its input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.clone()
 
 
 def test_values_clipped_by_integers_are_counted() -> None:
-    """uint8 with scale 0.5 and zero point 100 holds -50 to 77.5: two are below, one is above, the ends are not."""
+    """uint8 with scale 0.5 and zero point 100 has the range -50 to 77.5: two values are below, one is above."""
     x = torch.tensor([-60.0, -50.3, -50.2, -50.0, 0.0, 77.5, 77.7, 100.0])
     report = compare(capture_of(Same(), x), quantized(0.5, 100, x), lower_precision=True)
     row = row_of(report, "y")
@@ -334,7 +334,7 @@ def test_values_clipped_by_integers_are_counted() -> None:
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf")])
 def test_what_is_not_finite_never_passes_for_quantized(scale: float) -> None:
-    """The tolerance of 8 bits lets any error of an element pass that is small for its tensor, but no NaN and no inf."""
+    """The tolerance of 8 bits allows large errors of single elements, but no NaN and no inf."""
     x = torch.tensor([0.5, 1.0, 2.0])
     report = compare(capture_of(Same(), x), quantized(scale, 0, x), lower_precision=True)
     assert not report.close
@@ -342,7 +342,7 @@ def test_what_is_not_finite_never_passes_for_quantized(scale: float) -> None:
 
 
 def test_the_coarsest_integers_on_the_way_say_the_tolerance() -> None:
-    """What was made of 4-bit weights is no better for being turned into 8 bits afterwards."""
+    """A value computed from 4-bit weights keeps that tolerance if it is quantized to 8 bits afterwards."""
     nodes = [
         helper.make_node("DequantizeLinear", ["four", "scale"], ["weight"]),
         helper.make_node("MatMul", ["x", "weight"], ["product"]),
@@ -366,7 +366,7 @@ def test_the_coarsest_integers_on_the_way_say_the_tolerance() -> None:
 
 
 def test_integers_that_clip_nothing_are_close() -> None:
-    """The error is half a step at most, which is within the tolerance of 8 bits; float32's own is not."""
+    """The error is at most half a step, within the tolerance of 8 bits and beyond that of float32."""
     x = torch.linspace(-12, 12, 50)
     report = compare(capture_of(Same(), x), quantized(0.1, 128, x), lower_precision=True)
     report.assert_close()
@@ -395,7 +395,7 @@ def test_clipping_is_in_every_form_of_the_report() -> None:
 def test_an_int8_program_is_judged_where_its_numbers_are_numbers(
     capture: Capture, program: Program, inputs: torch.Tensor
 ) -> None:
-    """Integers have no reference, what they are turned back to has the one of what they were made of."""
+    """Integers have no reference; a dequantized value has that of the value that was quantized."""
     lowered = lower(program, "int8", calibration=[{program.graph.inputs[0]: inputs}])
     report = compare(capture, lowered, lower_precision=True)
     report.assert_close()
@@ -433,7 +433,7 @@ def test_weights_that_others_went_into_have_no_reference() -> None:
 def test_an_int8_program_of_too_narrow_ranges_is_found(
     capture: Capture, program: Program, inputs: torch.Tensor
 ) -> None:
-    """Calibrated with a tenth of the inputs, the first value that is quantized is clipped, and said to be."""
+    """It is calibrated with a tenth of the inputs: the first quantized value is clipped, and reported as such."""
     name = program.graph.inputs[0]
     report = compare(capture, lower(program, "int8", calibration=[{name: inputs / 10}]), lower_precision=True)
     first = report.first_divergence
@@ -444,13 +444,13 @@ def test_an_int8_program_of_too_narrow_ranges_is_found(
 
 
 def test_a_tolerance_given_holds_for_integers_too(capture: Capture, program: Program, inputs: torch.Tensor) -> None:
-    """The default is loose, and one's own is taken."""
+    """The default tolerance would pass; the user's does not."""
     lowered = lower(program, "int8", calibration=[{program.graph.inputs[0]: inputs}])
     assert not compare(capture, lowered, lower_precision=True, tolerance=Tolerance(1e-3, 1e-3)).close
 
 
 def test_4_bit_weights_are_judged(capture: Capture, program: Program) -> None:
-    """MatMulNBits has the numbers of the MatMul that it replaces, as far as 4 bits go."""
+    """MatMulNBits has the result of the MatMul that it replaces, within the precision of 4 bits."""
     lowered = lower(program, "int4")
     report = compare(capture, lowered, lower_precision=True)
     report.assert_close()
@@ -463,7 +463,7 @@ def test_4_bit_weights_are_judged(capture: Capture, program: Program) -> None:
 def test_a_dynamically_quantized_file_is_judged(
     capture: Capture, program: Program, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """DynamicQuantizeLinear and MatMulInteger end at the value of the MatMul."""
+    """DynamicQuantizeLinear and MatMulInteger compute the value of the MatMul."""
     from onnxruntime.quantization import quantize_dynamic
 
     program.save(tmp_path / "float.onnx")
@@ -480,7 +480,7 @@ def test_a_dynamically_quantized_file_is_judged(
 def test_a_file_of_onnx_runtimes_float16_converter_is_judged(
     capture: Capture, program: Program, tmp_path: Path, keep_io_types: bool
 ) -> None:
-    """It leaves its nodes in an order in which they can't run; its casts stand in for what they cast."""
+    """Its nodes are not in a valid order; each cast has the reference of its input."""
     import onnx
 
     converter = pytest.importorskip("onnxruntime.transformers.float16")
@@ -496,7 +496,7 @@ def test_a_file_of_onnx_runtimes_float16_converter_is_judged(
 def test_the_command_line_allows_lower_precision(
     model: Layers, inputs: torch.Tensor, program: Program, tmp_path: Path
 ) -> None:
-    """`--lower-precision` makes 0 of what is 1 without it."""
+    """With `--lower-precision` the exit code is 0 instead of 1."""
     with torch.no_grad(), steal_forward(model, submodules=True, dump_file=tmp_path / "ref.onnx"):
         model(inputs)
     lower(program, "float16").save(tmp_path / "half.onnx")

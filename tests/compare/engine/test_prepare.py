@@ -48,7 +48,7 @@ def test_the_first_stage_that_the_backend_refuses_is_an_error():
 
 
 def test_a_later_stage_that_the_backend_refuses_is_missing_with_the_reason():
-    """The first one is compared nevertheless."""
+    """The first stage is still compared."""
     found = prepared("compiled")
     assert [*found.compiled] == [*found.wanted] == ["exported"]
     assert found.failed == ("no compiled graph",)
@@ -56,26 +56,26 @@ def test_a_later_stage_that_the_backend_refuses_is_missing_with_the_reason():
 
 
 def test_only_the_stages_that_were_asked_for_are_compiled():
-    """One of them alone has its own provenance, or none."""
+    """A single stage has its own provenance, or none."""
     assert [*prepared(stages=("compiled",)).compiled] == ["compiled"]
     assert prepared(stages=("compiled",)).provenance is not None
     assert prepared(stages=("exported",)).provenance is None
 
 
 def test_values_that_are_looked_up_are_computed_ones():
-    """Not the weights: folded ones would have every product with them computed again."""
+    """Weights are excluded: looking up folded weights would compute every product with them again."""
     assert prepared().wanted == dict.fromkeys(("exported", "compiled"), frozenset({"a", "y"}))
 
 
 def test_float64_is_evaluated_only_if_it_is_the_truth():
-    """It needs the exported program, which a file by itself does not have; the tolerance does not."""
+    """It needs the exported program, which a bare ONNX file does not have."""
     assert prepared().float64 is None
     with pytest.raises(CompareError, match="needs the exported program"):
         prepared(truth="float64")
 
 
 def test_constants_are_those_of_the_program():
-    """None is known of a value that depends on the inputs."""
+    """Values that depend on the inputs are no constants."""
     found = prepared()
     assert torch.equal(found.constant("w"), torch.arange(1.0, 5.0))
     assert found.constant("a") is None

@@ -21,14 +21,14 @@ Case = tuple[Capture, Program]
 
 
 class Noisy(nn.Module):
-    """Adds noise, and computes with the sum."""
+    """A model that adds noise and computes with the sum."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x + torch.rand_like(x)).tanh()
 
 
 class Dropping(nn.Module):
-    """A dropout that trains, between two layers."""
+    """A dropout in training mode between two layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Dropping(nn.Module):
 
 
 class Reserving(nn.Module):
-    """Writes all of two pieces of memory before it reads them."""
+    """A model that writes all of two uninitialized tensors before it reads them."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         whole, parts = x.new_empty(x.shape), torch.empty_like(x)
@@ -74,14 +74,14 @@ def dropping(x: torch.Tensor) -> Case:
 
 @pytest.fixture(scope="module")
 def reserving(x: torch.Tensor) -> Case:
-    """Freed memory of the allocator, which `empty` may give, holds large numbers."""
+    """Fill freed memory, which `empty` may return, with large numbers."""
     freed = [torch.full((16, 16), 1e30 * number) for number in range(1, 50)]
     freed.clear()
     return case_of(Reserving(), x)
 
 
 def planted(case: Case, op: str, instead: str) -> Case:
-    """The case, with another operator in the program."""
+    """Return the case with another operator in the program."""
     capture, program = case
     model = program.model.clone()
     node = next(node for node in model.graph if node.op_type == op)
@@ -106,7 +106,7 @@ def test_what_reads_random_numbers_is_judged_on_the_references(noisy: Case, back
 
 @pytest.mark.parametrize("truth", [None, "float64"])
 def test_a_fault_behind_random_numbers_is_found(noisy: Case, truth) -> None:
-    """At the node that is wrong."""
+    """It is found at the node that is wrong."""
     report = compare(*planted(noisy, "Add", "Sub"), truth=truth)
 
     assert not report.close
@@ -117,7 +117,7 @@ def test_a_fault_behind_random_numbers_is_found(noisy: Case, truth) -> None:
 
 @pytest.mark.parametrize("truth", [None, "float64"])
 def test_random_numbers_of_another_distribution_are_found(noisy: Case, truth) -> None:
-    """Normal instead of uniform; what reads them is right."""
+    """They are normal instead of uniform; the nodes that read them are right."""
     report = compare(*planted(noisy, "RandomUniformLike", "RandomNormalLike"), truth=truth)
 
     assert {row.node for row in report.diverged} == {"node_rand_like"}
@@ -126,7 +126,7 @@ def test_random_numbers_of_another_distribution_are_found(noisy: Case, truth) ->
 
 
 def test_random_numbers_where_the_model_draws_none_are_a_fault(reserving: Case) -> None:
-    """The operator alone excuses nothing."""
+    """A random operator alone does not exempt a value."""
     capture, program = planted(reserving, "Mul", "RandomUniformLike")
     node = next(node for node in program.model.graph if node.op_type == "RandomUniformLike")
     node.resize_inputs(1)
@@ -138,14 +138,14 @@ def test_random_numbers_where_the_model_draws_none_are_a_fault(reserving: Case) 
 
 
 def test_a_dropout_that_trains_is_no_fault(dropping: Case) -> None:
-    """What reads it is judged, down to the result."""
+    """The values computed from it are judged, including the output."""
     report = compare(*dropping, stages=["exported"])
     assert report.close, report
     assert all(row.judged for row in report.rows)
 
 
 def test_what_a_compiler_draws_inside_of_a_kernel_is_not_called_wrong(dropping: Case) -> None:
-    """ONNX Runtime leaves the dropout out of its optimized graph: nothing there can be judged, and it says why."""
+    """ONNX Runtime removes the dropout from its graph: nothing is judged there, and the reason is reported."""
     report = compare(*dropping)
 
     assert not report.diverged
@@ -156,7 +156,7 @@ def test_what_a_compiler_draws_inside_of_a_kernel_is_not_called_wrong(dropping: 
 
 
 def test_another_exporters_random_results_are_not_judged(noisy: Case) -> None:
-    """Nothing says what they should be."""
+    """They have no reference."""
     capture, program = noisy
 
     report = compare(capture, Program(program.model))
@@ -168,7 +168,7 @@ def test_another_exporters_random_results_are_not_judged(noisy: Case) -> None:
 
 @pytest.mark.parametrize("truth", [None, "float64"])
 def test_unwritten_memory_is_not_judged_and_what_is_written_there_is(reserving: Case, truth) -> None:
-    """A clean run is close; a fault in what is written is found."""
+    """A clean run is close, and a fault in the written values is found."""
     report = compare(*reserving, truth=truth)
     assert report.close, report
     reasons = {row.value: row.reason for row in report.rows if not row.judged}
@@ -181,7 +181,7 @@ def test_unwritten_memory_is_not_judged_and_what_is_written_there_is(reserving: 
 
 
 def test_random_nodes_stand_in_text_and_json(noisy: Case, tmp_path: Path) -> None:
-    """And in what is read back."""
+    """They are also in a report that is read back."""
     report: Report = compare(*noisy)
     report.to_json(tmp_path / "report.json")
     found = json.loads((tmp_path / "report.json").read_text())
@@ -192,7 +192,7 @@ def test_random_nodes_stand_in_text_and_json(noisy: Case, tmp_path: Path) -> Non
 
 
 def test_a_comparison_leaves_the_random_numbers_to_come_as_they_were(noisy: Case) -> None:
-    """And its own reference draws the same ones each time."""
+    """Its own reference draws the same numbers each time."""
     before = torch.get_rng_state()
     compare(*noisy, backend="eager")
     assert torch.equal(before, torch.get_rng_state())
@@ -208,7 +208,7 @@ def test_a_comparison_leaves_the_random_numbers_to_come_as_they_were(noisy: Case
     ],
 )
 def test_distributions_are_told_apart(first, second, same: bool) -> None:
-    """By their shapes, means and widths; few numbers tell nothing."""
+    """They differ in shape, mean or width; a few numbers are not enough to distinguish them."""
     torch.manual_seed(0)
 
     found = distance_of_distributions(first(40, 50), second(40, 50))
@@ -219,7 +219,7 @@ def test_distributions_are_told_apart(first, second, same: bool) -> None:
 
 
 def test_inductor_lets_pytorch_draw(dropping: Case, noisy: Case, reserving: Case) -> None:
-    """Where the graph draws random numbers, and the user does not say otherwise."""
+    """This is the default for graphs that draw random numbers, unless the user sets the option."""
     options = get_backend("inductor").options
     told = get_backend("inductor", config={"fallback_random": False}).options
 
@@ -231,7 +231,7 @@ def test_inductor_lets_pytorch_draw(dropping: Case, noisy: Case, reserving: Case
 
 
 class Branching(nn.Module):
-    """One result of each branch is random in one of them; a further node reads that."""
+    """A conditional with a result that is random in one branch, and a further node that reads it."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         noisy, plain = torch.cond(

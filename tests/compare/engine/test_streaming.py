@@ -22,7 +22,7 @@ TINY, HUGE = 1, 2**40  # bytes: each node alone, and all at once
 
 
 def capture_of(model: nn.Module, *calls: tuple[torch.Tensor, ...], submodules: bool = True) -> Capture:
-    """A capture of some calls of a model."""
+    """Return a capture of some calls of a model."""
     with torch.no_grad(), steal_forward(model, submodules=submodules) as capture:
         for call in calls:
             model(*call)
@@ -37,13 +37,13 @@ def program() -> Program:
 
 @pytest.fixture(scope="module")
 def capture() -> Capture:
-    """Three calls of other shapes each."""
+    """Return a capture of three calls with different shapes."""
     model, (ids,), _ = tiny_llm(dynamic_shapes=True)
     return capture_of(model, (ids,), (ids[:1, :7],), (ids[:, :3],))
 
 
 def assert_equal_reports(one: Report, other: Report) -> None:
-    """The same rows, the same modules, the same effect."""
+    """Check that rows, module rows and observer effects are equal."""
     for ours, theirs in zip(one.rows, other.rows, strict=True):
         assert replace(ours, seconds=None) == replace(theirs, seconds=None)
     assert one.modules == other.modules
@@ -51,7 +51,7 @@ def assert_equal_reports(one: Report, other: Report) -> None:
 
 
 def test_the_report_of_a_tiny_buffer_is_that_of_a_huge_one(capture: Capture, program: Program) -> None:
-    """Row by row: both graphs, several calls, several shapes."""
+    """All rows are equal, for both graphs, several calls and several shapes."""
     tiny, huge = (compare(capture, program, buffer=buffer) for buffer in (TINY, HUGE))
 
     assert_equal_reports(tiny, huge)
@@ -63,7 +63,7 @@ def test_the_report_of_a_tiny_buffer_is_that_of_a_huge_one(capture: Capture, pro
 
 
 def test_a_foreign_file_gives_the_same_report(tmp_path: Path) -> None:
-    """Which of its values are the modules' is known only once all are there."""
+    """Module tensors can be matched only once all values are known."""
     model, (ids,) = tiny_llm()
     capture = capture_of(model, (ids,))
     made = torch.onnx.export(model, (ids,), dynamo=True, optimize=False, verbose=False)
@@ -76,7 +76,7 @@ def test_a_foreign_file_gives_the_same_report(tmp_path: Path) -> None:
 
 
 class Branch(nn.Module):
-    """What the branches of `branching` compute."""
+    """The computation of the branches of `branching`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = x * 2
@@ -84,7 +84,7 @@ class Branch(nn.Module):
 
 
 def branching() -> ir.Model:
-    """The same as an ONNX graph whose branches read a value of the graph around them."""
+    """Return the same as an ONNX graph whose branches read a value of the outer graph."""
     branches = {
         name: helper.make_graph(
             [helper.make_node(op, ["h"], [f"{name}_out"])],
@@ -110,7 +110,7 @@ def branching() -> ir.Model:
 
 
 def test_a_graph_with_branches_gives_the_same_report() -> None:
-    """A branch reads a value that was made in another part."""
+    """A branch reads a value that another part computed."""
     x = torch.ones(2, 3)
     capture = capture_of(Branch(), (x,), (-x,))
 
@@ -133,7 +133,7 @@ class Scale:
         self._held: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
 
     def weighing(self, shown: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """The same, weighed on the way."""
+        """Return the same, with its values measured."""
         for name, value in shown:
             self._held.add(value)
             self.most = max(self.most, sum(one.nbytes for one in self._held))
@@ -176,14 +176,14 @@ class Watched:
 
 @cache
 def deep(layers: int) -> tuple[Capture, Program]:
-    """A capture and a program of so many layers, each of which makes 64 KiB."""
+    """Return a capture and a program with this many layers, each of which computes 64 KiB."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(layers))).eval()
     x = torch.randn(256, 64)
     return capture_of(model, (x,), submodules=False), export(model, (x,))
 
 
 class Translated(nn.Module):
-    """Layers whose operations are translated into several nodes each: by decompositions, and by functions."""
+    """Layers whose operations are translated into several nodes each, by decompositions and by functions."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -198,13 +198,13 @@ class Translated(nn.Module):
 
 @cache
 def translated(layers: int) -> tuple[Capture, Program]:
-    """The like of `deep`, where much of what eager computes is only there for translations to start from."""
+    """Return the like of `deep`, where most eager values are only needed as inputs of decompositions."""
     model, x = Translated(layers).eval(), torch.randn(256, 64)
     return capture_of(model, (x,), submodules=False), export(model, (x,))
 
 
 def weigh_computed(patch: pytest.MonkeyPatch, scale: Scale) -> None:
-    """Weigh what eager PyTorch computes for the references."""
+    """Measure the values that eager PyTorch computes for the references."""
     walk = Original.walk
     patch.setattr(Original, "walk", lambda *args, **kwargs: scale.weighing(walk(*args, **kwargs)))
 
@@ -214,7 +214,7 @@ def weigh_computed(patch: pytest.MonkeyPatch, scale: Scale) -> None:
 def test_what_is_held_does_not_grow_with_the_layers(
     stages: tuple[Stage, ...], made: Callable[[int], tuple[Capture, Program]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither what the backend shows, nor what eager computes beside it: a few values of 64 KiB."""
+    """A few values of 64 KiB are live at a time, both of the backend and of eager PyTorch."""
     most = []
     for layers in (3, 12):
         watched, computed = Watched(), Scale()
@@ -229,7 +229,7 @@ def test_what_is_held_does_not_grow_with_the_layers(
 
 
 def test_with_a_large_buffer_references_are_held_for_the_second_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above could not fail if nothing was ever held."""
+    """This shows that the test above can fail."""
     computed = Scale()
     with monkeypatch.context() as patch:
         weigh_computed(patch, computed)
@@ -239,7 +239,7 @@ def test_with_a_large_buffer_references_are_held_for_the_second_graph(monkeypatc
 
 
 def test_a_fault_is_found_whatever_the_buffer(capture: Capture, program: Program) -> None:
-    """At the same node, in both graphs."""
+    """It is found at the same node, in both graphs."""
     value = program.module_calls["decoder.norm_1", 0].outputs[0].value
 
     tiny, huge = (compare(capture, program, backend=Watched({value: 0.1}), buffer=each) for each in (TINY, HUGE))
@@ -250,7 +250,7 @@ def test_a_fault_is_found_whatever_the_buffer(capture: Capture, program: Program
 
 
 def test_large_weights_are_not_held_by_two_sessions(capture: Capture, program: Program) -> None:
-    """The session that runs undisturbed is let go before values are observed, and made again on need."""
+    """The plain session is released before values are observed, and created again on demand."""
     backend = get_backend("onnxruntime-cpu")
     made = backend.compile(program, optimize=True)
     inputs = dict.fromkeys(program.graph.inputs, capture["", 0, "I"][0][0])

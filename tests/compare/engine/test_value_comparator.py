@@ -18,7 +18,7 @@ def comparator(run, references, provenance=None, on_value=None):
 
 
 def rows_of(graph, observed, expected, outputs=None, **made):
-    """The rows of a run, by value; outputs aside."""
+    """Return the rows of a run by value, without outputs."""
     run = run_of(graph, {"x": X}, outputs, **made)
     provenance = NodeProvenance(graph, run.compiled) if made.get("stage") == "compiled" else None
     found = comparator(run, HeldReferences(expected), provenance).rows((*item, None) for item in observed.items())
@@ -38,7 +38,7 @@ def rows_of(graph, observed, expected, outputs=None, **made):
     ],
 )
 def test_a_value_has_the_status_of_its_difference_from_the_reference(observed, expected, status):
-    """Its row also has the type and shape of what was observed."""
+    """Its row also has the dtype and shape of the observed value."""
     given = {} if observed is None else {"a": observed}
     row = rows_of(chain("Relu"), given, {} if expected is None else {"a": expected})["a"]
     assert row.status == status
@@ -48,7 +48,7 @@ def test_a_value_has_the_status_of_its_difference_from_the_reference(observed, e
 
 @pytest.mark.parametrize(("stage", "field"), [("exported", "origins"), ("compiled", "behind")])
 def test_a_divergence_names_the_nodes_before_it_that_were_not_judged(stage, field):
-    """Back to the last value that was; `b` has no reference."""
+    """The names reach back to the last judged value; `b` has no reference."""
     values = dict.fromkeys("abc", X)
     rows = rows_of(chain("Relu", "Neg", "Abs"), values, {"a": X, "c": X * 2}, stage=stage)
     assert rows["c"].diverged
@@ -56,7 +56,7 @@ def test_a_divergence_names_the_nodes_before_it_that_were_not_judged(stage, fiel
 
 
 def test_a_sequence_is_the_same_if_all_its_elements_are():
-    """And not judged if one of them is wrong."""
+    """It is not judged if one of them is wrong."""
     nodes = [
         Node("s", "SplitToSequence", ("x",), ("s",)),
         Node("a", "SequenceAt", ("s",), ("a",)),
@@ -68,7 +68,7 @@ def test_a_sequence_is_the_same_if_all_its_elements_are():
 
 
 def test_a_reference_is_looked_up_by_its_exported_name_and_released_after_its_last_use():
-    """Two compiled values are one exported value; that of an output is used once more, for the undisturbed run."""
+    """Two compiled values have one exported name; that of an output is used once more, for the plain run."""
     graph = chain("Relu", "Cast", "Neg")
     run = run_of(graph, {"x": X}, {"c": X}, value_aliases={"b": "a"})
     references, heard = HeldReferences({"a": X, "c": X}), []
@@ -80,7 +80,7 @@ def test_a_reference_is_looked_up_by_its_exported_name_and_released_after_its_la
 
 
 def test_outputs_are_judged_by_the_undisturbed_run():
-    """The observed run is right, and the other one is not; how far they are apart is the observer's effect."""
+    """The observed run is right and the plain run is not; their distance is the observer effect."""
     run = run_of(chain("Relu"), {"x": X}, {"a": X + 1})
     one = comparator(run, HeldReferences({"a": X}))
     observed, output = one.rows([("a", X, None)])
@@ -90,7 +90,7 @@ def test_outputs_are_judged_by_the_undisturbed_run():
 
 
 def test_equal_bits_have_no_observer_effect_and_an_output_that_was_not_observed_has_one():
-    """-0 is not 0, and NaN is NaN."""
+    """-0 differs from 0, and NaN equals NaN."""
     odd = torch.tensor([float("nan"), -0.0])
 
     def effect(observed):
@@ -104,7 +104,7 @@ def test_equal_bits_have_no_observer_effect_and_an_output_that_was_not_observed_
 
 
 def test_the_largest_effect_is_one_that_cannot_be_measured():
-    """Then the one of the largest error."""
+    """Otherwise it is the one with the largest error."""
     small, large = (compare_tensors(X, X + by) for by in (0.1, 1.0))
     odd = compare_tensors(X, X[:2])
     assert largest_effect([small, None, large]) is large

@@ -23,7 +23,7 @@ UNIT = 2.0**-24
 
 
 def sums(*, terms: int = 64) -> tuple[torch.Tensor, Float64Value]:
-    """Sums of products in float32, and what they are in float64."""
+    """Return sums of products in float32, and the same in float64."""
     made = torch.Generator().manual_seed(0)
     x, w = (torch.randn(256, terms, generator=made) for _ in range(2))
     exact = x.double() @ w.double().T
@@ -33,7 +33,7 @@ def sums(*, terms: int = 64) -> tuple[torch.Tensor, Float64Value]:
 
 
 def test_sums_in_another_order_are_rounding() -> None:
-    """Neither is nearer to the truth than float32 can be."""
+    """Both orders are within the rounding of float32."""
     eager, truth = sums()
     halves = (truth.value.float() + eager) / 2
 
@@ -46,7 +46,7 @@ def test_sums_in_another_order_are_rounding() -> None:
 
 @pytest.mark.parametrize("share", [1.0, 0.0])
 def test_three_times_the_rounding_is_found(share: float) -> None:
-    """Whether all elements are off, or one of 65,536."""
+    """All elements are off, or one of 65,536."""
     eager, truth = sums()
     off = (eager.double() - truth.value).abs()
     level = off.square().mean().sqrt() if share else off.max()
@@ -59,7 +59,7 @@ def test_three_times_the_rounding_is_found(share: float) -> None:
 
 
 def test_a_reference_that_needs_gradients_is_judged_without_a_warning() -> None:
-    """The capture of a model that was called without `no_grad` has such tensors."""
+    """A capture of a model that was called without `no_grad` has such tensors."""
     eager, truth = sums()
 
     found = rounding_verdict(truth.value.float(), eager.requires_grad_(), truth, unit=UNIT, length=64)
@@ -68,7 +68,7 @@ def test_a_reference_that_needs_gradients_is_judged_without_a_warning() -> None:
 
 
 def test_far_off_is_wrong_and_says_by_how_much() -> None:
-    """The number is an element's distance."""
+    """The verdict has the largest distance of an element."""
     eager, truth = sums()
     wrong = eager.clone()
     wrong[3, 5] += 0.125
@@ -81,7 +81,7 @@ def test_far_off_is_wrong_and_says_by_how_much() -> None:
 
 
 def test_a_mask_does_not_hide_what_is_beside_it() -> None:
-    """-3.4e38 has a rounding of its own; scores of size 1 have another."""
+    """The rounding of -3.4e38 is not applied to scores of size 1."""
     eager, truth = sums()
     masked = torch.rand(eager.shape, generator=torch.Generator().manual_seed(1)) < 0.5
     low = torch.finfo(torch.float32).min
@@ -95,7 +95,7 @@ def test_a_mask_does_not_hide_what_is_beside_it() -> None:
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_wrong_unless_the_model_has_the_same(odd: float) -> None:
-    """So is a number where the model has none, whatever float64 says, and another infinity."""
+    """So is a finite number in place of infinity, whatever float64 has, and another infinity."""
     eager, truth = sums()
     over = eager.clone()
     over[0, 0] = odd
@@ -111,7 +111,7 @@ def test_what_is_not_finite_is_wrong_unless_the_model_has_the_same(odd: float) -
 
 
 def test_where_float64_alone_is_not_finite_it_does_not_judge() -> None:
-    """The tolerance does: no element is left out of a judgement."""
+    """The tolerance judges these elements."""
     eager, truth = sums()
     unknown = truth.value.clone()
     unknown[0, 0] = math.nan
@@ -122,7 +122,7 @@ def test_where_float64_alone_is_not_finite_it_does_not_judge() -> None:
 
 
 def test_distances_beyond_the_range_of_float64_are_wrong() -> None:
-    """Between its two ends, and between numbers whose squares it does not hold."""
+    """The distance or its square overflows float64."""
     unit = 2.0**-53
     for value in (torch.finfo(torch.float64).max, 1e200):
         right = torch.full((4,), value, dtype=torch.float64)
@@ -133,7 +133,7 @@ def test_distances_beyond_the_range_of_float64_are_wrong() -> None:
 
 
 def test_numbers_that_processors_flush_are_rounding() -> None:
-    """What is under float32's smallest normal number may be 0, with or without float64; what is over it may not."""
+    """Subnormal float32 numbers may be 0, with or without float64; normal ones may not."""
     least = 2.0**-126
     for share, sound in ((0.75, True), (1e-7, True), (8.0, False)):
         exact = torch.full((64,), share * least, dtype=torch.float64)
@@ -146,7 +146,7 @@ def test_numbers_that_processors_flush_are_rounding() -> None:
 
 
 def test_float8_is_judged_and_nothing_is_nothing() -> None:
-    """PyTorch has no arithmetic for the one, and no largest element for the other."""
+    """PyTorch has no arithmetic for float8, and an empty tensor has no largest element."""
     right = torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn)
     truth = Float64Value(right.double(), right.double(), UNIT)
     empty = torch.empty(0, 3)
@@ -167,7 +167,7 @@ def test_the_magnitude_of_a_value_leaves_masks_out() -> None:
 
 
 def test_a_finite_number_is_wrong_where_infinity_is_right() -> None:
-    """A mask of -inf that is left out, or of the other sign."""
+    """A mask of -inf is missing, or has the other sign."""
     eager, truth = sums()
     masked = torch.eye(256, dtype=torch.bool)
     infinite = replace(truth, value=truth.value.masked_fill(masked, -math.inf))
@@ -181,7 +181,7 @@ def test_a_finite_number_is_wrong_where_infinity_is_right() -> None:
 
 
 def test_an_integer_is_wrong_unless_rounding_decides_it() -> None:
-    """The largest of two that are nearly equal may be either."""
+    """The index of the larger of two nearly equal numbers may be either."""
     eager, other = torch.tensor([1, 2, 3]), torch.tensor([1, 2, 4])
     sure, tie = Float64Value(eager, eager, UNIT), Float64Value(eager, other, UNIT)
 
@@ -191,7 +191,7 @@ def test_an_integer_is_wrong_unless_rounding_decides_it() -> None:
 
 
 def test_other_indices_of_the_same_numbers_are_no_fault() -> None:
-    """ONNX Runtime breaks ties in another way than torch; another number's index is wrong."""
+    """ONNX Runtime breaks ties differently from torch; the index of another number is wrong."""
 
     class Top(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -216,7 +216,7 @@ def test_other_indices_of_the_same_numbers_are_no_fault() -> None:
 
 
 def test_what_changes_from_run_to_run_is_unstable() -> None:
-    """It is as far from the truth as from itself; what is further is wrong as well."""
+    """Its distance from the reference is that between runs; a value further off is wrong as well."""
     eager, truth = sums()
     noise = torch.full(eager.shape, 1e-3, dtype=torch.float64)
 
@@ -236,7 +236,7 @@ def test_what_changes_from_run_to_run_is_unstable() -> None:
 
 
 class Net(nn.Module):
-    """Two linear layers and what stands between them."""
+    """Two linear layers with a norm and an activation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ class Net(nn.Module):
 
 @pytest.fixture(scope="module")
 def subject() -> tuple[Capture, Program]:
-    """What was stolen from the net, and its program."""
+    """Return a capture of the net, and its program."""
     torch.manual_seed(0)
     model, x = Net().eval(), torch.randn(8, 16)
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
@@ -257,7 +257,7 @@ def subject() -> tuple[Capture, Program]:
 
 
 def with_epsilon(program: Program, epsilon: float) -> Program:
-    """Another epsilon in the norm."""
+    """Return the program with another epsilon in the norm."""
     model = program.model.clone()
     (norm,) = (node for node in model.graph if node.op_type == "LayerNormalization")
     norm.attributes["epsilon"] = ir.AttrFloat32("epsilon", epsilon)
@@ -265,7 +265,7 @@ def with_epsilon(program: Program, epsilon: float) -> Program:
 
 
 def test_rounding_alone_is_close(subject: tuple[Capture, Program]) -> None:
-    """Every node of both graphs was run by itself, and nothing is blamed."""
+    """Every node of both graphs runs in isolation, and nothing is blamed."""
     report = compare(*subject, truth="float64")
 
     assert report.close
@@ -275,7 +275,7 @@ def test_rounding_alone_is_close(subject: tuple[Capture, Program]) -> None:
 
 
 def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) -> None:
-    """The norm is wrong by itself, what follows is not; the words say so, and so does the JSON."""
+    """The norm is wrong by itself, later nodes are not; the text and JSON say so."""
     capture, program = subject
 
     report = compare(capture, with_epsilon(program, 1e-3), truth="float64")
@@ -298,7 +298,7 @@ def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) 
 
 
 def test_a_report_is_read_back_with_what_was_judged(subject: tuple[Capture, Program], tmp_path: Path) -> None:
-    """The judgements are data."""
+    """JSON has the verdicts."""
     report = compare(subject[0], with_epsilon(subject[1], 1e-3), truth="float64")
     report.to_json(tmp_path / "report.json")
 
@@ -306,7 +306,7 @@ def test_a_report_is_read_back_with_what_was_judged(subject: tuple[Capture, Prog
 
 
 def test_a_wrong_shape_is_blamed_where_it_comes_up(subject: tuple[Capture, Program]) -> None:
-    """What follows can't be judged by itself."""
+    """Later nodes can't be judged in isolation."""
     capture, program = subject
     wrong = WrongBackend({"gelu": lambda tensor: tensor[:1]}, observed_only=True)
 
@@ -317,7 +317,7 @@ def test_a_wrong_shape_is_blamed_where_it_comes_up(subject: tuple[Capture, Progr
 
 
 def test_a_value_that_is_off_is_not_explained_by_rounding(subject: tuple[Capture, Program]) -> None:
-    """Whether or not its own node makes it so; and what is the same bit for bit is no rounding."""
+    """This holds whether or not its own node is wrong; equal bits have the verdict `same`."""
     report = compare(*subject, stages=["exported"], truth="float64")
     first, *others = (replace(row, float64=None, isolated=identical_verdict()) for row in report.rows)
     off = replace(first, status="different", float64=RoundingVerdict("wrong", 2.5e9, 0.25))
@@ -352,7 +352,7 @@ def test_what_is_drawn_at_random_has_no_truth() -> None:
 
 
 def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Capture, Program]) -> None:
-    """It is one, and the report is not close."""
+    """The report is not close."""
     capture, program = subject
     wrong = WrongBackend({"gelu": lambda tensor: tensor * 1.001}, observed_only=True)
 
@@ -374,19 +374,19 @@ def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Cap
 def test_what_does_not_go_together_is_refused(
     subject: tuple[Capture, Program], how: dict[str, Any], problem: str
 ) -> None:
-    """In one sentence."""
+    """The message is one sentence."""
     with pytest.raises(FilchError, match=problem):
         compare(*subject, **how)
 
 
 def test_truth_needs_the_exported_program(subject: tuple[Capture, Program]) -> None:
-    """A bare ONNX file does not say what the model computes."""
+    """A bare ONNX file does not contain the model's computation."""
     with pytest.raises(FilchError, match="truth needs the exported program"):
         compare(subject[0], replace(subject[1], original=None), truth="float64")
 
 
 def test_a_number_where_the_model_has_none_is_not_explained_by_rounding() -> None:
-    """Not in a whole run and not in a node by itself; the model's own NaN is no fault."""
+    """This holds for the whole run and for a node in isolation; NaN in the model, too, is no fault."""
 
     class Log(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -414,7 +414,7 @@ def test_a_number_where_the_model_has_none_is_not_explained_by_rounding() -> Non
 
 
 def test_the_growth_of_an_error_is_not_relative_to_masks(subject: tuple[Capture, Program]) -> None:
-    """-3.4e38 in what a node reads would make its error nothing, and growth from it a number of 38 digits."""
+    """Relative to -3.4e38 the error of an input would be 0, and the growth a number of 38 digits."""
     report = compare(*subject, stages=["exported"], truth="float64")
     graph = report.graphs["exported"]
     last = graph.producer[graph.outputs[0]]

@@ -44,7 +44,7 @@ class Walked:
 
 @dataclass
 class Derived:
-    """Stands for the translations: one group computes `p` and `q` from `a` and `c`."""
+    """Fake decompositions: one group computes `p` and `q` from `a` and `c`."""
 
     group: Group = field(default_factory=lambda: Group((), frozenset("pq"), frozenset("ac")))
     runs: list[Mapping[str, torch.Tensor]] = field(default_factory=list)
@@ -62,7 +62,7 @@ def replay(walked, wanted, *, derived=None, buffer=0, captured=None):
 
 
 def test_the_program_runs_only_as_far_as_it_is_asked():
-    """And yields only what may be asked for."""
+    """It yields only values that may be requested."""
     walked = Walked()
     eager = replay(walked, "bd")
     found = eager.get("b")
@@ -72,14 +72,14 @@ def test_the_program_runs_only_as_far_as_it_is_asked():
 
 
 def test_a_captured_tensor_is_not_computed_again():
-    """It is the value that the program goes on with."""
+    """The program continues with the captured value."""
     found = replay(Walked(), "b", captured={"b": X * 7}).get("b")
     assert torch.equal(found.tensor, X * 7)
 
 
 @pytest.mark.parametrize(("buffer", "held"), [(0, False), (LARGE, True)])
 def test_a_released_value_is_held_only_if_all_fits_the_buffer(buffer, held):
-    """Then all can be asked for again."""
+    """Then all values can be requested again."""
     eager = replay(Walked(), "ab", buffer=buffer)
     assert eager.get("b") is not None
     assert eager.get("a") is not None  # it was passed, and nobody has released it
@@ -89,7 +89,7 @@ def test_a_released_value_is_held_only_if_all_fits_the_buffer(buffer, held):
 
 
 def test_a_translation_runs_once_on_the_inputs_and_the_values_that_it_needs():
-    """All that it computes and that is wanted is derived."""
+    """All of its wanted values are derived in that run."""
     derived = Derived()
     eager = replay(Walked(), "pq", derived=derived)
     found = {name: eager.get(name) for name in "pq"}
@@ -102,14 +102,14 @@ def test_a_translation_runs_once_on_the_inputs_and_the_values_that_it_needs():
 
 
 def test_a_derived_value_that_is_not_wanted_is_not_held():
-    """It is computed beside one that is."""
+    """It is computed together with a wanted one."""
     eager = replay(Walked(), "p")
     assert eager.get("p") is not None
     assert eager.get("q") is None
 
 
 def test_a_translation_whose_values_are_not_wanted_does_not_run():
-    """Nor is anything computed for it."""
+    """Its inputs are not computed either."""
     walked, derived = Walked(), Derived()
     eager = replay(walked, "b", derived=derived)
     assert eager.get("p") is None
@@ -117,7 +117,7 @@ def test_a_translation_whose_values_are_not_wanted_does_not_run():
 
 
 def test_values_after_the_end_of_a_run_are_unknown():
-    """A program that stops early is not run again, and a translation that lacks a value has none."""
+    """A program that stops early does not run again, and values that a decomposition lacks are None."""
     walked = Walked(ends=2)
     eager = replay(walked, "bdp")
     assert eager.get("d") is None
@@ -127,7 +127,7 @@ def test_values_after_the_end_of_a_run_are_unknown():
 
 
 def test_an_error_is_noted_once_and_nothing_is_computed_after_it():
-    """The fallback has what it would have had."""
+    """The fallback still has its values."""
 
     class Failing(Walked):
         def walk(self, inputs, *, known, wanted):

@@ -17,14 +17,14 @@ X = torch.arange(1.0, 5.0)
 
 
 class Computed(ReferenceResolver):
-    """Stands for the eager replay: it computes the same for four values."""
+    """A fake eager replay with the same result for four values."""
 
     def _compute(self, name):
         return Reference(X, "eager") if name in "abcd" else None
 
 
 def test_known_references_precede_what_is_computed():
-    """The preferred ones precede all, and the fallback none."""
+    """Preferred references come before all others, and the fallback comes last."""
     resolver = Computed({"a": Reference(X, "module"), "b": Reference(X, "given")})
     resolver.set_fallback({name: Reference(X, "derived") for name in "abcde"})
 
@@ -38,7 +38,7 @@ def test_known_references_precede_what_is_computed():
 
 @pytest.fixture(scope="module")
 def called():
-    """A captured call of a model with one submodule, which is called twice."""
+    """Return a captured call of a model with one submodule, which is called twice."""
 
     class Twice(nn.Module):
         def __init__(self):
@@ -60,7 +60,7 @@ def module_call(path, iteration, taken, returned):
 
 
 def test_a_captured_tensor_is_the_reference_of_the_value_that_its_port_names(called):
-    """Each call of a module has its own; inputs, fused values and calls that the program lacks have none."""
+    """Each module call has its own; inputs, fused values and calls that the program lacks have none."""
     capture, call = called
     calls = {("inner", 0): module_call("inner", 0, "x", "a"), ("inner", 1): module_call("inner", 1, "b", None)}
     found = captured_values(capture, SimpleNamespace(module_calls=calls), call)
@@ -70,7 +70,7 @@ def test_a_captured_tensor_is_the_reference_of_the_value_that_its_port_names(cal
 
 
 def test_without_the_exported_program_only_modules_are_references_and_this_is_noted(called):
-    """Weights that are asked for are references of themselves."""
+    """A requested weight is its own reference."""
     text = """<ir_version: 10, opset_import: ["" : 18]>
     main (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}> { a = Relu(x) b = Neg(a) y = Mul(b, w) }"""
     capture, call = called
