@@ -39,7 +39,7 @@ DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
 _MAX_LENGTH, _MAX_READ = 200, 1000  # characters
 
 
-def in_short(what: object) -> str:
+def one_line(what: object) -> str:
     """Return an error message about an untrusted file as one short printable line."""
     return named(" ".join(str(what)[:_MAX_READ].split()), _MAX_LENGTH)
 

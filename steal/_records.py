@@ -211,5 +211,6 @@ class Records(Mapping[Any, Any]):
 
 
 def _outermost(records: Records, keys: list[Key]) -> str:
+    """Return the name of the outermost module of the call during which these keys were recorded."""
     of_modules = [key for key in keys if key.name in records.modules] or keys  # not of parameters or ATen calls
     return next((key.name for key in of_modules if records.records[key].origin.path == ""), of_modules[0].name)

@@ -16,7 +16,7 @@ from .capture._selection import Modules, select
 from .capture._sink import SinkStore
 from .capture._store import MemoryStore, Store
 from .capture._unhookable import unseen_warning
-from .capture._verbose import Narrator
+from .capture._verbose import ProgressPrinter
 from .dump._writer import BUFFER, DumpWriter
 from .extras._gradients import Gradients
 from .extras._operators import Operators
@@ -156,8 +156,8 @@ def steal_forward(
         store: Store = MemoryStore() if sink is None else SinkStore(sink)
         if dump_file is not None:
             store = stack.enter_context(DumpWriter(dump_file, infos, buffer=buffer, compress=compress))
-        narrator = Narrator(verbose)
-        recorder = Recorder(chosen, store, options, narrator)
+        printer = ProgressPrinter(verbose)
+        recorder = Recorder(chosen, store, options, printer)
         capture = Capture(recorder, infos, store)
         if dump_file is not None:
             capture.dump_file = capture.source = os.fspath(dump_file)
@@ -175,7 +175,7 @@ def steal_forward(
             if not raised and (warning := unseen_warning(chosen, recorder.called())) is not None:
                 _log.warning("%s", warning)
             _finish(capture, store, stop=options.stop and not raised)  # don't replace the block's own exception
-            narrator.summarize(capture.totals, capture.dump_file)
+            printer.summarize(capture.totals, capture.dump_file)
 
 
 def _create_extras(

@@ -23,7 +23,7 @@ class Frame:
             handling an exception of the forward, so any other exception is the forward's.
     """
 
-    __slots__ = ("caller_exception", "iteration", "module", "name", "notes", "origin", "pending_inputs")
+    __slots__ = ("caller_exception", "extra_data", "iteration", "module", "name", "origin", "pending_inputs")
 
     def __init__(self, name: str, module: int, iteration: int, origin: Origin) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class Frame:
         self.origin = origin
         self.caller_exception = sys.exception()
         self.pending_inputs: Any = None  # the encoded inputs, while hooks of others may still change them
-        self.notes: dict[str, Any] = {}  # data of extras
+        self.extra_data: dict[str, Any] = {}  # of extras
 
 
 def is_same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
@@ -40,7 +40,7 @@ def is_same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
     return len(first) == len(second) and all(one is other for one, other in zip(first, second, strict=True))
 
 
-class _Root:
+class _OutermostCall:
     """A running call of an outermost module, with the paths of its submodules and how often each ran."""
 
     def __init__(self, module: nn.Module, index: int) -> None:
@@ -61,7 +61,7 @@ class _Root:
 class _Running(threading.local):
     def __init__(self) -> None:
         self.frames: list[Frame] = []
-        self.root: _Root | None = None
+        self.root: _OutermostCall | None = None
 
 
 class Calls:
@@ -83,7 +83,7 @@ class Calls:
         if stack and origin is None and root is not None and root.paths.get(id(module), "") == "":
             _remove_ended(stack)  # a new call of the outermost module or of a foreign one: its caller may have ended
         if root is None or not stack:
-            root = running.root = _Root(module, self._root_count)
+            root = running.root = _OutermostCall(module, self._root_count)
             self._root_count += 1
         if origin is None:
             origin = root.enter(module)

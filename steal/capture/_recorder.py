@@ -27,7 +27,7 @@ from ..values._statistics import statistics, statistics_to_json
 from ._calls import Calls, Frame, backward_task, is_same
 from ._options import Options
 from ._store import Store
-from ._verbose import Narrator
+from ._verbose import ProgressPrinter
 
 _log = logging.getLogger("filch")
 _is_compiling = torch.compiler.is_compiling
@@ -76,14 +76,14 @@ class Recorder:
         chosen: list[tuple[str, nn.Module]],
         store: Store,
         options: Options,
-        narrator: Narrator,
+        printer: ProgressPrinter,
     ) -> None:
         self.failed: dict[Key, str] = {}
         self.totals = Totals()
         self._chosen = chosen
         self._store = store
         self.options = options
-        self._narrator = narrator
+        self._printer = printer
         self._stored_tensors = StoredTensors()
         self._growth = GrowthTracker()
         self.lock = threading.RLock()
@@ -143,7 +143,7 @@ class Recorder:
             self.totals.recomputed += 1
             return
         frame = self.calls.enter(name, module)
-        self._narrator.enter(name, module, frame.iteration, args, kwargs)
+        self._printer.enter(name, module, frame.iteration, args, kwargs)
         is_last = _move_hooks_last(module, *self._hook_ids[name])
         for extra in self._extras:
             extra.call_began(frame, args, kwargs)
@@ -177,7 +177,7 @@ class Recorder:
         if output is None and raised is not frame.caller_exception:
             self._record_failure(Key(name, frame.iteration, "O"), raised)
             return
-        self._narrator.leave(name, output)
+        self._printer.leave(name, output)
         if self.options.outputs and self.options.wants(frame.iteration):
             self.record(Key(name, frame.iteration, "O"), output, frame.origin)
         for extra in self._extras:
@@ -187,7 +187,7 @@ class Recorder:
         what = f"{type(raised).__name__}: {raised}" if raised is not None else "it raised"
         self.failed[key] = what
         self._store.add_failure(key, what)
-        self._narrator.failed(key.name)
+        self._printer.failed(key.name)
 
     def handle_error(self, name: str, error: Exception) -> None:
         """Log an exception of our hooks, or raise it if `strict`: by default it must not end the model's run."""
@@ -244,7 +244,7 @@ class Recorder:
     def add_record(self, key: Key, spec: Spec, origin: Origin) -> None:
         """Make a record of a spec whose tensors are stored."""
         if not self._is_full():
-            self._add_record(key, spec, origin, decode(spec, self._store.get) if self._narrator.verbose else None)
+            self._add_record(key, spec, origin, decode(spec, self._store.get) if self._printer.verbose else None)
 
     def recorded_value(self, key: Key, default: Any) -> Any:
         """Return the recorded value of a key, or `default`."""
@@ -262,13 +262,13 @@ class Recorder:
             done = f"{totals.records:,} values, {totals.nbytes:,} bytes"
             _log.debug("%s", done, extra={"filch_step": (totals.records, None)})
         if not (isinstance(spec, dict) and "skipped" in spec):
-            self._narrator.stored(key, value)
+            self._printer.stored(key, value)
 
     def _store_tensor(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
         """Store a tensor unless it is stored already, and return its spec."""
         reason = not_storable(tensor) or self._skip_reason(tensor)
         if reason is not None:
-            self._narrator.skipped(key, tensor, reason)
+            self._printer.skipped(key, tensor, reason)
             return skipped(tensor, reason)
         if self.options.statistics_only:
             return {"statistics": statistics_to_json(statistics(tensor))}

@@ -13,7 +13,7 @@ from .._key import Key
 from .._records import Origin
 from ..values._foreign import Spec
 from ..values._growth import concatenate
-from ..values._raw import contiguous_cpu, copy, tensor_of
+from ..values._raw import contiguous_cpu, copy, tensor_from_bytes
 
 
 class Store(Protocol):
@@ -115,7 +115,7 @@ class MemoryStore:
             return concatenate(reference, self._grown, self.view)
         memory, start, nbytes, dtype, shape = self._tensors[reference]
         raw = torch.from_numpy(memory[start : start + nbytes]) if nbytes else None
-        return tensor_of(raw, dtype, torch.Size(shape))
+        return tensor_from_bytes(raw, dtype, torch.Size(shape))
 
     def add(self, key: Key, spec: Spec, origin: Origin) -> None:
         """See `Store.add`."""

@@ -19,15 +19,17 @@ def unseen_warning(chosen: Iterable[tuple[str, nn.Module]], called: Collection[s
     silent = [name for name, module in chosen if id(module) in inside and name not in called]
     if silent:
         return (
-            f"{_some(silent)} not captured: torch.compile calls no hooks inside of compiled code. "
+            f"{_subject_and_verb(silent)} not captured: torch.compile calls no hooks inside of compiled code. "
             "torch.compiler.set_stance('force_eager') around the block runs the model without compilation."
         )
     if not called:
-        return f"{_some([name for name, _ in chosen])} never called; neither `.forward()` nor torch.compile calls hooks"
+        subject = _subject_and_verb([name for name, _ in chosen])
+        return f"{subject} never called; neither `.forward()` nor torch.compile calls hooks"
     return None
 
 
-def _some(names: list[str]) -> str:
+def _subject_and_verb(names: list[str]) -> str:
+    """Return the beginning of a sentence about modules, such as `'encoder' and 2 more were`."""
     first = repr(names[0]) if names[0] else "the model"
     return f"{first} and {len(names) - 1} more were" if len(names) > 1 else f"{first} was"
 
@@ -40,7 +42,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 def scripted_warning(names: list[str]) -> str:
     """Return a warning about modules made by torch.jit."""
-    return f"{_some(names)} not captured: torch supports no hooks on scripted modules"
+    return f"{_subject_and_verb(names)} not captured: torch supports no hooks on scripted modules"
 
 
 def is_scripted(module: nn.Module) -> bool:

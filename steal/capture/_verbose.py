@@ -13,7 +13,7 @@ from ..values._describe import describe
 _log = logging.getLogger("filch")
 
 
-class Narrator:
+class ProgressPrinter:
     """Prints the progress of a capture; at verbosity 0 it prints nothing."""
 
     def __init__(self, verbose: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .._errors import DAMAGE, DumpError, NotADumpError, in_short, os_error_reason
+from .._errors import DAMAGE, DumpError, NotADumpError, one_line, os_error_reason
 from .._key import Key
 from .._records import ModuleInfo, Origin, Record, Records
 from ..files._untrusted import parse_index, read_untrusted
@@ -109,7 +109,7 @@ def _parse_index(path: Path, contents: bytes, graph: Span, props: dict[str, str]
         environment = {name: str(value) for name, value in versions.items()}
         nodes = _nodes(contents, graph, len(names))
     except DAMAGE as error:
-        raise DumpError(f"the index of {str(path)!r} is damaged: {in_short(error)}") from error
+        raise DumpError(f"the index of {str(path)!r} is damaged: {one_line(error)}") from error
     dump = Dump(records, modules, Reader(path, contents, nodes, rows, grown), failed, str(path))
     dump.environment = environment
     return dump

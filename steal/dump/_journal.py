@@ -10,7 +10,7 @@ import marshal
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .._errors import DAMAGE, DumpError, in_short
+from .._errors import DAMAGE, DumpError, one_line
 from .._key import Key
 from .._records import ModuleInfo
 from ..files._untrusted import parse_index, parse_json
@@ -84,7 +84,7 @@ def read(lines: Iterable[bytes], size: int, name: str) -> Index | None:
                 break
             _add_line(index, parse_index(line))
     except DAMAGE as error:
-        raise DumpError(f"the journal {name!r} is damaged: {in_short(error)}") from error
+        raise DumpError(f"the journal {name!r} is damaged: {one_line(error)}") from error
     index.truncate_to_size(size)
     return index
 

@@ -16,7 +16,7 @@ import torch
 from google.protobuf.message import DecodeError
 from onnx import NodeProto, TensorProto
 
-from .._errors import DAMAGE, DumpError, in_short, os_error_reason
+from .._errors import DAMAGE, DumpError, one_line, os_error_reason
 from ..files._untrusted import open_untrusted
 from ..values._dtypes import CARRIERS, dtype_of, from_carrier
 from ..values._foreign import Spec
@@ -137,7 +137,7 @@ class Reader:
         try:
             return _parse_row(*self._rows[reference])
         except DAMAGE as error:
-            raise self._damage(f"the row of its tensor {reference}: {in_short(error)}") from error
+            raise self._damage(f"the row of its tensor {reference}: {one_line(error)}") from error
 
     def _damage(self, what: str) -> DumpError:
         return DumpError(f"{str(self._path)!r} is damaged: {what}")

@@ -20,7 +20,7 @@ from .._key import Key
 from .._records import ModuleInfo, Origin
 from ..values._foreign import Spec
 from ..values._growth import concatenate
-from ..values._raw import bytes_of, contiguous_cpu, no_modes_or_grad, tensor_of
+from ..values._raw import bytes_of, contiguous_cpu, no_modes_or_grad, tensor_from_bytes
 from . import _format as form
 from ._compression import pack, unpack
 from ._files import Draft
@@ -137,7 +137,7 @@ class DumpWriter:
         if entry.compressed:
             wanted = entry.dtype.itemsize * math.prod(entry.shape)
             raw = np.frombuffer(unpack(raw.data, wanted, entry.dtype.itemsize), np.uint8)
-        return tensor_of(torch.from_numpy(raw) if len(raw) else None, entry.dtype, torch.Size(entry.shape))
+        return tensor_from_bytes(torch.from_numpy(raw) if len(raw) else None, entry.dtype, torch.Size(entry.shape))
 
     view = get  # the data has no other copy in memory
 

@@ -36,11 +36,11 @@ class Gradients(Extra):
         if self._recorder.options.wants(frame.iteration):
             call = _CallGradients(self._recorder, frame)
             call.hook_inputs(args, kwargs)
-            frame.notes["gradients"] = call, args, kwargs
+            frame.extra_data["gradients"] = call, args, kwargs
 
     def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Hook the output, and inputs that later hooks have replaced."""
-        call, old_args, old_kwargs = frame.notes.pop("gradients", (None, (), {}))
+        call, old_args, old_kwargs = frame.extra_data.pop("gradients", (None, (), {}))
         if call is None or not call.hook_output(output):
             return
         if not is_same((*old_args, *old_kwargs.values()), (*args, *kwargs.values())):  # replaced
@@ -106,7 +106,7 @@ def _base_hook(view: torch.Tensor, base: torch.Tensor, on_gradient: _TensorHook)
     Then torch sends the gradient to the base, and no longer through the view's node and our hook there. A linear
     layer's output is such a view. The hook must not keep either tensor alive.
     """
-    place = view.size(), view.stride(), view.storage_offset() - base.storage_offset()
+    geometry = view.size(), view.stride(), view.storage_offset() - base.storage_offset()
     counter, version = view.detach(), view._version  # noqa: SLF001  there is no public API
     counter.data = view.new_empty(0)  # keep only the version counter, which is shared with the view
 
@@ -114,7 +114,7 @@ def _base_hook(view: torch.Tensor, base: torch.Tensor, on_gradient: _TensorHook)
         if gradient is not None and counter._version != version:  # noqa: SLF001  as above
             if not_storable(gradient) is None:
                 with no_modes_or_grad():
-                    gradient = gradient.detach().contiguous().as_strided(*place)
+                    gradient = gradient.detach().contiguous().as_strided(*geometry)
             on_gradient(gradient)
 
     return hook

@@ -109,6 +109,6 @@ class Operators(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
         name, wanted = self._names[operator]
         if name.startswith("prim."):  # prim.device, which only calls from Python make
             return None
-        position = frame.notes.get("position", 0)
-        frame.notes["position"] = position + 1
+        position = frame.extra_data.get("position", 0)
+        frame.extra_data["position"] = position + 1
         return f"{frame.name}/{position}.{name}" if wanted else None

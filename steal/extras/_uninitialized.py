@@ -6,7 +6,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
-from ..values._dtypes import not_storable, short
+from ..values._dtypes import dtype_and_shape, not_storable
 from ..values._foreign import Skipped
 
 _ALLOCATORS = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
@@ -41,7 +41,7 @@ class UninitializedMemory:
         storage = self._storages.get(tensor.untyped_storage()._cdata) if _has_storage(tensor) else None  # noqa: SLF001  likewise
         if storage is None or storage.expired():  # type: ignore[no-untyped-call]
             return tensor
-        return Skipped(short(tensor), "it is uninitialized")
+        return Skipped(dtype_and_shape(tensor), "it is uninitialized")
 
 
 def _written_arguments(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

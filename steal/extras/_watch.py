@@ -116,8 +116,8 @@ class Watch(Extra):
                 return path
         return None
 
-    def _report(self, key: Key, path: str, place: tuple[str, str | None], inputs: Any, output: Any) -> None:
-        """Raise a NonFiniteError, or call `on_nonfinite`."""
+    def _report(self, key: Key, path: str, caller: tuple[str, str | None], inputs: Any, output: Any) -> None:
+        """Raise a NonFiniteError, or call `on_nonfinite`; `caller` is the module and its ATen call, if it was one."""
         # The module may have changed its inputs in place.
         recorded = self._recorder.recorded_value(key._replace(kind="I"), None)
         if len(tensors(recorded)) == len(tensors(inputs)):  # no tensor is skipped or only summarized
@@ -125,7 +125,7 @@ class Watch(Extra):
         with no_modes_or_grad():
             finite = not any(map(nonfinite_kinds, tensors(inputs).values()))
             descriptions = describe(inputs, statistics=True), describe(output, statistics=True)
-        nonfinite = NonFinite(key, path, *place, source_line(), *descriptions, finite_inputs=finite)
+        nonfinite = NonFinite(key, path, *caller, source_line(), *descriptions, finite_inputs=finite)
         if self._on_nonfinite is None:
             raise NonFiniteError(nonfinite)
         try:

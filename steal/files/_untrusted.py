@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 MAX_FILE_SIZE = 2**31  # bytes; the limit of protobuf, and enough for any text
-_MEMORY = 400 * 2**20  # bytes for parsed JSON
+_MAX_MEMORY = 400 * 2**20  # bytes for parsed JSON
 _MAX_GROWTH = 16  # memory of a parsed index relative to its text; a dump's index takes a factor of ten
 
 _KINDS = {
@@ -109,7 +109,7 @@ def open_companion(path: str | os.PathLike[str], name: str) -> BinaryIO:
     return file
 
 
-def parse_json(text: str | bytes, *, memory: int = _MEMORY) -> Any:
+def parse_json(text: str | bytes, *, memory: int = _MAX_MEMORY) -> Any:
     """Parse JSON text.
 
     Args:
@@ -121,12 +121,12 @@ def parse_json(text: str | bytes, *, memory: int = _MEMORY) -> Any:
     """
     if not isinstance(text, str):
         text = text.decode("utf-8")
-    if (needed := _memory(text)) > memory:
+    if (needed := _estimate_memory(text)) > memory:
         raise ValueError(
             f"it would take about {needed // 2**20:,} MB of memory, and the limit is {memory // 2**20:,} MB"
         )
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     except ValueError as error:
@@ -135,10 +135,10 @@ def parse_json(text: str | bytes, *, memory: int = _MEMORY) -> Any:
 
 def parse_index(text: str | bytes) -> Any:
     """Parse JSON text whose memory limit grows with its length, for the index of a large dump; see `parse_json`."""
-    return parse_json(text, memory=max(_MEMORY, _MAX_GROWTH * len(text)))
+    return parse_json(text, memory=max(_MAX_MEMORY, _MAX_GROWTH * len(text)))
 
 
-def _memory(text: str) -> int:
+def _estimate_memory(text: str) -> int:
     """Return an upper bound of the memory of the parsed text, from the sizes of CPython's objects."""
     return (
         len(text) * (1 if text.isascii() else 4)
@@ -149,5 +149,5 @@ def _memory(text: str) -> int:
     )
 
 
-def _refuse(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")

@@ -24,7 +24,7 @@ _WIDER: dict[str, np.dtype[Any]] = {
 _VALID_DTYPE = re.compile(r"[<>|][SUMmiufcb]\d+(\[\w+\])?")  # valid values of "dtype": no object dtypes
 
 
-def array_form(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | str:
+def array_to_tensor(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | str:
     """Return an array's data as a tensor plus the other entries of its spec, or the reason why torch can't hold it.
 
     Args:
@@ -76,12 +76,12 @@ def _contiguous(value: Any) -> Any:
     return view
 
 
-def array_of(tensor: torch.Tensor, spec: Spec, count_copy: Callable[[int], None]) -> Any:
-    """Return the array or scalar of a stored tensor: the inverse of `array_form` for an untrusted spec.
+def tensor_to_array(tensor: torch.Tensor, spec: Spec, count_copy: Callable[[int], None]) -> Any:
+    """Return the array or scalar of a stored tensor: the inverse of `array_to_tensor` for an untrusted spec.
 
     Args:
         tensor: the stored tensor.
-        spec: see `array_form`.
+        spec: see `array_to_tensor`.
         count_copy: called with the number of bytes before each copy.
 
     Raises:

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from .._errors import DAMAGE, DumpError, in_short
-from ._arrays import array_of
+from .._errors import DAMAGE, DumpError, one_line
+from ._arrays import tensor_to_array
 from ._children import is_cache_class, slots_of
 from ._dtypes import dtype_of
 from ._foreign import FACTORIES, MAX_DEPTH, MAX_EXACT_INT, Foreign, Get, Skipped, Spec
@@ -57,7 +57,7 @@ def decode(spec: Spec, get: Get, source: str | None = None) -> Any:
         return _Decoder(get).value(spec, 0)
     except DAMAGE as error:
         where = "" if source is None else f" in {source!r}"
-        what = f"{in_short(reprlib.repr(spec))} ({in_short(str(error))})"
+        what = f"{one_line(reprlib.repr(spec))} ({one_line(str(error))})"
         raise DumpError(f"the description of a value{where} is damaged: {what}") from error
 
 
@@ -157,7 +157,7 @@ class _Decoder:
             return self._composite(tag, spec)
         if tag == "numpy":
             inner = self._part(spec["numpy"])
-            return array_of(inner, spec, self._count_copy) if isinstance(inner, torch.Tensor) else inner
+            return tensor_to_array(inner, spec, self._count_copy) if isinstance(inner, torch.Tensor) else inner
         return _LEAVES[tag](spec)
 
     def _tensor(self, spec: Spec) -> torch.Tensor:

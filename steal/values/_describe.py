@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ._children import children
-from ._dtypes import not_storable, short
+from ._dtypes import dtype_and_shape, not_storable
 from ._foreign import Foreign, Skipped, class_name
 from ._statistics import statistics
 from ._tensors import unexpand
@@ -63,6 +63,7 @@ class _Describer:
         return self._container(value, *parts, (*ancestors, id(value)))
 
     def _counted(self, text: str) -> str:
+        """Return a text, and count it as parts if it is long."""
         self.remaining -= len(text) // _PART
         return text
 
@@ -104,7 +105,7 @@ class _Describer:
     def _tensor(self, tensor: torch.Tensor) -> str:
         device = "" if tensor.device.type == "cpu" else f"@{tensor.device}"
         numbers = f" {self._numbers(tensor)}" if self.statistics and not_storable(tensor) is None else ""
-        return short(tensor, with_shape=self.with_shape) + device + numbers
+        return dtype_and_shape(tensor, with_shape=self.with_shape) + device + numbers
 
     def _numbers(self, tensor: torch.Tensor) -> str:
         place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())

@@ -72,7 +72,7 @@ def dtype_of(name: str) -> torch.dtype | None:
     return _BY_NAME.get(name)
 
 
-def short(tensor: torch.Tensor, *, with_shape: bool = True) -> str:
+def dtype_and_shape(tensor: torch.Tensor, *, with_shape: bool = True) -> str:
     """Return dtype and shape as `f32[2, 30]`, or dtype and rank as `f32[r2]`.
 
     A nested tensor is `f32[nested]`, a lazy parameter `f32[?]`.

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ._arrays import array_form
+from ._arrays import array_to_tensor
 from ._children import Child, children, is_cache_class, step_to
 from ._dtypes import OPAQUE_DTYPES, not_storable
 from ._foreign import FACTORIES, MAX_DEPTH, MAX_EXACT_INT, MAX_PARTS, UNKNOWN, Foreign, Put, Spec, skipped, type_name
@@ -261,7 +261,7 @@ def _encode_other(state: _State, value: Any, path: str, depth: int) -> Spec:
     tag = ""
     try:
         if issubclass(cls, np.ndarray | np.generic) and not issubclass(cls, np.ma.MaskedArray):
-            form = array_form(value, exact=state.exact)
+            form = array_to_tensor(value, exact=state.exact)
         elif (leaf := _encode_leaf(state, value)) is not None:
             return leaf
         else:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ._dtypes import short
+from ._dtypes import dtype_and_shape
 
 Spec = Any  # a JSON value
 Put = Callable[[torch.Tensor, str], Spec]  # (tensor, path) -> a new spec that refers to the tensor
@@ -78,7 +78,7 @@ def class_name(cls: type) -> str:
 def skipped(value: Any, reason: str) -> Spec:
     """Return the spec of a value that is not stored."""
     cls = type(value)
-    return {"skipped": short(value) if issubclass(cls, torch.Tensor) else type_name(cls), "reason": reason}
+    return {"skipped": dtype_and_shape(value) if issubclass(cls, torch.Tensor) else type_name(cls), "reason": reason}
 
 
 FACTORIES = {type_name(cls): cls for cls in (list, dict, set, tuple, int, float, str, bool)}  # of `defaultdict`

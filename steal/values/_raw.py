@@ -156,7 +156,7 @@ def row_hashes(tensor: torch.Tensor) -> npt.NDArray[np.int64] | None:
     return hashes
 
 
-def tensor_of(raw: torch.Tensor | None, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+def tensor_from_bytes(raw: torch.Tensor | None, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
     """Return a view of bytes (1-d uint8; None for an empty tensor) as a tensor of `dtype` and `shape`."""
     carrier = CARRIERS[dtype].view
     dims = (*shape, 2) if dtype.is_complex else tuple(shape)

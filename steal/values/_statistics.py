@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ._dtypes import dtype_name, short
+from ._dtypes import dtype_and_shape, dtype_name
 from ._raw import bytes_of, contiguous_cpu, no_modes_or_grad
 
 DIGEST_SIZE = 16  # bytes of `Statistics.content`
@@ -56,7 +56,7 @@ def statistics(tensor: torch.Tensor, *, content: bool = True) -> Statistics:
     digest = hashlib.blake2b(bytes_of(raw), digest_size=DIGEST_SIZE).hexdigest() if content else ""
     with no_modes_or_grad():
         numbers = _numbers(raw.detach())
-    return Statistics(short(tensor), dtype_name(tensor.dtype), tuple(tensor.shape), *numbers, digest)
+    return Statistics(dtype_and_shape(tensor), dtype_name(tensor.dtype), tuple(tensor.shape), *numbers, digest)
 
 
 def _numbers(tensor: torch.Tensor) -> tuple[float | None, float | None, float | None, float | None, int, int]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from onnx import helper
 
-from ._arrays import NOT_NUMERIC, array_form
+from ._arrays import NOT_NUMERIC, array_to_tensor
 from ._children import children
 from ._dtypes import CARRIERS, dtype_name
 from ._foreign import MAX_DEPTH, class_name
@@ -106,7 +106,7 @@ class _Coder:
 
     def _array(self, value: np.ndarray) -> str:
         text = f"A{_array_code(value.dtype)}{self._dims(value.shape)}"
-        form = array_form(value, exact=False)
+        form = array_to_tensor(value, exact=False)
         if not self._with_min_max or isinstance(form, str) or value.dtype.kind in NOT_NUMERIC:
             return text
         return text + self._numbers(form[0])

@@ -18,7 +18,7 @@ from torch.masked import MaskedTensor
 
 from ._dtypes import CARRIERS, OPAQUE_DTYPES, dtype_name, dtype_of, is_functorch_wrapped, not_storable
 from ._foreign import Spec, type_name
-from ._raw import tensor_of
+from ._raw import tensor_from_bytes
 
 MAX_DIMS = 256  # computing the product of a million sizes takes minutes
 _MAX_ELEMENTS = 2**62  # torch requires fewer elements than this
@@ -82,10 +82,11 @@ def stored_form(tensor: torch.Tensor, *, exact: bool) -> tuple[torch.Tensor, Spe
 
 
 def _memory_order(tensor: torch.Tensor) -> list[int] | None:
-    steps = tensor.stride()
-    long = [steps[dim] for dim, size in enumerate(tensor.shape) if size > 1]
-    in_order = all(outer >= inner for outer, inner in itertools.pairwise(long))
-    return None if in_order else sorted(range(len(steps)), key=lambda dim: -steps[dim])
+    """Return the dimensions in memory order, outermost first; None if that is their own order."""
+    strides = tensor.stride()
+    used = [strides[dim] for dim, size in enumerate(tensor.shape) if size > 1]  # those of size 1 have no effect
+    in_order = all(outer >= inner for outer, inner in itertools.pairwise(used))
+    return None if in_order else sorted(range(len(strides)), key=lambda dim: -strides[dim])
 
 
 def _class_and_gradient(tensor: torch.Tensor) -> Spec:
@@ -207,7 +208,7 @@ def _view_part(
     if (raw.storage_offset() | raw.data_ptr()) % dtype.itemsize:  # sizes are powers of two
         count_copy(nbytes)
         raw = raw.clone()
-    return tensor_of(raw, dtype, torch.Size(shape))
+    return tensor_from_bytes(raw, dtype, torch.Size(shape))
 
 
 def _reorder(tensor: torch.Tensor, order: list[int], count_copy: Callable[[int], None]) -> torch.Tensor:
