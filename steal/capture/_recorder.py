@@ -72,11 +72,7 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        chosen: list[tuple[str, nn.Module]],
-        store: Store,
-        options: Options,
-        printer: ProgressPrinter,
+        self, chosen: list[tuple[str, nn.Module]], store: Store, options: Options, printer: ProgressPrinter
     ) -> None:
         self.failed: dict[Key, str] = {}
         self.totals = Totals()
@@ -210,11 +206,11 @@ class Recorder:
 
     def record(self, key: Key, value: Any, origin: Origin) -> None:
         """Record `value` as it is now."""
-        if self._store.error is None or not self._is_full():
+        if not self._store_failed():
             self._add_record(key, self._encoded(key, value), origin, value)
 
-    def _is_full(self) -> bool:
-        """Return whether the store accepts no more records; the first time, log or raise its error."""
+    def _store_failed(self) -> bool:
+        """Return whether the store accepts no more records; log its error once, or raise it."""
         error = self._store.error
         if error is None:
             return False
@@ -235,21 +231,21 @@ class Recorder:
     def accepts(self, kind: str) -> bool:
         """Return whether this kind of record is selected and can still be stored."""
         wanted = {"I": self.options.inputs, "O": self.options.outputs}.get(kind, True)
-        return wanted and not self._is_full()
+        return wanted and not self._store_failed()
 
     def encode_part(self, key: Key, value: Any, path: str) -> Spec:
         """Store part of a value as it is now, and return its spec; `add_record` makes a record of the parts."""
-        return encode(value, lambda tensor, below: self._store_tensor(tensor, key, below), path, exact=False)
+        return encode(value, lambda tensor, inner: self._store_tensor(tensor, key, inner), path, exact=False)
 
     def add_record(self, key: Key, spec: Spec, origin: Origin) -> None:
         """Make a record of a spec whose tensors are stored."""
-        if not self._is_full():
+        if not self._store_failed():
             self._add_record(key, spec, origin, decode(spec, self._store.get) if self._printer.verbose else None)
 
-    def recorded_value(self, key: Key, default: Any) -> Any:
-        """Return the recorded value of a key, or `default`."""
+    def recorded_value(self, key: Key) -> Any:
+        """Return the recorded value of a key; None if there is none."""
         spec = next((row[3] for row in self._store.rows(0) if tuple(row[:3]) == key), None)
-        return default if spec is None else decode(spec, self._store.get)
+        return decode(spec, self._store.get)
 
     def _encoded(self, key: Key, value: Any) -> Spec:
         return encode(value, lambda tensor, path: self._store_tensor(tensor, key, path))

@@ -59,31 +59,28 @@ class _BlockWriter:
     """
 
     def __init__(self, cached: int, direct: int | None) -> None:
-        self._files: dict[bool, int | None] = {True: direct, False: cached}
-        self._durations: dict[bool, float] = {}
+        self._cached, self._direct = cached, direct
+        self._durations: dict[bool, float] = {}  # of the last write, by whether it was direct
         self._count = 0
 
     def write(self, view: memoryview, start: int) -> int:
         """Write a whole block; return the number of bytes written."""
-        direct = self._is_direct_next()
+        direct = self._direct if self._is_direct_next() else None
         self._count += 1
-        file = self._files[direct]
-        if file is None:
-            return os.pwrite(self._files[False] or 0, view, start)
         begin = time.perf_counter()
         try:
-            written = os.pwrite(file, view, start)
+            written = os.pwrite(self._cached if direct is None else direct, view, start)
         except OSError as error:
-            if not direct or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            if direct is None or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            self._files[True] = None  # the file system doesn't support direct writes
+            self._direct = None  # the file system doesn't support direct writes
             return self.write(view, start)
-        self._durations[direct] = time.perf_counter() - begin
+        self._durations[direct is not None] = time.perf_counter() - begin
         return written
 
     def _is_direct_next(self) -> bool:
         """Return whether to write the next block directly."""
-        if self._files[True] is None:
+        if self._direct is None:
             return False
         if len(self._durations) < 2 or not self._count % _MEASURE_EVERY:
             return self._count % 2 == 0 or self._durations.keys() == {False}

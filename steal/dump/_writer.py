@@ -41,12 +41,7 @@ class DumpWriter:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        modules: dict[str, ModuleInfo] | None = None,
-        *,
-        buffer: int = BUFFER,
-        compress: bool = False,
+        self, path: str | os.PathLike[str], modules: dict[str, ModuleInfo], *, buffer: int, compress: bool
     ) -> None:
         try:
             self.path = Path(path).absolute()
@@ -65,7 +60,7 @@ class DumpWriter:
             what = "a folder; add a name like 'reference.onnx'" if is_folder else "not a regular file"
             raise DumpError(f"can't write a dump to {str(path)!r}: it is {what}")
         self.error: DumpError | None = None
-        self.index = Index({} if modules is None else modules, environment())
+        self.index = Index(modules, environment())
         self._buffer = buffer
         self._compress = compress
         self._process = os.getpid()
@@ -103,8 +98,7 @@ class DumpWriter:
 
     def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:
         """Write the data of `tensor` as it is now; see `Store.put`."""
-        if self._stream.error is not None:
-            self._update_error()
+        self._update_error()
         if tensor.is_cuda and not self._compress:
             offset, length = self._put_cuda(tensor)
         else:

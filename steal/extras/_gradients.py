@@ -85,8 +85,8 @@ class _GradientRecord:
         def hook_tensor(tensor: torch.Tensor, path: str) -> Spec:
             if not tensor.requires_grad or is_functorch_wrapped(tensor):
                 return {"none": None}
+            index = len(self.paths)
             self.paths.append(path)
-            index = len(self.paths) - 1
             with no_modes_or_grad():
                 self._register(tensor, partial(on_gradient, index))
                 base = tensor._base  # noqa: SLF001  there is no public API

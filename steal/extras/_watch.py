@@ -119,7 +119,7 @@ class Watch(Extra):
     def _report(self, key: Key, path: str, caller: tuple[str, str | None], inputs: Any, output: Any) -> None:
         """Raise a NonFiniteError, or call `on_nonfinite`; `caller` is the module and its ATen call, if it was one."""
         # The module may have changed its inputs in place.
-        recorded = self._recorder.recorded_value(key._replace(kind="I"), None)
+        recorded = self._recorder.recorded_value(key._replace(kind="I"))
         if len(tensors(recorded)) == len(tensors(inputs)):  # no tensor is skipped or only summarized
             inputs = recorded
         with no_modes_or_grad():
