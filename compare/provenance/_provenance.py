@@ -66,7 +66,7 @@ class NodeProvenance:
         return next((item for item in reversed(self.of(node)) if item.module is not None), node)
 
     def of(self, node: Node) -> tuple[Node, ...]:
-        """Return the exported nodes that a compiled node computes, alone or with its neighbours.
+        """Return the exported nodes that a compiled node computes, alone or with its neighbors.
 
         For an inserted node, they are the nodes that compute the value it converts; empty for an input.
         """
