@@ -44,12 +44,12 @@ class Journal:
             steps = (self._step(line, number) for number, line in enumerate(lines[1:], 2))
             self.steps = {frozenset(step.off): step for step in steps}
         # Remove a line that a kill cut short, so that the next line is not appended to it.
-        self._write("".join(f"{line}\n" for line in lines) or _line(header), "w")
+        self._write("".join(f"{line}\n" for line in lines) or _to_line(header), "w")
 
     def add(self, step: Step) -> None:
         """Append a run."""
         if self._path is not None:
-            self._write(_line(asdict(step)), "a")
+            self._write(_to_line(asdict(step)), "a")
 
     def _lines(self, path: Path) -> list[str]:
         try:
@@ -63,7 +63,7 @@ class Journal:
         return text.split("\n")[:-1]  # a last line without an end is incomplete
 
     def _check(self, line: str, header: Mapping[str, Any]) -> None:
-        stored = _parse(line)
+        stored = _parse_line(line)
         if not isinstance(stored, dict) or "filch_bisect_journal" not in stored:
             raise CompareError(f"{str(self._path)!r} is no journal of a bisection: give another file")
         other = [name.replace("_", " ") for name in header if stored.get(name) != header[name]]
@@ -75,7 +75,7 @@ class Journal:
 
     def _step(self, line: str, number: int) -> Step:
         try:
-            step: Step = typed(Step, _parse(line), "step")
+            step: Step = typed(Step, _parse_line(line), "step")
         except (KeyError, TypeError, ValueError) as error:
             raise CompareError(f"the journal {str(self._path)!r} is damaged in line {number}: remove it") from error
         return step
@@ -83,22 +83,22 @@ class Journal:
     def _write(self, text: str, mode: str) -> None:
         if self._path is not None:
             try:
-                with open(self._path, mode, encoding="utf-8", opener=_no_link) as file:
+                with open(self._path, mode, encoding="utf-8", opener=_open_no_link) as file:
                     file.write(text)
             except OSError as error:
                 raise CompareError(f"can't write the journal {str(self._path)!r}: {error.strerror or error}") from error
 
 
-def _line(contents: Mapping[str, Any]) -> str:
+def _to_line(contents: Mapping[str, Any]) -> str:
     return f"{json.dumps(plain(dict(contents)))}\n"
 
 
-def _parse(line: str) -> Any:
+def _parse_line(line: str) -> Any:
     try:
         return parse_json(line)
     except ValueError:
         return None
 
 
-def _no_link(path: str, flags: int) -> int:
+def _open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)

@@ -38,7 +38,7 @@ def passes_command(
     Exits with 1 if a value differs.
     """
     if listed:
-        typer.echo(_listing())
+        typer.echo(_pass_listing())
         return
     if factory is None:
         raise CompareError("give a model as package.module:factory or path.py:factory, or use --list")
@@ -77,7 +77,7 @@ def passes_command(
     raise typer.Exit(errors is not None and not errors.close)
 
 
-def _listing() -> str:
+def _pass_listing() -> str:
     names = "\n".join(f"  {name}" for name in default_passes())
     others = "\n".join(f"  {name}" for name in pass_names() if name not in default_passes())
     return f"by default, in this order:\n{names}\nothers:\n{others}"

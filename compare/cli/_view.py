@@ -100,7 +100,7 @@ def _graph(source: str, backend: str | None, options: dict[str, str], *, optimiz
         return compiled_graph(program, backend=backend, options=options)
     if options:
         raise CompareError("--option needs --backend")
-    return replace(program.graph, name=_stem(source))
+    return replace(program.graph, name=_graph_name(source))
 
 
 def _training_graph(source: str, backend: str | None, options: dict[str, str], *, optimized: bool) -> Graph:
@@ -110,7 +110,7 @@ def _training_graph(source: str, backend: str | None, options: dict[str, str], *
     subject = make_subject(source)
     subject.model.train()
     graph = trace_graph(subject.model, subject.args, kwargs=subject.kwargs, train=True, backend=backend or "inductor")
-    return replace(graph, name=_stem(source))
+    return replace(graph, name=_graph_name(source))
 
 
 def _report_graph(path: Path, model: Path | None) -> Graph:
@@ -147,8 +147,8 @@ def _graph_of_stage(graph: Graph, stage: str | None) -> Graph:
 def _default_output(source: str, name: str) -> Path:
     """Return a file name in the current folder made of the source's name and, unless it is HTML, the view's."""
     suffix = get_view(name).suffixes[0]
-    return Path(f"{_stem(source)}{'' if suffix == '.html' else f'-{name}'}{suffix}")
+    return Path(f"{_graph_name(source)}{'' if suffix == '.html' else f'-{name}'}{suffix}")
 
 
-def _stem(source: str) -> str:
+def _graph_name(source: str) -> str:
     return source.rpartition(":")[2] if ":" in source else Path(source).stem

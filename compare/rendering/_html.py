@@ -10,7 +10,7 @@ from filch.steal.text import named
 from ._table import Block, Table
 
 _TEMPLATE = "page.html.jinja"
-_LONGEST = 2000  # characters of a cell
+_MAX_CELL = 2000  # characters of a cell
 
 
 def as_page(title: str, blocks: Sequence[Block]) -> str:
@@ -18,13 +18,13 @@ def as_page(title: str, blocks: Sequence[Block]) -> str:
 
     Names come from models and files of unknown origin, so all text is escaped, and the page forbids scripts.
     """
-    template = Environment(autoescape=True, finalize=_finalize, trim_blocks=True, lstrip_blocks=True).from_string(
+    template = Environment(autoescape=True, finalize=_cell_text, trim_blocks=True, lstrip_blocks=True).from_string(
         files(__package__ or "").joinpath(_TEMPLATE).read_text("utf-8")
     )
-    return template.render(title=title, blocks=[_context(block) for block in blocks if block != ""])
+    return template.render(title=title, blocks=[_template_context(block) for block in blocks if block != ""])
 
 
-def _context(block: Block) -> object:
+def _template_context(block: Block) -> object:
     if not isinstance(block, Table):
         return block
     shown = [index for index in range(len(block.columns)) if any(row[index] for row in block.rows)]
@@ -37,5 +37,5 @@ def _context(block: Block) -> object:
     }
 
 
-def _finalize(value: object) -> str:
-    return named(" ".join(value) if isinstance(value, tuple) else value, _LONGEST)
+def _cell_text(value: object) -> str:
+    return named(" ".join(value) if isinstance(value, tuple) else value, _MAX_CELL)

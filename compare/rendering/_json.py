@@ -49,15 +49,15 @@ def typed(kind: Any, data: Any, place: str) -> Any:
     if kind is Graph:
         return graph_from_json(data)
     if is_dataclass(kind) and isinstance(kind, type):
-        entries = _checked(data, dict, place)
-        return kind(**{name: typed(hint, entries[name], f"{place}.{name}") for name, hint in _hints(kind).items()})
+        entries = _check_type(data, dict, place)
+        return kind(**{name: typed(hint, entries[name], f"{place}.{name}") for name, hint in _types(kind).items()})
     origin, parts = get_origin(kind), get_args(kind)
     make = _MAKERS.get(origin)
     return _scalar(kind, data, place) if make is None else make(parts, data, place)
 
 
 @cache
-def _hints(kind: type) -> Mapping[str, Any]:
+def _types(kind: type) -> Mapping[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
 
@@ -67,12 +67,12 @@ def _scalar(kind: Any, data: Any, place: str) -> Any:
         number = _NUMBERS.get(data, data) if isinstance(data, str) else data
         if type(number) is int and abs(number) < _LARGEST:
             return number
-        return _checked(number, float, place)
-    return _checked(data, kind, place)
+        return _check_type(number, float, place)
+    return _check_type(data, kind, place)
 
 
 def _tuple(parts: tuple[Any, ...], data: Any, place: str) -> tuple[Any, ...]:
-    items = _checked(data, list, place)
+    items = _check_type(data, list, place)
     kinds = parts[:1] * len(items) if parts[1:] == (...,) else parts
     if len(kinds) != len(items):
         raise TypeError(f"{place} has {len(items)} items, not {len(kinds)}")
@@ -88,12 +88,12 @@ def _union(parts: tuple[Any, ...], data: Any, place: str) -> Any:
 
 def _literal(parts: tuple[Any, ...], data: Any, place: str) -> Any:
     if data not in parts:
-        raise TypeError(f"{place} is {_short(data)}, not one of {', '.join(map(repr, parts))}")
+        raise TypeError(f"{place} is {_short_repr(data)}, not one of {', '.join(map(repr, parts))}")
     return data
 
 
 def _mapping(parts: tuple[Any, ...], data: Any, place: str) -> dict[str, Any]:
-    items = _checked(data, dict, place).items()
+    items = _check_type(data, dict, place).items()
     return {typed(parts[0], name, place): typed(parts[1], item, f"{place}.{name}") for name, item in items}
 
 
@@ -105,12 +105,12 @@ _MAKERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
 }
 
 
-def _checked(data: Any, kind: type, place: str) -> Any:
+def _check_type(data: Any, kind: type, place: str) -> Any:
     if type(data) is not kind:  # isinstance would accept True as int
-        raise TypeError(f"{place} is {_short(data)}, not of type {kind.__name__}")
+        raise TypeError(f"{place} is {_short_repr(data)}, not of type {kind.__name__}")
     return data
 
 
-def _short(data: Any) -> str:
+def _short_repr(data: Any) -> str:
     text = repr(data)
     return text if len(text) <= 60 else f"{text[:60]}…"

@@ -118,7 +118,7 @@ class BisectReport(Result):
         yield f"{self.program} on {self.backend} against {self.reference}: {judged}; {counts}"
         yield from (f"note: {note}" for note in self.notes)
         yield from ("", _table(self, wide=wide), "")
-        yield from _verdict(self, len(self.culprits) if wide else _SHOWN)
+        yield from _verdict_lines(self, len(self.culprits) if wide else _SHOWN)
         for item in self.versions:
             name = f"version {item.version} in {item.interpreter}" if item.version else item.interpreter
             yield f"{name}: {item.outcome}{'' if item.outcome.passes or item.outcome.problem else ', not close'}"
@@ -134,8 +134,8 @@ def _table(report: BisectReport, *, wide: bool) -> Table:
     rows = [
         (
             str(number),
-            _disabled(step, report.candidates, wide=wide),
-            *_figures(step.outcome),
+            _disabled_text(step, report.candidates, wide=wide),
+            *_error_and_snr(step.outcome),
             str(sum((step.ops or {}).values())),
             step.fingerprint[:8],
         )
@@ -147,7 +147,7 @@ def _table(report: BisectReport, *, wide: bool) -> Table:
     return Table(columns, tuple(rows))
 
 
-def _disabled(step: Step, candidates: Sequence[Switch], *, wide: bool) -> str:
+def _disabled_text(step: Step, candidates: Sequence[Switch], *, wide: bool) -> str:
     names = ", ".join(switch.name for switch in step.off)
     if wide or len(names) <= _NAMES_WIDTH:
         return names or "nothing"
@@ -158,13 +158,13 @@ def _disabled(step: Step, candidates: Sequence[Switch], *, wide: bool) -> str:
     return f"{len(step.off)}: {step.off[0].name} … {step.off[-1].name}"
 
 
-def _figures(outcome: Outcome) -> tuple[str, str]:
+def _error_and_snr(outcome: Outcome) -> tuple[str, str]:
     if outcome.problem:
         return "can't be judged", ""
     return f"{outcome.error:.1e}{'' if outcome.passes else ' !'}", f"{outcome.snr:.0f}"
 
 
-def _verdict(report: BisectReport, shown: int) -> list[str]:
+def _verdict_lines(report: BisectReport, shown: int) -> list[str]:
     if report.close:
         return [f"no error with nothing disabled: {report.before}"]
     if not report.candidates:
@@ -177,13 +177,13 @@ def _verdict(report: BisectReport, shown: int) -> list[str]:
     count = "this one is" if len(report.culprits) == 1 else f"these {len(report.culprits)} together are"
     lines = [f"with nothing disabled: {report.before}", f"{count} disabled: {report.after}"]
     for culprit in report.culprits[:shown]:
-        lines.append(f"  {culprit.kind} {culprit.name}: {_change(culprit)}")
+        lines.append(f"  {culprit.kind} {culprit.name}: {_change_text(culprit)}")
         if len(report.culprits) > 1:
             lines.append(f"    (with this one but without the others: {culprit.without})")
     return [*lines, f"  and {len(report.culprits) - shown} more"] if len(report.culprits) > shown else lines
 
 
-def _change(culprit: Culprit) -> str:
+def _change_text(culprit: Culprit) -> str:
     """Return the operators that a culprit adds and removes, and the number of nodes with and without it."""
     parts = []
     for verb, counts in (("adds", culprit.appears), ("removes", culprit.disappears)):

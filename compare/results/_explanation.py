@@ -13,8 +13,8 @@ from filch.steal.text import named, visible
 from ..float64 import RoundingVerdict, format_ratio
 from ._rows import Row, short_source
 
-_GROWTH = 10.0  # the least factor by which the error grows at a node for it to be mentioned
-_MOST = 5  # names in a list
+_MIN_GROWTH = 10.0  # the least factor by which the error grows at a node for it to be mentioned
+_MAX_NAMES = 5  # names in a list
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Explanation:
 
     def __str__(self) -> str:
         if self.starts is None and not self.results:
-            return visible(self._without_divergence())
-        parts = [self._start(), self._others(), self._results(), self._growth(), self._ties()]
+            return visible(self._text_without_divergence())
+        parts = [self._start_text(), self._others_text(), self._outputs_text(), self._growth_text(), self._ties_text()]
         if self.culprits:
-            parts.append(f"Disabling {_listed(self.culprits)} removes the error.")
+            parts.append(f"Disabling {_enumerated(self.culprits)} removes the error.")
         elif self.switches:
             all_switches = "the only transformation" if self.switches == 1 else f"all {self.switches} transformations"
             parts.append(f"The error persists with {all_switches} disabled.")
@@ -73,42 +73,42 @@ class Explanation:
         """Return the explanation as JSON has it."""
         return {
             "text": str(self),
-            "starts": None if self.starts is None else _fact(self.starts),
-            "others": [_fact(row) for row in self.others],
-            "results": [_fact(row) for row in self.results],
-            "inherits": [_fact(row) for row in self.inherits],
+            "starts": None if self.starts is None else _row_facts(self.starts),
+            "others": [_row_facts(row) for row in self.others],
+            "results": [_row_facts(row) for row in self.results],
+            "inherits": [_row_facts(row) for row in self.inherits],
             "sound": self.sound,
-            "grows": None if self.grows is None else _fact(self.grows) | {"growth": self.growth},
-            "ties": [_fact(row) for row in self.ties],
-            "suspicious": [_fact(row) for row in self.suspicious],
+            "grows": None if self.grows is None else _row_facts(self.grows) | {"growth": self.growth},
+            "ties": [_row_facts(row) for row in self.ties],
+            "suspicious": [_row_facts(row) for row in self.suspicious],
             "unknown": self.unknown,
             "culprits": self.culprits,
             "switches": self.switches,
             "repro": self.repro or None,
         }
 
-    def _without_divergence(self) -> str:
+    def _text_without_divergence(self) -> str:
         if self.inherits:
             first, count = self.inherits[0], len(self.inherits)
             differ = "1 value differs" if count == 1 else f"{count} values differ"
-            amount = first.reason if first.float64 is None else _amount(first.float64, first.dtype)
-            return f"No node is wrong by itself, but {differ}; the first is {_named(first)}: {amount}."
+            amount = first.reason if first.float64 is None else _error_text(first.float64, first.dtype)
+            return f"No node is wrong by itself, but {differ}; the first is {_node_text(first)}: {amount}."
         if self.worst is None or self.worst.isolated is None or self.worst.isolated.verdict == "same":
             return "No value differs from the model's."
         worst, level = self.worst, self.worst.isolated
         suspicious = f", {len(self.suspicious)} of them only barely" if self.suspicious else ""
         return (
             f"Rounding explains all differences{suspicious}: the largest error that a node introduces is "
-            f"{format_ratio(level.ratio)} times its rounding, at {_named(worst)}.{self._unknown()}"
+            f"{format_ratio(level.ratio)} times its rounding, at {_node_text(worst)}.{self._unknown_text()}"
         )
 
-    def _unknown(self) -> str:
+    def _unknown_text(self) -> str:
         if not self.unknown:
             return ""
         values = "1 value has" if self.unknown == 1 else f"{self.unknown} values have"
         return f" {values} no float64 reference and are judged by the tolerance."
 
-    def _start(self) -> str:
+    def _start_text(self) -> str:
         sound = f"The {self.sound[0]} graph is sound. " if self.sound else ""
         if self.starts is None:
             return f"{sound}No node is wrong by itself."
@@ -119,33 +119,35 @@ class Explanation:
             changes = f"; it changes from run to run, by up to {own.spread:.1e}"
         what = ""
         if own is not None:
-            what = f"is {_amount(own, row.dtype)}" if _is_number(own) else f"differs ({own.note})"
-        return f"{sound}{exported}Divergence starts at {_named(row)}: with correct inputs, its output {what}{changes}."
+            what = f"is {_error_text(own, row.dtype)}" if _is_number(own) else f"differs ({own.note})"
+        return (
+            f"{sound}{exported}Divergence starts at {_node_text(row)}: with correct inputs, its output {what}{changes}."
+        )
 
-    def _others(self) -> str:
+    def _others_text(self) -> str:
         if not self.others:
             return ""
         count = len(self.others)
         wrong = "1 further node is wrong by itself" if count == 1 else f"{count} further nodes are wrong by themselves"
-        return f"{wrong}: {_listed([_short(row) for row in self.others])}."
+        return f"{wrong}: {_enumerated([_node_name(row) for row in self.others])}."
 
-    def _results(self) -> str:
+    def _outputs_text(self) -> str:
         if not self.results:
             return "All model outputs remain within rounding error."
         outputs = []
         for row in sorted(self.results, key=lambda row: row.float64 is None):
-            amount = named(row.reason or row.difference) if row.float64 is None else _amount(row.float64, row.dtype)
+            amount = named(row.reason or row.difference) if row.float64 is None else _error_text(row.float64, row.dtype)
             outputs.append(f"{named(row.value)} ({amount})")
-        return f"Model outputs that differ: {_listed(outputs)}."
+        return f"Model outputs that differ: {_enumerated(outputs)}."
 
-    def _growth(self) -> str:
+    def _growth_text(self) -> str:
         if self.grows is None:
             return ""
-        return f"The error grows most at {_named(self.grows)}, by a factor of {format_ratio(self.growth)}."
+        return f"The error grows most at {_node_text(self.grows)}, by a factor of {format_ratio(self.growth)}."
 
-    def _ties(self) -> str:
-        ties = [f"{_short(row)} ({row.float64.note})" for row in self.ties if row.float64 is not None]
-        return f"Near-ties: {_listed(ties)}." if ties else ""
+    def _ties_text(self) -> str:
+        ties = [f"{_node_name(row)} ({row.float64.note})" for row in self.ties if row.float64 is not None]
+        return f"Near-ties: {_enumerated(ties)}." if ties else ""
 
 
 def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Explanation | None:
@@ -202,7 +204,7 @@ def _first_of_each_node(rows: Iterable[Row]) -> tuple[Row, ...]:
 def _largest_growth(all_rows: Sequence[Row], graphs: Mapping[Stage, Graph]) -> tuple[Row | None, float]:
     """Return the row with the largest growth of the relative error by a node that is not wrong, and the factor."""
     rows = {(row.call, row.stage, row.value): row for row in all_rows if row.kind != "output"}
-    best, factor = None, _GROWTH
+    best, factor = None, _MIN_GROWTH
     for (call, stage, name), row in rows.items():
         if row.introduced or row.float64 is None or row.float64.sound or stage not in graphs:
             continue
@@ -219,7 +221,7 @@ def _relative_error(verdict: RoundingVerdict | None) -> float:
     return verdict.error / verdict.magnitude if verdict is not None and verdict.magnitude else 0.0
 
 
-def _amount(verdict: RoundingVerdict, dtype: str | None) -> str:
+def _error_text(verdict: RoundingVerdict, dtype: str | None) -> str:
     if not _is_number(verdict):
         return verdict.note
     if verdict.note:
@@ -233,29 +235,29 @@ def _is_number(verdict: RoundingVerdict) -> bool:
     return math.isfinite(verdict.ratio)
 
 
-def _named(row: Row) -> str:
+def _node_text(row: Row) -> str:
     """Return text like `layers.1.mlp.act (Gelu, fused from Div, Erf and 2 Mul, modeling_x.py:176)`."""
     counts = Counter(row.operators)
     parts = [f"{count} {named(op)}" if count > 1 else named(op) for op, count in counts.items()]
-    inside = [f"fused from {_listed(parts, most=8)}"] if row.kind == "fused" else []
+    inside = [f"fused from {_enumerated(parts, most=8)}"] if row.kind == "fused" else []
     source = [named(short_source(row.source))] if row.source else []
-    before = [f"after {_listed([*map(named, row.unjudged)])}, which could not be judged"] if row.unjudged else []
-    return f"{_short(row)} ({', '.join([named(row.op), *inside, *source, *before])})"
+    before = [f"after {_enumerated([*map(named, row.unjudged)])}, which could not be judged"] if row.unjudged else []
+    return f"{_node_name(row)} ({', '.join([named(row.op), *inside, *source, *before])})"
 
 
-def _short(row: Row) -> str:
+def _node_name(row: Row) -> str:
     return f"`{named(row.node)}` in `{named(row.module)}`" if row.module else f"`{named(row.node)}`"
 
 
-def _listed(parts: Sequence[str], most: int = _MOST) -> str:
+def _enumerated(parts: Sequence[str], most: int = _MAX_NAMES) -> str:
     shown = [*parts[:most], f"{len(parts) - most} more"] if len(parts) > most else [*parts]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-_NAMES = ("call", "stage", "node", "op", "value", "module", "source", "origins", "operators")
+_ROW_FIELDS = ("call", "stage", "node", "op", "value", "module", "source", "origins", "operators")
 
 
-def _fact(row: Row) -> dict[str, Any]:
+def _row_facts(row: Row) -> dict[str, Any]:
     judged = {"float64": row.float64, "isolated": row.isolated}
     verdicts = {name: None if item is None else asdict(item) for name, item in judged.items()}
-    return {name: getattr(row, name) for name in _NAMES} | verdicts
+    return {name: getattr(row, name) for name in _ROW_FIELDS} | verdicts

@@ -43,8 +43,8 @@ def load_report(path: str | os.PathLike[str]) -> Report:
         )
     try:
         return _report(data)
-    except _DAMAGE as error:
-        detail = " ".join(str(error)[:_LONGEST].split())
+    except _DAMAGE_ERRORS as error:
+        detail = " ".join(str(error)[:_MAX_CAUSE].split())
         raise CompareError(f"the report {str(file)!r} is damaged: {type(error).__name__}: {detail}") from error
 
 
@@ -61,8 +61,8 @@ def _report(data: Mapping[str, Any]) -> Report:
 
 
 # Errors that reading damaged JSON as a report can raise; RecursionError is a RuntimeError.
-_DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, CompareError)
-_LONGEST = 300  # characters of the cause in a message
+_DAMAGE_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, CompareError)
+_MAX_CAUSE = 300  # characters of the cause in a message
 
 
 def _operator(data: Mapping[str, Any], rows: tuple[Row, ...]) -> Operator:

@@ -175,7 +175,7 @@ class PrecisionReport(Result):
         yield from ("", _table(self.order if wide else self.order[:_SHOWN], wide=wide))
         if not wide and len(self.order) > _SHOWN:
             yield f"and {len(self.order) - _SHOWN} that cost less"
-        yield from ("", *_verdict(self))
+        yield from ("", *_verdict_lines(self))
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether the goal is met with every node lowered."""
@@ -195,7 +195,7 @@ def _cells(row: Sensitivity, *, wide: bool) -> tuple[str, ...]:
     return (*(name if wide else abbreviated(name, _NAME_WIDTH) for name in names), *own, *outputs)
 
 
-def _verdict(report: PrecisionReport) -> list[str]:
+def _verdict_lines(report: PrecisionReport) -> list[str]:
     if report.close:
         return [f"no node has to be kept in float32: {report.before}; the goal is {report.goal}"]
     if report.after is None:

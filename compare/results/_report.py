@@ -38,7 +38,7 @@ from ._rows import SENTENCE, ModuleRow, NodeOutcome, Operator, Row
 
 VERSION = 4  # of the JSON
 TABLES = ("nodes", "operators", "modules", "outcomes", "dynamo", "precision")
-_MOST = 5  # names in a sentence
+_MAX_NAMES = 5  # names in a sentence
 _NESTED = ("difference", "spread", "float64", "isolated")  # fields of a row that are no cell of a table
 _COLUMNS = tuple(item.name for item in fields(Row) if item.name not in _NESTED)
 _MARKDOWN_FIELDS = ("stage", "index", "kind", "op", "module", "dtype", "error", "status")
@@ -169,7 +169,7 @@ class Report(Result):
         compared, recorded = self.calls
         parts = [f"compared {compared} of {recorded} calls"] if recorded > compared else []
         stages = [stage for stage in ("exported", "compiled") if _values(self.rows, stage)]
-        parts += [f"judged {_share(self.rows, stage)}" for stage in stages]
+        parts += [f"judged {_judged_share(self.rows, stage)}" for stage in stages]
         parts += [f"INCOMPLETE: {reason}" for reason in self.failed]
         parts += [f"WRONG INTERFACE: {problem}" for problem in self.interface]
         return named("; ".join([*parts, _observer_effect_text(self.observer_effect)]), SENTENCE)
@@ -281,8 +281,8 @@ class Report(Result):
     def _notes(self) -> list[str]:
         notes = [f"note: {note}" for note in self.notes]
         if self.random:
-            more = f" and {len(self.random) - _MOST} more" if len(self.random) > _MOST else ""
-            names = f"{', '.join(self.random[:_MOST])}{more}"
+            more = f" and {len(self.random) - _MAX_NAMES} more" if len(self.random) > _MAX_NAMES else ""
+            names = f"{', '.join(self.random[:_MAX_NAMES])}{more}"
             notes.append(f"random numbers are drawn by {names}: their distribution is compared, not the numbers")
         return notes
 
@@ -347,7 +347,7 @@ def _values(rows: Sequence[Row], stage: str) -> list[Row]:
     return [row for row in rows if row.stage == stage and row.kind != "output"]
 
 
-def _share(rows: Sequence[Row], stage: str) -> str:
+def _judged_share(rows: Sequence[Row], stage: str) -> str:
     """Return `166 of 169 exported values` with the statuses of the others."""
     values = _values(rows, stage)
     counts = Counter(row.status for row in values if not row.judged)

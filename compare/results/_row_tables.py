@@ -119,7 +119,7 @@ def module_table(rows: Sequence[ModuleRow], *, wide: bool) -> Table:
     """Return a table of the modules' input and output tensors; only the outputs unless `wide`."""
     if wide:
         return table_of(_MODULE_COLUMNS, rows)
-    columns = {"module": _place} | {name: _MODULE_COLUMNS[name] for name in ("is", "value", "error", "attention")}
+    columns = {"module": _output_path} | {name: _MODULE_COLUMNS[name] for name in ("is", "value", "error", "attention")}
     return table_of(columns, [row for row in rows if row.side == "output"])
 
 
@@ -142,7 +142,7 @@ def tally(outcomes: Sequence[NodeOutcome]) -> str:
 
 def node_tables(rows: Sequence[Row], outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Block]:
     """Yield tables of the values, one for each graph of each call."""
-    for title, chosen in _by_graph(rows):
+    for title, chosen in _rows_by_graph(rows):
         yield title
         if chosen[0].stage == "compiled" and any(outcome.kind != "survives" for outcome in outcomes):
             yield tally(outcomes)
@@ -152,7 +152,7 @@ def node_tables(rows: Sequence[Row], outcomes: Sequence[NodeOutcome], *, wide: b
 def precision_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
     """Yield tables of each value's signal-to-noise ratio and its overflowed, clipped and zeroed elements."""
     columns = _PRECISION_COLUMNS | {"value": lambda row: row.value} if wide else _PRECISION_COLUMNS
-    for title, chosen in _by_graph(rows):
+    for title, chosen in _rows_by_graph(rows):
         yield title
         yield table_of(columns, chosen if wide else [row for row in chosen if row.judged])
 
@@ -171,7 +171,7 @@ def surrounding(items: Sequence[T], item: T, around: int) -> Sequence[T]:
     return items[max(0, index - around) : index + around + 1]
 
 
-def _by_graph(rows: Sequence[Row]) -> Iterable[tuple[str, list[Row]]]:
+def _rows_by_graph(rows: Sequence[Row]) -> Iterable[tuple[str, list[Row]]]:
     calls = sorted({row.call for row in rows})
     for call in calls:
         for stage in ("exported", "compiled"):
@@ -180,7 +180,7 @@ def _by_graph(rows: Sequence[Row]) -> Iterable[tuple[str, list[Row]]]:
                 yield f"{_STAGES[stage]}{f', call {call}' if len(calls) > 1 else ''}", chosen
 
 
-def _place(row: ModuleRow) -> str:
+def _output_path(row: ModuleRow) -> str:
     """Return `m.layers.1.self_attn#1[0]`: the module, its second call, its first output; 36 characters if possible."""
     port = (f"#{row.iteration}" if row.iteration else "") + row.port
     return abbreviated(row.path or "(model)", max(12, 36 - len(port))) + abbreviated(port, 24)

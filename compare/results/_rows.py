@@ -131,7 +131,7 @@ class Row:
         where = f" in {self.module}" if self.module else ""
         line = f" ({short_source(self.source)})" if self.source else ""
         fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
-        fused += f", after {_listed(self.unjudged)}, which could not be judged" if self.unjudged else ""
+        fused += f", after {_last_names(self.unjudged)}, which could not be judged" if self.unjudged else ""
         what = str(self.difference) if self.difference else self.reason
         return named(f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}", SENTENCE)
 
@@ -208,7 +208,7 @@ class Operator:
     dtype: str = ""
 
 
-def _listed(names: Sequence[str], most: int = 5) -> str:
+def _last_names(names: Sequence[str], most: int = 5) -> str:
     shown = ", ".join(names[-most:])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
