@@ -205,10 +205,11 @@ def _largest_growth(all_rows: Sequence[Row], graphs: Mapping[Stage, Graph]) -> t
     """Return the row with the largest growth of the relative error by a node that is not wrong, and the factor."""
     rows = {(row.call, row.stage, row.value): row for row in all_rows if row.kind != "output"}
     best, factor = None, _MIN_GROWTH
-    for (call, stage, name), row in rows.items():
-        if row.introduced or row.float64 is None or row.float64.sound or stage not in graphs:
+    for row in rows.values():
+        if row.introduced or row.float64 is None or row.float64.sound or row.stage not in graphs:
             continue
-        inputs = [rows.get((call, stage, read)) for read in graphs[stage].producer[name].reads]
+        reads = graphs[row.stage].producer[row.value].reads
+        inputs = [rows.get((row.call, row.stage, name)) for name in reads]
         before = max((_relative_error(item.float64) for item in inputs if item is not None), default=0.0)
         growth = _relative_error(row.float64) / before if before else 0.0
         if _is_number(row.float64) and math.isfinite(growth) and growth > factor:
