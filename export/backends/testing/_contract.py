@@ -1,4 +1,4 @@
-"""The tests of what `Backend`, and each ability that a backend may have besides, promises."""
+"""Tests of the protocol `Backend` and of the optional protocols."""
 
 import ast
 import copy
@@ -69,20 +69,20 @@ class BackendContract:
     rtol: float = 1e-4
     atol: float = 1e-5
     deterministic: bool = True
-    _held: ClassVar[dict[str, Any]]
+    _shared_objects: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._held = {}
+        cls._shared_objects = {}
 
     def make_backend(self) -> Backend:
-        """The backend that is tested."""
-        raise NotImplementedError("say which backend is tested: def make_backend(self): return MyBackend()")
+        """Return the backend to test."""
+        raise NotImplementedError("define which backend to test: def make_backend(self): return MyBackend()")
 
     def make_model(self) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-        """A model that the backend can run, and what it is called with; a small multilayer perceptron.
+        """Return a model that the backend can run, and its arguments: by default a small multilayer perceptron.
 
-        Its results depend on its inputs and on its parameters, and it draws no random numbers.
+        The outputs have to depend on the inputs and the parameters, and not on random numbers.
         """
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
@@ -91,43 +91,46 @@ class BackendContract:
     # Every backend.
 
     def test_name_and_stages(self) -> None:
-        """`name` is a non-empty text, `stages` a non-empty tuple of `"exported"` and `"compiled"`."""
+        """`name` is a non-empty string, `stages` a non-empty tuple of `"exported"` and `"compiled"`."""
         backend = self.make_backend()
         _require(isinstance(backend.name, str) and backend.name, f"its name is {backend.name!r}")
-        known = get_args(Stage)
-        stages = backend.stages
-        _require(isinstance(stages, tuple) and stages, f"its stages are {stages!r}, which is no tuple of {known}")
+        known, stages = get_args(Stage), backend.stages
+        _require(isinstance(stages, tuple) and stages, f"its stages are {stages!r}, not a tuple of {known}")
         _require({*stages} <= {*known}, f"its stages {stages!r} are not all among {known}")
 
     def test_compiled_graph_has_the_interface_of_the_program(self) -> None:
         """The compiled graph has the inputs and, in order, the outputs of the program, or aliases of them."""
         exported = self._case.program.graph
         for stage, compiled in self._stages():
-            _require(isinstance(compiled, Compiled), f"{stage}: `compile` gave a {type(compiled).__name__}")
+            _require(isinstance(compiled, Compiled), f"{stage}: `compile` returned a {type(compiled).__name__}")
             graph = compiled.graph
             _require({*graph.inputs} <= {*exported.inputs}, f"{stage}: it takes {graph.inputs}, not {exported.inputs}")
-            known_as = tuple(map(compiled.exported_name, graph.outputs))
-            _require(known_as == exported.outputs, f"{stage}: its outputs are {known_as}, not {exported.outputs}")
+            outputs = tuple(map(compiled.exported_name, graph.outputs))
+            _require(outputs == exported.outputs, f"{stage}: its outputs are {outputs}, not {exported.outputs}")
 
     def test_compiled_names_exist(self) -> None:
         """`origins` and `value_aliases` name nodes and values of the two graphs; each node follows its inputs."""
         exported = self._case.program.graph
         for stage, compiled in self._stages():
             graph = compiled.graph
-            there = {*graph.inputs, *graph.constants}
+            defined = {*graph.inputs, *graph.constants}
             for node in graph.nodes:
-                late = {*node.reads} - there
-                _require(not late, f"{stage}: node {node.name!r} reads {sorted(late)}, which no earlier node computes")
-                there |= {*node.outputs}
-            _require({*graph.outputs} <= there, f"{stage}: nothing makes {sorted({*graph.outputs} - there)}")
-            _require(len(graph.places) == len(graph.nodes), f"{stage}: two nodes have one name")
-            _known(f"{stage}: `origins` is for nodes", compiled.origins, graph.places)
+                early = {*node.reads} - defined
+                _require(
+                    not early, f"{stage}: node {node.name!r} reads {sorted(early)}, which no earlier node computes"
+                )
+                defined |= {*node.outputs}
+            _require({*graph.outputs} <= defined, f"{stage}: no node computes {sorted({*graph.outputs} - defined)}")
+            _require(len(graph.places) == len(graph.nodes), f"{stage}: two nodes have the same name")
+            _known(f"{stage}: `origins` has nodes", compiled.origins, graph.places)
             origins = {name for names in compiled.origins.values() for name in names}
-            _known(f"{stage}: `origins` names exported nodes", origins, exported.places)
-            _known(f"{stage}: `value_aliases` is for values", compiled.value_aliases, graph.known)
-            _known(f"{stage}: `value_aliases` names exported values", compiled.value_aliases.values(), exported.known)
+            _known(f"{stage}: `origins` has exported nodes", origins, exported.places)
+            _known(f"{stage}: `value_aliases` has values", compiled.value_aliases, graph.known)
+            _known(f"{stage}: `value_aliases` has exported values", compiled.value_aliases.values(), exported.known)
             graphs = compiled.intermediate_graphs().values()
-            _require(all(isinstance(item, Graph) for item in graphs), f"{stage}: `intermediate_graphs` are no graphs")
+            _require(
+                all(isinstance(item, Graph) for item in graphs), f"{stage}: an intermediate graph is not a `Graph`"
+            )
 
     def test_compile_does_not_change_the_program(self) -> None:
         """`compile` leaves the model of the program unchanged."""
@@ -141,26 +144,26 @@ class BackendContract:
     def test_outputs_are_close_to_eager_pytorch(self) -> None:
         """`run` returns all outputs by name, and nothing else, on the CPU, with the dtypes and numbers of the model."""
         for stage, compiled in self._stages():
-            found = self._backend.run(compiled, self._case.inputs)
+            values = self._backend.run(compiled, self._case.inputs)
             _require(
-                found.keys() == {*compiled.graph.outputs},
-                f"{stage}: a run gives {sorted(found)}, not the outputs {sorted(compiled.graph.outputs)}",
+                values.keys() == {*compiled.graph.outputs},
+                f"{stage}: a run returns {sorted(values)}, not the outputs {sorted(compiled.graph.outputs)}",
             )
-            self._close(stage, compiled, found, self._case.expected)
+            self._close(stage, compiled, values, self._case.expected)
 
     def test_outputs_depend_on_the_inputs(self) -> None:
         """A second call with other inputs returns the outputs for these."""
         for stage, compiled in self._stages():
             self._backend.run(compiled, self._case.inputs)
-            found = self._backend.run(compiled, self._case.other_inputs)
-            self._close(f"{stage}, other inputs", compiled, found, self._case.others_expected)
+            values = self._backend.run(compiled, self._case.other_inputs)
+            self._close(f"{stage}, other inputs", compiled, values, self._case.others_expected)
 
     def test_inputs_need_not_be_contiguous(self) -> None:
         """Inputs may have any strides."""
         inputs = {name: _scattered(tensor) for name, tensor in self._case.inputs.items()}
         for stage, compiled in self._stages():
-            found = self._backend.run(compiled, inputs)
-            self._close(f"{stage}, inputs that are not contiguous", compiled, found, self._case.expected)
+            values = self._backend.run(compiled, inputs)
+            self._close(f"{stage}, inputs that are not contiguous", compiled, values, self._case.expected)
 
     def test_inputs_are_not_modified(self) -> None:
         """`run`, `observe` and `isolate` do not write into the inputs."""
@@ -170,21 +173,19 @@ class BackendContract:
             self._backend.run(compiled, inputs, compiled.graph.producer)
             _same_bits(f"{stage}: after a run, input", inputs, self._case.inputs)
             if isinstance(self._backend, Observes):
-                for _ in self._backend.observe(compiled, inputs, buffer=_ALL):
-                    pass
+                list(self._backend.observe(compiled, inputs, buffer=_ALL))
                 _same_bits(f"{stage}: after `observe`, input", inputs, self._case.inputs)
             if isinstance(self._backend, Isolates):
-                for _ in self._backend.isolate(compiled, inputs, lambda _: None, buffer=_ALL):
-                    pass
+                list(self._backend.isolate(compiled, inputs, lambda _: None, buffer=_ALL))
                 _same_bits(f"{stage}: after `isolate`, input", inputs, self._case.inputs)
 
     def test_results_are_not_overwritten(self) -> None:
         """A later run does not write into the tensors that an earlier one returned."""
         for stage, compiled in self._stages():
-            found = self._backend.run(compiled, self._case.inputs, compiled.graph.producer)
-            before = copy.deepcopy({**found})
+            values = self._backend.run(compiled, self._case.inputs, compiled.graph.producer)
+            before = copy.deepcopy({**values})
             self._backend.run(compiled, self._case.other_inputs, compiled.graph.producer)
-            _same_bits(f"{stage}: after another run, value", found, before)
+            _same_bits(f"{stage}: after another run, value", values, before)
 
     def test_runs_are_deterministic(self) -> None:
         """Two runs on the same inputs return the same bits."""
@@ -196,31 +197,38 @@ class BackendContract:
 
     def test_programs_do_not_interfere(self) -> None:
         """Compiling a second program does not change the results of the first."""
-        other = _Case(*self._other_model())
+        model, args = self.make_model()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.is_floating_point():
+                    parameter.mul_(-0.5)
+        other = _Case(model, args)
         for stage in self._backend.stages:
             first = self._backend.compile(self._case.program, optimize=stage == "compiled")
             second = self._backend.compile(other.program, optimize=stage == "compiled")
             for compiled, case in ((first, self._case), (second, other), (first, self._case)):
-                found = self._backend.run(compiled, case.inputs)
-                self._close(f"{stage}, with two programs", compiled, found, case.expected)
+                values = self._backend.run(compiled, case.inputs)
+                self._close(f"{stage}, with two programs", compiled, values, case.expected)
 
     def test_watched_values_are_close_to_eager_pytorch(self) -> None:
-        """Watched values have the numbers of the exported values of the same name; `"exported"` shows some."""
+        """Watched values are close to the exported values of the same name; `"exported"` returns some of them."""
         for stage, compiled in self._stages():
             graph = compiled.graph
-            found = self._backend.run(compiled, self._case.inputs, graph.producer)
-            _known(f"{stage}: a watched run gives values", found, graph.producer.keys() | {*graph.outputs})
-            _complete(f"{stage}: a watched run", graph.outputs, found)
+            values = self._backend.run(compiled, self._case.inputs, graph.producer)
+            _known(f"{stage}: a watched run returns values", values, graph.producer.keys() | {*graph.outputs})
+            missing = {*graph.outputs} - values.keys()
+            _require(not missing, f"{stage}: a watched run lacks {sorted(missing)}")
             inner = graph.producer.keys() - {*graph.outputs}
             _require(
-                stage == "compiled" or not inner or inner & found.keys(), f"{stage}: no value but outputs is watched"
+                stage == "compiled" or not inner or inner & values.keys(),
+                f"{stage}: a watched run returns only outputs",
             )
-            self._close(f"{stage}, watched", compiled, found, self._case.values)
+            self._close(f"{stage}, watched", compiled, values, self._case.values)
 
     def test_watching_does_not_change_the_outputs(self) -> None:
         """The outputs are the same bits with and without `watch`."""
         if not self.deterministic:
-            raise SkipTest("two runs of this backend differ anyhow")
+            raise SkipTest("the backend does not promise it")
         for stage, compiled in self._stages():
             plain = self._backend.run(compiled, self._case.inputs)
             watched = self._backend.run(compiled, self._case.inputs, compiled.graph.producer)
@@ -244,190 +252,174 @@ class BackendContract:
         wrong = {**self._case.inputs, **wrong}
         for stage, compiled in self._stages():
             _refused(f"{stage}: inputs of wrong shapes", self._backend.run, compiled, wrong)
-            found = self._backend.run(compiled, self._case.inputs)
-            self._close(f"{stage}, after a run that failed", compiled, found, self._case.expected)
+            values = self._backend.run(compiled, self._case.inputs)
+            self._close(f"{stage}, after a run that failed", compiled, values, self._case.expected)
 
-    # Optional abilities.
+    # Optional protocols.
 
     def test_observe_shows_each_value_once_and_in_order(self) -> None:
-        """See `Observes`: each value after those that it is computed from, whatever the buffer is."""
-        backend = self._backend
-        if not isinstance(backend, Observes):
-            raise _lacks(Observes)
+        """See `Observes`: each value follows those that it is computed from, with any `buffer`."""
+        backend = self._backend_with(Observes)
         for stage, compiled in self._stages():
             for buffer in (1, _ALL):
-                shown = list(backend.observe(compiled, self._case.inputs, buffer=buffer))
-                self._in_order(f"{stage}: `observe`", compiled.graph, [name for name, _ in shown])
-                made = compiled.graph.producer.keys() & {*compiled.graph.outputs}
-                _complete(f"{stage}: `observe`", made, dict(shown))
-                self._close(f"{stage}, observed", compiled, dict(shown), self._case.values)
+                items = list(backend.observe(compiled, self._case.inputs, buffer=buffer))
+                self._in_order(f"{stage}: `observe`", compiled.graph, [name for name, _ in items])
+                missing = (compiled.graph.producer.keys() & {*compiled.graph.outputs}) - dict(items).keys()
+                _require(not missing, f"{stage}: `observe` lacks {sorted(missing)}")
+                self._close(f"{stage}, observed", compiled, dict(items), self._case.values)
 
     def test_observe_does_not_change_the_outputs(self) -> None:
         """The outputs are the same bits with `observe` and with `run`."""
-        backend = self._backend
-        if not isinstance(backend, Observes):
-            raise _lacks(Observes)
+        backend = self._backend_with(Observes)
         if not self.deterministic:
-            raise SkipTest("two runs of this backend differ anyhow")
+            raise SkipTest("the backend does not promise it")
         for stage, compiled in self._stages():
             plain = self._backend.run(compiled, self._case.inputs)
-            shown = dict(backend.observe(compiled, self._case.inputs, buffer=_ALL))
-            outputs = {name: shown[name] for name in compiled.graph.outputs if name in shown}
+            observed = dict(backend.observe(compiled, self._case.inputs, buffer=_ALL))
+            outputs = {name: observed[name] for name in compiled.graph.outputs if name in observed}
             _same_bits(f"{stage}: in an observed run, output", outputs, plain)
 
     def test_isolated_nodes_read_the_given_values(self) -> None:
-        """See `Isolates`: a given value changes the nodes that read it, and not the node that makes it."""
-        backend = self._backend
-        if not isinstance(backend, Isolates):
-            raise _lacks(Isolates)
+        """See `Isolates`: a reference changes what the nodes that read it compute, not the node that computes it."""
+        backend = self._backend_with(Isolates)
         for stage, compiled in self._stages():
             graph = compiled.graph
             plain = dict(backend.isolate(compiled, self._case.inputs, lambda _: None, buffer=_ALL))
             self._in_order(f"{stage}: `isolate`", graph, [*plain])
             self._close(f"{stage}, isolated", compiled, plain, self._case.values)
-            # Comparisons and the like may give the same whatever they read.
-            shown = {name: tensor for name, tensor in plain.items() if tensor.is_floating_point() and tensor.numel()}
-            for name, tensor in shown.items():
+            # Comparisons, for example, may return the same for different inputs.
+            floats = {name: tensor for name, tensor in plain.items() if tensor.is_floating_point() and tensor.numel()}
+            for name, tensor in floats.items():
                 ramp = torch.arange(1, tensor.numel() + 1).reshape(tensor.shape)  # softmax(x + 1) is softmax(x)
-                given = {name: (tensor + ramp).to(tensor.dtype)}
-                found = dict(backend.isolate(compiled, self._case.inputs, given.get, buffer=_ALL))
-                _same_bits(f"{stage}: with a given value, its own node's result", {name: found[name]}, plain)
-                readers = [made for node in graph.consumers.get(name, ()) for made in node.outputs if made in shown]
+                references = {name: (tensor + ramp).to(tensor.dtype)}
+                values = dict(backend.isolate(compiled, self._case.inputs, references.get, buffer=_ALL))
+                _same_bits(f"{stage}: with a reference for it, value", {name: values[name]}, plain)
+                results = [out for node in graph.consumers.get(name, ()) for out in node.outputs if out in floats]
                 _require(
-                    not readers or any(not torch.equal(found[made], plain[made]) for made in readers),
-                    f"{stage}: isolated, {readers} do not depend on what is given for {name!r}",
+                    not results or any(not torch.equal(values[out], plain[out]) for out in results),
+                    f"{stage}: isolated, {results} do not depend on the reference of {name!r}",
                 )
 
     def test_profile_gives_seconds_by_node(self) -> None:
         """See `Profiles`: the keys are nodes of the compiled graph, the values are seconds."""
-        backend = self._backend
-        if not isinstance(backend, Profiles):
-            raise _lacks(Profiles)
+        backend = self._backend_with(Profiles)
         for stage, compiled in self._stages():
             times = backend.profile(compiled, self._case.inputs)
             _require(times, f"{stage}: `profile` is empty")
             _known(f"{stage}: `profile` has times of nodes", times, compiled.graph.places)
             wrong = {name: time for name, time in times.items() if not 0 <= time < math.inf}
-            _require(not wrong, f"{stage}: `profile` has values that are no times: {wrong}")
+            _require(not wrong, f"{stage}: `profile` has negative or infinite times: {wrong}")
 
     def test_switched_off_steps_do_not_change_the_results(self) -> None:
-        """See `Switches`: the first few steps can be left out one by one; an unknown step is a BackendError."""
-        backend = self._backend
-        if not isinstance(backend, Switches):
-            raise _lacks(Switches)
+        """See `Switches`: the first three steps can be turned off one by one; an unknown step is a BackendError."""
+        backend = self._backend_with(Switches)
         whole = backend.compile_without(self._case.program, ())
         again = backend.compile_without(self._case.program, ())
-        _require(whole.fingerprint == again.fingerprint, "`compile_without` gives the same graph two fingerprints")
+        _require(
+            whole.fingerprint == again.fingerprint, "`compile_without` returns two fingerprints for the same graph"
+        )
         for off in ((), *((switch,) for switch in whole.switches[:3])):
-            made: CompiledVariant = backend.compile_without(self._case.program, off)
-            found = self._backend.run(made.compiled, self._case.inputs)
-            self._close(f"without {off}", made.compiled, found, self._case.expected)
-        unknown = Switch("setting", "no_step_is_called_so")
+            variant: CompiledVariant = backend.compile_without(self._case.program, off)
+            values = self._backend.run(variant.compiled, self._case.inputs)
+            self._close(f"without {off}", variant.compiled, values, self._case.expected)
+        unknown = Switch("setting", "unknown_step")
         _refused("an unknown step", backend.compile_without, self._case.program, (unknown,))
 
     def test_the_script_runs_without_filch(self) -> None:
         """See `ProvidesScript`: the script defines `run`, does not import Filch, and computes the same outputs."""
-        backend = self._backend
-        if not isinstance(backend, ProvidesScript):
-            raise _lacks(ProvidesScript)
+        backend = self._backend_with(ProvidesScript)
         for stage in self._backend.stages:
             script = backend.script(optimize=stage == "compiled")
-            _require(isinstance(script, Script), f"{stage}: `script` gave a {type(script).__name__}")
+            _require(isinstance(script, Script), f"{stage}: `script` returned a {type(script).__name__}")
             imports = "\n".join(script.imports)
             _require("filch" not in _modules(imports + "\n" + script.code), f"{stage}: the script imports filch")
             _require(hasattr(import_module(script.module), "__version__"), f"{stage}: {script.module} has no version")
             names: dict[str, Any] = {}
-            exec(f"{imports}\n{script.code}", names)  # noqa: S102  what the backend under test has written
+            exec(f"{imports}\n{script.code}", names)  # noqa: S102  written by the backend under test
             _require(callable(names.get("run")), f"{stage}: the script defines no function `run`")
             if script.takes == "onnx":
-                self._close_outputs(f"{stage}, by its script", self._run_file(names["run"]))
+                self._close_outputs(f"{stage}, run by its script", self._run_file(names["run"]))
             else:
                 x = torch.arange(6.0)
-                found = names["run"](lambda x: torch.relu(x - 3) * 2, {"x": x})
-                torch.testing.assert_close(found, torch.relu(x - 3) * 2, rtol=self.rtol, atol=self.atol)
+                result = names["run"](lambda x: torch.relu(x - 3) * 2, {"x": x})
+                torch.testing.assert_close(result, torch.relu(x - 3) * 2, rtol=self.rtol, atol=self.atol)
 
     def test_another_interpreter_gives_the_same_results(self) -> None:
-        """See `RunsOtherVersions`: this interpreter gives the same outputs; a missing one is a BackendError."""
-        backend = self._backend
-        if not isinstance(backend, RunsOtherVersions):
-            raise _lacks(RunsOtherVersions)
-        version, found = backend.run_in(sys.executable, self._case.program, [self._case.inputs])
-        _require(isinstance(version, str) and version, f"`run_in` gives the version {version!r}")
-        _require(len(found) == 1, f"`run_in` gives {len(found)} results of one call")
-        self._close_outputs("in another interpreter", [found[0][name] for name in self._case.program.graph.outputs])
+        """See `RunsOtherVersions`: this interpreter returns the same outputs; a missing one is a BackendError."""
+        backend = self._backend_with(RunsOtherVersions)
+        version, values = backend.run_in(sys.executable, self._case.program, [self._case.inputs])
+        _require(isinstance(version, str) and version, f"`run_in` returns the version {version!r}")
+        _require(len(values) == 1, f"`run_in` returns {len(values)} results for one call")
+        self._close_outputs("in another interpreter", [values[0][name] for name in self._case.program.graph.outputs])
         with tempfile.TemporaryDirectory() as folder:
             missing = str(Path(folder, "python"))
             _refused("a missing interpreter", backend.run_in, missing, self._case.program, [])
 
     def test_references_are_close_to_the_values(self) -> None:
         """See `ProvidesReferences`: the references are close to what the graph computes."""
-        backend = self._backend
-        if not isinstance(backend, ProvidesReferences):
-            raise _lacks(ProvidesReferences)
+        backend = self._backend_with(ProvidesReferences)
         for stage, compiled in self._stages():
-            said = backend.reference(compiled, self._case.inputs)
-            _known(f"{stage}: `reference` is about values", said, compiled.graph.known)
-            found = self._backend.run(compiled, self._case.inputs, [*said])
-            for name in said.keys() & found.keys():
-                self._one_close(f"{stage}, against its own reference", name, found[name], said[name])
+            references = backend.reference(compiled, self._case.inputs)
+            _known(f"{stage}: `reference` returns values", references, compiled.graph.known)
+            values = self._backend.run(compiled, self._case.inputs, [*references])
+            for name in references.keys() & values.keys():
+                self._one_close(f"{stage}, compared with its own reference", name, values[name], references[name])
 
     @property
     def _backend(self) -> Backend:
-        return self._once("backend", self.make_backend)
+        return self._shared("backend", self.make_backend)
 
     @property
     def _case(self) -> "_Case":
-        return self._once("case", lambda: _Case(*self.make_model()))
+        return self._shared("case", lambda: _Case(*self.make_model()))
 
-    def _once(self, what: str, make: Callable[[], T]) -> T:
-        """What all tests of the class share; compiling may take long."""
-        if what not in self._held:
-            self._held[what] = make()
-        return self._held[what]  # type: ignore[no-any-return]
+    def _backend_with(self, protocol: type) -> Any:
+        """Return the backend, or skip the test if it does not implement an optional protocol."""
+        if not isinstance(self._backend, protocol):
+            raise SkipTest(f"the backend does not implement the optional protocol {protocol.__name__}")
+        return self._backend
+
+    def _shared(self, name: str, make: Callable[[], T]) -> T:
+        """Return an object that all tests of the class share, because compiling may take long."""
+        if name not in self._shared_objects:
+            self._shared_objects[name] = make()
+        return self._shared_objects[name]  # type: ignore[no-any-return]
 
     def _stages(self) -> Iterator[tuple[Stage, Compiled]]:
+        """Yield each stage with the program as compiled for it."""
         for stage in self._backend.stages:
-            yield stage, self._once(stage, partial(self._compile, stage))
+            compile_stage = partial(self._backend.compile, self._case.program, optimize=stage == "compiled")
+            yield stage, self._shared(stage, compile_stage)
 
-    def _compile(self, stage: Stage) -> Compiled:
-        return self._backend.compile(self._case.program, optimize=stage == "compiled")
-
-    def _other_model(self) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-        model, args = self.make_model()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.is_floating_point():
-                    parameter.mul_(-0.5)
-        return model, args
-
-    def _close(self, where: str, compiled: Compiled, found: Values, expected: Values) -> None:
-        """Check what is found against the exported values that it is said to be, as far as these are known."""
-        for name, tensor in found.items():
+    def _close(self, where: str, compiled: Compiled, values: Values, expected: Values) -> None:
+        """Check that compiled values are close to the exported values that they equal, where these are known."""
+        for name, tensor in values.items():
             known = expected.get(compiled.exported_name(name))
             if known is not None:
                 self._one_close(where, name, tensor, known)
 
-    def _close_outputs(self, where: str, found: Any) -> None:
+    def _close_outputs(self, where: str, values: Any) -> None:
         outputs = self._case.program.graph.outputs
-        for name, value in zip(outputs, found, strict=True):
+        for name, value in zip(outputs, values, strict=True):
             tensor = value if isinstance(value, torch.Tensor) else array_to_torch(value)
             self._one_close(where, name, tensor, self._case.expected[name])
 
     def _one_close(self, where: str, name: str, actual: Any, expected: torch.Tensor) -> None:
-        _require(isinstance(actual, torch.Tensor), f"{where}: {name!r} is a {type(actual).__name__} and no tensor")
+        _require(isinstance(actual, torch.Tensor), f"{where}: {name!r} is a {type(actual).__name__}, not a tensor")
         torch.testing.assert_close(
             actual.detach(), expected, rtol=self.rtol, atol=self.atol, msg=lambda text: f"{where}: {name!r}: {text}"
         )
 
     def _in_order(self, where: str, graph: Graph, names: list[str]) -> None:
-        _require(len({*names}) == len(names), f"{where} shows a value twice: {names}")
-        _known(f"{where} shows", names, graph.producer.keys() | {*graph.outputs})
+        _require(len({*names}) == len(names), f"{where} yields a value twice: {names}")
+        _known(f"{where} yields values", names, graph.producer.keys() | {*graph.outputs})
         place = {name: index for index, name in enumerate(names)}
         for name, node in graph.producer.items():
             late = [read for read in node.reads if name in place and place.get(read, -1) > place[name]]
-            _require(not late, f"{where} shows {name!r} before {late}, of which it is made")
+            _require(not late, f"{where} yields {name!r} before {late}, from which it is computed")
 
     def _run_file(self, run: Callable[..., Any]) -> Any:
+        """Return the outputs that the function of a script returns for the program in a file."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "model.onnx")
             self._case.program.save(path, original=False)
@@ -436,7 +428,7 @@ class BackendContract:
 
 
 class _Case:
-    """A program, two calls of it, and what eager PyTorch makes of them, by the exported names."""
+    """A program, the inputs of two calls, and what eager PyTorch computes for them, by the exported names."""
 
     def __init__(self, model: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         self.program = export(model, args)
@@ -445,26 +437,24 @@ class _Case:
         self.other_inputs: Values = {name: _other(tensor) for name, tensor in self.inputs.items()}
         self.expected: Values = _results(model, args, graph)
         self.others_expected: Values = _results(model, tuple(self.other_inputs.values()), graph)
-        eager = EagerBackend()
-        made = eager.compile(self.program, optimize=False)
-        self.values: Values = {**eager.run(made, self.inputs, graph.producer), **self.expected}
+        compiled = EagerBackend().compile(self.program, optimize=False)
+        self.values: Values = {**EagerBackend().run(compiled, self.inputs, graph.producer), **self.expected}
 
 
 def _results(model: nn.Module, args: tuple[torch.Tensor, ...], graph: Graph) -> Values:
     with torch.no_grad():
-        found = tree_leaves(model(*args))
-    return dict(zip(graph.outputs, found, strict=True))
+        return dict(zip(graph.outputs, tree_leaves(model(*args)), strict=True))
 
 
 def _other(tensor: torch.Tensor) -> torch.Tensor:
-    """Other numbers, which are as good an input."""
+    """Return an input with other numbers."""
     if tensor.is_floating_point():
         return tensor * -0.5
     return tensor.flip(-1) if tensor.ndim else tensor
 
 
 def _scattered(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers, each apart from the next in memory."""
+    """Return a tensor of the same numbers that is not contiguous."""
     return torch.stack([tensor, tensor], -1)[..., 0]
 
 
@@ -480,18 +470,14 @@ def _unknown_operator() -> Program:
 
 
 def _modules(code: str) -> set[str]:
-    """The packages that a script imports."""
-    found: set[str] = set()
+    """Return the packages that a script imports."""
+    names: set[str] = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or "").partition(".")[0])
-    return found
-
-
-def _lacks(ability: type) -> SkipTest:
-    return SkipTest(f"the backend lacks the optional ability {ability.__name__}")
+            names.add((node.module or "").partition(".")[0])
+    return names
 
 
 def _require(condition: object, message: str) -> None:
@@ -504,22 +490,11 @@ def _known(what: str, names: Iterable[str], known: Container[str]) -> None:
     _require(not unknown, f"{what} that do not exist: {unknown}")
 
 
-def _complete(what: str, wanted: Iterable[str], found: Container[str]) -> None:
-    missing = sorted({name for name in wanted if name not in found})
-    _require(not missing, f"{what} lacks {missing}")
-
-
-def _same_bits(what: str, found: Values, expected: Values) -> None:
-    for name, tensor in found.items():
+def _same_bits(what: str, values: Values, expected: Values) -> None:
+    for name, tensor in values.items():
+        one, other = (item.detach().reshape(-1).view(torch.uint8) for item in (tensor, expected[name]))
         same = tensor.dtype == expected[name].dtype and tensor.shape == expected[name].shape
-        _require(
-            same and torch.equal(_bytes(tensor), _bytes(expected[name])),
-            f"{what} {name!r} has other bits",
-        )
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().reshape(-1).view(torch.uint8)
+        _require(same and torch.equal(one, other), f"{what} {name!r} has different bits")
 
 
 def _refused(what: str, call: Callable[..., Any], *args: Any) -> None:
@@ -528,6 +503,6 @@ def _refused(what: str, call: Callable[..., Any], *args: Any) -> None:
     except BackendError as error:
         _require(str(error).strip(), f"{what}: the BackendError has no message")
     except Exception as error:
-        raise AssertionError(f"{what}: a {type(error).__name__} and no BackendError: {error}") from error
+        raise AssertionError(f"{what}: a {type(error).__name__} instead of a BackendError: {error}") from error
     else:
         raise AssertionError(f"{what}: no BackendError")
