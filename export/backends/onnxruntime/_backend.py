@@ -43,7 +43,6 @@ from ._values import is_plain, to_ort, to_torch
 from ._versions import run_in
 
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-_UNBOUNDED = sys.maxsize
 _PROGRAM = "program.onnx"
 _WEIGHTS = "optimized.data"
 
@@ -72,11 +71,11 @@ class OnnxRuntimeBackend:
 
     def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
         """See `Switches.compile_without`: optimizers by the names in `disabled_optimizers`, and settings."""
-        engine, changed = replace(self, options=without(self.options, off)), dict[str, None]()
-        compiled = in_folder(partial(engine._compile, program, optimize=True, changed=changed))  # noqa: SLF001  its own
+        backend, changed = replace(self, options=without(self.options, off)), dict[str, None]()
+        compiled = in_folder(partial(backend._compile, program, optimize=True, changed=changed))  # noqa: SLF001  its own
         model = compiled.graph.onnx
-        seen = "" if model is None else fingerprint(model)
-        return CompiledVariant(compiled, switches_of(changed, engine.options, self.provider), seen)
+        switches = switches_of(changed, backend.options, self.provider)
+        return CompiledVariant(compiled, switches, "" if model is None else fingerprint(model))
 
     def run_in(self, interpreter: str, program: Program, inputs: Sequence[Values]) -> tuple[str, list[Values]]:
         """See `RunsOtherVersions.run_in`."""
@@ -98,103 +97,104 @@ class OnnxRuntimeBackend:
     ) -> Compiled:
         """See `Backend.compile`; adds the names of the optimizers that changed the graph to `changed`, if given."""
         source = write_model(program.model, folder / _PROGRAM)
-        before = program.graph
+        exported = program.graph
         if not optimize:
             start = partial(self._session, source, _OFF)
-            handle = _Handle(start, source, range(len(before.nodes)), running=start())
-            return Compiled(before, handle, matmul_input_eps=self._matmul_input_eps)
-        runs = folder / "optimized.onnx"
+            handle = _Handle(exported, start, source, range(len(exported.nodes)), running=start())
+            return Compiled(exported, handle, matmul_input_eps=self._matmul_input_eps)
+        optimized = folder / "optimized.onnx"
         start = partial(self._session, source, self.options.graph_level, replay=True)
-        session = start(save_to=runs, changed=changed)
-        model = ir.load(runs)
+        session = start(save_to=optimized, changed=changed)
+        model = ir.load(optimized)
         graph = graph_from_onnx(model)
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
-        known = find_forms(_with_shapes(program) if block else before, graph, partial(_constant, model), block)
-        handle = _Handle(start, runs, order_like(graph, list(before.producer)), known, running=session)
-        value_aliases = {name: form.value for name, form in known.items()}
+        forms = find_forms(_with_shapes(program) if block else exported, graph, partial(_constant, model), block)
+        order = order_like(graph, list(exported.producer))
+        handle = _Handle(graph, start, optimized, order, forms, running=session)
+        value_aliases = {name: form.value for name, form in forms.items()}
         return Compiled(graph, handle, value_aliases=value_aliases, matmul_input_eps=self._matmul_input_eps)
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
-        made = compiled.graph.producer
+        computed = compiled.graph.producer
         if watch:
             wanted = {*watch, *compiled.graph.outputs}
-            passed = {} if made.keys() >= {*compiled.graph.outputs} else self.run(compiled, inputs)
-            observed = self.observe(compiled, inputs, buffer=_UNBOUNDED)
-            return {**passed, **{name: value for name, value in observed if name in wanted}}
+            # Nodes do not compute outputs that are inputs or weights.
+            outputs = {} if computed.keys() >= {*compiled.graph.outputs} else self.run(compiled, inputs)
+            observed = self.observe(compiled, inputs, buffer=sys.maxsize)
+            return {**outputs, **{name: value for name, value in observed if name in wanted}}
         session = compiled.handle.session
         replay = bool(self.options.use_cuda_graph) and compiled.handle.path.name != _PROGRAM
         feeds = feeds_of(compiled.handle.inputs, inputs)
-        found = run(session, feeds, self._device, replay=replay)
-        plain = {name: to_torch(value) for name, value in found.items() if is_plain(value)}
+        results = run(session, feeds, self._device, replay=replay)
+        tensors = {name: to_torch(value) for name, value in results.items() if is_plain(value)}
         # An output that is an input or a weight shares the memory of `feeds` or of the session, which is freed.
-        return {name: value if name in made else value.clone() for name, value in plain.items()}
+        return {name: tensor if name in computed else tensor.clone() for name, tensor in tensors.items()}
 
     def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Observes.observe`: the saved graph runs part by part, with optimizations disabled."""
-        return self._run_parts(compiled, inputs, buffer, buffer)
+        return self._run_parts(compiled, inputs, buffer)
 
     def isolate(
         self, compiled: Compiled, inputs: Values, references: ReferenceLookup, *, buffer: int
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`: like `observe`, but nodes read the references."""
-        size = buffer // 2  # the other half is for the references
-        return self._run_parts(compiled, inputs, buffer, size, references)
+        return self._run_parts(compiled, inputs, buffer, references)
 
     def _run_parts(
-        self, compiled: Compiled, inputs: Values, buffer: int, size: int, references: ReferenceLookup | None = None
+        self, compiled: Compiled, inputs: Values, buffer: int, references: ReferenceLookup | None = None
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield each value, running parts of `size` bytes each; nodes read references if given."""
+        """Run the graph part by part and yield each value; nodes read references if given."""
         handle: _Handle = compiled.handle
-        live = feeds_of(handle.inputs, inputs)
+        available = feeds_of(handle.inputs, inputs)
         handle.release_session(buffer)
-        graph = compiled.graph
-        parts = segments(graph, handle.order, value_sizes(graph, inputs), size)
-        needed = _last_uses(graph, parts)
+        nodes = handle.graph.nodes
+        size = buffer if references is None else buffer // 2  # the other half is for the references
+        parts = segments(handle.graph, handle.order, value_sizes(handle.graph, inputs), size)
+        last_part = {name: number for number, part in enumerate(parts) for index in part for name in nodes[index].reads}
         for number, part in enumerate(parts):
-            keep = handle.weights <= buffer
-            tensors = {} if references is None else _references_of(graph, part, references)
-            read = {name for index in part for name in graph.nodes[index].reads}
-            feeds = {name: live[name] for name in read & live.keys()}
-            found, replaced = self._run_part(handle, graph, part, feeds, tensors, keep=keep)
-            for name in list(found):
-                value = found.pop(name)
-                if needed.get(name, -1) > number:
-                    live[name] = replaced.get(name, value)
+            tensors = {} if references is None else _references_of(handle.graph, part, references)
+            read = {name for index in part for name in nodes[index].reads}
+            feeds = {name: available[name] for name in read & available.keys()}
+            values, replaced = self._run_part(handle, part, feeds, tensors, keep=handle.weights <= buffer)
+            for name in list(values):
+                value = values.pop(name)
+                if last_part.get(name, -1) > number:
+                    available[name] = replaced.get(name, value)
                 if is_plain(value):
-                    yield name, handle.to_exported(name, to_torch(value))
+                    yield name, handle.form(name).to_exported(to_torch(value))
             for name in read:
-                if needed[name] == number:
-                    live.pop(name, None)
+                if last_part[name] == number:
+                    available.pop(name, None)
 
     def _run_part(
-        self,
-        handle: "_Handle",
-        graph: Graph,
-        part: Sequence[int],
-        read: OrtValues,
-        tensors: Values,
-        *,
-        keep: bool,
+        self, handle: "_Handle", part: Sequence[int], inputs: OrtValues, references: Values, *, keep: bool
     ) -> tuple[dict[str, ort.OrtValue], OrtValues]:
-        """Return the values that the nodes of a part compute, and those to be read instead.
+        """Return the values that the nodes of a part compute, and the references that replace some of them.
 
         The dtype and shape of a value are known only after it was computed, and may change when its node reads
         references. So the part runs again until they no longer change; each run settles at least one more value.
+
+        Args:
+            handle: the compiled program.
+            part: the indices of the nodes.
+            inputs: the values of other nodes that they read, by name.
+            references: the references of values that they compute, by name.
+            keep: whether to keep the session for the next run.
         """
-        inside = {name for index in part for name in graph.nodes[index].reads}
-        replaced, found = handle.to_ort_values(tensors), {}
+        read = {name for index in part for name in handle.graph.nodes[index].reads}
+        replaced, values = handle.to_ort_values(references), {}
         for _ in (*part, None):
-            specs = {name: handle.specs[name] for name in replaced if name in inside}
-            feeds = {**read, **replaced}
-            session = handle.kept_part(part, specs) or self._part_session(handle, graph, part, feeds, specs, keep=keep)
-            made = run(session, {entry.name: feeds[entry.name] for entry in session.get_inputs()}, self._device)
-            found = {name.removesuffix(AGAIN): value for name, value in made.items()}
-            handle.record_specs(found)
-            replaced = handle.to_ort_values(tensors)
-            if specs == {name: handle.specs[name] for name in replaced if name in inside}:
+            specs = {name: handle.specs[name] for name in replaced if name in read}
+            feeds = {**inputs, **replaced}
+            session = self._part_session(handle, part, feeds, specs, keep=keep)
+            results = run(session, {entry.name: feeds[entry.name] for entry in session.get_inputs()}, self._device)
+            values = {name.removesuffix(AGAIN): value for name, value in results.items()}
+            handle.specs |= {name: spec_of(to_torch(value)) for name, value in values.items() if is_plain(value)}
+            replaced = handle.to_ort_values(references)
+            if specs == {name: handle.specs[name] for name in replaced if name in read}:
                 break
-        return found, replaced
+        return values, replaced
 
     def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
         """See `Profiles.profile`: the graph runs once more, without watched values.
@@ -204,10 +204,10 @@ class OnnxRuntimeBackend:
         handle: _Handle = compiled.handle
         session = self._session(handle.path, _OFF, profile=True)
         try:
-            found = node_seconds(session, feeds_of(compiled.handle.inputs, inputs))
+            seconds = node_seconds(session, feeds_of(handle.inputs, inputs))
         except Exception as error:
             raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
-        return {node.name: found[node.name] for node in compiled.graph.nodes if node.name in found}
+        return {node.name: seconds[node.name] for node in compiled.graph.nodes if node.name in seconds}
 
     def script(self, *, optimize: bool) -> Script:
         """See `ProvidesScript.script`."""
@@ -223,22 +223,19 @@ class OnnxRuntimeBackend:
         return [(first, settings) if settings else first, *others, *fallbacks]
 
     def _part_session(
-        self,
-        handle: "_Handle",
-        graph: Graph,
-        part: Sequence[int],
-        feeds: OrtValues,
-        replaced: Collection[str],
-        *,
-        keep: bool,
+        self, handle: "_Handle", part: Sequence[int], feeds: OrtValues, replaced: Collection[str], *, keep: bool
     ) -> ort.InferenceSession:
+        """Return the session of some nodes that read some references, created or kept from an earlier run."""
+        key = tuple(part), frozenset(replaced)
+        if key in handle.parts:
+            return handle.parts[key]
         types = {name: type_proto(value.data_type()) for name, value in feeds.items()}
-        model = cut(handle.model, graph, part, handle.initializers, types, replaced=replaced)
+        model = cut(handle.model, handle.graph, part, handle.initializers, types, replaced=replaced)
         path = handle.path.with_name(f"part-{handle.path.name}")
         onnx.save(model, path)
         session = self._session(path, _OFF)
         if keep:
-            handle.parts[tuple(part), frozenset(replaced)] = session
+            handle.parts[key] = session
         return session
 
     def _session(
@@ -251,6 +248,19 @@ class OnnxRuntimeBackend:
         profile: bool = False,
         changed: dict[str, None] | None = None,
     ) -> ort.InferenceSession:
+        """Return a session of the program in a file.
+
+        Args:
+            path: the path of the file.
+            level: the optimization level.
+            save_to: the path of the file for the optimized graph; None does not save it.
+            replay: see `OrtOptions.provider_settings`.
+            profile: whether to measure the time of each node.
+            changed: the names of the optimizers that change the graph are added to it.
+
+        Raises:
+            BackendError: ONNX Runtime refuses the program, or can't start an execution provider.
+        """
         options = self.options.session(level)
         if changed is not None:
             options.log_severity_level = 1
@@ -291,6 +301,7 @@ class _Handle:
     """A compiled program.
 
     Attributes:
+        graph: the graph that runs.
         start: creates the session that runs the graph without watched values.
         path: the file of the graph.
         order: the indices of its nodes in the order in which they are observed.
@@ -300,6 +311,7 @@ class _Handle:
         specs: dtype and shape of each value when it was last computed, by name.
     """
 
+    graph: Graph
     start: Callable[[], ort.InferenceSession]
     path: Path
     order: Sequence[int]
@@ -331,29 +343,15 @@ class _Handle:
         if self.weights > buffer:
             self.running = None
 
-    def to_exported(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Convert a value of the graph to its exported form."""
-        return self._form(name).to_exported(tensor)
-
-    def _form(self, name: str) -> Form:
+    def form(self, name: str) -> Form:
+        """Return how a value of the graph is converted to the exported one."""
         return self.forms.get(name, Form(name))
 
     def to_ort_values(self, values: Values) -> dict[str, ort.OrtValue]:
         """Convert exported values to the form that they have in the graph; those that can't be are left out."""
-        found = {}
-        for name, tensor in values.items():
-            made = self._form(name).to_compiled(tensor, self.specs[name]) if name in self.specs else None
-            if made is not None:
-                found[name] = to_ort(made)
-        return found
-
-    def record_specs(self, values: OrtValues) -> None:
-        """Record the dtype and shape of values."""
-        self.specs |= {name: spec_of(to_torch(value)) for name, value in values.items() if is_plain(value)}
-
-    def kept_part(self, nodes: Sequence[int], replaced: Collection[str]) -> ort.InferenceSession | None:
-        """Return the session of some nodes that read some references, if there is one."""
-        return self.parts.get((tuple(nodes), frozenset(replaced)))
+        known = {name: tensor for name, tensor in values.items() if name in self.specs}
+        tensors = {name: self.form(name).to_compiled(tensor, self.specs[name]) for name, tensor in known.items()}
+        return {name: to_ort(tensor) for name, tensor in tensors.items() if tensor is not None}
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -371,6 +369,7 @@ def _with_shapes(program: Program) -> Graph:
 
 
 def _constant(model: ir.Model, name: str) -> list[int] | None:
+    """Return the content of a constant, or None if there is no constant of this name."""
     value = model.graph.initializers.get(name)
     return None if value is None or value.const_value is None else value.const_value.numpy().tolist()
 
@@ -380,8 +379,3 @@ def _references_of(graph: Graph, part: Sequence[int], references: ReferenceLooku
     nodes = (graph.nodes[index] for index in part)
     names = (name for node in nodes if node.op != "Constant" for name in node.outputs if name in graph.consumers)
     return {name: tensor for name in names if (tensor := references(name)) is not None}
-
-
-def _last_uses(graph: Graph, parts: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Map each value to the number of the last part that reads it."""
-    return {name: number for number, part in enumerate(parts) for index in part for name in graph.nodes[index].reads}
