@@ -49,17 +49,9 @@ class EagerBackend:
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:  # noqa: ARG002  it never does
         """See `Backend.compile`."""
-        if program.exported_program is None:
-            raise BackendError(
-                "backend 'eager' needs the exported program: use what export() returned, "
-                "or a file saved by Program.save with its .pt2 beside it"
-            )
-        if program.is_changed():
-            raise BackendError("backend 'eager' runs the exported program, and this graph was changed since the export")
-        self._refuse_options_without_effect(program.exported_program)
-        return Compiled(
-            program.graph, self._moved(program.exported_program), matmul_input_eps=torch_matmul_input_eps(self.device)
-        )
+        exported = unchanged_export(program, self.name)
+        self._refuse_options_without_effect(exported)
+        return Compiled(program.graph, self._moved(exported), matmul_input_eps=torch_matmul_input_eps(self.device))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
@@ -169,6 +161,24 @@ def eager(
         attention=attention,
         deterministic=_one_of("deterministic", str(deterministic).lower(), {"true": True, "false": False}),
     )
+
+
+def unchanged_export(program: Program, backend: str) -> ExportedProgram:
+    """Return the exported program, for backends that run it instead of the ONNX model.
+
+    Raises:
+        BackendError: there is none, or the ONNX model was changed since the export.
+    """
+    if program.exported_program is None:
+        raise BackendError(
+            f"backend {backend!r} needs the exported program: use what export() returned, "
+            "or a file saved by Program.save with its .pt2 beside it"
+        )
+    if program.is_changed():
+        raise BackendError(
+            f"backend {backend!r} runs the exported program, and this graph was changed since the export"
+        )
+    return program.exported_program
 
 
 _FLOATS = {

@@ -7,10 +7,17 @@ from typing import Any, cast
 from ..common._time_limit import COMPILING, limited, limited_steps
 from ._backend import Backend
 
-_RUNS = {"run": "to run the program", "run_in": "to run the program", "profile": "to run the program"}
-_RUNS |= {"reference": "to compute its references"}
-_COMPILES = {"compile": "to compile the program", "compile_without": "to compile the program"}
-_STEPS = {"observe": "to run a part of the program", "isolate": "to run a part of the program"}
+# What each method does, for error messages, and how many times the limit it may take.
+_METHODS = {
+    "compile": ("to compile the program", COMPILING),
+    "compile_without": ("to compile the program", COMPILING),
+    "run": ("to run the program", 1.0),
+    "run_in": ("to run the program", 1.0),
+    "profile": ("to run the program", 1.0),
+    "reference": ("to compute its references", 1.0),
+}
+_ITERATORS = ("observe", "isolate")
+_UNLIMITED = ("script", "compile_graph")
 
 
 class LimitedBackend:
@@ -23,12 +30,12 @@ class LimitedBackend:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.name, self.stages = backend.name, backend.stages
-        for name in (*_RUNS, *_COMPILES, *_STEPS, "script", "compile_graph"):
+        for name in (*_METHODS, *_ITERATORS, *_UNLIMITED):
             if hasattr(backend, name):  # set as attributes, because `isinstance` looks for them
                 setattr(self, name, self._limited(name, getattr(backend, name)))
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_backend":  # asked for during unpickling, when it is not set yet
+        if name == "_backend":  # looked up during unpickling, when it is not set yet
             raise AttributeError(name)
         return getattr(self._backend, name)
 
@@ -37,28 +44,21 @@ class LimitedBackend:
 
     def _limited(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         what = f"backend {self.name!r}"
-        if name in _STEPS:
-            return self._limited_iterator(what, _STEPS[name], method)
-        doing = {**_RUNS, **_COMPILES}.get(name)
-        if doing is None:
-            return method
 
         @wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with limited(what, doing, times=COMPILING if name in _COMPILES else 1.0):
+            action, times = _METHODS[name]
+            with limited(what, action, times=times):
                 return method(*args, **kwargs)
 
-        return call
-
-    @staticmethod
-    def _limited_iterator(what: str, doing: str, method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         @wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            with limited(what, doing):  # `method` may compute something before it returns the iterator
+        def iterate(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            action = "to run a part of the program"
+            with limited(what, action):  # `method` may compute something before it returns the iterator
                 steps = method(*args, **kwargs)
-            return limited_steps(steps, what, doing)
+            return limited_steps(steps, what, action)
 
-        return call
+        return method if name in _UNLIMITED else iterate if name in _ITERATORS else call
 
 
 def limit_backend(backend: Backend) -> Backend:

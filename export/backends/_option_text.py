@@ -11,44 +11,43 @@ from ..common._suggestions import hint
 _WORDS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
 
 
-def flag(value: Any) -> bool:
+def boolean(value: Any) -> bool:
     """Parse a boolean: `True`, `"true"`, `"on"` or `"1"`, and their opposites.
 
     Raises:
         ValueError: the value is none of these.
     """
-    if isinstance(value, bool):
-        return value
-    if str(value).lower() in _WORDS:
-        return _WORDS[str(value).lower()]
-    raise ValueError(f"{value!r} is neither true nor false")
+    word = str(value).lower()
+    if word not in _WORDS:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return _WORDS[word]
 
 
-def number(value: Any) -> int:
+def integer(value: Any) -> int:
     """Parse a non-negative integer.
 
     Raises:
-        ValueError: the value is none.
+        ValueError: the value is not one.
     """
     if isinstance(value, bool) or not str(value).strip().isdecimal():
-        raise ValueError(f"{value!r} is no whole number")
+        raise ValueError(f"{value!r} is not a non-negative integer")
     return int(value)
 
 
-def several(value: Any) -> tuple[str, ...]:
+def strings(value: Any) -> tuple[str, ...]:
     """Parse a sequence of strings, which may be given as `a,b`."""
     return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else tuple(value)
 
 
-def table(value: Any) -> dict[str, Any]:
-    """Parse a dictionary, which may be given as `name=value,name=value`; its values are strings then.
+def mapping(value: Any) -> dict[str, Any]:
+    """Parse a mapping, which may be given as `name=value,name=value`; its values are strings then.
 
     Raises:
         ValueError: the value is neither.
     """
     if isinstance(value, Mapping):
         return dict(value)
-    pairs = [item.partition("=") for item in several(value)]
+    pairs = [item.partition("=") for item in strings(value)]
     if any(not (name and sign) for name, sign, _ in pairs):
         raise ValueError(f"{value!r} is not name=value,name=value")
     return {name.strip(): text.strip() for name, _, text in pairs}

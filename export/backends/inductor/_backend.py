@@ -18,6 +18,7 @@ from ...evaluation._unpredictable import random_nodes
 from ...graph._from_fx import graph_from_fx
 from ...program._program import Program
 from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
+from .._eager import unchanged_export
 from .._tf32 import torch_matmul_input_eps
 from ._kernel_graph import CompileTask, KernelGraphs
 from ._options import InductorOptions
@@ -40,18 +41,9 @@ class InductorBackend:
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:  # noqa: ARG002  it always does
         """See `Backend.compile`."""
-        exported = program.exported_program
-        if exported is None:
-            raise BackendError(
-                "backend 'inductor' needs the exported program: use what export() returned, "
-                "or a file saved by Program.save with its .pt2 beside it"
-            )
-        if program.is_changed():
-            raise BackendError(
-                "backend 'inductor' compiles the exported program, and this graph was changed since the export"
-            )
+        exported = unchanged_export(program, self.name)
         specs = exported.graph_signature.output_specs
-        given = CompileTask(
+        task = CompileTask(
             _without_prims_var(exported.graph_module),
             program.graph,
             partial(placeholder_values, exported),
@@ -59,29 +51,29 @@ class InductorBackend:
             outputs=tuple(index for index, spec in enumerate(specs) if _is_graph_output(spec)),
             device=torch.device(self.device or "cpu"),
         )
-        options = _with_eager_random(self.options, given.module)
-        graphs = KernelGraphs(given, options)
+        options = _with_eager_random(self.options, task.module)
+        graphs = KernelGraphs(task, options)
         placeholders = {node.name: node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")}
         like = {name: _zeros_like(value) for name, value in placeholders.items() if isinstance(value, torch.Tensor)}
         compiled = graphs.compiled_for(placeholder_values(exported, like))
         return _with_note(
-            replace(compiled, matmul_input_eps=torch_matmul_input_eps(given.device)), options, self.options
+            replace(compiled, matmul_input_eps=torch_matmul_input_eps(task.device)), options, self.options
         )
 
     def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         """See `CompilesTorch.compile_graph`."""
         graph = graph_from_fx(module.graph)
         returned: Any = module.graph.output_node().args[0]  # Dynamo's are flat
-        given = CompileTask(
+        task = CompileTask(
             module,
             graph,
             lambda values: [values[name] for name in graph.inputs],
             outputs=tuple(index for index, item in enumerate(returned) if isinstance(item, fx.Node)),
             guarded=True,
-            gradients=_requires_grad(inputs),
+            gradients=torch.is_grad_enabled() and any(getattr(item, "requires_grad", False) for item in inputs),
         )
         options = _with_eager_random(self.options, module)
-        return _with_note(KernelGraphs(given, options).compiled_for(inputs), options, self.options)
+        return _with_note(KernelGraphs(task, options).compiled_for(inputs), options, self.options)
 
     def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
         """See `Switches.compile_without`: settings of Inductor, and options of the user."""
@@ -102,13 +94,13 @@ class InductorBackend:
         self,
         compiled: Compiled,
         inputs: Values,
-        given: ReferenceLookup,
+        references: ReferenceLookup,
         *,
         buffer: int,  # noqa: ARG002  all kernels run before the values are returned
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`: the buffers are overwritten with the references after each kernel."""
         graphs: KernelGraphs = compiled.handle
-        return iter(graphs.isolate(inputs, given).items())
+        return iter(graphs.isolate(inputs, references).items())
 
     def reference(self, compiled: Compiled, inputs: Values) -> Values:
         """See `ProvidesReferences.reference`."""
@@ -152,10 +144,9 @@ def _with_eager_random(options: InductorOptions, module: fx.GraphModule) -> Indu
 
 
 def _with_note(compiled: Compiled, options: InductorOptions, original: InductorOptions) -> Compiled:
-    return compiled if options is original else replace(compiled, notes=(*compiled.notes, _RANDOM_NOTE))
-
-
-_RANDOM_NOTE = "fallback_random was set: PyTorch draws the random numbers instead of Inductor's kernels"
+    """Add a note to the compiled program if `_with_eager_random` has changed the options."""
+    note = "fallback_random was set: PyTorch draws the random numbers instead of Inductor's kernels"
+    return compiled if options is original else replace(compiled, notes=(*compiled.notes, note))
 
 
 def _is_graph_output(spec: OutputSpec) -> bool:
@@ -182,7 +173,3 @@ def _zeros_like(value: torch.Tensor) -> torch.Tensor:
     """Return zeros of the shape and dtype of a traced tensor."""
     shape = [size.node.hint if isinstance(size, torch.SymInt) else size for size in value.shape]
     return torch.zeros(shape, dtype=value.dtype)
-
-
-def _requires_grad(inputs: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(item, torch.Tensor) and item.requires_grad for item in inputs)

@@ -49,11 +49,11 @@ class Stored:
 
     def overwrite(self, tensor: torch.Tensor) -> None:
         """Replace the value for later kernels; a value that does not share the memory of the buffer stays as it is."""
-        inside = self.tensor.untyped_storage().data_ptr() == self.buffer.untyped_storage().data_ptr()
+        shares_memory = self.tensor.untyped_storage().data_ptr() == self.buffer.untyped_storage().data_ptr()
         expanded = any(
             size > 1 and not stride for size, stride in zip(self.tensor.shape, self.tensor.stride(), strict=True)
         )
-        if inside and not expanded:
+        if shares_memory and not expanded:
             self.tensor.copy_(tensor)
 
 
@@ -76,23 +76,23 @@ class BufferMap:
         self._aot_nodes = {node.name: node for node in lowered.aot_graph.nodes}
         same_graph = source is lowered.aot_graph  # Inductor's passes keep the names of the nodes that they keep
         self._sources = {
-            node: self._kept_or_replaced(node) if same_graph else _sources(node, id(source))
+            node: self._original_names(node) if same_graph else _sources(node, id(source))
             for node in lowered.graph.nodes
         }
 
     def operation(self, buffer: str) -> str | None:
         """Return the name of the operation of AOTAutograd's graph whose result a buffer holds, or None."""
-        name = self._lowered.exact.get(buffer)
+        name = self._lowered.operations.get(buffer)
         return name if _is_same(self._aot_nodes.get(name or ""), self._inner.get(name or "")) else None
 
-    def _kept_or_replaced(self, node: fx.Node) -> set[str]:
-        return {node.name} if _is_same(self._aot_nodes.get(node.name), node) else self._replaced(node)
+    def _original_names(self, node: fx.Node) -> set[str]:
+        """Return the name of a node of Inductor's graph, or of the operation that a pattern has replaced by it.
 
-    def _replaced(self, node: fx.Node) -> set[str]:
-        """Return the operation that a pattern has replaced by a node: unchanged consumers of the node read it before.
-
-        Patterns name the nodes that they insert, and in a backward graph do not record their sources.
+        Patterns name the nodes that they insert, and in a backward graph do not record their sources. But unchanged
+        consumers of the node read the replaced operation before.
         """
+        if _is_same(self._aot_nodes.get(node.name), node):
+            return {node.name}
         for user in node.users:
             before = self._aot_nodes.get(user.name)
             if before is not None and _is_same(before, user):
@@ -104,7 +104,7 @@ class BufferMap:
 
     def values(self, buffer: str) -> Iterator[tuple[str, View]]:
         """Yield the names of the source graph's values that a buffer holds, and the view that computes each from it."""
-        exact = self._inner.get(self._lowered.exact.get(buffer, ""))
+        exact = self._inner.get(self._lowered.operations.get(buffer, ""))
         pending: list[tuple[fx.Node, View]] = [] if exact is None else [(exact, _identity)]
         while pending:
             node, view = pending.pop(0)
@@ -112,12 +112,12 @@ class BufferMap:
                 yield name, view
             pending += [(user, _compose(view, user)) for user in node.users if views_of(user) is node]
 
-    def labels(self, exported_names: Mapping[str, str], first: Container[str] = ()) -> dict[str, Label]:
+    def labels(self, exported_names: Mapping[str, str], preferred: Container[str] = ()) -> dict[str, Label]:
         """Return the labels of the stored buffers, by the names of the buffers.
 
         Args:
             exported_names: maps names of values to the names for the labels; other values get no label.
-            first: the names to prefer for a buffer that holds several values.
+            preferred: the names to prefer for a buffer that holds several values.
         """
         result: dict[str, Label] = {}
         # A copy of an input is not that input: it keeps the buffer's name.
@@ -126,13 +126,13 @@ class BufferMap:
             candidates = [
                 (exported_names[value], view) for value, view in self.values(buffer) if value in exported_names
             ]
-            value, view = min(candidates, key=lambda item: item[0] not in first, default=(None, _identity))
+            value, view = min(candidates, key=lambda item: item[0] not in preferred, default=(None, _identity))
             name = buffer if value is None or value in taken else value
             taken.add(name)
             result[buffer] = Label(name, value, view)
         return result
 
-    def computed(self, kernel: Kernel) -> set[str]:
+    def _computed(self, kernel: Kernel) -> set[str]:
         """Return the names of the source graph's nodes that a kernel computes, according to Inductor."""
         others = {
             name
@@ -151,7 +151,7 @@ class BufferMap:
         A pattern that replaces two operations by one records only the last of them. So an operation without a kernel is
         assigned to the kernels of its consumers; likewise a view.
         """
-        kernel_nodes = {kernel.name: self.computed(kernel) for kernel in self._lowered.kernels}
+        kernel_nodes = {kernel.name: self._computed(kernel) for kernel in self._lowered.kernels}
         result: dict[str, list[str]] = {name: [] for name in kernel_nodes}
         users: dict[str, set[str]] = {}
         for node in reversed(self._nodes.values()):
@@ -162,42 +162,39 @@ class BufferMap:
                     result[kernel].insert(0, node.name)
         return {kernel: tuple(names) for kernel, names in result.items()}
 
-    def node_of(self, name: str) -> fx.Node | None:
-        """Return the source graph's node of a name."""
-        return self._nodes.get(name)
-
     @cached_property
     def _values_by_node(self) -> Mapping[fx.Node, list[str]]:
         """The names of the values that each node of Inductor's graph computes."""
-        made: dict[str, list[fx.Node]] = {}
+        created: dict[str, list[fx.Node]] = {}  # by the name of the source node
         for node, names in self._sources.items():
             for name in names:
-                made.setdefault(name, []).append(node)
+                created.setdefault(name, []).append(node)
         result: dict[fx.Node, list[str]] = {}
-        taken = [node.name for node in self._nodes.values() if node.op == "placeholder"]
-        inner = [node for node in self._lowered.graph.nodes if node.op == "placeholder"]
-        if len(taken) == len(inner):
-            result |= {node: [name] for node, name in zip(inner, taken, strict=True)}
-        for name, nodes in made.items():
+        inputs = [node for node in self._lowered.graph.nodes if node.op == "placeholder"]
+        input_names = [node.name for node in self._nodes.values() if node.op == "placeholder"]
+        if len(input_names) == len(inputs):
+            result |= {node: [name] for node, name in zip(inputs, input_names, strict=True)}
+        for name, nodes in created.items():
             node_of_value = _computing_node(self._nodes[name], nodes) if name in self._nodes else None
             if node_of_value is not None:
                 result.setdefault(node_of_value, []).append(name)
         return result
 
 
-def _computing_node(given: fx.Node, made: list[fx.Node]) -> fx.Node | None:
-    """Return the last node created from `given` that others use or that writes to an input, if its type fits."""
-    used = [node for node in made if any(user not in made for user in node.users)] or [
-        node for node in made if node.target == torch.ops.aten.copy_.default
-    ]
-    return used[-1] if used and _type(used[-1]) == _type(given) is not None else None
+def _computing_node(source: fx.Node, created: list[fx.Node]) -> fx.Node | None:
+    """Return the last of the nodes created from `source` that others use or that writes to an input.
+
+    None if there is none, or if its result has another type than that of `source`.
+    """
+    used = [node for node in created if any(user not in created for user in node.users)]
+    used = used or [node for node in created if node.target == torch.ops.aten.copy_.default]
+    return used[-1] if used and _type(used[-1]) == _type(source) is not None else None
 
 
 def _type(node: Any) -> tuple[torch.dtype, str] | None:
-    value = None if not isinstance(node, fx.Node) else node.meta.get("val", node.meta.get("example_value"))
-    if not isinstance(value, torch.Tensor):
-        return None
-    return value.dtype, str([_number(size) for size in value.shape])
+    """Return the dtype and shape of a node's result, or None if it is not a tensor."""
+    value = node.meta.get("val", node.meta.get("example_value")) if isinstance(node, fx.Node) else None
+    return (value.dtype, str([_number(size) for size in value.shape])) if isinstance(value, torch.Tensor) else None
 
 
 def _number(size: Any) -> Any:
@@ -240,8 +237,5 @@ def _compose(view: View, node: fx.Node) -> View:
     """Compose two views; computed sizes are those of the inputs for which the graph was compiled."""
     target: Any = node.target
 
-    def known(item: fx.Node) -> Any:
-        return _number(item.meta["val"])
-
-    args, kwargs = fx.map_arg((node.args[1:], node.kwargs), known)
+    args, kwargs = fx.map_arg((node.args[1:], node.kwargs), lambda item: _number(item.meta["val"]))
     return lambda tensor: target(view(tensor), *args, **kwargs)

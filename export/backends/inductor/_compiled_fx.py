@@ -90,9 +90,9 @@ class CompiledGraph:
             from torch._functorch import config as functorch_config  # noqa: PLC0415  seconds that others need not wait
             from torch._inductor.compile_fx import compile_fx, compile_fx_inner  # noqa: PLC0415  as above
 
-        def inner(given: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-            with quiet(), record_lowering(given, self._add_part, backward=bool(options.get("is_backward"))):
-                return compile_fx_inner(given, inputs, **options)
+        def inner(aot_module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+            with quiet(), record_lowering(aot_module, self._add_part, backward=bool(options.get("is_backward"))):
+                return compile_fx_inner(aot_module, inputs, **options)
 
         with quiet(), preserve_process_state(), functorch_config.patch(enable_autograd_cache=False):
             return compile_fx(module, list(examples), inner_compile=inner, config_patches=settings)  # type: ignore[return-value]

@@ -23,13 +23,13 @@ def to_float16(module: fx.GraphModule) -> fx.GraphModule:
         if node.op == "placeholder":
             if _is_float(node):
                 with copied.graph.inserting_after(node):
-                    _cast(copied.graph, node, torch.float16)
+                    cast = copied.graph.call_function(_TO, (node,), {"dtype": torch.float16})
+                node.replace_all_uses_with(cast, delete_user_cb=lambda user, cast=cast: user is not cast)
         elif node.op == "output":
             for result in outputs:
                 with copied.graph.inserting_before(node):
-                    node.replace_input_with(
-                        result, copied.graph.call_function(_TO, (result,), {"dtype": torch.float32})
-                    )
+                    cast = copied.graph.call_function(_TO, (result,), {"dtype": torch.float32})
+                node.replace_input_with(result, cast)
         else:
             node.target = "half" if node.op == "call_method" and node.target == "float" else node.target
             node.args = map_aggregate(node.args, _to_float16_argument)
@@ -47,11 +47,6 @@ def from_float16(value: torch.Tensor) -> torch.Tensor:
 
 _VALUES = ("val", "example_value")  # the keys of torch.export and Dynamo for the fake tensor of a node
 _TO = torch.ops.aten._to_copy.default  # noqa: SLF001  the operator's name
-
-
-def _cast(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> None:
-    cast = graph.call_function(_TO, (node,), {"dtype": dtype})
-    node.replace_all_uses_with(cast, delete_user_cb=lambda user: user is not cast)
 
 
 def _is_float(node: fx.Node) -> bool:

@@ -22,7 +22,7 @@ from ._half import from_float16, to_float16
 from ._kernels import Kernel
 from ._options import InductorOptions
 
-_IDLE = "{} has no effect: the graph runs on the CPU"
+_NO_EFFECT = "{} has no effect: the graph runs on the CPU"
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class CompileTask:
         module: the torch graph, with flat inputs and outputs.
         graph: the target of each node is the name of the node of `module` that it translates (in part).
         bind: converts the inputs by name to the arguments of `module`.
-        known_as: what `graph` calls the nodes of `module` that it has by another name.
+        exported_names: maps the names of nodes of `module` to those of the same values in `graph`, if they differ.
         outputs: the indices of the results of `module` that are the outputs of `graph`.
         device: the device to run on; None is that of the inputs.
-        guarded: whether the caller guarantees inputs of the shapes for which it was compiled.
+        guarded: whether the caller guarantees inputs of the same shapes as when it is compiled.
         gradients: whether it is compiled for training, with a backward pass.
     """
 
@@ -57,27 +57,24 @@ class KernelGraphs:
         self._task = task
         self._options = options
         self._module = to_float16(task.module) if options.use_fp16 else task.module
-        self._made: dict[tuple[Any, ...], CompiledGraph] = {}
+        self._graphs: dict[tuple[Any, ...], CompiledGraph] = {}  # by the properties of the inputs
 
     def __call__(self, *inputs: Any) -> Any:
         """Run it without observation, with the arguments of the original graph; supports autograd."""
-        compiled = next(iter(self._made.values()))
+        compiled = next(iter(self._graphs.values()))
         with self._options.reductions():
             return compiled(*inputs)
 
     def watch_backward(self, callback: Callable[[BackwardRun], None]) -> None:
         """Call `callback` with the first backward pass."""
-        compiled = next(iter(self._made.values()))
+        compiled = next(iter(self._graphs.values()))
         observed: list[Part] = []
 
         def observer(part: Part, inputs: list[Any]) -> Any:
             if not part.lowered.backward or part in observed:
                 return part.plain(inputs)
             observed.append(part)
-            watched = _backward(part, inputs)
-            outputs = part.plain(inputs)
-            callback(watched(outputs))
-            return outputs
+            return _run_backward(part, inputs, callback)
 
         compiled.observer = observer
 
@@ -97,14 +94,14 @@ class KernelGraphs:
         if not devices or any(device.type != "cpu" for device in devices):
             return ()
         if self._options.use_fp16_reduction is not None:
-            raise BackendError(f"backend 'inductor': {_IDLE.format('use_fp16_reduction')}")
+            raise BackendError(f"backend 'inductor': {_NO_EFFECT.format('use_fp16_reduction')}")
         if self._options.use_cuda_graph and not self._task.guarded:
-            raise BackendError(f"backend 'inductor': {_IDLE.format('use_cuda_graph')}")
-        return (_IDLE.format("use_cuda_graph"),) if self._options.use_cuda_graph else ()
+            raise BackendError(f"backend 'inductor': {_NO_EFFECT.format('use_cuda_graph')}")
+        return (_NO_EFFECT.format("use_cuda_graph"),) if self._options.use_cuda_graph else ()
 
     def codes(self) -> list[str]:
         """Return the generated code."""
-        files = (part.lowered.module.__file__ or "" for compiled in self._made.values() for part in compiled.parts)
+        files = (part.lowered.module.__file__ or "" for compiled in self._graphs.values() for part in compiled.parts)
         return [Path(file).read_text("utf-8") for file in files]
 
     def run(self, inputs: Values, watch: Collection[str]) -> Values:
@@ -129,8 +126,7 @@ class KernelGraphs:
         part = _forward(self._compiled_graph(arguments))
         wanted: dict[str, list[str]] = {}
         for buffer, label in self._labels(part).items():
-            operation = part.buffers.operation(buffer) if label.value is None else None
-            if operation is not None:
+            if label.value is None and (operation := part.buffers.operation(buffer)) is not None:
                 wanted.setdefault(operation, []).append(label.name)
         values: dict[str, torch.Tensor] = {}
 
@@ -140,7 +136,7 @@ class KernelGraphs:
         visit_nodes(part.lowered.aot_graph, arguments, visit)
         return values
 
-    def isolate(self, inputs: Values, given: ReferenceLookup) -> dict[str, torch.Tensor]:
+    def isolate(self, inputs: Values, references: ReferenceLookup) -> dict[str, torch.Tensor]:
         """Return what each kernel stores if the values of earlier kernels are overwritten with references, by name.
 
         References are rounded to the dtype of the buffer: to float16, if the graph is in float16.
@@ -153,7 +149,7 @@ class KernelGraphs:
             new = [item for item in stored if item.name not in values]  # an overwritten value may be observed again
             values.update({item.name: self._copy_stored(item) for item in new})
             for item in new:  # after all are copied, as one may be part of another
-                tensor = given(item.name)
+                tensor = references(item.name)
                 if tensor is not None and spec_of(tensor) == spec_of(values[item.name]):
                     item.overwrite(tensor)
 
@@ -177,7 +173,7 @@ class KernelGraphs:
 
         def observer(part: Part, inputs: list[Any]) -> Any:
             own = labels[id(part)]
-            return part.watched(inputs, lambda _, held: observe([own[name].of(item) for name, item in held.items()]))
+            return part.watched(inputs, lambda _, tensors: observe([own[name].of(t) for name, t in tensors.items()]))
 
         with compiled.observed_by(observer):
             return compiled(*arguments)
@@ -190,12 +186,12 @@ class KernelGraphs:
         """Return the graph compiled for such inputs, without CUDA graphs if not `replayed`."""
         settings = self._options.settings()
         replayed = replayed or not settings.get("triton.cudagraphs")
-        key = (replayed, *(() if self._task.guarded else map(_kind, arguments)))
-        if key not in self._made:
+        key = (replayed, *(() if self._task.guarded else map(_properties, arguments)))
+        if key not in self._graphs:
             settings |= {} if replayed else {"triton.cudagraphs": False}
             with torch.set_grad_enabled(self._task.gradients), self._options.reductions():
-                self._made[key] = CompiledGraph(self._module, arguments, settings)
-        return self._made[key]
+                self._graphs[key] = CompiledGraph(self._module, arguments, settings)
+        return self._graphs[key]
 
     def _copy_inputs(self, values: Sequence[Any]) -> list[Any]:
         """Copy the inputs to the device: a kernel may overwrite them."""
@@ -225,15 +221,13 @@ class OwnKernels:
 
 def own_kernels(part: Part) -> OwnKernels:
     """Return the kernels of one part, with the names of AOTAutograd's graph."""
-    given = part.lowered.aot_graph
-    buffers, reader = BufferMap(given, part.lowered), graph_from_fx(given)
+    aot_graph = part.lowered.aot_graph
+    buffers, reader = BufferMap(aot_graph, part.lowered), graph_from_fx(aot_graph)
     compiled = _as_compiled(part, buffers, reader, {}, None)
-    kernels = {kernel.name: kernel for kernel in part.lowered.kernels}
-    nodes = tuple(_with_files(node, kernels[node.name]) for node in compiled.graph.nodes)
-    held = {
-        name: label.name for buffer, label in _labels(buffers, reader, {}).items() for name, _ in buffers.values(buffer)
-    }
-    return OwnKernels(replace(compiled.graph, nodes=nodes), buffers.all_computed, held)
+    nodes = tuple(map(_with_files, compiled.graph.nodes, part.lowered.kernels))
+    labels = _labels(buffers, reader, {})
+    names = {name: label.name for buffer, label in labels.items() for name, _ in buffers.values(buffer)}
+    return OwnKernels(replace(compiled.graph, nodes=nodes), buffers.all_computed, names)
 
 
 def _with_files(node: Node, kernel: Kernel) -> Node:
@@ -253,8 +247,19 @@ def _as_compiled(
         kernel: _input_dependent(reader, [node for name in names for node in targets.get(name, ())])
         for kernel, names in buffers.all_computed.items()
     }
+    input_names = _input_names(part, buffers, exported_names)
+    names = {**input_names, **{buffer: label.name for buffer, label in labels.items()}}
+    constants = tuple(name for name in dict.fromkeys(input_names.values()) if name in reader.constants)
+    graph = Graph(
+        name=reader.name,
+        inputs=reader.inputs,
+        outputs=reader.outputs,
+        constants=constants,
+        nodes=tuple(_node(kernel, names, computed[kernel.name]) for kernel in part.lowered.kernels),
+        values={name: reader.values.get(name, Value(name)) for name in (*reader.inputs, *constants, *names.values())},
+    )
     return Compiled(
-        _graph(part, labels, computed, reader, _input_names(part, buffers, exported_names)),
+        graph,
         handle,
         {kernel: tuple(node.name for node in nodes) for kernel, nodes in computed.items()},
         {label.name: label.value for label in labels.values() if label.value not in (None, label.name)},
@@ -266,6 +271,7 @@ def _as_compiled(
 
 
 def _labels(buffers: BufferMap, reader: Graph, exported_names: Mapping[str, str]) -> Mapping[str, Label]:
+    """Return the labels of the stored buffers, with the names of `reader`, by the names of the buffers."""
     return buffers.labels({**{name: name for name in reader.known}, **exported_names}, reader.outputs)
 
 
@@ -277,29 +283,9 @@ def _input_dependent(reader: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 def _input_names(part: Part, buffers: BufferMap, exported_names: Mapping[str, str]) -> dict[str, str]:
     """Map the names of Inductor's inputs to those of the reader's graph."""
-    given = [node.name for node in buffers.source.find_nodes(op="placeholder")]
-    inner = [node.name for node in part.lowered.aot_graph.find_nodes(op="placeholder")]
-    return {name: exported_names.get(other, other) for name, other in zip(inner, given, strict=False)}
-
-
-def _graph(
-    part: Part,
-    labels: Mapping[str, Label],
-    computed: Mapping[str, Sequence[Node]],
-    reader: Graph,
-    input_names: Mapping[str, str],
-) -> Graph:
-    names = {**input_names, **{buffer: label.name for buffer, label in labels.items()}}
-    constants = tuple(name for name in dict.fromkeys(input_names.values()) if name in reader.constants)
-    everything = (*reader.inputs, *constants, *names.values())
-    return Graph(
-        name=reader.name,
-        inputs=reader.inputs,
-        outputs=reader.outputs,
-        constants=constants,
-        nodes=tuple(_node(kernel, names, computed[kernel.name]) for kernel in part.lowered.kernels),
-        values={name: reader.values.get(name, Value(name)) for name in everything},
-    )
+    sources, inputs = buffers.source.find_nodes(op="placeholder"), part.lowered.aot_graph.find_nodes(op="placeholder")
+    pairs = zip(inputs, sources, strict=False)
+    return {node.name: exported_names.get(source.name, source.name) for node, source in pairs}
 
 
 def _forward(compiled: CompiledGraph) -> Part:
@@ -308,18 +294,18 @@ def _forward(compiled: CompiledGraph) -> Part:
     return next(part for part in compiled.parts if not part.lowered.backward)
 
 
-def _kind(value: Any) -> Any:
+def _properties(value: Any) -> Any:
     """Return the properties of an input for which a graph is compiled."""
     return (value.shape, value.dtype, value.stride()) if isinstance(value, torch.Tensor) else value
 
 
 def _copy(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
     """Copy a tensor with its strides, which generated code checks: a plain copy of a slice has others."""
-    held = tensor.detach()
-    copied = held.to(device, copy=True)
-    if held.layout is torch.strided and held.numel() and copied.stride() != held.stride():
-        span = 1 + sum((size - 1) * stride for size, stride in zip(held.shape, held.stride(), strict=True))
-        copied = held.as_strided((span,), (1,)).to(device, copy=True).as_strided(held.shape, held.stride(), 0)
+    source = tensor.detach()
+    copied = source.to(device, copy=True)
+    if source.layout is torch.strided and source.numel() and copied.stride() != source.stride():
+        span = 1 + sum((size - 1) * stride for size, stride in zip(source.shape, source.stride(), strict=True))
+        copied = source.as_strided((span,), (1,)).to(device, copy=True).as_strided(source.shape, source.stride(), 0)
     return copied.requires_grad_(tensor.requires_grad)
 
 
@@ -337,34 +323,31 @@ def _node(kernel: Kernel, names: Mapping[str, str], computed: Sequence[Node]) ->
     )
 
 
-def _backward(part: Part, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], BackwardRun]:
-    """Run a backward graph on copies and observe it; return a function that adds the outputs of the plain run."""
-    given = part.lowered.aot_graph
-    graph = graph_from_fx(given)
-    buffers = BufferMap(given, part.lowered)
+def _run_backward(part: Part, inputs: list[Any], callback: Callable[[BackwardRun], None]) -> Any:
+    """Run a backward graph, call `callback` with another run that was observed on copies, and return the outputs."""
+    aot_graph = part.lowered.aot_graph
+    graph = graph_from_fx(aot_graph)
+    buffers = BufferMap(aot_graph, part.lowered)
     labels = _labels(buffers, graph, {})
-    values: dict[str, torch.Tensor] = {}
+    values = {name: item.detach().cpu() for name, item in zip(graph.inputs, inputs, strict=True) if _is_tensor(item)}
     expected: dict[str, torch.Tensor] = {}
 
-    def observe(_: Kernel, held: Mapping[str, torch.Tensor]) -> None:
-        stored = [labels[name].of(tensor) for name, tensor in held.items()]
+    def observe(_: Kernel, tensors: Mapping[str, torch.Tensor]) -> None:
+        stored = [labels[name].of(tensor) for name, tensor in tensors.items()]
         values.update({item.name: item.tensor.to("cpu", copy=True) for item in stored})
 
-    def named(results: Sequence[Any]) -> dict[str, torch.Tensor]:
-        flat: Any = given.output_node().args[0]
-        items = zip(flat, results, strict=True)
-        return {
-            item.name: result.detach().cpu()
-            for item, result in items
-            if isinstance(item, fx.Node) and isinstance(result, torch.Tensor)
-        }
+    def by_name(results: Sequence[Any]) -> dict[str, torch.Tensor]:
+        nodes: Any = aot_graph.output_node().args[0]
+        items = [(node, result) for node, result in zip(nodes, results, strict=True) if isinstance(node, fx.Node)]
+        return {node.name: result.detach().cpu() for node, result in items if _is_tensor(result)}
 
-    arguments = {name: item.detach().cpu() for name, item in zip(graph.inputs, inputs, strict=True) if _is_tensor(item)}
-    again = part.watched([_copy(item, None) if _is_tensor(item) else item for item in inputs], observe)
-    visit_nodes(given, inputs, lambda name, value: expected.update({name: value.detach().cpu()}))
+    observed_outputs = part.watched([_copy(item, None) if _is_tensor(item) else item for item in inputs], observe)
+    visit_nodes(aot_graph, inputs, lambda name, value: expected.update({name: value.detach().cpu()}))
     compiled = _as_compiled(part, buffers, graph, {}, None)
-    observed = {**arguments, **values, **named(again)}
-    return lambda outputs: BackwardRun(graph, compiled, observed, expected, named(outputs))
+    outputs = part.plain(inputs)
+    values |= by_name(observed_outputs)
+    callback(BackwardRun(graph, compiled, values, expected, by_name(outputs)))
+    return outputs
 
 
 def _is_tensor(item: Any) -> bool:

@@ -7,7 +7,7 @@ missing in a version of torch, the error names it.
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -21,17 +21,19 @@ from torch.utils import _pytree as pytree
 
 from ..._errors import BackendError
 
+# Inductor calls this function for each kernel; these modules import it by its name.
 _PROVENANCE_FUNCTION = "set_kernel_post_grad_provenance_tracing"
-# The modules that import the function by its name.
 _PROVENANCE_MODULES = ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
 # Operations that call a library function which writes to its arguments; Inductor does not record their provenance.
 _UNRECORDED = ("ScatterFallback", "IndexPutFallback")
+_TUPLE_LAYOUT = "MultiOutputLayout"  # of a buffer that is not one tensor but several
 _HANDLE = re.compile(r"\[Provenance debug handles\] (\S+):(\d+)$", re.MULTILINE)
 _SOURCE = re.compile(r"^(\w+) = async_compile\.", re.MULTILINE)
 _TRITON = re.compile(r"^# kernel path: (\S+)\n(?:#.*\n|\n)*(\w+) = async_compile\.", re.MULTILINE)
 _ONE_AT_A_TIME = threading.RLock()  # the patched functions are shared by the process
 
 Call = Callable[[list[Any]], Any]  # flat inputs to flat outputs; empties the list, so that inputs can be freed
+Provenance = tuple[Sequence[str], Sequence[str], Sequence[str]]  # reads, writes and origins of a kernel
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class LoweredGraph:
         aot_graph: the graph from AOTAutograd: functional, not optimized.
         graph: Inductor's graph, after its passes and before code generation.
         kernels: the kernels in the order in which they run.
-        exact: maps the name of a written buffer to the operation of `graph` whose result it holds, if there is one.
+        operations: maps the name of a written buffer to the operation of `graph` whose result it holds, if there is
+            one.
         module: the generated code.
         backward: whether it computes gradients.
     """
@@ -77,33 +80,33 @@ class LoweredGraph:
     aot_graph: fx.Graph
     graph: fx.Graph
     kernels: tuple[Kernel, ...]
-    exact: dict[str, str]
+    operations: dict[str, str]
     module: ModuleType
     backward: bool
 
 
 @contextlib.contextmanager
 def record_lowering(
-    given: fx.GraphModule, callback: Callable[[LoweredGraph, Call], Call], *, backward: bool
+    aot_module: fx.GraphModule, callback: Callable[[LoweredGraph, Call], Call], *, backward: bool
 ) -> Iterator[None]:
-    """Call `callback` with what Inductor generates for `given` inside of the block, and the generated function.
+    """Call `callback` with what Inductor generates for `aot_module` inside of the block, and the generated function.
 
     The result of `callback` runs instead of the generated function.
 
     Raises:
         BackendError: this version of torch lacks a private function that is needed.
     """
-    original = fx.Graph()
-    output: Any = original.graph_copy(given.graph, {}, return_output_node=True)
+    aot_graph = fx.Graph()  # a copy, because Inductor changes the graph
+    output: Any = aot_graph.graph_copy(aot_module.graph, {}, return_output_node=True)
     if output is not None:
-        original.output(output[0]).meta.update(output[1].meta)
+        aot_graph.output(output[0]).meta.update(output[1].meta)
     lowering_type = _private("torch._inductor.graph", "GraphLowering")
     compile_to_module = lowering_type.compile_to_module
     recorded: dict[int, Kernel] = {}
 
-    def compiled(graph: Any) -> ModuleType:
-        module: Any = compile_to_module(graph)  # each file of generated code has a `call`
-        lowered = _lowered(original, graph, module, recorded, backward=backward)
+    def compile_and_call_back(lowering: Any) -> ModuleType:
+        module: Any = compile_to_module(lowering)  # each file of generated code has a `call`
+        lowered = _lowered_graph(aot_graph, lowering, module, recorded, backward=backward)
         module.call = callback(lowered, module.call)
         return module  # type: ignore[no-any-return]
 
@@ -112,13 +115,14 @@ def record_lowering(
             function = _recording(_private(name, _PROVENANCE_FUNCTION), recorded)
             stack.enter_context(mock.patch.object(import_module(name), _PROVENANCE_FUNCTION, function))
         for name in _UNRECORDED:
-            call = _private("torch._inductor.ir", name)
-            stack.enter_context(mock.patch.object(call, "codegen", _with_comment(call.codegen)))
-        stack.enter_context(mock.patch.object(lowering_type, "compile_to_module", compiled))
+            operation_type = _private("torch._inductor.ir", name)
+            stack.enter_context(mock.patch.object(operation_type, "codegen", _with_comment(operation_type.codegen)))
+        stack.enter_context(mock.patch.object(lowering_type, "compile_to_module", compile_and_call_back))
         yield
 
 
 def _private(module: str, name: str) -> Any:
+    """Return a private function or class of torch."""
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
@@ -134,10 +138,10 @@ def _recording(record: Callable[..., int | None], recorded: dict[int, Kernel]) -
     def recording(schedule: Any, kernel_name: str, is_extern: bool = False) -> int | None:  # noqa: FBT001, FBT002  torch's
         handle = record(schedule, kernel_name, is_extern)
         if handle is not None:
-            reads, writes, origins = _of_extern(schedule) if is_extern else _of_fused(schedule)
-            kept = tuple(name for name in dict.fromkeys(reads) if name not in writes)
+            reads, writes, origins = _extern_provenance(schedule) if is_extern else _fused_provenance(schedule)
+            inputs = tuple(name for name in dict.fromkeys(reads) if name not in writes)
             name = f"{kernel_name}:{handle}"
-            recorded[handle] = Kernel(name, kernel_name, kept, tuple(writes), tuple(dict.fromkeys(origins)))
+            recorded[handle] = Kernel(name, kernel_name, inputs, tuple(writes), tuple(dict.fromkeys(origins)))
         return handle
 
     return recording
@@ -146,35 +150,43 @@ def _recording(record: Callable[..., int | None], recorded: dict[int, Kernel]) -
 def _with_comment(codegen: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """Wrap a code generator so that it writes the comment of other calls, because Inductor records provenance then."""
 
-    def with_comment(node: Any, wrapper: Any) -> None:
-        node.codegen_comment(wrapper)
-        codegen(node, wrapper)
+    def with_comment(operation: Any, wrapper: Any) -> None:
+        operation.codegen_comment(wrapper)
+        codegen(operation, wrapper)
 
     return with_comment
 
 
-Provenance = tuple[Sequence[str], Sequence[str], Sequence[str]]
+def _extern_provenance(operation: Any) -> Provenance:
+    """Return the provenance of a call of a library function."""
+    node = _fx_node(operation) or (_result_node(operation.origins) if operation.get_mutation_names() else None)
+    origins = operation.origins if node is None else [node]
+    return _input_names(operation), _output_names(operation), [item.name for item in origins]
 
 
-def _of_extern(node: Any) -> Provenance:
-    exact = _operation(node) or (_last(node.origins) if node.get_mutation_names() else None)
-    return _read(node), _written(node), [item.name for item in ([exact] if exact is not None else node.origins)]
+def _fused_provenance(schedule: Sequence[Any]) -> Provenance:
+    """Return the provenance of a generated kernel."""
+    # Others are markers between reductions.
+    items = [item for item in schedule if getattr(item, "node", None) is not None]
+    reads = [dep.name for item in items for dep in item.read_writes.reads]
+    writes = [name for item in items for name in item.get_buffer_names()]
+    return reads, writes, [node.name for item in items for node in item.node.origins]
 
 
-def _operation(node: Any) -> fx.Node | None:
-    """Return the operation that a library call computes; its other origins belong to its inputs."""
-    own = [item for item in node.origins if item.target == getattr(node, "op_overload", None)]
-    return node.origin_node if node.origin_node is not None else own[0] if own else None
+def _fx_node(operation: Any) -> fx.Node | None:
+    """Return the FX node that a library call computes; its other origins belong to its inputs."""
+    own = [node for node in operation.origins if node.target == getattr(operation, "op_overload", None)]
+    return operation.origin_node if operation.origin_node is not None else own[0] if own else None
 
 
-def _last(origins: Collection[fx.Node]) -> fx.Node | None:
-    """Return the operation that computes the result of several; None if there is not exactly one."""
-    read = {item for node in origins for item in node.all_input_nodes}
-    last = [node for node in origins if node not in read]
-    return last[0] if len(last) == 1 else None
+def _result_node(nodes: Collection[fx.Node]) -> fx.Node | None:
+    """Return the only one of some FX nodes that none of the others reads; None if there is not exactly one."""
+    read = {item for node in nodes for item in node.all_input_nodes}
+    unread = [node for node in nodes if node not in read]
+    return unread[0] if len(unread) == 1 else None
 
 
-def _written_over(node: fx.Node) -> fx.Node | None:
+def _overwritten_input(node: fx.Node) -> fx.Node | None:
     """Return the input that an operation copies and overwrites, if it has an in-place variant, or None.
 
     The copy has the shape and type of the result.
@@ -184,143 +196,133 @@ def _written_over(node: fx.Node) -> fx.Node | None:
     return source if isinstance(source, fx.Node) and _shape_of(source) == _shape_of(node) else None
 
 
-def _read(node: Any) -> list[str]:
+def _input_names(operation: Any) -> list[str]:
     """Return the names of the inputs of an operation without a loop of its own."""
-    given = pytree.tree_leaves(list(node.inputs))
-    return [item.get_name() for item in given if hasattr(item, "get_name")]
+    return [item.get_name() for item in pytree.tree_leaves(list(operation.inputs)) if hasattr(item, "get_name")]
 
 
-def _written(operation: Any) -> list[str]:
+def _output_names(operation: Any) -> list[str]:
     """Return the names of the outputs of an operation, and the new names of the inputs to which it writes."""
     return [buffer.get_name() for buffer in operation.get_outputs()]
 
 
-def _of_fused(schedule: Sequence[Any]) -> Provenance:
-    # Others are markers between reductions.
-    nodes = [node for node in schedule if getattr(node, "node", None) is not None]
-    reads = [dep.name for node in nodes for dep in node.read_writes.reads]
-    writes = [name for node in nodes for name in node.get_buffer_names()]
-    return reads, writes, [item.name for node in nodes for item in node.node.origins]
-
-
-def _lowered(
-    given: fx.Graph, graph: Any, module: ModuleType, recorded: dict[int, Kernel], *, backward: bool
+def _lowered_graph(
+    aot_graph: fx.Graph, lowering: Any, module: ModuleType, recorded: dict[int, Kernel], *, backward: bool
 ) -> LoweredGraph:
-    code = _code_of(module)
+    if module.__file__ is None:
+        raise BackendError("the code that Inductor generated has no file")
+    code = Path(module.__file__).read_text("utf-8")
     lines = {int(match[2]): _line(code, match) for match in _HANDLE.finditer(code)}
     sources = {match[1]: _line(code, match) for match in _SOURCE.finditer(code)}
-    written = {match[2]: match[1] for match in _TRITON.finditer(code)}
+    triton_files = {match[2]: match[1] for match in _TRITON.finditer(code)}
     kernels = [
         replace(
             kernel,
             line=lines[handle],
             code=f"{module.__file__}:{sources.get(kernel.op, lines[handle] + 1)}",
-            source_file=written.get(kernel.op, "") or _compiled_from(getattr(module, kernel.op, None)),
+            source_file=triton_files.get(kernel.op, "") or _cpp_file(getattr(module, kernel.op, None)),
         )
         for handle, kernel in sorted(recorded.items())
         if handle in lines
     ]
-    unstored = graph.removed_buffers | graph.inplaced_to_remove  # only the kernel itself uses them
+    unstored = lowering.removed_buffers | lowering.inplaced_to_remove  # only the kernel itself uses them
     buffers = {
         name: buffer
-        for name, buffer in graph.name_to_buffer.items()
-        if name not in unstored and type(getattr(buffer, "layout", None)).__name__ != _SEVERAL
+        for name, buffer in lowering.name_to_buffer.items()
+        if name not in unstored and type(getattr(buffer, "layout", None)).__name__ != _TUPLE_LAYOUT
     }
-    place: dict[str, str] = graph.scheduler.mutation_real_name
-    exact = {**_layout_copies(graph.operations, place), **_exact(graph, buffers, place)}
-    defined = {*re.findall(r"^\s*(\w+) = ", code, re.MULTILINE), *graph.graph_inputs}
-    whole = tuple(
+    # A buffer gets a new name each time that it is written; this maps it to the first one.
+    first_names: dict[str, str] = lowering.scheduler.mutation_real_name
+    copies = _layout_copies(lowering.operations, first_names)
+    operations = {**copies, **_stored_operations(lowering, buffers, first_names)}
+    defined = {*re.findall(r"^\s*(\w+) = ", code, re.MULTILINE), *lowering.graph_inputs}
+    kernels = [
         _without_freed(kernel, code, defined, buffers)
-        for kernel in _with_current_names(_with_items(kernels, buffers), place)
-    )
-    return LoweredGraph(given, graph.module.graph, whole, exact, module, backward)
+        for kernel in _with_current_names(_with_items(kernels, buffers), first_names)
+    ]
+    return LoweredGraph(aot_graph, lowering.module.graph, tuple(kernels), operations, module, backward)
 
 
-def _with_current_names(kernels: Sequence[Kernel], place: Mapping[str, str]) -> Iterator[Kernel]:
+def _with_current_names(kernels: Sequence[Kernel], first_names: Mapping[str, str]) -> Iterator[Kernel]:
     """Yield the kernels in order, with the names that the buffers have before and after each kernel."""
-    now: dict[str, str] = {}
+    current: dict[str, str] = {}  # by first name
     for kernel in kernels:
-        reads = dict.fromkeys(now.get(name, name) for name in kernel.reads)
-        left = {place.get(name, name): name for name in kernel.writes}
-        now |= left
-        yield replace(kernel, reads=tuple(reads), writes=tuple(left.values()), variables=tuple(left))
+        reads = dict.fromkeys(current.get(name, name) for name in kernel.reads)
+        written = {first_names.get(name, name): name for name in kernel.writes}
+        current |= written
+        yield replace(kernel, reads=tuple(reads), writes=tuple(written.values()), variables=tuple(written))
 
 
-def _exact(graph: Any, buffers: Mapping[str, Any], place: Mapping[str, str]) -> dict[str, str]:
+def _stored_operations(lowering: Any, buffers: Mapping[str, Any], first_names: Mapping[str, str]) -> dict[str, str]:
     """Return the name of the operation whose result a buffer holds, for each time that it is written.
 
     Inductor records what a buffer holds in the end. It may record the same operation for the kernel that allocates the
     buffer: the zeros for a scatter, for example.
     """
-    mutated = {*place, *place.values()}
-    made = {
+    mutated = {*first_names, *first_names.values()}
+    nodes = {
         name: node for name, buffer in buffers.items() if name not in mutated and (node := buffer.get_origin_node())
     }
-    left: dict[tuple[str, fx.Node], str] = {}
-    for operation in graph.operations:
-        for name in mutated.intersection(_written(operation)):
-            first = place.get(name, name)
-            end = graph.try_get_buffer(first).get_origin_node()
-            node = end if end in operation.origins else _last(operation.origins)
+    last_names: dict[tuple[str, fx.Node], str] = {}  # by first name and node
+    for operation in lowering.operations:
+        for name in mutated.intersection(_output_names(operation)):
+            first = first_names.get(name, name)
+            end = lowering.try_get_buffer(first).get_origin_node()
+            node = end if end in operation.origins else _result_node(operation.origins)
             if node is not None:
-                source = _written_over(node) if left.get((first, node)) == first else None
-                made |= {first: source} if source is not None else {}
-                left[first, node] = name
-    made |= {name: node for (_, node), name in left.items()}
-    buffers = {name: graph.try_get_buffer(place.get(name, name)) for name in made}
-    return {name: node.name for name, node in made.items() if _is_of_its_type(buffers[name], node)}
+                source = _overwritten_input(node) if last_names.get((first, node)) == first else None
+                nodes |= {first: source} if source is not None else {}
+                last_names[first, node] = name
+    nodes |= {name: node for (_, node), name in last_names.items()}
+    return {
+        name: node.name
+        for name, node in nodes.items()
+        if _has_dtype_of(lowering.try_get_buffer(first_names.get(name, name)), node)
+    }
 
 
-def _compiled_from(function: Any) -> str:
+def _layout_copies(operations: Sequence[Any], first_names: Mapping[str, str]) -> dict[str, str]:
+    """Return the buffers with copies of a library function's inputs in the layout that it needs."""
+    copies: dict[str, str] = {}
+    current: dict[str, str] = {}  # by first name
+    for operation in operations:
+        inputs = pytree.tree_leaves(list(getattr(operation, "inputs", ())))
+        node = _fx_node(operation) if inputs else None
+        sources = node.all_input_nodes if node is not None else []
+        if len(sources) == len(inputs):
+            for buffer, source in zip(inputs, sources, strict=True):
+                is_copy = type(buffer).__name__ == "ComputedBuffer" and _shape(buffer.get_size()) == _shape_of(source)
+                if is_copy and _has_dtype_of(buffer, source):
+                    name: str = buffer.get_name()  # pyright: ignore[reportAssignmentType]  names of buffers are never None
+                    copies[current.get(name, name)] = source.name
+        current |= {first_names[name]: name for name in _output_names(operation) if name in first_names}
+    return copies
+
+
+def _cpp_file(function: Any) -> str:
     """Return the C++ file next to the library from which a kernel was loaded, or `""`."""
     library = getattr(getattr(function, "__self__", None), "__file__", None)
     source = Path(library).with_suffix(".cpp") if library else None
     return str(source) if source is not None and source.is_file() else ""
 
 
-def _layout_copies(operations: Sequence[Any], place: Mapping[str, str]) -> dict[str, str]:
-    """Return the buffers with copies of a library function's inputs in the layout that it needs."""
-    found: dict[str, str] = {}
-    now: dict[str, str] = {}
-    for operation in operations:
-        inputs = pytree.tree_leaves(list(getattr(operation, "inputs", ())))
-        node = _operation(operation) if inputs else None
-        given = node.all_input_nodes if node is not None else []
-        if len(given) == len(inputs):
-            for buffer, source in zip(inputs, given, strict=True):
-                copied = type(buffer).__name__ == "ComputedBuffer" and _shape(buffer) == _shape_of(source)
-                if copied and _is_of_its_type(buffer, source):
-                    found[now.get(buffer.get_name(), buffer.get_name())] = source.name  # pyright: ignore[reportArgumentType]  names of buffers are never None
-        now |= {place[name]: name for name in _written(operation) if name in place}
-    return found
-
-
-def _is_of_its_type(buffer: Any, node: fx.Node) -> bool:
+def _has_dtype_of(buffer: Any, node: fx.Node) -> bool:
     """Return whether a buffer has the dtype of an operation's result; another one holds the result cast."""
     value, dtype = node.meta.get("val"), getattr(getattr(buffer, "layout", None), "dtype", None)
     return dtype is None or not isinstance(value, torch.Tensor) or value.dtype == dtype
 
 
-def _shape(buffer: Any) -> list[str]:
-    return [str(size) for size in buffer.get_size()]
+def _shape(sizes: Iterable[Any]) -> list[str]:
+    return [str(size) for size in sizes]
 
 
 def _shape_of(node: fx.Node) -> list[str] | None:
     value = node.meta.get("val")
-    return [str(size) for size in value.shape] if isinstance(value, torch.Tensor) else None
+    return _shape(value.shape) if isinstance(value, torch.Tensor) else None
 
 
 def _line(code: str, match: re.Match[str]) -> int:
     return code.count("\n", 0, match.start()) + 1
-
-
-def _code_of(module: ModuleType) -> str:
-    if module.__file__ is None:
-        raise BackendError("the code that Inductor generated has no file")
-    return Path(module.__file__).read_text("utf-8")
-
-
-_SEVERAL = "MultiOutputLayout"  # the layout of a tuple of tensors
 
 
 def _without_freed(kernel: Kernel, code: str, defined: Collection[str], buffers: Collection[str]) -> Kernel:
@@ -328,10 +330,10 @@ def _without_freed(kernel: Kernel, code: str, defined: Collection[str], buffers:
     preceding = "\n".join(code.splitlines()[: kernel.line])
     freed = set(re.findall(r"\bdel (\w+)", preceding))
     pairs = zip(kernel.variables, kernel.writes, strict=True)
-    kept = {
+    alive = {
         variable: name for variable, name in pairs if name in buffers and variable in defined and variable not in freed
     }
-    return replace(kernel, writes=tuple(kept.values()), variables=tuple(kept))
+    return replace(kernel, writes=tuple(alive.values()), variables=tuple(alive))
 
 
 def _with_items(kernels: Sequence[Kernel], buffers: dict[str, Any]) -> tuple[Kernel, ...]:
@@ -343,7 +345,7 @@ def _with_items(kernels: Sequence[Kernel], buffers: dict[str, Any]) -> tuple[Ker
     added: dict[int, list[str]] = {}
     for name, buffer in buffers.items():
         if name not in writer and type(buffer).__name__ in ("MultiOutput", "ConcatKernel"):
-            sources = [writer[source] for source in _read(buffer) if source in writer]
+            sources = [writer[source] for source in _input_names(buffer) if source in writer]
             if sources:
                 writer[name] = max(sources)
                 added.setdefault(writer[name], []).append(name)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..._errors import BackendError
-from .._option_text import flag, literal, number, table
+from .._option_text import boolean, integer, literal, mapping
 
 _SEARCH: Mapping[int, Mapping[str, Any]] = {
     0: {},
@@ -91,14 +91,15 @@ class InductorOptions:
         for name in self.config:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise BackendError(f"Inductor has no setting {name!r}{hint}")
+                raise BackendError(
+                    f"Inductor has no setting {name!r}{f'; did you mean {close[0]!r}?' if close else ''}"
+                )
         return dict(self.config)
 
 
 def _parse_config(config: str) -> dict[str, Any]:
     try:
-        return {name: literal(text) for name, text in table(config).items()}
+        return {name: literal(text) for name, text in mapping(config).items()}
     except ValueError as error:
         raise BackendError(f"config: {error}") from None
 
@@ -106,6 +107,6 @@ def _parse_config(config: str) -> dict[str, Any]:
 def _parse(name: str, value: Any) -> bool | int:
     """Parse a value, which may be a string."""
     try:
-        return number(value) if name == "search_space" else flag(value)
+        return integer(value) if name == "search_space" else boolean(value)
     except ValueError as error:
         raise BackendError(f"{name}: {error}") from None

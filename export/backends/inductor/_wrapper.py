@@ -15,7 +15,7 @@ import torch
 from ..._errors import BackendError
 from ._kernels import Kernel
 
-_OBSERVER = "filch_look"
+_OBSERVER = "filch_observe"
 Observe = Callable[[Kernel, Mapping[str, torch.Tensor]], None]
 
 
@@ -37,8 +37,8 @@ def instrument(module: ModuleType, kernels: Sequence[Kernel]) -> Callable[[list[
     tree = ast.parse(Path(module.__file__ or "").read_text("utf-8"))
     instrumented = _Instrumented(kernels)
     body = [instrumented.visit(item) for item in tree.body if _is_needed(item)]
-    if instrumented.left:
-        raise BackendError(f"Inductor's code has no call of kernel {instrumented.left[0].name!r}")
+    if instrumented.remaining:
+        raise BackendError(f"Inductor's code has no call of kernel {instrumented.remaining[0].name!r}")
     by_name = {kernel.name: kernel for kernel in kernels}
     namespace: dict[str, Any] = {**vars(module)}
     code = compile(ast.fix_missing_locations(ast.Module(body, [])), module.__file__ or "", "exec")
@@ -67,10 +67,14 @@ def _is_needed(item: ast.stmt) -> bool:
 
 
 class _Instrumented(ast.NodeTransformer):
-    """Inserts a call of the observer after each kernel's call, and after the statements that unpack its result."""
+    """Inserts a call of the observer after each kernel's call, and after the statements that unpack its result.
+
+    Attributes:
+        remaining: the kernels whose calls have not been found so far, in order.
+    """
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
-        self.left = sorted(kernels, key=lambda kernel: kernel.line)
+        self.remaining = sorted(kernels, key=lambda kernel: kernel.line)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
@@ -86,7 +90,7 @@ class _Instrumented(ast.NodeTransformer):
         for statement in body:
             statements.append(statement)
             if self._calls_next(statement):
-                kernel = self.left.pop(0)
+                kernel = self.remaining.pop(0)
                 called |= dict.fromkeys(kernel.variables, kernel)
                 statements.append(_observer_call(kernel, "locals()"))
             elif (name := _assigned_name(statement)) in called:  # its other buffers may have been overwritten since
@@ -94,9 +98,15 @@ class _Instrumented(ast.NodeTransformer):
         return statements
 
     def _calls_next(self, statement: ast.stmt) -> bool:
-        if not self.left or statement.lineno <= self.left[0].line or not isinstance(statement, ast.Expr | ast.Assign):
+        if (
+            not self.remaining
+            or statement.lineno <= self.remaining[0].line
+            or not isinstance(statement, ast.Expr | ast.Assign)
+        ):
             return False
-        return isinstance(statement.value, ast.Call) and _is_called(self.left[0].op, ast.unparse(statement.value.func))
+        return isinstance(statement.value, ast.Call) and _is_called(
+            self.remaining[0].op, ast.unparse(statement.value.func)
+        )
 
 
 def _is_called(op: str, function: str) -> bool:

@@ -2,7 +2,7 @@
 
 import mmap
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ import onnxruntime as ort
 from ..._errors import BackendError
 from ...common._suggestions import hint
 from ...common._telemetry import is_off
-from .._option_text import flag, literal, number, several, table
+from .._option_text import boolean, integer, literal, mapping, strings
 
 if is_off():  # the process may have imported the library before Filch
     ort.disable_telemetry_events()
@@ -39,10 +39,7 @@ _SEARCH: Mapping[int, Mapping[str, str]] = {
         "tunable_op_tuning_enable": "1",
     },
 }
-_AUTO_TUNE = "ep.cuda.enable_gemm_auto_tune"
-_MOST_THREADS = 1024
-# After a run, its threads would spin and slow down the comparison of the results.
-_NO_SPINNING = {"session.force_spinning_stop": "1"}
+_MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ class OrtOptions:
     @property
     def entries(self) -> dict[str, str]:
         """The entries of the session's configuration that the options ask for."""
-        tuned = {_AUTO_TUNE: "1"} if self.search_space else {}
+        tuned = {"ep.cuda.enable_gemm_auto_tune": "1"} if self.search_space else {}
         return {**tuned, **self.session_config}
 
     def session(self, level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
@@ -96,7 +93,8 @@ class OrtOptions:
         if self.threads is not None:
             options.intra_op_num_threads = self.threads
         options.graph_optimization_level = level
-        for name, value in {**_NO_SPINNING, **self.entries}.items():
+        # Otherwise threads spin after a run and slow down the comparison of the results.
+        for name, value in {"session.force_spinning_stop": "1", **self.entries}.items():
             options.add_session_config_entry(name, value)
         return options
 
@@ -116,28 +114,27 @@ class OrtOptions:
         return settings | dict(self.provider_options)
 
 
-def read_options(backend: str, provider: str, given: Mapping[str, Any]) -> OrtOptions:
+def read_options(backend: str, provider: str, values: Mapping[str, Any]) -> OrtOptions:
     """Check and parse options, which may be strings from the command line.
 
     Args:
         backend: the name of the backend, for messages.
         provider: its execution provider.
-        given: options by the names of `OrtOptions`.
+        values: the values of options by the names of `OrtOptions`.
 
     Raises:
         BackendError: an option, a value or a name inside a value is unknown, or the option is for another provider.
     """
     known = [entry.name for entry in fields(OrtOptions)]
-    for name in given:
+    for name in values:
         if name not in known:
             raise BackendError(f"backend {backend!r} has no option {name!r}; {hint(name, known)}")
-        if provider != CUDA and given[name] is not None and name in _ONLY_CUDA:
+        if provider != CUDA and values[name] is not None and name in _ONLY_CUDA:
             raise BackendError(f"option {name!r} is for a CUDA device; backend {backend!r} has none")
     try:
-        read = {name: _PARSERS[name](value) for name, value in given.items() if value is not None}
+        options = OrtOptions(**{name: _PARSERS[name](item) for name, item in values.items() if item is not None})
     except ValueError as error:
         raise BackendError(f"backend {backend!r}: {error}") from error
-    options = OrtOptions(**read)
     _check(options, backend, provider)
     return options
 
@@ -206,8 +203,8 @@ def _is_class(name: str) -> bool:
     Compilers merge a string with the end of a longer one (SkipLayerNormFusion), or write it as numbers
     (ConvActivationFusion).
     """
-    forms = (f"{len(name)}{name}E".encode(), f"AV{name}@".encode())
-    exists = any(library.find(form) >= 0 for library in _libraries() for form in forms)
+    symbols = (f"{len(name)}{name}E".encode(), f"AV{name}@".encode())
+    exists = any(library.find(symbol) >= 0 for library in _libraries() for symbol in symbols)
     return exists and name not in _RENAMED and not _is_known(f"{name}L1")  # else the optimizers' names have a level
 
 
@@ -222,15 +219,14 @@ def _is_known(name: str) -> bool:
 
 
 @cache
-def _libraries() -> tuple[mmap.mmap, ...]:
-    return tuple(_mapped())
-
-
-def _mapped() -> Iterator[mmap.mmap]:
+def _libraries() -> list[mmap.mmap]:
+    """Return the contents of the runtime's libraries, mapped into memory."""
+    contents = []
     for path in sorted((Path(ort.__file__).parent / "capi").iterdir()):
         if {".so", ".dylib", ".dll", ".pyd"} & set(path.suffixes):
             with path.open("rb") as file:
-                yield mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                contents.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    return contents
 
 
 def _level(value: Any) -> str:
@@ -239,19 +235,20 @@ def _level(value: Any) -> str:
     return str(value)
 
 
-def _search(value: Any) -> int:
-    if number(value) not in _SEARCH:
+def _search_space(value: Any) -> int:
+    if integer(value) not in _SEARCH:
         raise ValueError(f"there is no search_space {value!r}; there are 0, 1 and 2")
-    return number(value)
+    return integer(value)
 
 
-def _texts(value: Any) -> dict[str, str]:
-    return {name: str(int(item)) if isinstance(item, bool) else str(item) for name, item in table(value).items()}
+def _string_values(value: Any) -> dict[str, str]:
+    """Parse a mapping whose values are strings for ONNX Runtime; a boolean becomes `0` or `1`."""
+    return {name: str(int(item)) if isinstance(item, bool) else str(item) for name, item in mapping(value).items()}
 
 
 def _attributes(value: Any) -> dict[str, Any]:
     """Parse session attributes, which have types: a string is a JSON literal or the name of an ORT_ constant."""
-    return {name: _typed(item) if isinstance(item, str) else item for name, item in table(value).items()}
+    return {name: _typed(item) if isinstance(item, str) else item for name, item in mapping(value).items()}
 
 
 def _typed(text: str) -> Any:
@@ -263,22 +260,22 @@ def _typed(text: str) -> Any:
 
 def _threads(value: Any) -> int:
     """Parse a number of threads; limited, because an untrusted report may contain it."""
-    count = number(value)
-    if count > _MOST_THREADS:
-        raise ValueError(f"{value!r} is more than {_MOST_THREADS:,} threads")
+    count = integer(value)
+    if count > _MAX_THREADS:
+        raise ValueError(f"{value!r} is more than {_MAX_THREADS:,} threads")
     return count
 
 
 _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "level": _level,
-    "providers": several,
-    "provider_options": _texts,
-    "use_cuda_graph": flag,
-    "search_space": _search,
-    "tunable": flag,
-    "tf32": flag,
+    "providers": strings,
+    "provider_options": _string_values,
+    "use_cuda_graph": boolean,
+    "search_space": _search_space,
+    "tunable": boolean,
+    "tf32": boolean,
     "threads": _threads,
     "session_options": _attributes,
-    "session_config": _texts,
-    "disabled_optimizers": several,
+    "session_config": _string_values,
+    "disabled_optimizers": strings,
 }

@@ -177,7 +177,7 @@ def test_an_observed_graph_is_not_recorded_as_a_cuda_graph(
     [
         ({"levl": "all"}, r"backend 'onnxruntime-cpu' has no option 'levl'; did you mean 'level'\?"),
         ({"level": "most"}, r"there is no level 'most'; there are disable, basic, extended, layout, all"),
-        ({"threads": "many"}, r"'many' is no whole number"),
+        ({"threads": "many"}, r"'many' is not a non-negative integer"),
         ({"threads": 10**30}, r"10{30} is more than 1,024 threads"),
         ({"tf32": True}, r"option 'tf32' is for a CUDA device; backend 'onnxruntime-cpu' has none"),
         ({"use_cuda_graph": "true"}, r"option 'use_cuda_graph' is for a CUDA device"),
