@@ -151,24 +151,19 @@ class Form:
         return result
 
 
-def find_forms(
-    exported: Graph, compiled: Graph, numbers: Callable[[str], Sequence[int] | None], block: int
-) -> dict[str, Form]:
-    """Return the forms of the values that only the compiled graph has, by name, if they are exported values.
+class FormFinder:
+    """Finds the forms of values: first by the nodes that read a value, then by the node that computes it.
+
+    The readers determine which value they expect, whatever computes it. So they are tried first.
 
     Args:
         exported: the graph that was compiled.
         compiled: the optimized graph.
         numbers: returns the content of a constant of `compiled`, by name (the shape of a Reshape).
         block: the number of channels in a block of ONNX Runtime on this processor.
-    """
-    return _FormFinder(exported, compiled, numbers, block).forms
 
-
-class _FormFinder:
-    """Finds the forms of values: first by the nodes that read a value, then by the node that computes it.
-
-    The readers determine which value they expect, whatever computes it. So they are tried first.
+    Attributes:
+        forms: the forms of the values that only the compiled graph has, by name, if they are exported values.
     """
 
     def __init__(
@@ -176,7 +171,7 @@ class _FormFinder:
     ) -> None:
         self._exported, self._compiled, self._numbers, self._block = exported, compiled, numbers, block
         self._named = {node.name: node for node in exported.nodes}
-        self._base = cache(self._permutation_of)
+        self._transpose_source = cache(self._permutation_of)
         self.forms: dict[str, Form] = {}
         for node in reversed(compiled.nodes):
             self._add(
@@ -224,45 +219,35 @@ class _FormFinder:
     def _by_inputs(self, node: Node, place: int) -> Form | None:
         """Find a form by the inputs of the node that computes the value, or by the name of the node."""
         if node.op in VIEWS and (source := self._form(node.inputs[0])) is not None:
-            transforms = self._inverse_transforms_of(node)
+            transforms = self._transforms_of(node, inverse=True)
             return None if transforms is None else Form(source.value, (*transforms, *source.transforms))
         if node.op.startswith(DOMAIN):
             value = exported_output(node, self._exported)
             return None if value is None else self._blocked(value)
         return self._by_node_name(node, place)
 
-    def _transforms_of(self, node: Node) -> tuple[Transform, ...] | None:
-        """Return the transforms of a node that only changes the form."""
+    def _transforms_of(self, node: Node, *, inverse: bool = False) -> tuple[Transform, ...] | None:
+        """Return the transforms of a node that only changes the form, or with `inverse` those that undo it."""
+        target = node.inputs[0] if inverse else node.outputs[0]
+        channels_last = bool(node.attributes.get("channels_last"))
         if node.op in _COPIES:
             return ()
-        if node.op == "Transpose":
-            return (Permute(tuple(node.attributes["perm"])),) if "perm" in node.attributes else None
+        if node.op == "Transpose" and "perm" in node.attributes:
+            perm = tuple(node.attributes["perm"])
+            return (Permute(_inverse(perm) if inverse else perm),)
+        if node.op == "Cast" and inverse:
+            return self._cast_to(self._type_of(target) or ("float16" if FLOAT32_PREFIX in node.outputs[0] else None))
         if node.op == "Cast":
-            return self._cast_to(self._compiled.values[node.outputs[0]].dtype or self._type_of(node.outputs[0]))
+            return self._cast_to(self._compiled.values[target].dtype or self._type_of(target))
         if node.op in _RESHAPES:
-            shape = (
-                self._numbers(node.inputs[1]) if node.op == "Reshape" and not node.attributes.get("allowzero") else None
-            )
-            return self._reshape_to(node.outputs[0]) if shape is None else (Reshape(tuple(shape)),)
-        if node.op == f"{DOMAIN}ReorderOutput":
-            last = (Permute(CHANNELS_LAST),) if node.attributes.get("channels_last") else ()
+            is_given = node.op == "Reshape" and not inverse and not node.attributes.get("allowzero")
+            shape = self._numbers(node.inputs[1]) if is_given else None
+            return self._reshape_to(target) if shape is None else (Reshape(tuple(shape)),)
+        if node.op == f"{DOMAIN}ReorderOutput" and not inverse:
+            last = (Permute(CHANNELS_LAST),) if channels_last else ()
             return (Unblock(node.attributes["channels"], self._block), *last)
-        return None
-
-    def _inverse_transforms_of(self, node: Node) -> tuple[Transform, ...] | None:
-        """Return the transforms from the output of such a node to its input."""
-        if node.op in _COPIES:
-            return ()
-        if node.op == "Transpose":
-            return (Permute(_inverse(tuple(node.attributes["perm"]))),) if "perm" in node.attributes else None
-        if node.op == "Cast":
-            return self._cast_to(
-                self._type_of(node.inputs[0]) or ("float16" if FLOAT32_PREFIX in node.outputs[0] else None)
-            )
-        if node.op in _RESHAPES:
-            return self._reshape_to(node.inputs[0])
-        if node.op == f"{DOMAIN}ReorderInput":
-            return self._unblocks(self._shape(node.inputs[0]), channels_last=bool(node.attributes.get("channels_last")))
+        if node.op == f"{DOMAIN}ReorderInput" and inverse:
+            return self._unblocks(self._shape(target), channels_last=channels_last)
         return None
 
     def _cast_to(self, dtype: str | None) -> tuple[Transform, ...] | None:
@@ -291,6 +276,7 @@ class _FormFinder:
         return self._numbers(node.inputs[1]) if node is not None and node.op == "Reshape" else None
 
     def _blocked(self, value: str) -> Form | None:
+        """Return the form of an exported value that is stored in blocks."""
         transforms = self._unblocks(self._shape(value))
         return None if transforms is None else Form(value, (*transforms, *(self._cast_to(self._type_of(value)) or ())))
 
@@ -314,22 +300,20 @@ class _FormFinder:
             return None
         (perm,) = perms
         shape = self._exported.values[value].shape
-        straight = perm == tuple(range(len(perm)))
-        if not straight and (node.op in _MIXES or shape is None or len(shape) != len(perm)):
+        is_identity = perm == tuple(range(len(perm)))
+        if not is_identity and (node.op in _MIXES or shape is None or len(shape) != len(perm)):
             return None
-        rounded = any(form is not None and form.has(Cast) for form in forms)
-        typed = self._cast_to(self._type_of(value)) if rounded else ()
-        order = () if straight else (Permute(_inverse(perm)),)
-        return Form(value, (*self._uint8_to_int8(node.outputs[place]), *order, *(typed or ())))
+        is_cast = any(form is not None and form.has(Cast) for form in forms)
+        cast = self._cast_to(self._type_of(value)) if is_cast else ()
+        permute = () if is_identity else (Permute(_inverse(perm)),)
+        return Form(value, (*self._uint8_to_int8(node.outputs[place]), *permute, *(cast or ())))
 
     def _permutations(self, origin: Node, forms: Sequence[Form | None]) -> Iterator[Perm]:
         """Yield, for each input of the exported node, the permutation in which the compiled node reads it."""
         for name, form in zip(origin.inputs, forms, strict=False):
-            if form is None or {name, form.value} & self._exported.constant_values:
+            if form is None or {name, form.value} & self._exported.constant_values or form.has(Reshape):
                 continue
-            if form.has(Reshape):
-                continue
-            known, before = self._base(name), self._base(form.value)
+            known, before = self._transpose_source(name), self._transpose_source(form.value)
             if known is None or before is None or known[0] != before[0]:
                 continue
             order = before[1]

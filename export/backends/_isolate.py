@@ -49,7 +49,7 @@ def isolate(
     if isinstance(backend, Isolates):
         return backend.isolate(compiled, inputs, references, buffer=buffer)
     cut = CutProgram.of(program, compiled, inputs, references, optimize=optimize)
-    return cut.shown(backend.run(backend.compile(cut.program, optimize=optimize), cut.inputs))
+    return cut.computed_values(backend.run(backend.compile(cut.program, optimize=optimize), cut.inputs))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class CutProgram:
         feeds = {name: tensor for name, tensor in {**inputs, **tensors}.items() if name in taken}
         return cls(Program(model), feeds, values)
 
-    def shown(self, outputs: Values) -> Iterator[tuple[str, torch.Tensor]]:
+    def computed_values(self, outputs: Values) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the computed values, in the form that `isolate` returns."""
         for name, value in self.values.items():
             for output in (value + AGAIN, value):

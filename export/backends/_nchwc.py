@@ -49,23 +49,20 @@ def exported_output(node: Node, exported: Graph) -> str | None:
     The node is named after its output when it was created. Afterwards ONNX Runtime may have fused a sum (its fourth
     input) and then an activation into it.
     """
-    named = _NAME.fullmatch(node.name)
-    if named is None or named["value"] not in exported.known:
+    match = _NAME.fullmatch(node.name)
+    if match is None or match["value"] not in exported.known:
         return None
-    value: str | None = named["value"]
-    summed = len(node.inputs) > 3 and bool(node.inputs[3])
-    if summed:
-        value = _next(named["value"], ("Add",), exported)
-    if value is None or not node.attributes.get("activation") or (not summed and _makes(value, _ACTIVATIONS, exported)):
+    value: str | None = match["value"]
+    has_sum = len(node.inputs) > 3 and bool(node.inputs[3])
+    if has_sum:
+        value = _next(match["value"], ("Add",), exported)
+    producer = exported.producer.get(value or "")
+    is_activation = not has_sum and producer is not None and producer.op in _ACTIVATIONS
+    if value is None or not node.attributes.get("activation") or is_activation:
         return value
     # Whether the node has the right activation and sum is not checked: a comparison of the numbers finds that.
     ends = (value, _next(value, ("Add",), exported))
     return next((result for end in ends if end and (result := _next(end, _ACTIVATIONS, exported))), None)
-
-
-def _makes(value: str, ops: Collection[str], exported: Graph) -> bool:
-    node = exported.producer.get(value)
-    return node is not None and node.op in ops
 
 
 def _next(value: str, ops: Collection[str], exported: Graph) -> str | None:

@@ -28,7 +28,7 @@ from ...graph._sizes import value_sizes
 from ...program._program import Program
 from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
 from .._files import DATA, first_line, in_folder, write_model
-from .._forms import Form, TensorSpec, find_forms, spec_of
+from .._forms import Form, FormFinder, TensorSpec, spec_of
 from .._nchwc import DOMAIN
 from .._tf32 import tf32_input_eps
 from ._log import record_changes
@@ -108,7 +108,8 @@ class OnnxRuntimeBackend:
         model = ir.load(optimized)
         graph = graph_from_onnx(model)
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
-        forms = find_forms(_with_shapes(program) if block else exported, graph, partial(_constant, model), block)
+        source_graph = _with_shapes(program) if block else exported
+        forms = FormFinder(source_graph, graph, partial(_constant, model), block).forms
         order = order_like(graph, list(exported.producer))
         handle = _Handle(graph, start, optimized, order, forms, running=session)
         value_aliases = {name: form.value for name, form in forms.items()}

@@ -22,12 +22,16 @@ from ...program._program import Program
 from .._backend import Compiled, ReferenceLookup, Script, Stage, Values
 from .._files import in_folder, write_model
 from .._isolate import CutProgram
-from ._layers import Border, ExecutedLayers, Owners, Port, apart_from_neighbours, by_pattern, owners_of, shape_of
+from ._layers import Border, ExecutedLayers, Owners, Port, apart_from_neighbors, by_pattern, owners_of, shape_of
 from ._scalars import move_scalars
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _TIMES = "PERF_COUNT"
 _ATTEMPTS = 4  # compilations in search of outputs that change no layer
+_VIRTUAL_DEVICES = ("AUTO", "HETERO", "MULTI", "BATCH")
+# Types that NumPy lacks, by OpenVINO's names, and the dtypes of the arrays as which OpenVINO exposes them, by size.
+_TYPES = {"bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
+_BITS = {1: torch.uint8, 2: torch.float16}
 
 
 @dataclass(frozen=True)
@@ -57,14 +61,14 @@ class OpenVinoBackend:
         self,
         compiled: Compiled,
         inputs: Values,
-        given: ReferenceLookup,
+        references: ReferenceLookup,
         *,
         buffer: int,  # noqa: ARG002  OpenVINO returns all outputs at once
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`: the program is compiled once more, cut at the values that have references."""
-        cut = CutProgram.of(compiled.handle.program, compiled, inputs, given, optimize=True)
-        made = in_folder(partial(self._compile, cut.program, watched=False))
-        return cut.shown(self.run(made, cut.inputs))
+        cut = CutProgram.of(compiled.handle.program, compiled, inputs, references, optimize=True)
+        cut_compiled = in_folder(partial(self._compile, cut.program, watched=False))
+        return cut.computed_values(self.run(cut_compiled, cut.inputs))
 
     def _compile(self, program: Program, folder: Path, *, watched: bool = True) -> Compiled:
         path = write_model(program.model, folder / "program.onnx")
@@ -74,11 +78,11 @@ class OpenVinoBackend:
         owners = owners_of(model, exported)
         plain = self._compile_with(model, (), owners)
         layers = plain.layers
-        runs, found = self._search(model, owners, layers, layers.borders(exported)) if watched else ([], {})
+        runs, ports = self._search(model, owners, layers, layers.borders(exported)) if watched else ([], {})
         handle = _Handle(program, plain.compiled, tuple(run.compiled for run in runs))
-        graph = layers.graph(exported, found)
+        graph = layers.graph(exported, ports)
         notes = (*self._precision_notes(plain.compiled), *_float64_note(exported, self.device))
-        return Compiled(graph, handle, layers.origins(exported, found), notes=notes)
+        return Compiled(graph, handle, layers.origins(exported, ports), notes=notes)
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`.
@@ -89,11 +93,11 @@ class OpenVinoBackend:
         """
         outputs = _infer(compiled.handle.plain, inputs)
         runs = [_infer(observing, inputs) for observing in compiled.handle.observing] if watch else []
-        steady = [values for values in runs if all(_same_bits(values[name], outputs[name]) for name in outputs)]
-        found: dict[str, torch.Tensor] = {}
-        for values in steady or runs:
-            found = {name: values[name] for name in values if name in watch or name in outputs} | found
-        return outputs | found
+        unchanged = [values for values in runs if all(_same_bits(values[name], outputs[name]) for name in outputs)]
+        observed: dict[str, torch.Tensor] = {}
+        for values in unchanged or runs:
+            observed = {name: values[name] for name in values if name in watch or name in outputs} | observed
+        return outputs | observed
 
     def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
         """See `Profiles.profile`."""
@@ -102,9 +106,9 @@ class OpenVinoBackend:
         request = plain.create_infer_request()
         with _backend_errors("can't run the program"):
             request.infer(_feeds(plain, inputs))
-        taken = {item.node_name: item.real_time.total_seconds() for item in request.profiling_info}
+        seconds = {item.node_name: item.real_time.total_seconds() for item in request.profiling_info}
         return {
-            node.name: sum(taken.get(layer, 0.0) for layer in node.attributes["layers"])
+            node.name: sum(seconds.get(layer, 0.0) for layer in node.attributes["layers"])
             for node in compiled.graph.nodes
         }
 
@@ -114,17 +118,27 @@ class OpenVinoBackend:
         lines = (
             "def run(path, names, inputs):",
             f"compiled = ov.Core().compile_model(path, {self.device!r}, {properties!r})",
-            "found = compiled(inputs)",
-            "return [found[name] for name in names]",
+            "results = compiled(inputs)",
+            "return [results[name] for name in names]",
         )
         return Script("onnx", ("import openvino as ov",), "\n    ".join(lines), "openvino")
 
     def _search(
         self, model: ov.Model, owners: Owners, plain: ExecutedLayers, borders: Mapping[str, Border]
     ) -> tuple[list["_Run"], dict[str, Port]]:
-        """Compile with further outputs until as many values as possible are found; map each to a layer of `plain`."""
+        """Compile with further outputs until as many values as possible are found.
+
+        Args:
+            model: the model.
+            owners: see `owners_of`.
+            plain: the layers of the compilation without further outputs.
+            borders: the values to find.
+
+        Returns:
+            the compilations, and the port of a layer of `plain` that computes each value that was found.
+        """
         named = {name for op in model.get_ordered_ops() for port in op.outputs() for name in port.get_names()}
-        wanted = asked = [name for name in borders if name in named and name not in plain.results]
+        wanted = requested = [name for name in borders if name in named and name not in plain.results]
         for _ in range(_ATTEMPTS):
             run = self._compile_with(model, wanted, owners)
             suspects = plain.near_changed(plain.missing_in(run.layers), {name: borders[name] for name in wanted})
@@ -133,47 +147,47 @@ class OpenVinoBackend:
             wanted = [name for name in wanted if name not in suspects]
         run = self._without_missing(model, wanted, run, owners, plain)  # pyright: ignore[reportPossiblyUnboundVariable]  there are attempts
         runs = [run]
-        found = dict(plain.ports_of(run.layers))
+        ports = dict(plain.ports_of(run.layers))
 
-        def search(at: ov.Model, names: Collection[str]) -> None:
-            run = self._without_missing(at, names, self._compile_with(at, names, owners), owners, plain)
-            new = {name: port for name, port in plain.ports_of(run.layers).items() if port not in found.values()}
+        def search(changed: ov.Model, names: Collection[str]) -> None:
+            run = self._without_missing(changed, names, self._compile_with(changed, names, owners), owners, plain)
+            new = {name: port for name, port in plain.ports_of(run.layers).items() if port not in ports.values()}
             runs.extend([run] if new.keys() & {*names} else [])
-            found.update(new)
+            ports.update(new)
 
-        for partition in (by_pattern, apart_from_neighbours):
-            for part in partition({name: borders[name] for name in asked if name not in found}):
+        for partition in (by_pattern, apart_from_neighbors):
+            for part in partition({name: borders[name] for name in requested if name not in ports}):
                 search(model, part)
         moved = model.clone()
-        if factors := move_scalars(moved, [name for name in asked if name not in found]):
+        if factors := move_scalars(moved, [name for name in requested if name not in ports]):
             search(moved, factors)
         # A result may be a copy in another layout of the value that was found; the name belongs to the copy.
-        return runs, {name: plain.results.get(name, port) for name, port in found.items()}
+        return runs, {name: plain.results.get(name, port) for name, port in ports.items()}
 
     def _without_missing(
         self, model: ov.Model, names: Collection[str], run: "_Run", owners: Owners, plain: ExecutedLayers
     ) -> "_Run":
         """Compile again without the values that were not found if a run changed layers: they may be the cause."""
-        there = plain.ports_of(run.layers)
-        seen = [name for name in names if name in there]
-        if not seen or len(seen) == len(names):
+        ports = plain.ports_of(run.layers)
+        found = [name for name in names if name in ports]
+        changed = plain.missing_in(run.layers) or run.layers.missing_in(plain)
+        if not found or len(found) == len(names) or not changed:
             return run
-        if not plain.missing_in(run.layers) and not run.layers.missing_in(plain):
-            return run
-        again = self._compile_with(model, seen, owners)
-        return again if {*seen} <= plain.ports_of(again.layers).keys() else run
+        again = self._compile_with(model, found, owners)
+        return again if {*found} <= plain.ports_of(again.layers).keys() else run
 
     def _compile_with(self, model: ov.Model, names: Collection[str], owners: Owners) -> "_Run":
-        asked = model.clone()
+        """Compile a model with further outputs."""
+        extended = model.clone()
         with _backend_errors("refuses the program"):
-            asked.add_outputs(list(names))
-            compiled = _core(self.device).compile_model(asked, self.device, self._properties())
+            extended.add_outputs(list(names))
+            compiled = _core(self.device).compile_model(extended, self.device, self._properties())
             results = {
                 result.get_friendly_name(): (
                     tuple(result.input(0).get_source_output().get_names()),
                     shape_of(result.get_output_partial_shape(0)),
                 )
-                for result in asked.get_results()
+                for result in extended.get_results()
             }
             return _Run(compiled, ExecutedLayers(compiled.get_runtime_model(), owners, results))
 
@@ -190,21 +204,25 @@ class OpenVinoBackend:
         """Return a note on the precision, if it is not OpenVINO's choice or not float32."""
         if _PRECISION in self.config or _PRECISION not in compiled.get_property("SUPPORTED_PROPERTIES"):
             return ()
-        taken = compiled.get_property(_PRECISION).get_type_name()
-        own = _core(self.device).get_property(self.device, _PRECISION).get_type_name()
+        used = compiled.get_property(_PRECISION).get_type_name()
+        default = _core(self.device).get_property(self.device, _PRECISION).get_type_name()
         if self.precision is None:
-            return () if taken == "f32" else (f"OpenVINO computes in {taken} here: precision='f32' keeps float32",)
-        return () if own == taken else (f"OpenVINO computes in {taken}; with precision=None, in {own} here",)
+            return () if used == "f32" else (f"OpenVINO computes in {used} here: precision='f32' keeps float32",)
+        return () if default == used else (f"OpenVINO computes in {used}; with precision=None, in {default} here",)
 
 
 @dataclass(frozen=True)
 class _Run:
+    """One compilation: the compiled model and its layers."""
+
     compiled: ov.CompiledModel
     layers: ExecutedLayers
 
 
 @dataclass(frozen=True)
 class _Handle:
+    """A program, compiled without further outputs and several times with further ones."""
+
     program: Program
     plain: ov.CompiledModel
     observing: tuple[ov.CompiledModel, ...]
@@ -212,23 +230,18 @@ class _Handle:
 
 def _float64_note(graph: Graph, device: str) -> tuple[str, ...]:
     """Return a note if the graph has float64 values, which the CPU computes in float32."""
-    computed = (
-        graph.values[name] for name in graph.producer if name not in graph.constant_values and name in graph.values
-    )
-    doubles = device.startswith("CPU") and any(value.dtype == "float64" for value in computed)
-    return ("OpenVINO's CPU computes float64 in float32",) if doubles else ()
+    computed = (graph.producer.keys() & graph.values.keys()) - graph.constant_values
+    has_doubles = device.startswith("CPU") and any(graph.values[name].dtype == "float64" for name in computed)
+    return ("OpenVINO's CPU computes float64 in float32",) if has_doubles else ()
 
 
 def _core(device: str) -> ov.Core:
     """Return OpenVINO's core, or raise an error if it lacks the device."""
     core = ov.Core()
-    there = core.available_devices
-    if device not in there and device.partition(".")[0].partition(":")[0] not in (*there, *_VIRTUAL):
-        raise BackendError(f"OpenVINO has no device {device!r} here; there are {', '.join(there)}")
+    devices = core.available_devices
+    if device not in devices and device.partition(".")[0].partition(":")[0] not in (*devices, *_VIRTUAL_DEVICES):
+        raise BackendError(f"OpenVINO has no device {device!r} here; there are {', '.join(devices)}")
     return core
-
-
-_VIRTUAL = ("AUTO", "HETERO", "MULTI", "BATCH")
 
 
 def _infer(compiled: ov.CompiledModel, inputs: Values) -> dict[str, torch.Tensor]:
@@ -243,36 +256,26 @@ def _infer(compiled: ov.CompiledModel, inputs: Values) -> dict[str, torch.Tensor
 def _feeds(compiled: ov.CompiledModel, inputs: Values) -> dict[ov.ConstOutput, ov.Tensor]:
     feeds = {}
     for port in compiled.inputs:
-        given = [inputs[name] for name in port.get_names() if name in inputs]
-        if not given:
+        tensors = [inputs[name] for name in port.get_names() if name in inputs]
+        if not tensors:
             raise BackendError(f"the program's input {port.get_any_name()!r} is missing")
-        feeds[port] = _to_openvino(given[0])
+        feeds[port] = _to_openvino(tensors[0])
     return feeds
-
-
-_BY_TYPE: Mapping[str, torch.dtype] = {
-    "bf16": torch.bfloat16,
-    "f8e4m3": torch.float8_e4m3fn,
-    "f8e5m2": torch.float8_e5m2,
-}
-_TYPES = {dtype: getattr(ov.Type, name) for name, dtype in _BY_TYPE.items()}
 
 
 def _to_openvino(tensor: torch.Tensor) -> ov.Tensor:
     plain = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().contiguous().cpu()
-    if plain.dtype not in _TYPES:
-        return ov.Tensor(plain.numpy())
-    made = ov.Tensor(_TYPES[plain.dtype], ov.Shape(plain.shape))
-    made.data[...] = plain.view(_BITS[plain.itemsize]).numpy()
-    return made
-
-
-_BITS = {1: torch.uint8, 2: torch.float16}  # the dtypes with which OpenVINO exposes types that numpy lacks
+    for name, dtype in _TYPES.items():
+        if plain.dtype == dtype:
+            result = ov.Tensor(getattr(ov.Type, name), ov.Shape(plain.shape))
+            result.data[...] = plain.view(_BITS[plain.itemsize]).numpy()
+            return result
+    return ov.Tensor(plain.numpy())
 
 
 def _to_torch(tensor: ov.Tensor) -> torch.Tensor:
     copied = torch.from_numpy(tensor.data.copy())
-    dtype = _BY_TYPE.get(tensor.element_type.get_type_name())
+    dtype = _TYPES.get(tensor.element_type.get_type_name())
     return copied if dtype is None else copied.view(dtype)
 
 

@@ -63,8 +63,8 @@ class Border:
     """An exported value between layers.
 
     Attributes:
-        layers: the names of the layers that compute it; if none is reported to, of those that read it.
-        computed: whether a layer is reported to compute it; otherwise it may be inside of a layer.
+        layers: the names of the layers that compute it, or of those that read it if OpenVINO reports no such layer.
+        computed: whether OpenVINO reports a layer that computes it; otherwise it may be inside of a layer.
         op: the exported operator that computes it.
     """
 
@@ -75,14 +75,14 @@ class Border:
 
 def owners_of(model: Any, graph: Graph) -> Owners:
     """Return the exported nodes that each layer of an imported model translates (in part), by the name of the layer."""
-    found: dict[str, tuple[str, ...]] = {}
+    owners: dict[str, tuple[str, ...]] = {}
     for op in reversed(model.get_ordered_ops()):
         names = [name for port in op.outputs() for name in port.get_names()]
         named = [graph.producer[name].name for name in names if name in graph.producer]
         users = [user.get_node().get_friendly_name() for port in op.outputs() for user in port.get_target_inputs()]
-        owners = named or [owner for user in users for owner in found.get(user, ())]
-        found[op.get_friendly_name()] = tuple(dict.fromkeys(owners))
-    return found
+        nodes = named or [owner for user in users for owner in owners.get(user, ())]
+        owners[op.get_friendly_name()] = tuple(dict.fromkeys(nodes))
+    return owners
 
 
 class ExecutedLayers:
@@ -99,68 +99,67 @@ class ExecutedLayers:
     def __init__(self, model: Any, owners: Owners, results: Results) -> None:
         ops = sorted(model.get_ordered_ops(), key=lambda op: int(_info(op, "execOrder")))
         self.layers = {layer.name: layer for layer in (_layer(op, owners) for op in ops)}
-        ends = [layer for layer in self.layers.values() if layer.kind == "Output"]
         self.results: dict[str, Port] = {}
-        for layer in ends:
+        for layer in [layer for layer in self.layers.values() if layer.kind == "Output"]:
             names, shape = results.get(layer.name, ((), ()))
             source, index = layer.inputs[0]
-            if _has_as_many(self.layers[source].values[index].shape, shape):
+            if _may_have_same_size(self.layers[source].values[index].shape, shape):
                 self.results |= dict.fromkeys(names, (source, index))
 
     @cached_property
     def by_key(self) -> Mapping[Key, tuple[Layer, ...]]:
         """The layers that compute something, by `key`."""
-        found: dict[Key, tuple[Layer, ...]] = {}
+        layers: dict[Key, tuple[Layer, ...]] = {}
         for layer in self.layers.values():
             if layer.is_node:
-                found[layer.key] = (*found.get(layer.key, ()), layer)
-        return found
+                layers[layer.key] = (*layers.get(layer.key, ()), layer)
+        return layers
 
     def borders(self, graph: Graph) -> Mapping[str, Border]:
         """Return the exported values between layers, and those that a layer reads and none is reported to compute."""
         nodes = {node.name: node for node in graph.nodes}
-        makers: dict[str, set[str]] = {}
+        producers: dict[str, set[str]] = {}
         readers: dict[str, set[str]] = {}
-        left: set[str] = set()
+        read_outside: set[str] = set()  # values that a layer computes and others read
         for layer in self.layers.values():
             inside = [nodes[name] for name in layer.computes]
-            made = {name for node in inside for name in node.outputs if name}
-            for name in made:
-                makers.setdefault(name, set()).add(layer.name)
+            computed = {name for node in inside for name in node.outputs if name}
+            for name in computed:
+                producers.setdefault(name, set()).add(layer.name)
                 if name in graph.outputs or any(user not in inside for user in graph.consumers.get(name, ())):
-                    left.add(name)
-            for name in {name for node in inside for name in node.reads} - made:
+                    read_outside.add(name)
+            for name in {name for node in inside for name in node.reads} - computed:
                 readers.setdefault(name, set()).add(layer.name)
         return {
-            name: Border(frozenset(makers.get(name, readers.get(name, ()))), name in makers, node.op)
+            name: Border(frozenset(producers.get(name, readers.get(name, ()))), name in producers, node.op)
             for node in graph.nodes
             for name in node.outputs
-            if name not in graph.constant_values and (name in left or name in readers)
+            if name not in graph.constant_values and (name in read_outside or name in readers)
         }
 
     def missing_in(self, other: "ExecutedLayers") -> tuple[str, ...]:
         """Return the layers that another compilation lacks, except copies, which depend on the outputs."""
-        there = {key: len(layers) for key, layers in other.by_key.items()}
+        counts = {key: len(layers) for key, layers in other.by_key.items()}
         return tuple(
             layer.name
             for key, layers in self.by_key.items()
-            for layer in layers[there.get(key, 0) :]
+            for layer in layers[counts.get(key, 0) :]
             if layer.kind not in _COPIES
         )
 
-    def near_changed(self, changed: Collection[str], asked: Mapping[str, Border]) -> set[str]:
+    def near_changed(self, changed: Collection[str], requested: Mapping[str, Border]) -> set[str]:
         """Return the requested values that are nearest to changed layers: they may have caused the change.
 
         Args:
             changed: names of layers.
-            asked: the requested values.
+            requested: the requested values.
         """
         near = {*changed} | {name for layer in changed for name, _ in self.layers[layer].inputs}
         while near:
-            found = {name for name, border in asked.items() if border.layers & near}
-            if found:
-                return {name for name in found if not asked[name].computed} or found
-            wider = near.union(*(self._neighbours(name) for name in near))
+            values = {name for name, border in requested.items() if border.layers & near}
+            if values:
+                return {name for name in values if not requested[name].computed} or values
+            wider = near.union(*(self._neighbors(name) for name in near))
             if wider == near:
                 break
             near = wider
@@ -168,18 +167,19 @@ class ExecutedLayers:
 
     def ports_of(self, other: "ExecutedLayers") -> Mapping[str, Port]:
         """Map the results of another compilation to layers of this one that compute them from the same inputs."""
-        found = {}
+        ports = {}
         for value, end in other.results.items():
             name, index = self._before_copies(other, end)
             layer = other.layers[name]
-            if layer.is_node and self._has(other, layer) and self._reads_the_same(other, layer):
-                found[value] = (self.by_key[layer.key][other.by_key[layer.key].index(layer)].name, index)
-        return found
+            if layer.is_node and self._has(other, layer) and self._has_inputs(other, layer):
+                ports[value] = (self.by_key[layer.key][other.by_key[layer.key].index(layer)].name, index)
+        return ports
 
     def _has(self, other: "ExecutedLayers", layer: Layer) -> bool:
+        """Return whether this compilation has as many layers like a layer of another one."""
         return len(self.by_key.get(layer.key, ())) == len(other.by_key[layer.key])
 
-    def _reads_the_same(self, other: "ExecutedLayers", layer: Layer) -> bool:
+    def _has_inputs(self, other: "ExecutedLayers", layer: Layer) -> bool:
         """Return whether this compilation has the layers that compute the inputs of a layer of another one.
 
         Layers that only move data are skipped: a factor may have been moved over a transpose into an earlier product.
@@ -187,7 +187,7 @@ class ExecutedLayers:
         read = [other.layers[name] for name, _ in layer.inputs if other.layers[name].is_node]
         return all(
             (source.kind in _COPIES or self._has(other, source))
-            and (source.kind not in _MOVES or self._reads_the_same(other, source))
+            and (source.kind not in _MOVES or self._has_inputs(other, source))
             for source in read
         )
 
@@ -200,7 +200,8 @@ class ExecutedLayers:
         repeats = {*layer.computes} <= {*other.layers[sources[0][0]].computes}
         return self._before_copies(other, sources[0]) if layer.kind in _COPIES or repeats else port
 
-    def _neighbours(self, name: str) -> set[str]:
+    def _neighbors(self, name: str) -> set[str]:
+        """Return the names of the layers that a layer reads or that read it."""
         read = (source for source, _ in self.layers[name].inputs)
         return {source for source in read if self.layers[source].is_node} | self._users[name]  # constants are shared
 
@@ -212,14 +213,14 @@ class ExecutedLayers:
         """
         judged = {name for name, _ in [*known.values(), *self.results.values()]}
         named = {name for layer in self.layers.values() for name in layer.computes}
-        found = {
+        origins = {
             head: dict.fromkeys(node for layer in layers for node in layer.computes)
             for head, layers in self.groups(judged).items()
         }
         stop = frozenset({*known, *self.results, *exported.constant_values})
         for value, (name, _) in known.items():
-            found[name] |= dict.fromkeys(node.name for node in exported.cone([value], stop) if node.name not in named)
-        return {name: tuple(nodes) for name, nodes in found.items() if nodes}
+            origins[name] |= dict.fromkeys(node.name for node in exported.cone([value], stop) if node.name not in named)
+        return {name: tuple(nodes) for name, nodes in origins.items() if nodes}
 
     def graph(self, exported: Graph, known: Mapping[str, Port]) -> Graph:
         """Return a graph of the layers; layers without an exported value between them are one node.
@@ -255,34 +256,35 @@ class ExecutedLayers:
         Args:
             judged: names of layers with an exported value.
         """
-        heads: dict[str, str] = {}
-        found: dict[str, tuple[Layer, ...]] = {}
+        heads: dict[str, str] = {}  # the last layer of the group of each layer
+        groups: dict[str, tuple[Layer, ...]] = {}
         for layer in reversed(self.layers.values()):
             users = {heads.get(user, user) for user in self._users[layer.name]}
             head = users.pop() if len(users) == 1 and layer.name not in judged else ""
             if layer.is_node:
-                heads[layer.name] = head if head in found and _belong_together(layer, found[head]) else layer.name
-                found[heads[layer.name]] = (layer, *found.get(heads[layer.name], ()))
-        return {name: found[name] for name in self.layers if name in found}
+                heads[layer.name] = head if head in groups and _belongs_to(layer, groups[head]) else layer.name
+                groups[heads[layer.name]] = (layer, *groups.get(heads[layer.name], ()))
+        return {name: groups[name] for name in self.layers if name in groups}
 
     @cached_property
     def _users(self) -> Mapping[str, frozenset[str]]:
-        found: dict[str, set[str]] = {name: set() for name in self.layers}
+        users: dict[str, set[str]] = {name: set() for name in self.layers}
         for layer in self.layers.values():
             for name, _ in layer.inputs:
-                found[name].add(layer.name)
-        return {name: frozenset(names) for name, names in found.items()}
+                users[name].add(layer.name)
+        return {name: frozenset(names) for name, names in users.items()}
 
 
-def _belong_together(layer: Layer, to: tuple[Layer, ...]) -> bool:
-    common = any(name in later.computes for name in layer.computes for later in to)
-    return not layer.computes or common or to[0].kind in _MOVES
+def _belongs_to(layer: Layer, group: tuple[Layer, ...]) -> bool:
+    """Return whether a layer belongs to the group of its only consumer; see `ExecutedLayers.groups`."""
+    shared = any(name in later.computes for name in layer.computes for later in group)
+    return not layer.computes or shared or group[0].kind in _MOVES
 
 
 def _layer(op: Any, owners: Owners) -> Layer:
     kind, primitive, precision = (_info(op, name) for name in ("layerType", "primitiveType", "runtimePrecision"))
     layer_names = [name for name in _info(op, "originalLayersNames").split(",") if name]
-    known = [owner for name in layer_names if kind not in _NO_NODES for owner in _owners(name, owners)]
+    computed = [owner for name in layer_names if kind not in _NO_NODES for owner in _owners(name, owners)]
     wholes = {_without_suffix(name) for name in layer_names}
     # A layer may be a part of a node (`…/WithoutBiases`) in one compilation and the whole node in another.
     parts = {name for name in layer_names if "/" in name and name.partition("/")[0] not in wholes}
@@ -296,8 +298,8 @@ def _layer(op: Any, owners: Owners) -> Layer:
         kind=kind,
         primitive=primitive,
         precision=precision,
-        computes=tuple(dict.fromkeys(known)),
-        key=(kind, primitive, precision, tuple(sorted({*known, *others}))),
+        computes=tuple(dict.fromkeys(computed)),
+        key=(kind, primitive, precision, tuple(sorted({*computed, *others}))),
         inputs=tuple((source.get_node().get_friendly_name(), source.get_index()) for source in sources),
         values=tuple(
             Value("", _DTYPES.get(dtype, dtype), shape_of(port.get_partial_shape()))
@@ -316,20 +318,19 @@ def _owners(name: str, owners: Owners) -> tuple[str, ...]:
 
 
 def _info(op: Any, name: str) -> str:
-    found = op.get_rt_info()
-    return str(found[name].astype(str)) if name in found else ""
+    """Return a property of an executed layer, or `""`."""
+    info = op.get_rt_info()
+    return str(info[name].astype(str)) if name in info else ""
 
 
-def _has_as_many(shape: tuple[Dim, ...] | None, asked: tuple[Dim, ...]) -> bool:
+def _may_have_same_size(*shapes: tuple[Dim, ...] | None) -> bool:
     """Return whether two shapes may have the same number of elements."""
-    counts = [math.prod(dims) for dims in map(_sizes_of, (shape, asked)) if dims is not None]
-    return len({*counts}) < 2
-
-
-def _sizes_of(shape: tuple[Dim, ...] | None) -> tuple[int, ...] | None:
-    """Return the sizes of a known shape, or None."""
-    dims = tuple(dim for dim in shape or () if isinstance(dim, int))
-    return dims if shape is not None and len(dims) == len(shape) else None
+    counts = set()
+    for shape in shapes:
+        sizes = [dim for dim in shape or () if isinstance(dim, int)]
+        if shape is not None and len(sizes) == len(shape):
+            counts.add(math.prod(sizes))
+    return len(counts) < 2
 
 
 def shape_of(shape: Any) -> tuple[Dim, ...]:
@@ -362,7 +363,7 @@ def by_pattern(borders: Mapping[str, Border]) -> tuple[tuple[str, ...], ...]:
     return tuple(parts.values())
 
 
-def apart_from_neighbours(borders: Mapping[str, Border]) -> tuple[tuple[str, ...], ...]:
+def apart_from_neighbors(borders: Mapping[str, Border]) -> tuple[tuple[str, ...], ...]:
     """Partition the computed values so that no two within a distance of two are together."""
     values = [name for name, border in borders.items() if border.computed]
     return tuple(tuple(part) for part in (values[::3], values[1::3], values[2::3]) if part)

@@ -28,9 +28,9 @@ def move_scalars(model: ov.Model, names: Collection[str]) -> list[str]:
     """
     changed = []
     for op in model.get_ordered_ops():
-        asked = [name for name in names if op.get_type_name() == "Multiply" and name in op.output(0).get_names()]
-        if asked and any(_move(op, side) for side in (0, 1)):
-            changed += asked
+        products = [name for name in names if op.get_type_name() == "Multiply" and name in op.output(0).get_names()]
+        if products and any(_move(op, side) for side in (0, 1)):
+            changed += products
     return changed
 
 
@@ -65,16 +65,17 @@ def _depends_on(node: ov.Node, other: ov.Node) -> bool:
     seen: set[str] = set()
     pending = [other]
     while pending:
-        at = pending.pop()
-        if at.get_name() == node.get_name():
+        current = pending.pop()
+        if current.get_name() == node.get_name():
             return True
-        if at.get_name() not in seen:
-            seen.add(at.get_name())
-            pending += [source.get_node() for source in at.input_values()]
+        if current.get_name() not in seen:
+            seen.add(current.get_name())
+            pending += [source.get_node() for source in current.input_values()]
     return False
 
 
 def _is_scalar(port: ov.Output, beside: ov.Output) -> bool:
+    """Return whether a value has one element, and not more dimensions than another value."""
     shape, other = port.get_partial_shape(), beside.get_partial_shape()
     ranks = shape.rank.is_static and other.rank.is_static and shape.rank.get_length() <= other.rank.get_length()
     return ranks and shape.is_static and all(dim == 1 for dim in shape.to_shape())
