@@ -79,7 +79,7 @@ class EagerBackend:
         self, compiled: Compiled, inputs: Values, wanted: Collection[str], replace: Replace | None = None
     ) -> dict[str, torch.Tensor]:
         values: dict[str, torch.Tensor] = {}
-        dtypes: set[torch.dtype] = set()
+        dtypes: set[torch.dtype] = set()  # of all values
 
         try:
             feeds = {name: self._move(value) for name, value in inputs.items()}
@@ -102,6 +102,7 @@ class EagerBackend:
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
+        """Apply the options of the run inside of the block."""
         with contextlib.ExitStack() as stack:
             if self.autocast is not None:
                 device = "cpu" if self.device is None else self.device.type
@@ -109,7 +110,10 @@ class EagerBackend:
             if self.attention is not None:
                 stack.enter_context(sdpa_kernel(_ATTENTION[self.attention]))
             if self.deterministic:
-                stack.enter_context(_deterministic())
+                before = torch.are_deterministic_algorithms_enabled()
+                warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+                stack.callback(torch.use_deterministic_algorithms, before, warn_only=warn_only)
+                torch.use_deterministic_algorithms(mode=True)
             yield
 
     def _refuse_options_without_effect(self, program: ExportedProgram) -> None:
@@ -207,14 +211,3 @@ def _one_of(option: str, name: str, choices: Mapping[str, T]) -> T:
     if name in choices:
         return choices[name]
     raise BackendError(f"backend 'eager' has no {option} {name!r}; {hint(name, [*choices])}")
-
-
-@contextlib.contextmanager
-def _deterministic() -> Iterator[None]:
-    before = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(mode=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before, warn_only=warns)

@@ -111,7 +111,9 @@ class _Ranks:
                 self._joined.add(name)
                 self._sum_joined += numbers
         for name in node.output if node.op_type == "Shape" else ():
-            self._contents[name] = [self._numbers[read] for read in node.input if self._is_vector(read)]
+            self._contents[name] = [
+                self._numbers[read] for read in node.input if self._rank(read) == 1 and read in self._numbers
+            ]
         if self._sum > _MOST_RANKS or self._sum_joined > _MOST_NUMBERS:
             raise ValueError("its values would have millions of dimensions")
 
@@ -155,9 +157,6 @@ class _Ranks:
         if op in {"ArgMax", "ArgMin"} and not keeps:
             return max(most - 1, 0)
         return most + (op in _ONE_MORE)
-
-    def _is_vector(self, name: str) -> bool:
-        return self._rank(name) == 1 and name in self._numbers
 
     def _length(self, name: str) -> int:
         """Return the number of elements of a shape; 0 if it is not known."""

@@ -6,21 +6,14 @@ import reprlib
 from pathlib import Path
 
 import onnx_ir as ir
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from filch.steal import open_companion
 
-_MOST_DIMS = 64  # NumPy's limit
-_DIGITS = 18  # of an offset
+_MAX_DIMS = 64  # NumPy's limit
+_MAX_DIGITS = 18  # of an offset
 _TYPES = {kind.value: kind for kind in ir.DataType if kind != ir.DataType.UNDEFINED}
-_COMPLEX = {ir.DataType.COMPLEX64: "float_data", ir.DataType.COMPLEX128: "double_data"}
-_FIELDS = {
-    ir.DataType.FLOAT: "float_data",
-    ir.DataType.DOUBLE: "double_data",
-    ir.DataType.INT64: "int64_data",
-    ir.DataType.UINT32: "uint64_data",
-    ir.DataType.UINT64: "uint64_data",
-}
+_COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)  # two numbers per element
 
 
 class Tensors:
@@ -48,7 +41,7 @@ class Tensors:
         if kind is None:
             raise ValueError(f"tensor {tensor.name!r:.80} has the unknown type {tensor.data_type}")
         dims = tensor.dims
-        if len(dims) > _MOST_DIMS or any(dim < 0 for dim in dims):
+        if len(dims) > _MAX_DIMS or any(dim < 0 for dim in dims):
             raise ValueError(f"tensor {tensor.name!r:.80} has the invalid shape {reprlib.repr(list(dims))}")
         size = math.prod(dims)
         if tensor.data_location == TensorProto.EXTERNAL:
@@ -58,8 +51,8 @@ class Tensors:
             raise ValueError(f"tensor {tensor.name!r:.80} has {has:,} {unit}, but its shape requires {needs:,}")
 
     def _check_external(self, tensor: TensorProto, kind: ir.DataType, size: int, *, load: bool) -> None:
-        place = {entry.key: entry.value for entry in tensor.external_data}
-        location, offset, length = place.get("location", ""), place.get("offset", "0"), place.get("length", "")
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location, offset, length = entries.get("location", ""), entries.get("offset", "0"), entries.get("length", "")
         if kind == ir.DataType.STRING or not _is_count(offset) or (length and not _is_count(length)):
             raise ValueError(f"tensor {tensor.name!r:.80} has no valid location of its external data")
         needs, start = _bytes(kind, size), int(offset)
@@ -84,12 +77,15 @@ class Tensors:
 
 
 def _bytes(kind: ir.DataType, size: int) -> int:
+    """Return the bytes of `size` elements."""
     return -(-size * kind.bitwidth // 8)
 
 
 def _length(tensor: TensorProto, kind: ir.DataType) -> int:
     """Return the length of a tensor's data: bytes of `raw_data`, or elements of the field for its type."""
-    return len(tensor.raw_data) if tensor.HasField("raw_data") else len(getattr(tensor, _field(kind)))
+    if tensor.HasField("raw_data"):
+        return len(tensor.raw_data)
+    return len(getattr(tensor, helper.tensor_dtype_to_field(kind.value)))
 
 
 def _required_length(tensor: TensorProto, kind: ir.DataType, size: int) -> int:
@@ -103,11 +99,5 @@ def _required_length(tensor: TensorProto, kind: ir.DataType, size: int) -> int:
     return _bytes(kind, size) if kind.bitwidth < 8 else size  # types of less than 8 bits are packed
 
 
-def _field(kind: ir.DataType) -> str:
-    if kind == ir.DataType.STRING:
-        return "string_data"
-    return _COMPLEX.get(kind) or _FIELDS.get(kind, "int32_data")
-
-
 def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS

@@ -6,15 +6,14 @@ import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import BinaryIO
+from collections.abc import Mapping
+from typing import Any, BinaryIO
 
 import torch
 
 from filch.steal import FilchError
 
 _DIRECTORY = 8 * 2**20  # bytes of the list of members, for about 50,000 members
-_CHUNK = 16 * 2**20  # bytes
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _ENCRYPTED = 0x1
 _NAME = re.compile(r"[\w.@+-]+(?:/[\w.@+-]+)*")
@@ -38,7 +37,7 @@ class Archive:
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+        self._file: Any = file  # `BinaryIO` declares no `readinto`
         self._size = file.seek(0, os.SEEK_END)
         self._members = self._read_members()
         if self.get("byteorder", sys.byteorder.encode()) != sys.byteorder.encode():
@@ -77,11 +76,7 @@ class Archive:
         contents = torch.empty(member.file_size, dtype=torch.uint8)
         view = memoryview(contents.numpy())  # type: ignore[arg-type]
         self._file.seek(begin)
-        count = 0
-        while count < member.file_size and (chunk := self._file.read(min(_CHUNK, member.file_size - count))):
-            view[count : count + len(chunk)] = chunk
-            count += len(chunk)
-        if count < member.file_size or zlib.crc32(view) != member.CRC:
+        if self._file.readinto(view) < member.file_size or zlib.crc32(view) != member.CRC:
             raise StoredError(f"its member {name!r} is damaged")
         return contents
 
@@ -105,7 +100,9 @@ class Archive:
                 raise StoredError(f"its member {member.filename!r:.200} is encrypted or has an invalid name")
         if sum(member.file_size for member in members) > self._size:
             raise StoredError("its members together are larger than the file")
-        by_name = dict(_with_names(members))
+        folders = {member.filename.partition("/")[0] for member in members}
+        prefix = f"{folders.pop()}/" if len(folders) == 1 else ""  # torch up to 2.7 did not write a top-level folder
+        by_name = {member.filename.removeprefix(prefix): member for member in members}
         if len(by_name) < len(members):
             raise StoredError("two of its members have the same name")
         return by_name
@@ -113,14 +110,6 @@ class Archive:
 
 def _is_valid(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
-
-
-def _with_names(members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, zipfile.ZipInfo]]:
-    """Yield each member with its name in the common top-level folder, which torch up to 2.7 did not write."""
-    folders = {member.filename.partition("/")[0] for member in members}
-    prefix = f"{folders.pop()}/" if len(folders) == 1 else ""
-    for member in members:
-        yield member.filename.removeprefix(prefix), member
 
 
 class _LimitedFile:

@@ -91,11 +91,9 @@ class _GraphWriter:
         }
 
     def _parameter(self, title: str, name: str) -> dict[str, Any]:
-        return {"name": visible(title), "arguments": [self._argument(name)], "visible": True}
-
-    def _argument(self, name: str) -> dict[str, Any]:
         argument: dict[str, Any] = {"name": self._names[name], "type": _type(self._graph.values.get(name))}
-        return argument | ({"initializer": {"kind": "Initializer", "value": "<>"}} if name in self._constants else {})
+        argument |= {"initializer": {"kind": "Initializer", "value": "<>"}} if name in self._constants else {}
+        return {"name": visible(title), "arguments": [argument], "visible": True}
 
 
 def _type(value: Value | None) -> dict[str, Any]:

@@ -13,8 +13,18 @@ from ..graph._finding import Finding, Histogram
 from ..graph._folding import fold
 from ..graph._graph import Graph
 from ..graph._nodes import Frame, Node, Value
-from ._roles import ROLES, roles
 
+# The roles of values that AITemplate's pictures color.
+_ROLES = ("intermediate", "view", "input", "output", "parameter")
+# Operators whose result shares, or may share, the memory of their first input; in lower case, without domain and
+# overload.
+_VIEW_OPERATORS = frozenset(
+    {
+        *("alias", "broadcast_in_dim", "chunk", "detach", "diagonal", "expand", "flatten", "identity", "lift_fresh"),
+        *("movedim", "narrow", "permute", "reshape", "select", "slice", "split", "squeeze", "t", "transpose"),
+        *("unbind", "unflatten", "unsqueeze", "view", "view_as"),
+    }
+)
 _MAX_INTEGER = 2**53  # JavaScript's numbers represent all integers up to here
 _MAX_ATTRIBUTE = 4000  # characters: a table of indices may have millions
 _MAX_TEXT = 20_000  # characters of any other text
@@ -64,12 +74,12 @@ def _graph(graph: Graph, role: str, table: _Table) -> dict[str, Any]:
     names = dict.fromkeys((*graph.inputs, *graph.constants, *graph.producer, *graph.outputs, *graph.findings))
     names |= dict.fromkeys(name for node in graph.nodes for name in node.reads)
     places = {name: place for place, name in enumerate(names)}
-    value_roles, folding = roles(graph), fold(graph)
+    roles, folding = _roles(graph), fold(graph)
     return {
         "name": graph.name,
         "role": role,
         "values": [
-            _value(graph.values.get(name, Value(name)), value_roles.get(name, "intermediate"), table) for name in names
+            _value(graph.values.get(name, Value(name)), roles.get(name, "intermediate"), table) for name in names
         ],
         "groups": [
             [group.parent, table.text(group.path), table.text(str(group)), table.text(group.type)]
@@ -84,10 +94,28 @@ def _graph(graph: Graph, role: str, table: _Table) -> dict[str, Any]:
     }
 
 
+def _roles(graph: Graph) -> dict[str, str]:
+    """Map each value to one of `_ROLES`; 'output' takes precedence over the others."""
+    result = dict.fromkeys((name for node in graph.nodes for name in node.outputs if name), "intermediate")
+    result |= {
+        node.outputs[0]: "view" for node in graph.nodes if _is_view(node.op) and node.outputs and node.outputs[0]
+    }
+    result |= dict.fromkeys(graph.constants, "parameter")
+    result |= dict.fromkeys(graph.inputs, "input")
+    return result | dict.fromkeys(graph.outputs, "output")
+
+
+def _is_view(op: str) -> bool:
+    """Return whether the result of an operator may share the memory of its first input."""
+    name = op.rpartition("::")[2].lower()
+    parts = name.split(".")
+    return (parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[0]) in _VIEW_OPERATORS
+
+
 def _value(value: Value, role: str, table: _Table) -> list[Any]:
     dims = None if value.shape is None else ["?" if dim is None else str(dim) for dim in value.shape]
     shape = None if dims is None else table.texts(dims)
-    return [table.text(value.name), ROLES.index(role), table.text(value.dtype), shape]
+    return [table.text(value.name), _ROLES.index(role), table.text(value.dtype), shape]
 
 
 def _node(node: Node, group: int | None, places: dict[str, int], table: _Table) -> list[Any]:

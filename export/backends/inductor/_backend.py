@@ -20,6 +20,7 @@ from ...program._program import Program
 from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
 from .._eager import unchanged_export
 from .._tf32 import torch_matmul_input_eps
+from ._buffer_map import size_hint
 from ._kernel_graph import CompileTask, KernelGraphs
 from ._options import InductorOptions
 from ._switches import fingerprint_of, switches_of, without
@@ -171,5 +172,4 @@ def _without_prims_var(module: fx.GraphModule) -> fx.GraphModule:
 
 def _zeros_like(value: torch.Tensor) -> torch.Tensor:
     """Return zeros of the shape and dtype of a traced tensor."""
-    shape = [size.node.hint if isinstance(size, torch.SymInt) else size for size in value.shape]
-    return torch.zeros(shape, dtype=value.dtype)
+    return torch.zeros([size_hint(size) for size in value.shape], dtype=value.dtype)

@@ -194,10 +194,10 @@ def _computing_node(source: fx.Node, created: list[fx.Node]) -> fx.Node | None:
 def _type(node: Any) -> tuple[torch.dtype, str] | None:
     """Return the dtype and shape of a node's result, or None if it is not a tensor."""
     value = node.meta.get("val", node.meta.get("example_value")) if isinstance(node, fx.Node) else None
-    return (value.dtype, str([_number(size) for size in value.shape])) if isinstance(value, torch.Tensor) else None
+    return (value.dtype, str([size_hint(size) for size in value.shape])) if isinstance(value, torch.Tensor) else None
 
 
-def _number(size: Any) -> Any:
+def size_hint(size: Any) -> Any:
     """Return the number of a symbolic size for the inputs with which it was traced."""
     return size.node.hint if isinstance(size, torch.SymInt) else size
 
@@ -237,5 +237,5 @@ def _compose(view: View, node: fx.Node) -> View:
     """Compose two views; computed sizes are those of the inputs for which the graph was compiled."""
     target: Any = node.target
 
-    args, kwargs = fx.map_arg((node.args[1:], node.kwargs), lambda item: _number(item.meta["val"]))
+    args, kwargs = fx.map_arg((node.args[1:], node.kwargs), lambda item: size_hint(item.meta["val"]))
     return lambda tensor: target(view(tensor), *args, **kwargs)

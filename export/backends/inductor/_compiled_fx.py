@@ -1,7 +1,6 @@
 """A torch graph compiled by Inductor, which can run with an observer of its buffers."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,15 +72,6 @@ class CompiledGraph:
     def __call__(self, *inputs: Any) -> Any:
         """Run the graph."""
         return self._call(*inputs)
-
-    @contextlib.contextmanager
-    def observed_by(self, observer: Observer) -> Iterator[None]:
-        """Set `observer` inside of the block."""
-        before, self.observer = self.observer, observer
-        try:
-            yield
-        finally:
-            self.observer = before
 
     def _compiled(
         self, module: fx.GraphModule, examples: Sequence[Any], settings: dict[str, Any]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import fx
@@ -175,7 +176,7 @@ class KernelGraphs:
             own = labels[id(part)]
             return part.watched(inputs, lambda _, tensors: observe([own[name].of(t) for name, t in tensors.items()]))
 
-        with compiled.observed_by(observer):
+        with mock.patch.object(compiled, "observer", observer):
             return compiled(*arguments)
 
     def _copy_stored(self, stored: Stored) -> torch.Tensor:
@@ -195,7 +196,7 @@ class KernelGraphs:
 
     def _copy_inputs(self, values: Sequence[Any]) -> list[Any]:
         """Copy the inputs to the device: a kernel may overwrite them."""
-        return [_copy(item, self._task.device) if isinstance(item, torch.Tensor) else item for item in values]
+        return [_copy(item, self._task.device) for item in values]
 
     def _original_dtype(self, value: torch.Tensor) -> torch.Tensor:
         return from_float16(value) if self._options.use_fp16 else value
@@ -299,14 +300,16 @@ def _properties(value: Any) -> Any:
     return (value.shape, value.dtype, value.stride()) if isinstance(value, torch.Tensor) else value
 
 
-def _copy(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
+def _copy(item: Any, device: torch.device | None) -> Any:
     """Copy a tensor with its strides, which generated code checks: a plain copy of a slice has others."""
-    source = tensor.detach()
+    if not isinstance(item, torch.Tensor):
+        return item
+    source = item.detach()
     copied = source.to(device, copy=True)
     if source.layout is torch.strided and source.numel() and copied.stride() != source.stride():
         span = 1 + sum((size - 1) * stride for size, stride in zip(source.shape, source.stride(), strict=True))
         copied = source.as_strided((span,), (1,)).to(device, copy=True).as_strided(source.shape, source.stride(), 0)
-    return copied.requires_grad_(tensor.requires_grad)
+    return copied.requires_grad_(item.requires_grad)
 
 
 def _node(kernel: Kernel, names: Mapping[str, str], computed: Sequence[Node]) -> Node:
@@ -329,7 +332,8 @@ def _run_backward(part: Part, inputs: list[Any], callback: Callable[[BackwardRun
     graph = graph_from_fx(aot_graph)
     buffers = BufferMap(aot_graph, part.lowered)
     labels = _labels(buffers, graph, {})
-    values = {name: item.detach().cpu() for name, item in zip(graph.inputs, inputs, strict=True) if _is_tensor(item)}
+    arguments = zip(graph.inputs, inputs, strict=True)
+    values = {name: item.detach().cpu() for name, item in arguments if isinstance(item, torch.Tensor)}
     expected: dict[str, torch.Tensor] = {}
 
     def observe(_: Kernel, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -339,16 +343,12 @@ def _run_backward(part: Part, inputs: list[Any], callback: Callable[[BackwardRun
     def by_name(results: Sequence[Any]) -> dict[str, torch.Tensor]:
         nodes: Any = aot_graph.output_node().args[0]
         items = [(node, result) for node, result in zip(nodes, results, strict=True) if isinstance(node, fx.Node)]
-        return {node.name: result.detach().cpu() for node, result in items if _is_tensor(result)}
+        return {node.name: result.detach().cpu() for node, result in items if isinstance(result, torch.Tensor)}
 
-    observed_outputs = part.watched([_copy(item, None) if _is_tensor(item) else item for item in inputs], observe)
+    observed_outputs = part.watched([_copy(item, None) for item in inputs], observe)
     visit_nodes(aot_graph, inputs, lambda name, value: expected.update({name: value.detach().cpu()}))
     compiled = _as_compiled(part, buffers, graph, {}, None)
     outputs = part.plain(inputs)
     values |= by_name(observed_outputs)
     callback(BackwardRun(graph, compiled, values, expected, by_name(outputs)))
     return outputs
-
-
-def _is_tensor(item: Any) -> bool:
-    return isinstance(item, torch.Tensor)

@@ -2,7 +2,7 @@
 
 import contextlib
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,17 @@ _SEARCH: Mapping[int, Mapping[str, Any]] = {
     0: {},
     1: {"max_autotune": True, "max_autotune_gemm_search_space": "DEFAULT"},
     2: {"max_autotune": True, "max_autotune_gemm_search_space": "EXHAUSTIVE", "coordinate_descent_tuning": True},
+}
+
+
+def _parse_config(value: Any) -> Any:
+    return {name: literal(text) for name, text in mapping(value).items()} if isinstance(value, str) else value
+
+
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("use_cuda_graph", "use_fp16", "use_fp16_reduction"), boolean),
+    "search_space": integer,
+    "config": _parse_config,
 }
 
 
@@ -43,11 +54,12 @@ class InductorOptions:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("use_cuda_graph", "use_fp16", "use_fp16_reduction", "search_space"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _parse(name, getattr(self, name)))
-        if isinstance(self.config, str):
-            object.__setattr__(self, "config", _parse_config(self.config))
+        for name, parse in _PARSERS.items():
+            try:
+                if getattr(self, name) is not None:
+                    object.__setattr__(self, name, parse(getattr(self, name)))
+            except ValueError as error:
+                raise BackendError(f"{name}: {error}") from None
         if self.search_space not in (None, *_SEARCH):
             raise BackendError(f"search_space is 0 (none), 1 (default) or 2 (exhaustive), not {self.search_space!r}")
         if self.use_fp16_reduction is not None and not self.use_fp16:
@@ -59,10 +71,18 @@ class InductorOptions:
         Raises:
             BackendError: Inductor does not know the mode or a setting.
         """
-        settings = {**self._mode_settings(), **_SEARCH[self.search_space or 0]}
-        if self.use_cuda_graph is not None:
-            settings["triton.cudagraphs"] = self.use_cuda_graph
-        return {**settings, **self._config_settings()}
+        modes: dict[str, dict[str, Any]] = torch._inductor.list_mode_options()  # noqa: SLF001  torch documents it
+        if self.mode is not None and self.mode not in modes:
+            raise BackendError(f"Inductor has no mode {self.mode!r}; there are {', '.join(modes)}")
+        known: list[str] = torch._inductor.list_options()  # noqa: SLF001  torch documents it
+        for name in self.config:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                raise BackendError(
+                    f"Inductor has no setting {name!r}{f'; did you mean {close[0]!r}?' if close else ''}"
+                )
+        cuda_graph = {} if self.use_cuda_graph is None else {"triton.cudagraphs": self.use_cuda_graph}
+        return {**modes.get(self.mode or "", {}), **_SEARCH[self.search_space or 0], **cuda_graph, **self.config}
 
     @contextlib.contextmanager
     def reductions(self) -> Iterator[None]:
@@ -77,36 +97,3 @@ class InductorOptions:
         finally:
             for name, value in before.items():
                 setattr(matmul, name, value)
-
-    def _mode_settings(self) -> dict[str, Any]:
-        if self.mode is None:
-            return {}
-        modes: dict[str, dict[str, Any]] = torch._inductor.list_mode_options()  # noqa: SLF001  torch documents it
-        if self.mode not in modes:
-            raise BackendError(f"Inductor has no mode {self.mode!r}; there are {', '.join(modes)}")
-        return dict(modes[self.mode])
-
-    def _config_settings(self) -> dict[str, Any]:
-        known: list[str] = torch._inductor.list_options()  # noqa: SLF001  torch documents it
-        for name in self.config:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                raise BackendError(
-                    f"Inductor has no setting {name!r}{f'; did you mean {close[0]!r}?' if close else ''}"
-                )
-        return dict(self.config)
-
-
-def _parse_config(config: str) -> dict[str, Any]:
-    try:
-        return {name: literal(text) for name, text in mapping(config).items()}
-    except ValueError as error:
-        raise BackendError(f"config: {error}") from None
-
-
-def _parse(name: str, value: Any) -> bool | int:
-    """Parse a value, which may be a string."""
-    try:
-        return integer(value) if name == "search_space" else boolean(value)
-    except ValueError as error:
-        raise BackendError(f"{name}: {error}") from None

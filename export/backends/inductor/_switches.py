@@ -1,7 +1,7 @@
 """The switches of Inductor: passes, fusions, generated kernels and options of the user."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -51,20 +51,17 @@ def switches_of(options: InductorOptions, settings: Mapping[str, Any], known: Ma
         settings: these options by Inductor's names.
         known: all settings of Inductor with their defaults.
     """
-    return (*_steps(settings, known), *_settings(options))
-
-
-def _steps(settings: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[Switch]:
-    for name, (kind, off) in _STEPS.items():
-        if name in known and name not in settings and known[name] != off:
-            yield Switch(kind, name)
-
-
-def _settings(options: InductorOptions) -> Iterator[Switch]:
-    for name, off in _OPTIONS.items():
-        if getattr(options, name) != off:
-            yield Switch(_SETTING, name, changes_graph=name not in _SAME_CODE)
-    yield from (Switch(_SETTING, f"config.{name}") for name in options.config)
+    steps = (
+        Switch(kind, name)
+        for name, (kind, off) in _STEPS.items()
+        if name in known and name not in settings and known[name] != off
+    )
+    set_options = (
+        Switch(_SETTING, name, changes_graph=name not in _SAME_CODE)
+        for name, off in _OPTIONS.items()
+        if getattr(options, name) != off
+    )
+    return (*steps, *set_options, *(Switch(_SETTING, f"config.{name}") for name in options.config))
 
 
 def without(options: InductorOptions, off: Collection[Switch]) -> InductorOptions:

@@ -34,9 +34,7 @@ from .._tf32 import tf32_input_eps
 from ._log import record_changes
 from ._options import CPU, TENSORRT, OrtOptions
 from ._probe import block_size
-from ._profile import node_seconds
-from ._run import OrtValues, feeds_of, run
-from ._script import session_code
+from ._run import OrtValues, feeds_of, node_seconds, run
 from ._segments import cut, order_like, segments, type_proto
 from ._switches import switches_of, without
 from ._values import is_plain, to_ort, to_torch
@@ -213,7 +211,7 @@ class OnnxRuntimeBackend:
     def script(self, *, optimize: bool) -> Script:
         """See `ProvidesScript.script`."""
         level = self.options.graph_level if optimize else _OFF
-        code = session_code(self.options, level.name, self._providers(replay=False))
+        code = self.options.code(level.name, self._providers(replay=False))
         return Script("onnx", ("import onnxruntime as ort",), code, "onnxruntime")
 
     def _providers(self, *, replay: bool) -> list[str | tuple[str, dict[str, str]]]:
@@ -249,18 +247,10 @@ class OnnxRuntimeBackend:
         profile: bool = False,
         changed: dict[str, None] | None = None,
     ) -> ort.InferenceSession:
-        """Return a session of the program in a file.
+        """Return a session of the program in the file `path`.
 
-        Args:
-            path: the path of the file.
-            level: the optimization level.
-            save_to: the path of the file for the optimized graph; None does not save it.
-            replay: see `OrtOptions.provider_settings`.
-            profile: whether to measure the time of each node.
-            changed: the names of the optimizers that change the graph are added to it.
-
-        Raises:
-            BackendError: ONNX Runtime refuses the program, or can't start an execution provider.
+        The optimized graph is saved to `save_to`, and the names of the optimizers that change it are added to
+        `changed`, if given. See `OrtOptions.provider_settings` for `replay`.
         """
         options = self.options.session(level)
         if changed is not None:

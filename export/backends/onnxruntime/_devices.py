@@ -12,7 +12,7 @@ import torch
 
 from ..._errors import BackendError
 from ._backend import OnnxRuntimeBackend
-from ._options import CPU, CUDA, TENSORRT, read_options
+from ._options import CPU, CUDA, TENSORRT, OrtOptions, read_options
 from ._probe import can_start
 
 
@@ -37,17 +37,12 @@ def cuda(**options: Any) -> OnnxRuntimeBackend:
     Raises:
         BackendError: an option is not known, or the device, or a library that the provider needs, is missing.
     """
-    read = read_options("onnxruntime-cuda", CUDA, options)
-    if CUDA not in ort.get_available_providers():
-        raise BackendError(
-            "backend 'onnxruntime-cuda' needs onnxruntime-gpu; the onnxruntime that is installed is for the CPU"
-        )
+    cuda_options = _gpu_options("onnxruntime-cuda", CUDA, options, "is for the CPU")
     missing = _preload()
     if not can_start(CUDA):
-        device = "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
         library = f"ONNX Runtime can't load {missing}" if missing else "ONNX Runtime can't start its CUDA provider"
-        raise BackendError(f"backend 'onnxruntime-cuda'{device}; {library}")
-    return OnnxRuntimeBackend("onnxruntime-cuda", CUDA, read)
+        raise BackendError(f"backend 'onnxruntime-cuda'{_without_gpu()}; {library}")
+    return OnnxRuntimeBackend("onnxruntime-cuda", CUDA, cuda_options)
 
 
 def tensorrt(**options: Any) -> OnnxRuntimeBackend:
@@ -61,18 +56,26 @@ def tensorrt(**options: Any) -> OnnxRuntimeBackend:
     Raises:
         BackendError: an option is not known, or the device, or a library that the provider needs, is missing.
     """
-    read = read_options("onnxruntime-tensorrt", TENSORRT, options)
-    if TENSORRT not in ort.get_available_providers():
-        raise BackendError(
-            "backend 'onnxruntime-tensorrt' needs onnxruntime-gpu; the onnxruntime that is installed has no TensorRT"
-        )
+    tensorrt_options = _gpu_options("onnxruntime-tensorrt", TENSORRT, options, "has no TensorRT")
     _preload()
     with contextlib.suppress(ImportError):
         import_module("tensorrt")  # loads its libraries, which pip installs outside of the library search path
     if not can_start(TENSORRT):
-        device = "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
-        raise BackendError(f"backend 'onnxruntime-tensorrt'{device}; ONNX Runtime can't load {_missing('tensorrt')}")
-    return OnnxRuntimeBackend("onnxruntime-tensorrt", TENSORRT, read, fallbacks=(CUDA, CPU))
+        missing = f"ONNX Runtime can't load {_missing('tensorrt')}"
+        raise BackendError(f"backend 'onnxruntime-tensorrt'{_without_gpu()}; {missing}")
+    return OnnxRuntimeBackend("onnxruntime-tensorrt", TENSORRT, tensorrt_options, fallbacks=(CUDA, CPU))
+
+
+def _gpu_options(backend: str, provider: str, options: dict[str, Any], problem: str) -> OrtOptions:
+    """Return the options, or raise an error if the installed onnxruntime lacks the execution provider."""
+    ort_options = read_options(backend, provider, options)
+    if provider not in ort.get_available_providers():
+        raise BackendError(f"backend {backend!r} needs onnxruntime-gpu; the onnxruntime that is installed {problem}")
+    return ort_options
+
+
+def _without_gpu() -> str:
+    return "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
 
 
 def _missing(library: str) -> str:

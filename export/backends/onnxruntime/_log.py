@@ -34,9 +34,5 @@ def record_changes(names: dict[str, None]) -> Iterator[None]:
             file.seek(0)
             output = file.read()
             names.update(dict.fromkeys(name.decode() for name in _CHANGED.findall(output)))
-            _write(_LINE.sub(b"", output))
-
-
-def _write(rest: bytes) -> None:
-    while rest:
-        rest = rest[os.write(_STDERR, rest) :]
+            with open(_STDERR, "wb", closefd=False) as stderr:
+                stderr.write(_LINE.sub(b"", output))

@@ -2,13 +2,15 @@
 
 import mmap
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
+
+from filch.steal.text import python_literal
 
 from ..._errors import BackendError
 from ...common._suggestions import hint
@@ -21,13 +23,8 @@ CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 _ONLY_CUDA = ("use_cuda_graph", "search_space", "tunable", "tf32")
-_LEVELS = {
-    "disable": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "layout": "ORT_ENABLE_LAYOUT",
-    "all": "ORT_ENABLE_ALL",
-}
+_LEVELS = {"disable": "ORT_DISABLE_ALL"}
+_LEVELS |= {name: f"ORT_ENABLE_{name.upper()}" for name in ("basic", "extended", "layout", "all")}
 # hidet's search_space as options of the CUDA provider, whose default is between 0 and 1.
 _SEARCH: Mapping[int, Mapping[str, str]] = {
     0: {"cudnn_conv_algo_search": "HEURISTIC", "tunable_op_enable": "0"},
@@ -98,6 +95,27 @@ class OrtOptions:
             options.add_session_config_entry(name, value)
         return options
 
+    def code(self, level: str, providers: Sequence[Any]) -> str:
+        """Return the code of a function `run(path, names, inputs)`, which needs `onnxruntime` imported as `ort`.
+
+        Args:
+            level: the name of the optimization level in `onnxruntime.GraphOptimizationLevel`.
+            providers: see `onnxruntime.InferenceSession`.
+        """
+        attributes = {"graph_optimization_level": f"ort.GraphOptimizationLevel.{level}"}
+        attributes |= {name: _code(value) for name, value in self.session_options.items()}
+        attributes |= {} if self.threads is None else {"intra_op_num_threads": _code(self.threads)}
+        entries = [f"{_code(name)}, {_code(value)}" for name, value in self.entries.items()]
+        off = f", disabled_optimizers={_code([*self.disabled_optimizers])}" if self.disabled_optimizers else ""
+        lines = [
+            "options = ort.SessionOptions()",
+            *(f"options.{name} = {value}" for name, value in attributes.items()),
+            *(f"options.add_session_config_entry({entry})" for entry in entries),
+            f"session = ort.InferenceSession(path, options, providers={_code([*providers])}{off})",
+            "return session.run(names, inputs)",
+        ]
+        return "\n    ".join(["def run(path, names, inputs):", *lines])
+
     def provider_settings(self, *, replay: bool) -> dict[str, str]:
         """Return the options of the first provider.
 
@@ -112,6 +130,12 @@ class OrtOptions:
         if self.use_cuda_graph is not None:
             settings["enable_cuda_graph"] = str(int(self.use_cuda_graph and replay))
         return settings | dict(self.provider_options)
+
+
+def _code(value: Any) -> str:
+    """Return the code of a value: a literal, or a member of an enumeration of ONNX Runtime."""
+    kind = type(value)
+    return f"ort.{kind.__name__}.{value.name}" if kind.__module__.startswith("onnxruntime") else python_literal(value)
 
 
 def read_options(backend: str, provider: str, values: Mapping[str, Any]) -> OrtOptions:

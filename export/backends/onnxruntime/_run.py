@@ -1,7 +1,10 @@
-"""Run a session of ONNX Runtime and leave the results on the device."""
+"""Run a session of ONNX Runtime and leave the results on the device, or measure the time of each node."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
 
 import onnxruntime as ort
 
@@ -12,6 +15,8 @@ from .._files import first_line
 from ._values import to_ort
 
 OrtValues = Mapping[str, ort.OrtValue]
+_PROFILED_RUNS = 5
+_KERNEL = "_kernel_time"  # suffix of the events of nodes in a profile
 _NO_GRAPH = "-1"  # a run that neither records a CUDA graph nor replays one
 
 
@@ -42,7 +47,7 @@ def run(
     """
     names = [entry.name for entry in session.get_outputs()]
     try:
-        with run_options() as options:
+        with _run_options() as options:
             if device is None:
                 results = session.run_with_ort_values(names, feeds, options)
             else:
@@ -52,8 +57,28 @@ def run(
     return dict(zip(names, results, strict=True))
 
 
+def node_seconds(session: ort.InferenceSession, feeds: OrtValues) -> dict[str, float]:
+    """Return the seconds of each node, by name: the median of some runs after a warm-up run.
+
+    Args:
+        session: a session created with `enable_profiling`, which this ends.
+        feeds: its inputs by name.
+    """
+    names = [entry.name for entry in session.get_outputs()]
+    with _run_options() as options:
+        for _ in range(_PROFILED_RUNS + 1):
+            session.run_with_ort_values(names, feeds, options)
+    path = Path(session.end_profiling())
+    durations: dict[str, list[int]] = {}
+    for event in json.loads(path.read_text(encoding="utf-8")):
+        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
+            durations.setdefault(event["name"].removesuffix(_KERNEL), []).append(event["dur"])  # microseconds
+    path.unlink()
+    return {name: median(times[len(times) // (_PROFILED_RUNS + 1) :]) / 1e6 for name, times in durations.items()}
+
+
 @contextmanager
-def run_options() -> Iterator[ort.RunOptions]:
+def _run_options() -> Iterator[ort.RunOptions]:
     """Yield options of runs that raise an exception when their time limit is exceeded (see `stoppable`)."""
     options = ort.RunOptions()
 

@@ -1,16 +1,16 @@
 """Cut an ONNX graph into parts that run one after the other, so that its values need not all be in memory at once."""
 
-import heapq
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+import networkx as nx
 import onnx
+from onnx import helper
 
 from ...graph._cutting import AGAIN
 from ...graph._graph import Graph
 
 _MAX_NODES = 4096  # in a part: the start of a session takes time quadratic in the number of outputs
-_TYPES = {"float": "FLOAT", "double": "DOUBLE"}
 
 
 def order_like(graph: Graph, names: Sequence[str]) -> list[int]:
@@ -23,31 +23,21 @@ def order_like(graph: Graph, names: Sequence[str]) -> list[int]:
         graph: the graph.
         names: names of values in the desired order; the graph may have others and lack some.
     """
-    wanted = {name: rank for rank, name in enumerate(names)}
-    made = {name: index for index, node in enumerate(graph.nodes) for name in node.outputs if name}
-    before = [{made[name] for name in node.reads if name in made} for node in graph.nodes]
-    after: list[list[int]] = [[] for _ in graph.nodes]
-    ranks: list[int] = []
+    ranks_by_name = {name: rank for rank, name in enumerate(names)}
+    producers = {name: index for index, node in enumerate(graph.nodes) for name in node.outputs if name}
+    edges = nx.DiGraph()
+    edges.add_nodes_from(range(len(graph.nodes)))
     for index, node in enumerate(graph.nodes):
-        known = [wanted[name] for name in node.outputs if name in wanted]
-        ranks.append(max(known or [ranks[earlier] for earlier in before[index]], default=0))
-        for earlier in before[index]:
-            after[earlier].append(index)
+        edges.add_edges_from((producers[name], index) for name in node.reads if name in producers)
+    known = [[ranks_by_name[name] for name in node.outputs if name in ranks_by_name] for node in graph.nodes]
+    ranks: list[int] = []
+    for index in edges:
+        ranks.append(max(known[index] or [ranks[earlier] for earlier in edges.pred[index]], default=0))
     # Nodes without a known output go right before their first user.
     for index in reversed(range(len(ranks))):
-        if after[index] and not any(name in wanted for name in graph.nodes[index].outputs):
-            ranks[index] = min(ranks[later] for later in after[index])
-    ready = [(ranks[index], index) for index, earlier in enumerate(before) if not earlier]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, index = heapq.heappop(ready)
-        order.append(index)
-        for later in after[index]:
-            before[later].discard(index)
-            if not before[later]:
-                heapq.heappush(ready, (ranks[later], later))
-    return order
+        if edges.succ[index] and not known[index]:
+            ranks[index] = min(ranks[later] for later in edges.succ[index])
+    return [*nx.lexicographical_topological_sort(edges, key=ranks.__getitem__)]
 
 
 def segments(graph: Graph, order: Sequence[int], sizes: Mapping[str, int], buffer: int) -> list[list[int]]:
@@ -87,8 +77,8 @@ def cut(
         replaced: names of values that one of the nodes computes and others read. They become inputs, and the computed
             value is an output with `AGAIN` appended to its name.
     """
-    made = [name for index in nodes for name in graph.nodes[index].outputs if name]
-    read = {name for index in nodes for name in graph.nodes[index].reads} - ({*made} - {*replaced})
+    computed = [name for index in nodes for name in graph.nodes[index].outputs if name]
+    read = {name for index in nodes for name in graph.nodes[index].reads} - ({*computed} - {*replaced})
     part = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     part.graph.name = model.graph.name
     part.graph.node.extend(model.graph.node[index] for index in nodes)
@@ -99,20 +89,16 @@ def cut(
     part.graph.sparse_initializer.extend(item for item in model.graph.sparse_initializer if item.values.name in read)
     part.graph.input.extend(onnx.ValueInfoProto(name=name, type=types[name]) for name in sorted(read & types.keys()))
     # ONNX Runtime infers the missing types.
-    part.graph.output.extend(onnx.ValueInfoProto(name=renamed.get(name, name)) for name in made)
+    part.graph.output.extend(onnx.ValueInfoProto(name=renamed.get(name, name)) for name in computed)
     return part
 
 
 def type_proto(text: str) -> onnx.TypeProto:
     """Convert ONNX Runtime's name of a type (`tensor(float)`, `seq(tensor(int64))`) to an ONNX type of any shape."""
-    made = onnx.TypeProto()
-    outer, _, inner = text.partition("(")
-    inner = inner.removesuffix(")")
+    outer, _, inner = text.removesuffix(")").partition("(")
     if outer == "seq":
-        made.sequence_type.elem_type.CopyFrom(type_proto(inner))
-    elif outer == "optional":
-        made.optional_type.elem_type.CopyFrom(type_proto(inner))
-    else:
-        name = _TYPES.get(inner, re.sub(r"[^A-Z0-9]", "", inner.upper()))
-        made.tensor_type.elem_type = onnx.TensorProto.DataType.Value(name)
-    return made
+        return helper.make_sequence_type_proto(type_proto(inner))
+    if outer == "optional":
+        return helper.make_optional_type_proto(type_proto(inner))
+    name = {"float": "FLOAT", "double": "DOUBLE"}.get(inner, re.sub(r"[^A-Z0-9]", "", inner.upper()))
+    return helper.make_tensor_type_proto(onnx.TensorProto.DataType.Value(name), None)

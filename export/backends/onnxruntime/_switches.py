@@ -1,7 +1,7 @@
 """The switches of ONNX Runtime: graph transformers, rewrite rules and settings."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -31,31 +31,22 @@ def switches_of(changed: Iterable[str], options: OrtOptions, provider: str) -> t
         options: the options of the compilation.
         provider: the first execution provider.
     """
-    return (*_optimizers(changed, options), *_settings(options, provider))
-
-
-def _optimizers(changed: Iterable[str], options: OrtOptions) -> Iterator[Switch]:
-    disabled, yielded = {*options.disabled_optimizers}, set[str]()
+    switches: list[Switch] = []
+    disabled, listed = {*options.disabled_optimizers}, set[str]()
     for name in changed:
         rules = [rule for rule in _RULES if is_optimizer(rule)] if _RULE_BASED.fullmatch(name) else []
         if disabled.issuperset(rules):  # a rule that is missing in `_RULES`, or a transformer without rules
-            yield Switch(TRANSFORMER, name)
-        yield from (Switch(RULE, rule) for rule in rules if rule not in {*disabled, *yielded})
-        yielded.update(rules)
-
-
-def _settings(options: OrtOptions, provider: str) -> Iterator[Switch]:
-    """Yield the user's settings, and defaults of the CUDA provider that reduce accuracy or vary between runs."""
-    on_cuda = provider == CUDA
-    if on_cuda and options.tf32 is not False and "use_tf32" not in options.provider_options:
-        yield Switch(SETTING, "tf32", changes_graph=False)
-    if on_cuda and options.search_space != 0 and "cudnn_conv_algo_search" not in options.provider_options:
-        yield Switch(SETTING, "search_space", changes_graph=False)
-    for name in ("tunable", "use_cuda_graph"):
-        if getattr(options, name):
-            yield Switch(SETTING, name, changes_graph=False)
-    for table in _TABLES:
-        yield from (Switch(SETTING, f"{table}.{name}", changes_graph=False) for name in getattr(options, table))
+            switches.append(Switch(TRANSFORMER, name))
+        switches += [Switch(RULE, rule) for rule in rules if rule not in {*disabled, *listed}]
+        listed.update(rules)
+    settings = [name for name in ("tunable", "use_cuda_graph") if getattr(options, name)]
+    settings += [f"{table}.{name}" for table in _TABLES for name in getattr(options, table)]
+    # Defaults of the CUDA provider that reduce accuracy or vary between runs.
+    if provider == CUDA and options.search_space != 0 and "cudnn_conv_algo_search" not in options.provider_options:
+        settings.insert(0, "search_space")
+    if provider == CUDA and options.tf32 is not False and "use_tf32" not in options.provider_options:
+        settings.insert(0, "tf32")
+    return (*switches, *(Switch(SETTING, name, changes_graph=False) for name in settings))
 
 
 def without(options: OrtOptions, off: Collection[Switch]) -> OrtOptions:

@@ -34,17 +34,7 @@ for call, names in enumerate(task["inputs"]):
 
 
 def run_in(interpreter: str, program: Program, inputs: Sequence[Values], script: Script) -> tuple[str, list[Values]]:
-    """See `RunsOtherVersions.run_in`.
-
-    Args:
-        interpreter: see `RunsOtherVersions.run_in`.
-        program: see there.
-        inputs: see there.
-        script: the code that runs the program.
-
-    Raises:
-        BackendError: the interpreter or its ONNX Runtime is missing, or can't run the program.
-    """
+    """Run the code of `script` in another interpreter; see `RunsOtherVersions.run_in`."""
     graph = program.graph
     with Scratch() as folder:
         task = {
@@ -65,11 +55,11 @@ def run_in(interpreter: str, program: Program, inputs: Sequence[Values], script:
 
 def _run(interpreter: str, folder: Path) -> None:
     try:
-        done = subprocess.run([interpreter, folder / "main.py", folder], capture_output=True, text=True, check=False)  # noqa: S603  the user's own
+        run = subprocess.run([interpreter, folder / "main.py", folder], capture_output=True, text=True, check=False)  # noqa: S603  the user's own
     except OSError as error:
         raise BackendError(f"can't run the interpreter {interpreter!r}: {error.strerror or error}") from error
-    if done.returncode:
-        last = (done.stderr.strip() or "no error message").splitlines()[-1]
+    if run.returncode:
+        last = (run.stderr.strip() or "no error message").splitlines()[-1]
         raise BackendError(f"the interpreter {interpreter!r} can't run the program: {last}")
 
 

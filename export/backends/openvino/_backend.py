@@ -126,16 +126,10 @@ class OpenVinoBackend:
     def _search(
         self, model: ov.Model, owners: Owners, plain: ExecutedLayers, borders: Mapping[str, Border]
     ) -> tuple[list["_Run"], dict[str, Port]]:
-        """Compile with further outputs until as many values as possible are found.
+        """Compile with further outputs until as many of the values `borders` as possible are found.
 
-        Args:
-            model: the model.
-            owners: see `owners_of`.
-            plain: the layers of the compilation without further outputs.
-            borders: the values to find.
-
-        Returns:
-            the compilations, and the port of a layer of `plain` that computes each value that was found.
+        Returns the compilations, and the port of a layer of `plain` that computes each value that was found. `plain`
+        are the layers of the compilation without further outputs.
         """
         named = {name for op in model.get_ordered_ops() for port in op.outputs() for name in port.get_names()}
         wanted = requested = [name for name in borders if name in named and name not in plain.results]

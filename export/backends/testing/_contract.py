@@ -160,7 +160,7 @@ class BackendContract:
 
     def test_inputs_need_not_be_contiguous(self) -> None:
         """Inputs may have any strides."""
-        inputs = {name: _scattered(tensor) for name, tensor in self._case.inputs.items()}
+        inputs = {name: torch.stack([tensor, tensor], -1)[..., 0] for name, tensor in self._case.inputs.items()}
         for stage, compiled in self._stages():
             values = self._backend.run(compiled, inputs)
             self._close(f"{stage}, inputs that are not contiguous", compiled, values, self._case.expected)
@@ -435,15 +435,12 @@ class _Case:
         graph = self.program.graph
         self.inputs: Values = dict(zip(graph.inputs, args, strict=True))
         self.other_inputs: Values = {name: _other(tensor) for name, tensor in self.inputs.items()}
-        self.expected: Values = _results(model, args, graph)
-        self.others_expected: Values = _results(model, tuple(self.other_inputs.values()), graph)
+        with torch.no_grad():
+            results, other_results = model(*args), model(*self.other_inputs.values())
+        self.expected: Values = dict(zip(graph.outputs, tree_leaves(results), strict=True))
+        self.others_expected: Values = dict(zip(graph.outputs, tree_leaves(other_results), strict=True))
         compiled = EagerBackend().compile(self.program, optimize=False)
         self.values: Values = {**EagerBackend().run(compiled, self.inputs, graph.producer), **self.expected}
-
-
-def _results(model: nn.Module, args: tuple[torch.Tensor, ...], graph: Graph) -> Values:
-    with torch.no_grad():
-        return dict(zip(graph.outputs, tree_leaves(model(*args)), strict=True))
 
 
 def _other(tensor: torch.Tensor) -> torch.Tensor:
@@ -451,11 +448,6 @@ def _other(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_floating_point():
         return tensor * -0.5
     return tensor.flip(-1) if tensor.ndim else tensor
-
-
-def _scattered(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the same numbers that is not contiguous."""
-    return torch.stack([tensor, tensor], -1)[..., 0]
 
 
 def _unknown_operator() -> Program:

@@ -9,6 +9,7 @@ from ..._errors import ViewError
 from ...graph._facts import node_facts, unicode, value_facts
 from ...graph._graph import Graph
 from .._view import Drawing
+from ._json import prefixed
 
 _LIMIT = 2**31 - 1  # bytes of a protobuf message
 _NOWHERE = "left-out"  # the name of a file that does not exist
@@ -42,12 +43,12 @@ def annotated(graph: Graph, model: ir.Model) -> Drawing:
 
 
 def _metadata(facts: Mapping[str, str]) -> dict[str, str]:
-    return {unicode(f"filch.{name.replace(' ', '_')}"): unicode(text) for name, text in facts.items()}
+    return {unicode(name): unicode(text) for name, text in prefixed(facts).items()}
 
 
 def _values(graph: ir.Graph) -> Iterable[ir.Value]:
-    made = (value for node in graph for value in node.outputs)
-    return dict.fromkeys((*graph.inputs, *graph.initializers.values(), *made))
+    computed = (value for node in graph for value in node.outputs)
+    return dict.fromkeys((*graph.inputs, *graph.initializers.values(), *computed))
 
 
 def _load_weights(model: ir.Model) -> str:

@@ -3,8 +3,7 @@
 from ..._errors import ViewError
 from ...graph._graph import Graph
 from .._view import Drawing
-from ._attachment import attachment
-from ._message import message
+from ._json import attachment, message
 from ._onnx import annotated
 
 
