@@ -234,8 +234,8 @@ class Script:
         takes: what the code runs: an ONNX file (`onnx`) or a Python function of tensors (`torch`).
         imports: the import statements that `code` needs.
         code: the function `run`. For `onnx`, it takes the path of the file, the names of the outputs and the inputs by
-            name as numpy arrays, and returns the outputs in a list. For `torch`, it takes a function and its arguments
-            by name, and returns what the function returns.
+            name as numpy arrays, and returns the outputs in a list; bfloat16, which NumPy lacks, may be float32. For
+            `torch`, it takes a function and its arguments by name, and returns what the function returns.
         module: the import name of the backend's library, which has a `__version__`.
     """
 

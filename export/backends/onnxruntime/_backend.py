@@ -212,7 +212,8 @@ class OnnxRuntimeBackend:
         """See `ProvidesScript.script`."""
         level = self.options.graph_level if optimize else _OFF
         code = self.options.code(level.name, self._providers(replay=False))
-        return Script("onnx", ("import onnxruntime as ort",), code, "onnxruntime")
+        imports = ("import onnxruntime as ort", "import ctypes", "import numpy as np")
+        return Script("onnx", imports, code, "onnxruntime")
 
     def _providers(self, *, replay: bool) -> list[str | tuple[str, dict[str, str]]]:
         """Return the execution providers in order of preference, the first one with its options."""

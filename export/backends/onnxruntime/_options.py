@@ -37,6 +37,17 @@ _SEARCH: Mapping[int, Mapping[str, str]] = {
     },
 }
 _MAX_THREADS = 1024
+_AS_ARRAY = '''\
+def as_array(value):
+    """Return a tensor as an array; bfloat16, which NumPy lacks, becomes float32."""
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    bits = np.empty(value.shape(), np.uint16)
+    ctypes.memmove(bits.ctypes.data, value.data_ptr(), bits.nbytes)
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+'''
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,9 @@ class OrtOptions:
         return options
 
     def code(self, level: str, providers: Sequence[Any]) -> str:
-        """Return the code of a function `run(path, names, inputs)`, which needs `onnxruntime` imported as `ort`.
+        """Return the code of a function `run(path, names, inputs)`; see `Script`.
+
+        It needs `onnxruntime` imported as `ort`, `ctypes`, and `numpy` as `np`.
 
         Args:
             level: the name of the optimization level in `onnxruntime.GraphOptimizationLevel`.
@@ -112,9 +125,12 @@ class OrtOptions:
             *(f"options.{name} = {value}" for name, value in attributes.items()),
             *(f"options.add_session_config_entry({entry})" for entry in entries),
             f"session = ort.InferenceSession(path, options, providers={_code([*providers])}{off})",
-            "return session.run(names, inputs)",
+            'if all(output.type != "tensor(bfloat16)" for output in session.get_outputs()):',
+            "    return session.run(names, inputs)",
+            "feeds = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}",
+            "return [as_array(value) for value in session.run_with_ort_values(names, feeds)]",
         ]
-        return "\n    ".join(["def run(path, names, inputs):", *lines])
+        return "\n    ".join([_AS_ARRAY + "def run(path, names, inputs):", *lines])
 
     def provider_settings(self, *, replay: bool) -> dict[str, str]:
         """Return the options of the first provider.

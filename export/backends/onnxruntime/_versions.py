@@ -11,6 +11,7 @@ import torch
 from filch.steal import Scratch
 
 from ..._errors import BackendError
+from ...graph._graph import Graph
 from ...program._program import Program
 from .._backend import Script, Values
 from .._files import first_line, write_model
@@ -50,7 +51,7 @@ def run_in(interpreter: str, program: Program, inputs: Sequence[Values], script:
         _run(interpreter, folder)
         version = str(json.loads((folder / "version.json").read_text("utf-8")))
         outputs = [folder / f"outputs-{call}.npz" for call in range(len(inputs))]
-        return version, [_outputs(path, graph.outputs) for path in outputs]
+        return version, [_outputs(path, graph) for path in outputs]
 
 
 def _run(interpreter: str, folder: Path) -> None:
@@ -71,9 +72,11 @@ def _array(name: str, value: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dt
         raise BackendError(f"{name!r} is {value.dtype}, which can't be passed to another interpreter") from error
 
 
-def _outputs(path: Path, names: Sequence[str]) -> Values:
+def _outputs(path: Path, graph: Graph) -> Values:
     try:
         with np.load(path) as arrays:
-            return {name: torch.from_numpy(arrays[f"arr_{place}"]) for place, name in enumerate(names)}
+            tensors = {name: torch.from_numpy(arrays[f"arr_{place}"]) for place, name in enumerate(graph.outputs)}
     except (TypeError, ValueError) as error:
         raise BackendError(f"can't read an output of another interpreter: {first_line(error)}") from error
+    narrow = {name for name in tensors if graph.values[name].dtype == "bfloat16"}  # the script returns float32
+    return {name: tensor.bfloat16() if name in narrow else tensor for name, tensor in tensors.items()}

@@ -28,6 +28,13 @@ from ._scalars import move_scalars
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _TIMES = "PERF_COUNT"
 _ATTEMPTS = 4  # compilations in search of outputs that change no layer
+_AS_ARRAY = '''\
+def as_array(result, kind):
+    """Return a result; bfloat16, which NumPy lacks, becomes float32."""
+    return (result.view(np.uint16).astype(np.uint32) << 16).view(np.float32) if kind == ov.Type.bf16 else result
+
+
+'''
 _VIRTUAL_DEVICES = ("AUTO", "HETERO", "MULTI", "BATCH")
 # Types that NumPy lacks, by OpenVINO's names, and the dtypes of the arrays as which OpenVINO exposes them, by size.
 _TYPES = {"bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
@@ -119,9 +126,10 @@ class OpenVinoBackend:
             "def run(path, names, inputs):",
             f"compiled = ov.Core().compile_model(path, {self.device!r}, {properties!r})",
             "results = compiled(inputs)",
-            "return [results[name] for name in names]",
+            "return [as_array(results[name], compiled.output(name).get_element_type()) for name in names]",
         )
-        return Script("onnx", ("import openvino as ov",), "\n    ".join(lines), "openvino")
+        imports = ("import openvino as ov", "import numpy as np")
+        return Script("onnx", imports, _AS_ARRAY + "\n    ".join(lines), "openvino")
 
     def _search(
         self, model: ov.Model, owners: Owners, plain: ExecutedLayers, borders: Mapping[str, Border]

@@ -401,8 +401,11 @@ class BackendContract:
     def _close_outputs(self, where: str, values: Any) -> None:
         outputs = self._case.program.graph.outputs
         for name, value in zip(outputs, values, strict=True):
+            expected = self._case.expected[name]
             tensor = value if isinstance(value, torch.Tensor) else array_to_torch(value)
-            self._one_close(where, name, tensor, self._case.expected[name])
+            if expected.dtype == torch.bfloat16 and not isinstance(value, torch.Tensor):
+                tensor = tensor.bfloat16()  # see `Script.code`
+            self._one_close(where, name, tensor, expected)
 
     def _one_close(self, where: str, name: str, actual: Any, expected: torch.Tensor) -> None:
         _require(isinstance(actual, torch.Tensor), f"{where}: {name!r} is a {type(actual).__name__}, not a tensor")

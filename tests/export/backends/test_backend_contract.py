@@ -458,3 +458,27 @@ def test_what_a_backend_cannot_do_is_skipped():
     for test in ("test_runs_are_deterministic", "test_observe_does_not_change_the_outputs"):
         with pytest.raises(SkipTest):
             getattr(Contract(), test)()
+
+
+class Rounds(nn.Module):
+    """Returns its input in bfloat16, too."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 3, x.bfloat16()
+
+
+@pytest.mark.parametrize("name", ["onnxruntime-cpu", "openvino", "reference"])
+def test_bfloat16_outputs_leave_scripts_and_other_interpreters(name):
+    """NumPy has no bfloat16: scripts return such outputs as float32, and `run_in` converts them back."""
+
+    class Contract(BackendContract):
+        def make_backend(self):
+            return get_backend(name)
+
+        def make_model(self):
+            return Rounds(), (torch.randn(2, 3),)
+
+    contract = Contract()
+    contract.test_the_script_runs_without_filch()
+    if name == "onnxruntime-cpu":
+        contract.test_another_interpreter_gives_the_same_results()
