@@ -32,28 +32,24 @@ def get_backend(name: str, **options: Any) -> Backend:
         options: options of the backend (`dtype="float16"` for `eager`).
 
     Raises:
-        BackendError: there is no backend of this name, its library or device is missing, or the object is no backend.
+        BackendError: there is no backend of this name, its library or device is missing, or the object does not have
+            the attributes of a backend.
     """
     factory = _BACKENDS.find(name)
     if wrong := unknown_option(factory, options):
         raise BackendError(f"backend {name!r} {wrong}")
     try:
-        backend = factory(**options)
+        backend: Any = factory(**options)
     except TypeError as error:
         raise BackendError(f"backend {name!r} does not take these options: {error}") from error
-    return _checked(name, backend)
-
-
-def _checked(name: str, backend: Any) -> Backend:
-    """Return `backend` if it has the attributes of a backend."""
     kind = f"backend {name!r}, a {type(backend).__name__},"
-    wanted = "a backend has `name`, `stages`, `compile` and `run` (see filch.export.backends.Backend)"
-    missing = [part for part in ("name", "stages", "compile", "run") if not hasattr(backend, part)]
-    missing += [part for part in ("compile", "run") if part not in missing and not callable(getattr(backend, part))]
+    missing = [f"`{part}`" for part in ("name", "stages") if not hasattr(backend, part)]
+    missing += [f"`{part}`" for part in ("compile", "run") if not callable(getattr(backend, part, None))]
     if missing:
-        raise BackendError(f"{kind} has no {' and no '.join(f'`{part}`' for part in missing)}: {wanted}")
-    stages = backend.stages
-    if not isinstance(stages, tuple) or not stages or not {*stages} <= {*get_args(Stage)}:
-        known = " and ".join(map(repr, get_args(Stage)))
-        raise BackendError(f"{kind} has `stages` {stages!r}: it is a tuple of {known}, or of one of them")
+        expected = "a backend has `name`, `stages`, `compile` and `run` (see filch.export.backends.Backend)"
+        raise BackendError(f"{kind} has no {' and no '.join(missing)}: {expected}")
+    stages, known = backend.stages, get_args(Stage)
+    if not isinstance(stages, tuple) or not stages or not {*stages} <= {*known}:
+        names = " and ".join(map(repr, known))
+        raise BackendError(f"{kind} has `stages` {stages!r}: it is a tuple of {names}, or of one of them")
     return backend  # type: ignore[no-any-return]

@@ -3,7 +3,6 @@
 import torch
 
 TF32 = 2.0**-11  # half a unit in the last place, relative: TF32 has 10 mantissa bits
-_AMPERE = 8
 
 
 def tf32_input_eps() -> float:
@@ -11,8 +10,8 @@ def tf32_input_eps() -> float:
 
     A GPU that torch does not see (because torch was built for the CPU) is assumed to have TF32.
     """
-    old = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < _AMPERE
-    return 0.0 if old else TF32
+    before_ampere = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 8
+    return 0.0 if before_ampere else TF32
 
 
 def torch_matmul_input_eps(device: torch.device | None) -> float:

@@ -88,7 +88,7 @@ def _program(target: _Target) -> Reader:
         opset_version=mapped(text, integer),
         range_constraints=mapped(symbol_name, record(schema.RangeConstraint, min_val=bound, max_val=bound)),
         schema_version=record(schema.SchemaVersion, major=integer, minor=integer),
-        verifiers=listed(_verifier),
+        verifiers=listed(lambda data: "TRAINING" if data == "TRAINING" else "ATEN"),
         torch_version=text,
     )
 
@@ -243,10 +243,6 @@ def _device_type(data: Any) -> str:
     if data not in _DEVICES:
         raise StoredError(f"{data!r:.80} is not a supported device")
     return str(data)
-
-
-def _verifier(data: Any) -> str:
-    return "TRAINING" if data == "TRAINING" else "ATEN"
 
 
 def _no_operator(data: Any) -> str:

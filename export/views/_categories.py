@@ -2,10 +2,9 @@
 
 import re
 
-_ATTENTION = r"attention|rotary"
 _PATTERNS = {
     "Quantization": r"quantize",
-    "Attention": rf"{_ATTENTION}|scaled_dot",
+    "Attention": r"attention|rotary|scaled_dot",
     "Dropout": r"dropout",
     "Normalization": r"norm(alization)?(_\w+)?$|layernorm|batch_norm|layer_norm|rms_norm|lrn",
     "Pool": r"pool",

@@ -1,7 +1,7 @@
 """Write graphs as hidet's JSON, for hidet's viewer, which is based on Netron 5."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from filch.steal.text import visible
@@ -50,7 +50,8 @@ class _GraphWriter:
     def __init__(self, graph: Graph, name: str) -> None:
         self._graph = graph
         self._name = name
-        self._names = _safe_names(_all_names(graph))
+        self._facts = Facts(graph)
+        self._names = _safe_names(graph)
         self._constants = {*graph.constants}
 
     def graph(self) -> dict[str, Any]:
@@ -108,16 +109,12 @@ def _attribute(name: str, value: Any) -> dict[str, Any]:
     return {"name": visible(name), "type": kind, "value": visible(str(value)), "visible": True, "description": ""}
 
 
-def _all_names(graph: Graph) -> Iterable[str]:
-    read = (name for node in graph.nodes for name in (*node.reads, *node.outputs))
-    return dict.fromkeys([*graph.inputs, *graph.constants, *read, *graph.outputs])
-
-
-def _safe_names(names: Iterable[str]) -> Mapping[str, str]:
-    """Map each name to a unique one without HTML; edges are drawn between equal names."""
+def _safe_names(graph: Graph) -> Mapping[str, str]:
+    """Map the name of each value to a unique one without HTML; edges are drawn between equal names."""
     safe_names: dict[str, str] = {}
     taken: set[str] = set()
-    for name in names:
+    names = [name for node in graph.nodes for name in (*node.reads, *node.outputs)]
+    for name in dict.fromkeys([*graph.inputs, *graph.constants, *names, *graph.outputs]):
         safe = visible(name).translate(_ESCAPED)
         while safe in taken:
             safe += "_"

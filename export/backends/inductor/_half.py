@@ -40,11 +40,6 @@ def to_float16(module: fx.GraphModule) -> fx.GraphModule:
     return copied
 
 
-def from_float16(value: torch.Tensor) -> torch.Tensor:
-    """Cast a value of the float16 graph to the dtype of the original graph."""
-    return value.float() if value.dtype == torch.float16 else value
-
-
 _VALUES = ("val", "example_value")  # the keys of torch.export and Dynamo for the fake tensor of a node
 _TO = torch.ops.aten._to_copy.default  # noqa: SLF001  the operator's name
 

@@ -19,7 +19,7 @@ from .._backend import BackwardRun, Compiled, ReferenceLookup, Values
 from .._forms import spec_of
 from ._buffer_map import BufferMap, Label, Stored
 from ._compiled_fx import CompiledGraph, Part
-from ._half import from_float16, to_float16
+from ._half import to_float16
 from ._kernels import Kernel
 from ._options import InductorOptions
 
@@ -199,7 +199,8 @@ class KernelGraphs:
         return [_copy(item, self._task.device) for item in values]
 
     def _original_dtype(self, value: torch.Tensor) -> torch.Tensor:
-        return from_float16(value) if self._options.use_fp16 else value
+        """Cast a value of the float16 graph, if it is one, to the dtype of the original graph."""
+        return value.float() if self._options.use_fp16 and value.dtype == torch.float16 else value
 
     def _labels(self, part: Part) -> Mapping[str, Label]:
         return _labels(part.buffers, self._task.graph, self._task.exported_names)

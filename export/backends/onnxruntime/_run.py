@@ -17,7 +17,6 @@ from ._values import to_ort
 OrtValues = Mapping[str, ort.OrtValue]
 _PROFILED_RUNS = 5
 _KERNEL = "_kernel_time"  # suffix of the events of nodes in a profile
-_NO_GRAPH = "-1"  # a run that neither records a CUDA graph nor replays one
 
 
 def feeds_of(wanted: Sequence[str], inputs: Values) -> dict[str, ort.OrtValue]:
@@ -99,7 +98,7 @@ def _run_bound(
     for entry in session.get_outputs():
         binding.bind_output(entry.name, device if entry.type.startswith("tensor") else "cpu")
     if replay:
-        options.add_run_config_entry("gpu_graph_id", _NO_GRAPH)
+        options.add_run_config_entry("gpu_graph_id", "-1")  # neither records a CUDA graph nor replays one
     session.run_with_iobinding(binding, options)
     if replay:  # a CUDA graph always uses the same memory, so the outputs are bound to those of the first run
         for entry, value in zip(session.get_outputs(), binding.get_outputs(), strict=True):

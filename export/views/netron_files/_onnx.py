@@ -39,7 +39,11 @@ def annotated(graph: Graph, model: ir.Model) -> Drawing:
             value.doc_string = f"{value.doc_string}\n{doc}" if value.doc_string else doc
     copy.metadata_props.update({f"filch.remark.{i}": unicode(remark) for i, remark in enumerate(graph.remarks)})
     note = _load_weights(copy)
-    return Drawing(_bytes(copy), ".onnx", note)
+    try:
+        content: bytes = ir.serde.serialize_model(copy).SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise ViewError(f"the model can't be written as one ONNX file: {error}; choose the suffix .json") from error
+    return Drawing(content, ".onnx", note)
 
 
 def _metadata(facts: Mapping[str, str]) -> dict[str, str]:
@@ -81,11 +85,3 @@ def _without_numbers(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
     return ir.ExternalTensor(
         _NOWHERE, None, None, tensor.dtype, shape=ir.Shape(tensor.shape), name=tensor.name or "", base_dir=""
     )
-
-
-def _bytes(model: ir.Model) -> bytes:
-    try:
-        content: bytes = ir.serde.serialize_model(model).SerializeToString()
-    except (EncodeError, ValueError) as error:
-        raise ViewError(f"the model can't be written as one ONNX file: {error}; choose the suffix .json") from error
-    return content

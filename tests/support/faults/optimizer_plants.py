@@ -51,7 +51,7 @@ class FaultyOptimizers(OnnxRuntimeBackend):
         held = (session, made)  # the file goes with what was compiled
         graph = graph_from_onnx(ir.load(path))
         order = range(len(graph.nodes))
-        handle = replace(made.compiled.handle, start=lambda: held[0], running=session, order=order)
+        handle = replace(made.compiled.handle, graph=graph, start=lambda: held[0], running=session, order=order)
         return replace(made, compiled=replace(made.compiled, graph=graph, handle=handle))
 
 
