@@ -95,7 +95,7 @@ def repro_script(case: Case, script: Script, summary: str, limit: float) -> str:
 
 def _sorted_imports(lines: set[str]) -> str:
     """Return the imports in isort's order: the standard library, then others."""
-    own = ("import ctypes", "import platform", "from pathlib", "from math")
+    standard = ("import ctypes", "import platform", "from pathlib", "from math")
     order = sorted(lines, key=lambda line: (line.startswith("from"), line.split()[1]))
     first = [line for line in order if line.startswith(standard)]
     return "\n".join([*first, "", *(line for line in order if line not in first)])

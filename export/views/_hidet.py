@@ -50,7 +50,6 @@ class _GraphWriter:
     def __init__(self, graph: Graph, name: str) -> None:
         self._graph = graph
         self._name = name
-        self._facts = Facts(graph)
         self._names = _safe_names(graph)
         self._constants = {*graph.constants}
 

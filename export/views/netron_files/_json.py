@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...graph._facts import Facts, worst
+from ...graph._facts import node_facts, value_facts
 from ...graph._graph import Graph
 from ...graph._nodes import Node, Value
 from .._categories import category
@@ -20,17 +20,16 @@ def attachment(graph: Graph) -> str:
     text in `metadata`, a number in `metrics`. Netron finds a node by the first line of its name in the file. Nodes
     without a name have no entries, but their values do.
     """
-    facts = Facts(graph)
     metadata = [_entry("model", "", f"filch.remark.{i}", remark) for i, remark in enumerate(graph.remarks)]
     metrics: list[Entry] = []
     file_nodes: list[Any] = [*graph.onnx.graph] if graph.onnx is not None else [*graph.nodes]
     names = {node.name for node in file_nodes if node.name}
     for node in graph.nodes:
         if node.name in names:
-            metadata += _metadata("node", node.name, facts.of_node(node))
+            metadata += _metadata("node", node.name, node_facts(graph, node))
             metrics += _metrics(graph, "node", node.name, node.outputs)
     for name in graph.findings:
-        metadata += _metadata("value", name, facts.of_value(name))
+        metadata += _metadata("value", name, value_facts(graph, name))
         metrics += _metrics(graph, "value", name, (name,))
     content = {"signature": "netron:attachment", "metadata": metadata, "metrics": metrics}
     return json.dumps(content, indent=1, allow_nan=False)
@@ -41,7 +40,7 @@ def _metadata(kind: str, target: str, facts: dict[str, str]) -> Iterator[Entry]:
 
 
 def _metrics(graph: Graph, kind: str, target: str, values: tuple[str, ...]) -> Iterator[Entry]:
-    finding = worst(finding for name in values for finding in graph.findings.get(name, ()))
+    finding = graph.worst_finding(*values)
     if finding is not None:
         numbers = {"error": finding.error, **finding.measures, "seconds": finding.seconds}
         for name, number in numbers.items():
@@ -74,7 +73,6 @@ def _graph(graph: Graph) -> dict[str, Any]:
     read = (name for node in graph.nodes for name in (*node.reads, *node.outputs) if name)
     places = {name: i for i, name in enumerate(dict.fromkeys([*graph.inputs, *graph.constants, *read, *graph.outputs]))}
     constants = {*graph.constants}
-    facts = Facts(graph)
 
     def arguments(names: Sequence[str]) -> list[dict[str, Any]]:
         return [{"name": str(i), "value": [places[name]]} for i, name in enumerate(names) if name]
@@ -87,7 +85,7 @@ def _graph(graph: Graph) -> dict[str, Any]:
             "outputs": arguments(node.outputs),
             "attributes": [
                 {"name": name, "type": "string", "value": str(value)}
-                for name, value in {**node.attributes, **prefixed(facts.of_node(node))}.items()
+                for name, value in {**node.attributes, **prefixed(node_facts(graph, node))}.items()
             ],
         }
 
