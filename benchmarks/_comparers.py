@@ -1,4 +1,4 @@
-"""The ways of comparing that `comparing.py` times: Filch's, its peers', and the plain runs that are the least of it."""
+"""The methods of comparing that `comparing.py` measures: Filch, other tools, and plain runs as lower bounds."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from filch.steal import Capture, steal_forward
 FILE = "llama.onnx"
 CALLS = 5
 BUFFER = 2**28
-TRUTH = "Filch, by float64"
+FLOAT64 = "Filch, by float64"
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A model, its program, and what is held ready for all who compare: a capture, a session.
+class Context:
+    """A model and its exported program, with captures and a session that are made once for all methods.
 
     Attributes:
-        model: in eager PyTorch.
-        ids: what it is called with.
-        program: what was exported from it.
-        path: its ONNX file.
-        buffer: what Filch may hold.
+        model: the model in eager PyTorch.
+        ids: its input.
+        program: the exported program.
+        path: the program's ONNX file.
+        buffer: the bytes of tensors that Filch may keep in memory.
     """
 
     model: nn.Module
@@ -41,107 +41,107 @@ class Setting:
     path: Path
     buffer: int = BUFFER
 
-    def captured(self, calls: int) -> Capture:
-        """Call the model so often, and keep all that its modules take and give, in memory."""
+    def record(self, calls: int) -> Capture:
+        """Call the model `calls` times, and record the inputs and outputs of all modules in memory."""
         with steal_forward(self.model, submodules=True) as capture:
             for _ in range(calls):
                 self.model(self.ids)
         return capture
 
     @cached_property
-    def once(self) -> Capture:
-        """A capture of one call."""
-        return self.captured(1)
+    def capture_of_one(self) -> Capture:
+        """Return a capture of one call."""
+        return self.record(1)
 
     @cached_property
-    def often(self) -> Capture:
-        """A capture of `CALLS` calls."""
-        return self.captured(CALLS)
+    def capture_of_many(self) -> Capture:
+        """Return a capture of `CALLS` calls."""
+        return self.record(CALLS)
 
     @cached_property
     def session(self) -> ort.InferenceSession:
-        """ONNX Runtime as its users have it."""
+        """Return a session with ONNX Runtime's default settings."""
         return ort.InferenceSession(self.path, providers=["CPUExecutionProvider"])
 
     @cached_property
     def feeds(self) -> dict[str, Any]:
-        """What the session takes."""
+        """Return the inputs of the session."""
         return {self.session.get_inputs()[0].name: self.ids.numpy()}
 
 
-def make(folder: Path, layers: int) -> None:
-    """Export the Llama with so many layers, once for all processes."""
+def export_llama(folder: Path, layers: int) -> None:
+    """Export a Llama with `layers` layers, once for all processes."""
     model, ids = _llama(layers)
     export(model, (ids,)).save(folder / FILE)
 
 
-def load(folder: Path, layers: int, buffer: int = BUFFER) -> Setting:
-    """What `make` exported, and its model, made anew with the same weights; whatever is loaded late is loaded now."""
+def load_context(folder: Path, layers: int, buffer: int = BUFFER) -> Context:
+    """Load what `export_llama` exported, and make its model again; nothing is left to load lazily."""
     model, ids = _llama(layers)
     program = load_program(folder / FILE)
     if program.original is not None:
-        program.original.program  # noqa: B018  else the first comparison would pay for it
-    model(ids)  # what torch does once
-    return Setting(model, ids, program, folder / FILE, buffer)
+        program.original.program  # noqa: B018  otherwise the first comparison loads it
+    model(ids)  # torch initializes itself in the first call
+    return Context(model, ids, program, folder / FILE, buffer)
 
 
 def _llama(layers: int) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(0)
-    subject = small_llama(1.0, layers)
-    return subject.model, next(subject.inputs())
+    workload = small_llama(1.0, layers)
+    return workload.model, next(workload.inputs())
 
 
-def eager(setting: Setting) -> object:
-    """The model itself."""
-    return setting.model(setting.ids)
+def run_eager(context: Context) -> object:
+    """Run the model."""
+    return context.model(context.ids)
 
 
-def onnx_runtime(setting: Setting) -> object:
-    """A session that is ready, with its default optimisations."""
-    return setting.session.run(None, setting.feeds)
+def run_onnx_runtime(context: Context) -> object:
+    """Run the existing session, with its default optimizations."""
+    return context.session.run(None, context.feeds)
 
 
-def filch(setting: Setting) -> object:
-    """The compiled graph, observed, of one call; sessions are made too."""
-    return _filch(setting, setting.once, "compiled")
+def filch(context: Context) -> object:
+    """Compare the compiled graph for one call; this includes making the sessions."""
+    return _compare(context, context.capture_of_one, "compiled")
 
 
-def filch_often(setting: Setting) -> object:
-    """The same of several calls."""
-    return _filch(setting, setting.often, "compiled")
+def filch_calls(context: Context) -> object:
+    """Compare the compiled graph for `CALLS` calls."""
+    return _compare(context, context.capture_of_many, "compiled")
 
 
-def filch_both(setting: Setting) -> object:
-    """The exported and the compiled graph."""
-    return _filch(setting, setting.once, "exported", "compiled")
+def filch_both(context: Context) -> object:
+    """Compare the exported and the compiled graph."""
+    return _compare(context, context.capture_of_one, "exported", "compiled")
 
 
-def filch_truth(setting: Setting) -> object:
-    """The compiled graph, judged by float64, each node run by itself, too."""
-    return _filch(setting, setting.once, "compiled", truth="float64")
+def filch_float64(context: Context) -> object:
+    """Compare the compiled graph with float64, and run each node in isolation."""
+    return _compare(context, context.capture_of_one, "compiled", truth="float64")
 
 
-def filch_all(setting: Setting) -> object:
-    """The capture too."""
-    return _filch(setting, setting.captured(1), "compiled")
+def filch_with_capture(context: Context) -> object:
+    """Record the model and compare the compiled graph."""
+    return _compare(context, context.record(1), "compiled")
 
 
-def _filch(setting: Setting, capture: Capture, *stages: Any, **how: Any) -> object:
-    report = compare(capture, setting.program, stages=stages, buffer=setting.buffer, **how)
+def _compare(context: Context, capture: Capture, *stages: Any, **options: Any) -> object:
+    report = compare(capture, context.program, stages=stages, buffer=context.buffer, **options)
     if not report.close:
-        raise RuntimeError(f"the comparison does not pass: {report.first_divergence}")
+        raise RuntimeError(f"the comparison failed: {report.first_divergence}")
     return report
 
 
-def run_aligned(setting: Setting) -> object:
-    """onnx-diagnostic's, node by node beside the exported program, by its ONNX Runtime engine and torch tensors."""
+def run_aligned(context: Context) -> object:
+    """Run onnx-diagnostic's `run_aligned` node by node, with its ONNX Runtime evaluator and torch tensors."""
     import onnx
     from onnx_diagnostic.reference import OnnxruntimeEvaluator
     from onnx_diagnostic.torch_onnx.sbs import run_aligned as run
 
-    assert setting.program.original is not None
-    exported, model = setting.program.original.program, onnx.load(setting.path)
-    records = run(exported, model, OnnxruntimeEvaluator, (setting.ids,), use_tensor=True, atol=1e-4, rtol=1e-4)
+    assert context.program.original is not None
+    exported, model = context.program.original.program, onnx.load(context.path)
+    records = run(exported, model, OnnxruntimeEvaluator, (context.ids,), use_tensor=True, atol=1e-4, rtol=1e-4)
     compared = sum(record.err_abs is not None for record in records)
     if not compared:
         raise RuntimeError("run_aligned compared nothing")
@@ -149,8 +149,8 @@ def run_aligned(setting: Setting) -> object:
     return compared
 
 
-def polygraphy(setting: Setting) -> object:
-    """Polygraphy's ONNX Runtime with optimisations off and on, all values marked as outputs, and its comparator."""
+def polygraphy(context: Context) -> object:
+    """Compare ONNX Runtime without and with optimizations in Polygraphy, with all values marked as outputs."""
     import onnx
     from polygraphy import constants
     from polygraphy.backend.onnx import BytesFromOnnx, ModifyOutputs
@@ -158,24 +158,24 @@ def polygraphy(setting: Setting) -> object:
     from polygraphy.comparator import Comparator
     from polygraphy.logger import G_LOGGER
 
-    off, on = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    marked = BytesFromOnnx(ModifyOutputs(onnx.load(setting.path), outputs=constants.MARK_ALL))()
-    runners = [OnnxrtRunner(SessionFromOnnx(marked, graph_optimization_level=level)) for level in (off, on)]
+    disabled, enabled = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    model = BytesFromOnnx(ModifyOutputs(onnx.load(context.path), outputs=constants.MARK_ALL))()
+    runners = [OnnxrtRunner(SessionFromOnnx(model, graph_optimization_level=level)) for level in (disabled, enabled)]
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
-        results = Comparator.run(runners, data_loader=[setting.feeds])
+        results = Comparator.run(runners, data_loader=[context.feeds])
         return bool(Comparator.compare_accuracy(results))
 
 
-Way = Callable[[Setting], object]
-PLAIN: dict[str, Way] = {"eager": eager, "ONNX Runtime": onnx_runtime}
-OURS: dict[str, Way] = {
+Method = Callable[[Context], object]
+PLAIN: dict[str, Method] = {"eager": run_eager, "ONNX Runtime": run_onnx_runtime}
+FILCH: dict[str, Method] = {
     "Filch": filch,
-    f"Filch, {CALLS} calls": filch_often,
+    f"Filch, {CALLS} calls": filch_calls,
     "Filch, both graphs": filch_both,
-    TRUTH: filch_truth,
-    "Filch, capture too": filch_all,
+    FLOAT64: filch_float64,
+    "Filch, with capture": filch_with_capture,
 }
-PEERS: dict[str, Way] = {
+PEERS: dict[str, Method] = {
     "onnx-diagnostic": run_aligned,
     "Polygraphy": polygraphy,
 }

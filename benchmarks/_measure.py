@@ -1,4 +1,4 @@
-"""What the benchmarks of this folder share: clocks, the disk's own speed, child processes, tables."""
+"""Helpers that the benchmarks share: timing, memory, the speed of the disk, subprocesses and tables."""
 
 from __future__ import annotations
 
@@ -19,59 +19,59 @@ from typing import Any, TypeVar
 
 MIB, GIB = 2**20, 2**30
 CHUNK = 16 * MIB
-MOST_WARM = 6 * GIB
-# By default, a variant that has taken this long in all sits out the rounds that remain.
-PATIENCE_S = 120.0
+MAX_WARM_UP = 6 * GIB
+# By default, a variant is not measured again once its runs have taken this long in total.
+TIME_BUDGET_S = 120.0
 TIMEOUT_S = 900.0
 
 T = TypeVar("T")
 
 
-def bytes_below(folder: Path) -> int:
-    """The size of all files in a folder."""
+def folder_size(folder: Path) -> int:
+    """Return the total size in bytes of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def seconds_to_write(size: int, folder: Path) -> float:
-    """How long the machine needs to write this many bytes to a new file: nothing that writes a dump can be faster."""
+def time_write(size: int, folder: Path) -> float:
+    """Return the seconds it takes to write `size` bytes to a new file: the lower bound for writing a dump."""
     chunk = memoryview(os.urandom(CHUNK))
-    path = folder / f"limit-{os.getpid()}"  # one that a killed run left is in nobody's way
+    path = folder / f"limit-{os.getpid()}"  # a killed run may have left its own file
     start = time.perf_counter()
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    left = size
-    while left:
-        left -= os.write(handle, chunk[:left])
+    remaining = size
+    while remaining:
+        remaining -= os.write(handle, chunk[:remaining])
     os.close(handle)
     seconds = time.perf_counter() - start
     path.unlink()
     return seconds
 
 
-def settle(warm: int, folder: Path) -> None:
-    """Wait until the disk has what others wrote, and let the machine have about `warm` bytes of memory at hand.
+def prepare_machine(warm_up: int, folder: Path) -> None:
+    """Flush pending writes to the disk, and make the host allocate `warm_up` bytes of memory to this machine.
 
-    The host of a virtual machine gives pages out slowly that the guest has not used for seconds: on the machine of
-    RESULTS.md, who writes 0.85 GB just after others freed a file's pages needs 0.2 s, else up to 2.7 s. Only a file
-    helps: anonymous memory that was freed goes back to the host in pieces of 2 MiB.
+    The host of a virtual machine is slow to allocate pages that the guest has not used for seconds. On the machine of
+    RESULTS.md, writing 0.85 GB takes 0.2 s just after the pages of another file were freed, and up to 2.7 s otherwise.
+    Only writing a file helps: freed anonymous memory is returned to the host in blocks of 2 MiB.
     """
     gc.collect()
     os.sync()
-    seconds_to_write(min(warm, MOST_WARM), folder)
+    time_write(min(warm_up, MAX_WARM_UP), folder)
     os.sync()
 
 
-def stolen_seconds() -> float:
-    """The time for which the host of this virtual machine gave its processors to others; 0 where nobody says."""
+def cpu_steal_seconds() -> float:
+    """Return the CPU steal time, which the host gave to other virtual machines; 0 if the system does not report it."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0
     return int(stat.read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
 
 
-def peak_bytes() -> int:
-    """The most memory that this process has held since it began, pages of mapped files included.
+def peak_memory() -> int:
+    """Return the peak resident memory of this process in bytes, including pages of mapped files.
 
-    Not `ru_maxrss`: on Linux that starts from the peak of the process that started this one (exec keeps it).
+    `ru_maxrss` is not used on Linux, because exec keeps the peak of the parent process.
     """
     status = Path("/proc/self/status")
     if not status.exists():
@@ -81,34 +81,34 @@ def peak_bytes() -> int:
 
 
 @contextmanager
-def watched_memory() -> Iterator[list[int]]:
-    """The most memory of its own that this process holds inside of the block: the last number of what it yields.
+def monitor_memory() -> Iterator[list[int]]:
+    """Measure the peak anonymous memory of this process inside the block: the last item of the list that it yields.
 
-    Looked at every few milliseconds. Pages of mapped files are left out: the kernel takes them back when it needs them.
+    Samples every five milliseconds. Pages of mapped files are not counted, because the kernel can reclaim them.
     """
-    status, found, over = Path("/proc/self/status"), [0], threading.Event()
+    status, peaks, stopped = Path("/proc/self/status"), [0], threading.Event()
 
-    def look() -> None:
-        while not over.wait(0.005):
+    def sample() -> None:
+        while not stopped.wait(0.005):
             line = next(line for line in status.read_text().splitlines() if line.startswith("RssAnon"))
-            found.append(max(found[-1], int(line.split()[1]) * 1024))
+            peaks.append(max(peaks[-1], int(line.split()[1]) * 1024))
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=sample, daemon=True)
     if status.exists():
         thread.start()
     try:
-        yield found
+        yield peaks
     finally:
-        over.set()
+        stopped.set()
         if thread.is_alive():
             thread.join()
 
 
 def limit_memory(size: int, cgroup: str | None) -> None:
-    """Let this process have no more than `size` bytes: by a control group that somebody made, else by RLIMIT_DATA.
+    """Limit the memory of this process to `size` bytes: by an existing control group, or by RLIMIT_DATA.
 
-    RLIMIT_DATA counts what is private and writable, touched or not: the heap, and copy-on-write maps of files too. It
-    does not count the page cache; a control group does.
+    RLIMIT_DATA counts private writable memory, touched or not: the heap, and copy-on-write maps of files. Unlike a
+    control group, it does not count the page cache.
     """
     if cgroup is not None:
         (Path(cgroup) / "cgroup.procs").write_text(str(os.getpid()))
@@ -116,55 +116,56 @@ def limit_memory(size: int, cgroup: str | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
-def in_child(script: str, *arguments: object) -> dict[str, Any]:
-    """Run `script` with `arguments` in a fresh process; the last line that it prints is JSON.
+def run_in_subprocess(script: str, *arguments: object) -> dict[str, Any]:
+    """Run `script` with `arguments` in a new process, and parse the last line that it prints as JSON.
 
     Raises:
-        RuntimeError: it failed; the message is the last line of what it said.
+        RuntimeError: the process failed; the message is the last line of its standard error.
     """
     command = [sys.executable, script, *map(str, arguments)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"not done after {TIMEOUT_S:.0f} s") from None
-    if done.returncode < 0:
-        raise RuntimeError(f"killed by signal {-done.returncode}")
-    if done.returncode:
-        raise RuntimeError((done.stderr.strip() or "no message").splitlines()[-1])
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        raise RuntimeError(f"not finished after {TIMEOUT_S:.0f} s") from None
+    if process.returncode < 0:
+        raise RuntimeError(f"killed by signal {-process.returncode}")
+    if process.returncode:
+        raise RuntimeError((process.stderr.strip() or "no message").splitlines()[-1])
+    result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return result
 
 
 def interleave(
-    names: Sequence[str], once: Callable[[str], T], rounds: int, patience: float = PATIENCE_S
+    names: Sequence[str], measure: Callable[[str], T], rounds: int, time_budget: float = TIME_BUDGET_S
 ) -> tuple[dict[str, list[T]], dict[str, str]]:
-    """Sample each of `names` once a round, after a first round that only warms up.
+    """Measure each of `names` once per round, after a warm-up round.
+
+    A name that fails is not measured again. If a name exceeds the time budget in the warm-up round, that sample counts.
 
     Returns:
-        the samples of each, and why those failed that have none. Who fails is not asked again; of who was too slow for
-        a second round, the first counts.
+        the samples of each name that succeeded, and the error messages of those that failed.
     """
     samples: dict[str, list[T]] = {name: [] for name in names}
-    spent = dict.fromkeys(names, 0.0)
+    elapsed = dict.fromkeys(names, 0.0)
     failed: dict[str, str] = {}
     for index in range(rounds + 1):
         for name in names:
-            if name in failed or spent[name] > patience:
+            if name in failed or elapsed[name] > time_budget:
                 continue
             print(f"\r\033[Kround {index} of {rounds}: {name}", end="", file=sys.stderr, flush=True)
             start = time.perf_counter()
             try:
-                samples[name].append(once(name))
-            except Exception as error:  # noqa: BLE001  a peer may fail as it likes; the table says so
+                samples[name].append(measure(name))
+            except Exception as error:  # noqa: BLE001  a peer may raise anything; it is listed below the table
                 failed[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            spent[name] += time.perf_counter() - start
+            elapsed[name] += time.perf_counter() - start
     print("\r\033[K", end="", file=sys.stderr, flush=True)
-    return {name: taken[1:] or taken for name, taken in samples.items() if taken and name not in failed}, failed
+    return {name: values[1:] or values for name, values in samples.items() if values and name not in failed}, failed
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A plain table; the first column is text, the others are numbers."""
-    lines = [list(map(str, row)) for row in (head, *rows)]
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Format a table as text: the first column is aligned to the left, the others to the right."""
+    lines = [list(map(str, row)) for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
@@ -174,21 +175,23 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
 
 
-def verdict(text: str, value: float | None, *, most: float | None = None, least: float | None = None) -> str:
-    """Say whether a target is met; `value` is None where it could not be measured."""
-    wanted = f"at most {most:g}" if most is not None else f"at least {least:g}"
+def format_target(
+    text: str, value: float | None, *, at_most: float | None = None, at_least: float | None = None
+) -> str:
+    """Return a line that says whether a target is met; `value` is None if it could not be measured."""
+    limit = f"at most {at_most:g}" if at_most is not None else f"at least {at_least:g}"
     if value is None:
-        return f"target  {text}: not measured, {wanted} wanted"
-    met = value <= most if most is not None else value >= (least or 0)
-    return f"target  {text}: {value:.3g}, {wanted} wanted: {'met' if met else 'MISSED'}"
+        return f"target  {text}: not measured (required: {limit})"
+    met = value <= at_most if at_most is not None else value >= (at_least or 0)
+    return f"target  {text}: {value:.3g} (required: {limit}): {'met' if met else 'MISSED'}"
 
 
-def about(*distributions: str) -> str:
-    """The machine and the versions, in one paragraph."""
+def describe_environment(*distributions: str) -> str:
+    """Describe the machine and the versions of `distributions` in one line."""
     processor = platform.processor() or platform.machine()
-    models = Path("/proc/cpuinfo")
-    if models.exists():
-        names = (line for line in models.read_text().splitlines() if line.startswith("model name"))
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = (line for line in cpuinfo.read_text().splitlines() if line.startswith("model name"))
         processor = next(names, processor).split(":")[-1].strip()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     versions = ", ".join(map(version, distributions))
@@ -199,7 +202,7 @@ def about(*distributions: str) -> str:
 
 
 def version(distribution: str) -> str:
-    """Name a distribution with its version."""
+    """Return the name of a distribution with its version."""
     try:
         return f"{distribution} {metadata.version(distribution)}"
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Where the time of a capture goes: clocks around what Filch's hooks call, beside the model's own time."""
+"""Measure where the time of a capture goes, by timing the functions that Filch's hooks call."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from _measure import settle, stolen_seconds, table
-from _runs import MOST_STOLEN, TRIES, Subject, calmly, plain, run
+from _measure import cpu_steal_seconds, prepare_machine, table
+from _runs import MAX_ATTEMPTS, MAX_CPU_STEAL, Workload, plain_forward, retry_disturbed, time_forward
 
 from filch.steal import steal_forward
 from filch.steal.capture import _recorder, _store
@@ -28,60 +28,66 @@ CLOCKS: dict[str, list[tuple[Any, str]]] = {
 }
 
 
-def profile(subject: Subject, folder: str, warm: int, rounds: int) -> str:
-    """A table of seconds: what the model takes alone, and what it and Filch take together."""
+def profile(workload: Workload, folder: str, warm_up: int, rounds: int) -> str:
+    """Return a table of the seconds of the plain model, and of each part of a capture."""
     rows: list[dict[str, float]] = []
-    alone: list[float] = []
+    plain_seconds: list[float] = []
     for _ in range(rounds):
-        alone.append(calmly(lambda _: run(subject, plain, folder, warm))("plain").whole)
-        for _ in range(TRIES):
-            found, calm = once(subject, folder, warm)
-            if calm:
+        plain_seconds.append(
+            retry_disturbed(lambda _: time_forward(workload, plain_forward, folder, warm_up))("plain").total
+        )
+        for _ in range(MAX_ATTEMPTS):
+            seconds, undisturbed = measure(workload, folder, warm_up)
+            if undisturbed:
                 break
-        rows.append(found)
-    base = median(alone)
-    shown = {name: median(row[name] for row in rows) for name in rows[0]}
+        rows.append(seconds)
+    base = median(plain_seconds)
+    medians = {name: median(row[name] for row in rows) for name in rows[0]}
     lines = [("plain", f"{base:.4f}", "1.00")]
-    lines += [(name, f"{seconds:.4f}", f"{seconds / base:.2f}") for name, seconds in shown.items()]
+    lines += [(name, f"{seconds:.4f}", f"{seconds / base:.2f}") for name, seconds in medians.items()]
     return table(["Filch", "seconds", "x plain"], lines)
 
 
-def once(subject: Subject, folder: str, warm: int) -> tuple[dict[str, float], bool]:
-    """The seconds of one capture by what they went to, and whether the machine was ours."""
-    with TemporaryDirectory(dir=folder, prefix="filch-bench-") as here, torch.no_grad(), clocks() as spent:
-        settle(warm, Path(folder))
-        stolen, start = stolen_seconds(), time.perf_counter()
-        with steal_forward(subject.model, submodules=True, dump_file=Path(here) / "dump.onnx"):
+def measure(workload: Workload, folder: str, warm_up: int) -> tuple[dict[str, float], bool]:
+    """Return the seconds of each part of one capture, and whether the run was undisturbed."""
+    with (
+        TemporaryDirectory(dir=folder, prefix="filch-bench-") as output_folder,
+        torch.no_grad(),
+        clocks() as spent,
+    ):
+        prepare_machine(warm_up, Path(folder))
+        cpu_steal, start = cpu_steal_seconds(), time.perf_counter()
+        with steal_forward(workload.model, submodules=True, dump_file=Path(output_folder) / "dump.onnx"):
             entered = time.perf_counter()
-            for x in subject.inputs():
-                subject.model(x)
-            left = time.perf_counter()
-        done = time.perf_counter()
+            for x in workload.inputs():
+                workload.model(x)
+            exited = time.perf_counter()
+        finished = time.perf_counter()
     hooks = spent.pop("hooks")
-    found = {"whole": done - start, "begin": entered - start, "the model's own": left - entered - hooks}
-    found |= {"hooks": hooks} | {f"  {name}": spent[name] for name in CLOCKS if name != "hooks"}
-    found |= {"  all else": hooks - sum(spent.values()), "end": done - left}
-    return found, stolen_seconds() - stolen <= MOST_STOLEN * (done - start)
+    seconds = {"total": finished - start, "start": entered - start, "model": exited - entered - hooks}
+    seconds |= {"hooks": hooks} | {f"  {name}": spent[name] for name in CLOCKS if name != "hooks"}
+    seconds |= {"  other": hooks - sum(spent.values()), "end": finished - exited}
+    return seconds, cpu_steal_seconds() - cpu_steal <= MAX_CPU_STEAL * (finished - start)
 
 
 @contextmanager
 def clocks() -> Iterator[Counter[str]]:
-    """Measure the calls of `CLOCKS`."""
+    """Add up the seconds of the functions of `CLOCKS` that are called inside the block."""
     spent: Counter[str] = Counter()
-    places = [
+    functions = [
         (name, owner, attribute, getattr(owner, attribute)) for name in CLOCKS for owner, attribute in CLOCKS[name]
     ]
-    for name, owner, attribute, function in places:
+    for name, owner, attribute, function in functions:
         setattr(owner, attribute, timed(function, name, spent))
     try:
         yield spent
     finally:
-        for _, owner, attribute, function in places:
+        for _, owner, attribute, function in functions:
             setattr(owner, attribute, function)
 
 
 def timed(function: Callable[..., Any], name: str, spent: Counter[str]) -> Callable[..., Any]:
-    """The function, with its seconds added up."""
+    """Wrap a function so that its seconds are added to `spent[name]`."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A model that is run in several ways, and what is taken of each: seconds, bytes of the files, memory."""
+"""Run a model with one variant of recording, and measure the seconds, the bytes written and the memory."""
 
 from __future__ import annotations
 
@@ -12,99 +12,104 @@ from statistics import median
 from typing import Any
 
 import torch
-from _measure import bytes_below, peak_bytes, seconds_to_write, settle, stolen_seconds
+from _measure import cpu_steal_seconds, folder_size, peak_memory, prepare_machine, time_write
 from torch import nn
 
 Forward = Callable[..., Any]
 Variant = Callable[[nn.Module, Path], AbstractContextManager[Forward]]
 LIMIT = "limit"
-MOST_STOLEN = 0.05
-TRIES = 3
+MAX_CPU_STEAL = 0.05
+MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A model, and what it is called with: `inputs` makes a tensor for each forward, the same ones every time."""
+class Workload:
+    """A model with its inputs: each call of `inputs` returns the same tensors, one for each forward pass."""
 
     model: nn.Module
     inputs: Callable[[], Iterator[torch.Tensor]]
 
     def hook_calls(self) -> int:
-        """How many hooks run: one before and one after each module, in each forward."""
+        """Return how many hooks run: one before and one after each module call."""
         return 2 * len(list(self.model.modules())) * sum(1 for _ in self.inputs())
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One run: seconds inside the block and of all of it with the finished file; the file's bytes, the peak memory.
+    """The measurements of one run.
 
-    `stolen` are the seconds for which the machine's processors were somebody else's.
+    Attributes:
+        inside: seconds inside the `with` block of the variant.
+        total: seconds including the start and the end of the block, which finishes the file.
+        size: bytes of the files.
+        peak: peak memory in bytes.
+        cpu_steal: seconds that the host gave to other virtual machines.
     """
 
     inside: float
-    whole: float
+    total: float
     size: int
     peak: int
-    stolen: float
+    cpu_steal: float
 
-    def is_calm(self) -> bool:
-        """Whether it says something of the variant, and not of the machine's neighbours."""
-        return self.stolen <= MOST_STOLEN * self.whole
+    def is_undisturbed(self) -> bool:
+        """Return whether the host gave little of the time to other virtual machines."""
+        return self.cpu_steal <= MAX_CPU_STEAL * self.total
 
 
-def plain(model: nn.Module, folder: Path) -> AbstractContextManager[Forward]:  # noqa: ARG001  a variant's signature
-    """Nothing."""
+def plain_forward(model: nn.Module, folder: Path) -> AbstractContextManager[Forward]:  # noqa: ARG001  a variant's signature
+    """Run the model without recording."""
     return nullcontext(model)
 
 
-def run(subject: Subject, variant: Variant, folder: str, warm: int = 0) -> Timing:
-    """Run a variant once, with `warm` bytes of memory at hand, and delete what it wrote."""
+def time_forward(workload: Workload, variant: Variant, folder: str, warm_up: int = 0) -> Timing:
+    """Measure a variant once, after allocating `warm_up` bytes of memory, and delete its files."""
     synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-    with tempfile.TemporaryDirectory(dir=folder, prefix="filch-bench-") as here, torch.no_grad():
-        settle(warm, Path(folder))
+    with tempfile.TemporaryDirectory(dir=folder, prefix="filch-bench-") as output_folder, torch.no_grad():
+        prepare_machine(warm_up, Path(folder))
         synchronize()
-        stolen, start = stolen_seconds(), time.perf_counter()
-        with variant(subject.model, Path(here)) as forward:
+        cpu_steal, start = cpu_steal_seconds(), time.perf_counter()
+        with variant(workload.model, Path(output_folder)) as forward:
             entered = time.perf_counter()
-            for x in subject.inputs():
+            for x in workload.inputs():
                 forward(x)
             synchronize()
-            left = time.perf_counter()
-        done = time.perf_counter()
-        stolen = stolen_seconds() - stolen
-        return Timing(left - entered, done - start, bytes_below(Path(here)), peak_bytes(), stolen)
+            exited = time.perf_counter()
+        finished = time.perf_counter()
+        cpu_steal = cpu_steal_seconds() - cpu_steal
+        return Timing(exited - entered, finished - start, folder_size(Path(output_folder)), peak_memory(), cpu_steal)
 
 
-def run_limit(size: int, folder: str, warm: int) -> Timing:
-    """Write so many bytes to a new file, and delete it."""
-    settle(warm, Path(folder))
-    stolen = stolen_seconds()
-    seconds = seconds_to_write(size, Path(folder))
-    return Timing(seconds, seconds, size, 0, stolen_seconds() - stolen)
+def time_disk_write(size: int, folder: str, warm_up: int) -> Timing:
+    """Measure writing `size` bytes to a new file, and delete it."""
+    prepare_machine(warm_up, Path(folder))
+    cpu_steal = cpu_steal_seconds()
+    seconds = time_write(size, Path(folder))
+    return Timing(seconds, seconds, size, 0, cpu_steal_seconds() - cpu_steal)
 
 
-def calmly(once: Callable[[str], Timing]) -> Callable[[str], Timing]:
-    """Run a variant again, if the machine's neighbours took much of the time."""
+def retry_disturbed(measure: Callable[[str], Timing]) -> Callable[[str], Timing]:
+    """Wrap `measure` to repeat a run during which the host gave much time to other virtual machines."""
 
-    def tried(variant: str) -> Timing:
-        for _ in range(TRIES):
-            timing = once(variant)
-            if timing.is_calm():
+    def measure_with_retries(variant: str) -> Timing:
+        for _ in range(MAX_ATTEMPTS):
+            timing = measure(variant)
+            if timing.is_undisturbed():
                 break
         return timing
 
-    return tried
+    return measure_with_retries
 
 
-def middle(samples: dict[str, list[Timing]], variant: str, field: str) -> float | None:
-    """The median of one field of a variant's timings, the calm ones if there are any; None where it has none."""
+def median_of(samples: dict[str, list[Timing]], variant: str, field: str) -> float | None:
+    """Return the median of a field over a variant's undisturbed timings, or else over all; None without any."""
     timings = samples.get(variant, [])
-    calm = [timing for timing in timings if timing.is_calm()]
-    return median(getattr(timing, field) for timing in calm or timings) if timings else None
+    undisturbed = [timing for timing in timings if timing.is_undisturbed()]
+    return median(getattr(timing, field) for timing in undisturbed or timings) if timings else None
 
 
-def floors(samples: dict[str, list[Timing]]) -> tuple[float, float]:
-    """Seconds of the plain forward, and of what nobody can undercut; not a number where nothing was measured."""
-    nothing = float("nan")
-    base, limit = (middle(samples, variant, "whole") or nothing for variant in ("plain", LIMIT))
+def lower_bounds(samples: dict[str, list[Timing]]) -> tuple[float, float]:
+    """Return the seconds of the plain forward pass, and the larger of these and the limit; NaN if not measured."""
+    missing = float("nan")
+    base, limit = (median_of(samples, variant, "total") or missing for variant in ("plain", LIMIT))
     return base, max(base, limit)

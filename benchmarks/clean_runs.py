@@ -1,8 +1,8 @@
-"""How many rows a comparison flags where nothing is wrong: the models of the zoo on each backend, in both modes.
+"""Count the rows that a comparison flags although nothing is wrong, for the models of the zoo on each backend.
 
 Each model is exported and compared with its own eager run, by the default tolerance and by float64. A row that is
-called different, wrong or suspicious is a false alarm, and so is an interface that is called wrong. A backend that
-refuses a model is listed with its reason.
+reported as different, wrong or suspicious is a false alarm, and so is a problem of the program's inputs and outputs. A
+backend that refuses a model is listed with the reason.
 """
 
 from __future__ import annotations
@@ -34,45 +34,45 @@ BACKENDS = {
     "inductor": lambda: get_backend("inductor"),
 }
 MODES = {"tolerance": None, "float64": "float64"}
-SHOWN = 3  # flagged rows of a comparison that are printed
+SHOWN = 3  # flagged rows to print of each comparison
 
 
 def main() -> None:
-    """Print a line for each comparison that flags something, and a table of all."""
+    """Print the flagged rows of each comparison, and a table of all comparisons."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=[*BACKENDS])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=[*MODES])
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     counts = Counter[tuple[str, str, str]]()
-    for name in wanted.models:
+    for name in options.models:
         model, args, kwargs = MODELS[name]()
         program = export(model, args, kwargs)
         with torch.no_grad(), steal_forward(model, submodules=True) as capture:
             model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-        for label in wanted.backends:
+        for label in options.backends:
             backend: Backend = BACKENDS[label]()
-            for mode in wanted.modes:
+            for mode in options.modes:
                 try:
                     report = compare(capture, program, backend=backend, truth=MODES[mode])
                 except FilchError as error:
                     print(f"{name} on {label} by {mode}: refused: {error}", flush=True)
                     counts[label, mode, "refused"] += 1
                     continue
-                for kind, count in tally(report).items():
+                for kind, count in count_rows(report).items():
                     counts[label, mode, kind] += count
-                tell(f"{name} on {label} by {mode}", report)
+                print_flagged(f"{name} on {label} by {mode}", report)
     print()
     print("| backend | judged by | judged rows | different or wrong | suspicious | interface | refused |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for label in wanted.backends:
-        for mode in wanted.modes:
+    for label in options.backends:
+        for mode in options.modes:
             kinds = ("judged", "flagged", "suspicious", "interface", "refused")
             print(f"| {label} | {mode} | {' | '.join(f'{counts[label, mode, kind]:,}' for kind in kinds)} |")
 
 
-def tally(report: Report) -> Counter[str]:
-    """How many rows were judged, and how many of them are false alarms."""
+def count_rows(report: Report) -> Counter[str]:
+    """Count the rows that were judged, and the false alarms among them."""
     return Counter(
         judged=sum(row.judged for row in report.rows),
         flagged=sum(row.diverged for row in report.rows),
@@ -81,16 +81,16 @@ def tally(report: Report) -> Counter[str]:
     )
 
 
-def tell(title: str, report: Report) -> None:
-    """Print what is flagged, if anything."""
-    found = tally(report)
-    if not (found["flagged"] or found["suspicious"] or found["interface"]):
+def print_flagged(title: str, report: Report) -> None:
+    """Print the false alarms of a comparison, if there are any."""
+    counts = count_rows(report)
+    if not (counts["flagged"] or counts["suspicious"] or counts["interface"]):
         return
-    print(f"{title}: {found['flagged']} flagged, {found['suspicious']} suspicious of {found['judged']}", flush=True)
+    print(f"{title}: {counts['flagged']} flagged, {counts['suspicious']} suspicious of {counts['judged']}", flush=True)
     for problem in report.interface[:SHOWN]:
         print(f"  {problem}")
-    odd = [row for row in report.rows if row.diverged or (row.isolated and row.isolated.verdict == "suspicious")]
-    for row in odd[:SHOWN]:
+    flagged = [row for row in report.rows if row.diverged or (row.isolated and row.isolated.verdict == "suspicious")]
+    for row in flagged[:SHOWN]:
         print(f"  {row}: {row.isolated or row.difference}", flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Time comparing every node of the graph that ONNX Runtime really runs: Filch, its peers, and the plain runs.
+"""Measure the time to compare every node of the graph that ONNX Runtime runs: Filch, other tools, and plain runs.
 
-A small Llama, as in `capture.py`. All ways take turns, and medians of calm runs are shown; then the time and the memory
-of Filch with more and more layers, each in a fresh process.
+The model is the small Llama of `capture.py`. The methods take turns, and the first table shows medians of undisturbed
+runs. The second shows the time and the memory of Filch by the number of layers, each in a new process.
 """
 
 from __future__ import annotations
@@ -18,200 +18,208 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _comparers import CALLS, OURS, PEERS, PLAIN, TRUTH, Setting, Way, load, make
+from _comparers import CALLS, FILCH, FLOAT64, PEERS, PLAIN, Context, Method, export_llama, load_context
 from _measure import (
     GIB,
     MIB,
-    about,
-    in_child,
+    cpu_steal_seconds,
+    describe_environment,
+    format_target,
     interleave,
-    settle,
-    stolen_seconds,
+    monitor_memory,
+    prepare_machine,
+    run_in_subprocess,
     table,
-    verdict,
-    watched_memory,
 )
-from _runs import Timing, calmly, middle
+from _runs import Timing, median_of, retry_disturbed
 
-WARM = 2 * GIB
-PATIENCE_S = 60.0  # who takes longer is timed once
-SUM, FURTHER = "their sum", "Filch, a further call"
-WAYS: dict[str, Way] = {**PLAIN, **OURS, **PEERS}
+WARM_UP = 2 * GIB
+TIME_BUDGET_S = 60.0  # a method that takes longer is measured once
+PLAIN_SUM, ONE_MORE_CALL = "both plain runs", "Filch, one more call"
+METHODS: dict[str, Method] = {**PLAIN, **FILCH, **PEERS}
 Samples = dict[str, list[Timing]]
 
 
-def timed(way: Way, setting: Setting, folder: str) -> Timing:
-    """Compare once."""
-    settle(WARM, Path(folder))
-    stolen, start = stolen_seconds(), time.perf_counter()
-    with watched_memory() as held:
-        way(setting)
+def time_comparison(method: Method, context: Context, folder: str) -> Timing:
+    """Measure one comparison."""
+    prepare_machine(WARM_UP, Path(folder))
+    cpu_steal, start = cpu_steal_seconds(), time.perf_counter()
+    with monitor_memory() as memory:
+        method(context)
     seconds = time.perf_counter() - start
-    return Timing(seconds, seconds, 0, held[-1], stolen_seconds() - stolen)
+    return Timing(seconds, seconds, 0, memory[-1], cpu_steal_seconds() - cpu_steal)
 
 
 def measure(options: argparse.Namespace) -> tuple[Samples, dict[str, str]]:
-    """All samples of all ways, with what failed."""
+    """Measure all methods: the samples, and the errors of those that failed."""
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="filch-bench-") as folder:
-        make(Path(folder), 8)
-        setting = load(Path(folder), 8)
-        chosen = {*PLAIN, *(options.ways or [*OURS, *PEERS])} - {*(() if options.peers else PEERS)}
-        names = [name for name in WAYS if name in chosen]
-        once = calmly(lambda name: timed(WAYS[name], setting, options.folder))
-        return interleave(names, once, options.rounds, PATIENCE_S)
+        export_llama(Path(folder), 8)
+        context = load_context(Path(folder), 8)
+        selected = {*PLAIN, *(options.methods or [*FILCH, *PEERS])} - {*(() if options.peers else PEERS)}
+        names = [name for name in METHODS if name in selected]
+        measure_once = retry_disturbed(lambda name: time_comparison(METHODS[name], context, options.folder))
+        return interleave(names, measure_once, options.rounds, TIME_BUDGET_S)
 
 
 def seconds_of(samples: Samples) -> dict[str, float]:
-    """The median seconds of each way, of the plain runs' sum, and of a call of the model more."""
-    found = {name: middle(samples, name, "whole") or 0.0 for name in samples}
-    found[SUM] = sum(found.get(name, float("nan")) for name in PLAIN)
-    often = found.pop(f"Filch, {CALLS} calls", None)
-    if often is not None and "Filch" in found:
-        found[FURTHER] = (often - found["Filch"]) / (CALLS - 1)
-    return found
+    """Return the median seconds of each method, of the plain runs together, and of one more call of the model."""
+    seconds = {name: median_of(samples, name, "total") or 0.0 for name in samples}
+    seconds[PLAIN_SUM] = sum(seconds.get(name, float("nan")) for name in PLAIN)
+    many_calls = seconds.pop(f"Filch, {CALLS} calls", None)
+    if many_calls is not None and "Filch" in seconds:
+        seconds[ONE_MORE_CALL] = (many_calls - seconds["Filch"]) / (CALLS - 1)
+    return seconds
 
 
-def shown(samples: Samples, failed: dict[str, str]) -> str:
-    """A line for each way, and what failed."""
+def format_table(samples: Samples, failed: dict[str, str]) -> str:
+    """Format the first table: a row for each method, and the errors of those that failed."""
     seconds = seconds_of(samples)
-    order = [*PLAIN, SUM, FURTHER, *OURS, *PEERS]
+    order = [*PLAIN, PLAIN_SUM, ONE_MORE_CALL, *FILCH, *PEERS]
     rows = []
     for name in order:
         if name in seconds:
-            taken = samples.get(name, [])
-            calm = f"{sum(timing.is_calm() for timing in taken)} of {len(taken)}" if taken else ""
-            rows.append((name, f"{seconds[name]:.3f}", f"{seconds[name] / seconds[SUM]:.2f}", calm))
-    head = ("way", "seconds", "x the plain runs' sum", "calm runs")
-    return "\n".join([table(head, rows), *(f"{name}: no result: {reason}" for name, reason in failed.items())])
+            timings = samples.get(name, [])
+            undisturbed = f"{sum(timing.is_undisturbed() for timing in timings)} of {len(timings)}" if timings else ""
+            rows.append((name, f"{seconds[name]:.3f}", f"{seconds[name] / seconds[PLAIN_SUM]:.2f}", undisturbed))
+    header = ("method", "seconds", "x both plain runs", "undisturbed runs")
+    return "\n".join([table(header, rows), *(f"{name}: no result: {reason}" for name, reason in failed.items())])
 
 
 def targets(samples: Samples) -> list[str]:
-    """What was promised, and whether it is kept.
+    """Return a line for each target of the first table.
 
-    The plain runs use a session that exists already, so they are compared with a further call of the model, for which
-    nothing is written, optimised or prepared either. Peers create their sessions, so they are compared with all of it.
+    The plain runs use an existing session, so they are compared with one more call of the model, for which nothing has
+    to be optimized or prepared either. The other tools create their sessions, so they are compared with the total time.
     """
     seconds = seconds_of(samples)
-    further, whole = seconds.get(FURTHER), seconds.get("Filch")
-    lines = [verdict("a further call / the plain runs' sum", further and further / seconds[SUM], most=1.5)]
-    by_float64 = seconds.get(TRUTH)
-    added = (by_float64 - whole) / whole if by_float64 and whole else None
-    lines.append(verdict("what float64 and nodes run by themselves add / Filch without", added, most=3))
+    one_more_call, total = seconds.get(ONE_MORE_CALL), seconds.get("Filch")
+    ratio = one_more_call and one_more_call / seconds[PLAIN_SUM]
+    lines = [format_target("one more call / both plain runs", ratio, at_most=1.5)]
+    by_float64 = seconds.get(FLOAT64)
+    added = (by_float64 - total) / total if by_float64 and total else None
+    lines.append(format_target("time that float64 and isolated nodes add / Filch without them", added, at_most=3))
     for name in PEERS:
-        theirs = seconds.get(name)
-        lines.append(verdict(f"times faster than {name}", theirs and whole and theirs / whole, least=5))
+        peer_seconds = seconds.get(name)
+        ratio = peer_seconds and total and peer_seconds / total
+        lines.append(format_target(f"times faster than {name}", ratio, at_least=5))
     return lines
 
 
-def as_child(options: argparse.Namespace) -> None:
-    """Run one way in this process, and print its timing as JSON."""
-    way, layers, buffer = options.child[0], *map(int, options.child[1:])
-    setting = load(Path(options.folder), layers, buffer)
-    setting.once  # noqa: B018  all hold the capture, that what they need besides can be told
-    found = timed(plain if way == SUM else WAYS[way], setting, options.folder)
-    print(json.dumps(asdict(found)))
+def run_child(options: argparse.Namespace) -> None:
+    """Measure one method in this process, and print its timing as JSON."""
+    method, layers, buffer = options.child[0], *map(int, options.child[1:])
+    context = load_context(Path(options.folder), layers, buffer)
+    context.capture_of_one  # noqa: B018  every method has the capture in memory, so that it cancels out
+    seconds = time_comparison(run_plain if method == PLAIN_SUM else METHODS[method], context, options.folder)
+    print(json.dumps(asdict(seconds)))
 
 
-def plain(setting: Setting) -> object:
-    """Both plain runs, one after the other; the session is made too, as its memory counts."""
-    for way in PLAIN.values():
-        way(setting)
+def run_plain(context: Context) -> object:
+    """Run the model and the session, one after the other; this makes the session, because its memory counts."""
+    for method in PLAIN.values():
+        method(context)
     return gc.collect()
 
 
-def grown(options: argparse.Namespace) -> tuple[dict[str, list[Timing]], dict[str, str]]:
-    """Samples of processes of their own, by way, layers and buffer."""
-    counts, buffers = (list(map(int, text.split(","))) for text in (options.layers, options.buffers))
-    names = [json.dumps((SUM, count, 0)) for count in counts]
+def measure_growth(options: argparse.Namespace) -> tuple[dict[str, list[Timing]], dict[str, str]]:
+    """Measure each method, number of layers and buffer in a new process."""
+    layer_counts, buffers = (list(map(int, text.split(","))) for text in (options.layers, options.buffers))
+    names = [json.dumps((PLAIN_SUM, layers, 0)) for layers in layer_counts]
     names += [
-        json.dumps((way, count, buffer)) for way in options.ways or ("Filch",) for count in counts for buffer in buffers
+        json.dumps((method, layers, buffer))
+        for method in options.methods or ("Filch",)
+        for layers in layer_counts
+        for buffer in buffers
     ]
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="filch-bench-") as name:
-        folders = {count: Path(name) / str(count) for count in counts}
-        for count, folder in folders.items():
+        folders = {layers: Path(name) / str(layers) for layers in layer_counts}
+        for layers, folder in folders.items():
             folder.mkdir()
-            make(folder, count)
+            export_llama(folder, layers)
 
-        def once(name: str) -> Timing:
-            way, count, buffer = json.loads(name)
-            arguments = ("--child", way, count, buffer * MIB or 1, "--folder", folders[count])
-            return Timing(**in_child(__file__, *arguments))
+        def measure_once(name: str) -> Timing:
+            method, layers, buffer = json.loads(name)
+            arguments = ("--child", method, layers, buffer * MIB or 1, "--folder", folders[layers])
+            return Timing(**run_in_subprocess(__file__, *arguments))
 
-        return interleave(names, calmly(once), min(2, options.rounds))
+        return interleave(names, retry_disturbed(measure_once), min(2, options.rounds))
 
 
-def growth(samples: dict[str, list[Timing]], failed: dict[str, str]) -> str:
-    """A line for each number of layers and each buffer."""
+def format_growth(samples: dict[str, list[Timing]], failed: dict[str, str]) -> str:
+    """Format the second table: a row for each method, number of layers and buffer."""
     rows = []
-    for (way, count, buffer), taken in ((json.loads(name), taken) for name, taken in samples.items()):
-        over = _over(samples, count, way, buffer)
-        shown = ("", "") if way == SUM else (str(buffer), f"{over:.0f}")
-        rows.append((way, count, f"{middle({'': taken}, '', 'whole'):.3f}", *shown))
-    head = ("way", "layers", "seconds", "buffer MiB", "peak over plain MB")
-    return "\n".join([table(head, rows), *(f"{name}: no result: {reason}" for name, reason in failed.items())])
+    for (method, layers, buffer), timings in ((json.loads(name), timings) for name, timings in samples.items()):
+        extra = _extra_peak(samples, layers, method, buffer)
+        cells = ("", "") if method == PLAIN_SUM else (str(buffer), f"{extra:.0f}")
+        rows.append((method, layers, f"{median_of({'': timings}, '', 'total'):.3f}", *cells))
+    header = ("method", "layers", "seconds", "buffer MiB", "peak over plain MB")
+    return "\n".join([table(header, rows), *(f"{name}: no result: {reason}" for name, reason in failed.items())])
 
 
-def _over(samples: dict[str, list[Timing]], count: int, way: str, buffer: int) -> float:
-    """Megabytes of peak memory over the plain runs'."""
-    ours, least = (middle(samples, json.dumps(key), "peak") or 0.0 for key in ((way, count, buffer), (SUM, count, 0)))
-    return (ours - least) / 1e6
+def _extra_peak(samples: dict[str, list[Timing]], layers: int, method: str, buffer: int) -> float:
+    """Return the peak memory in addition to that of the plain runs, in MB."""
+    filch, plain = (
+        median_of(samples, json.dumps(key), "peak") or 0.0 for key in ((method, layers, buffer), (PLAIN_SUM, layers, 0))
+    )
+    return (filch - plain) / 1e6
 
 
 def growth_targets(samples: dict[str, list[Timing]], options: argparse.Namespace) -> list[str]:
-    """What was promised of growth.
+    """Return a line for each target of the second table.
 
-    Time is linear if a layer more costs as much among many as among few: what it adds in the upper half of the range is
-    compared with what it adds below; for all of the time, for what is over the plain runs, and for these themselves, as
-    the machine slows down with more memory. Memory is bounded if it is over the plain runs' by the buffer and what does
-    not grow with the layers.
+    Time is linear if one more layer adds as much to a large model as to a small one: the seconds per layer in the upper
+    part of the range are divided by those below. This is done for the total time, for the time in addition to the plain
+    runs, and for the plain runs, because the machine slows down with more memory. Memory is bounded if it exceeds
+    that of the plain runs by no more than the buffer and a constant.
     """
-    counts, buffers = (list(map(int, text.split(","))) for text in (options.layers, options.buffers))
+    layer_counts, buffers = (list(map(int, text.split(","))) for text in (options.layers, options.buffers))
     lines = []
-    for way, buffer in product(options.ways or ("Filch",), buffers):
-        ours = {count: middle(samples, json.dumps((way, count, buffer)), "whole") for count in counts}
-        plain = {count: middle(samples, json.dumps((SUM, count, 0)), "whole") for count in counts}
-        both = {count: (seconds, plain[count]) for count, seconds in ours.items()}
-        over = {count: None if a is None or b is None else a - b for count, (a, b) in both.items()}
-        text = f"{way}, {counts[-2]} to {counts[-1]} / {counts[0]} to {counts[-2]} layers, buffer {buffer} MiB"
-        lines.append(verdict(f"seconds a layer, {text}", _bend(ours), most=1.25))
-        lines.append(verdict(f"seconds a layer over the plain runs, {text}", _bend(over), most=1.25))
-        lines.append(f"note    the plain runs' own: {_bend(plain) or math.nan:.3g}")
-        most = max(_over(samples, count, way, buffer) for count in counts)
-        lines.append(
-            verdict(f"most MB over the plain runs, {way}, buffer {buffer} MiB", most, most=buffer * MIB / 1e6 + 300)
-        )
+    for method, buffer in product(options.methods or ("Filch",), buffers):
+        filch = {layers: median_of(samples, json.dumps((method, layers, buffer)), "total") for layers in layer_counts}
+        plain = {layers: median_of(samples, json.dumps((PLAIN_SUM, layers, 0)), "total") for layers in layer_counts}
+        pairs = {layers: (seconds, plain[layers]) for layers, seconds in filch.items()}
+        extra = {layers: None if a is None or b is None else a - b for layers, (a, b) in pairs.items()}
+        first, middle, last = layer_counts[0], *layer_counts[-2:]
+        text = f"{method}, {middle} to {last} / {first} to {middle} layers, buffer {buffer} MiB"
+        lines.append(format_target(f"seconds per layer, {text}", _growth_ratio(filch), at_most=1.25))
+        added = f"seconds per layer in addition to the plain runs, {text}"
+        lines.append(format_target(added, _growth_ratio(extra), at_most=1.25))
+        lines.append(f"note    seconds per layer of the plain runs alone: {_growth_ratio(plain) or math.nan:.3g}")
+        peak = max(_extra_peak(samples, layers, method, buffer) for layers in layer_counts)
+        text = f"peak MB in addition to the plain runs, {method}, buffer {buffer} MiB"
+        lines.append(format_target(text, peak, at_most=buffer * MIB / 1e6 + 300))
     return lines
 
 
-def _bend(seconds: dict[int, float | None]) -> float | None:
-    """What a layer more takes among the most, as a multiple of what it takes below; by their numbers of layers."""
-    low, *_, middle_, high = seconds
-    first, second, third = (seconds[count] for count in (low, middle_, high))
+def _growth_ratio(seconds: dict[int, float | None]) -> float | None:
+    """Return the seconds per layer at the end of the range, as a multiple of those below; by number of layers."""
+    low, *_, middle, high = seconds
+    first, second, third = (seconds[layers] for layers in (low, middle, high))
     if first is None or second is None or third is None:
         return None
-    few, many = (second - first) / (middle_ - low), (third - second) / (high - middle_)
-    return many / few if few > 0 else None  # else there is more noise than growth
+    few, many = (second - first) / (middle - low), (third - second) / (high - middle)
+    return many / few if few > 0 else None  # otherwise noise exceeds growth
 
 
 def main() -> None:
-    """Measure, and print the tables; targets that are missed are no failure."""
+    """Measure and print both tables; a missed target is not a failure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="of the first table; of the second, two at most")
+    parser.add_argument("--rounds", type=int, default=5, help="of the first table; the second has at most two")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--ways", nargs="+", choices=[*OURS, *PEERS], metavar="WAY", help="of ours and the peers'")
-    parser.add_argument("--layers", default="2,4,8,16", help="of the second table; three numbers at least")
+    parser.add_argument("--methods", nargs="+", choices=[*FILCH, *PEERS], metavar="METHOD", help="some of: %(choices)s")
+    parser.add_argument("--layers", default="2,4,8,16", help="of the second table; at least three numbers")
     parser.add_argument("--buffers", default="64,256", help="MiB")
-    parser.add_argument("--only", choices=("time", "growth"), help="one of the tables")
-    parser.add_argument("--json", metavar="FILE", help="write all samples there too")
+    parser.add_argument("--only", choices=("time", "growth"), help="only the first or only the second table")
+    parser.add_argument("--json", metavar="FILE", help="also write all samples to this file")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="for the exported programs")
-    parser.add_argument("--child", nargs=3, metavar=("WAY", "LAYERS", "BUFFER"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, metavar=("METHOD", "LAYERS", "BUFFER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_grad_enabled(False)
     if options.child:
-        as_child(options)
+        run_child(options)
         return
     print(
-        about(
+        describe_environment(
             "filch", "torch", "onnx", "onnxruntime-gpu", "onnxruntime", "transformers", "onnx-diagnostic", "polygraphy"
         )
     )
@@ -219,11 +227,11 @@ def main() -> None:
     if options.only != "growth":
         samples, failed = measure(options)
         results["time"] = {"samples": samples, "failed": failed}
-        print("", shown(samples, failed), *targets(samples), sep="\n", flush=True)
+        print("", format_table(samples, failed), *targets(samples), sep="\n", flush=True)
     if options.only != "time":
-        samples, failed = grown(options)
+        samples, failed = measure_growth(options)
         results["growth"] = {"samples": samples, "failed": failed}
-        print("", growth(samples, failed), *growth_targets(samples, options), sep="\n", flush=True)
+        print("", format_growth(samples, failed), *growth_targets(samples, options), sep="\n", flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps(results, default=asdict, indent=1))
 

@@ -1,4 +1,4 @@
-"""Plant faults in exported models, one node each, and count how often `compare` names that node first."""
+"""Plant faults in exported models, in one node each, and count how often `compare` names that node first."""
 
 from __future__ import annotations
 
@@ -12,137 +12,132 @@ from pathlib import Path
 from random import Random
 
 import onnx
-import torch
+from _zoo import ZOO, CapturedModel, load_model
 from onnx_ir import serde
 
 from filch.compare import Report, compare
-from filch.export import Program, export
-from filch.steal import Capture, FilchError, ModuleInfo, argument_tensors, steal_forward
-
-# The models and the plants live with the tests, which are no package and are not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
+from filch.steal import FilchError
 from support.faults.plants import KINDS, Plant, Planter
-from support.models.zoo import ZOO
 
 MODELS = ("llama", "bert", "resnet", "t5", "vit")
 NODE, INSIDE, MISSED = "the node", "inside", "missed"
-PROTOCOLS = ("memory", "file")
-ENOUGH = 0.98
+PROGRAM_SOURCES = ("memory", "file")
+MIN_DETECTION_RATE = 0.98
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with its clean program, on disk too, and what was stolen from it."""
+    """A model of the zoo, its correct program in a file, and the planter of faults."""
 
     name: str
-    program: Program
-    capture: Capture
+    model: CapturedModel
     planter: Planter
     file: Path
     saved: onnx.ModelProto
 
-    def compare(self, model: onnx.ModelProto, protocol: str) -> Report:
-        """Compare the capture with `model`, put in the place of the clean one in memory or on disk."""
-        if protocol == "memory":
-            return compare(self.capture, replace(self.program, model=serde.deserialize_model(model)))
+    def compare(self, proto: onnx.ModelProto, source: str) -> Report:
+        """Compare the capture with a changed program, passed in memory or as a file."""
+        if source == "memory":
+            return compare(self.model.capture, replace(self.model.program, model=serde.deserialize_model(proto)))
         changed = onnx.ModelProto()
-        changed.CopyFrom(model)
+        changed.CopyFrom(proto)
         changed.metadata_props.MergeFrom(self.saved.metadata_props)
         onnx.save(changed, self.file)
-        return compare(self.capture, self.file)
+        return compare(self.model.capture, self.file)
 
 
-def subject(name: str, folder: Path) -> Subject:
-    """Export a model of the zoo and steal its run."""
-    model, args, kwargs = ZOO[name]()
-    program = export(model, args, kwargs)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*args, **kwargs)
+def load_subject(name: str, folder: Path) -> Subject:
+    """Load a model of the zoo, and save its program in a folder."""
+    model = load_model(name)
     file = folder / f"{name}.onnx"
-    program.save(file)
-    taken = argument_tensors(ModuleInfo.of(model).parameters, args, kwargs)
-    inputs = {value: taken[path].numpy() for value, path in program.inputs.items()}
-    clean = serde.serialize_model(program.model)
-    return Subject(name, program, capture, Planter(clean, inputs), file, onnx.load(file))
+    model.program.save(file)
+    inputs = {value: tensor.numpy() for value, tensor in model.inputs.items()}
+    planter = Planter(serde.serialize_model(model.program.model), inputs)
+    return Subject(name, model, planter, file, onnx.load(file))
 
 
-def flagged_when_clean(one: Subject) -> dict[str, int]:
-    """How many rows a clean run flags, by protocol; a run that is not close flags at least one."""
-    model = serde.serialize_model(one.program.model)
-    reports = {protocol: one.compare(model, protocol) for protocol in PROTOCOLS}
-    return {protocol: len(report.diverged) or int(not report.close) for protocol, report in reports.items()}
+def count_false_alarms(subject: Subject) -> dict[str, int]:
+    """Count the rows that a clean run flags, for each source; a run that is not close counts at least one."""
+    proto = serde.serialize_model(subject.model.program.model)
+    reports = {source: subject.compare(proto, source) for source in PROGRAM_SOURCES}
+    return {source: len(report.diverged) or int(not report.close) for source, report in reports.items()}
 
 
-def verdict(report: Report, plant: Plant) -> str:
-    """Where the report finds the plant: as the node, or inside of what it names.
+def detection(report: Report, fault: Plant) -> str:
+    """Return where the report finds a fault: `NODE`, `INSIDE` or `MISSED`.
 
-    Inside are the exported nodes that a compiled node computes, and those before a node that could not be judged: a
-    node that somebody inserted makes a value that the model never had.
+    `INSIDE` means that the first row names the node among its origins: those that a compiled node computes, and those
+    before it that could not be judged. The model has no value for a node that was inserted.
     """
     first = report.first_divergence
     if first is None or report.close:
         return MISSED
-    if first.stage == "exported" and first.node == plant.node:
+    if first.stage == "exported" and first.node == fault.node:
         return NODE
-    return INSIDE if plant.node in first.origins else MISSED
+    return INSIDE if fault.node in first.origins else MISSED
 
 
-def table(found: Counter[tuple[str, str]], drawn: Counter[str]) -> str:
-    """A row per kind of plant, and their sum."""
-    places = (NODE, INSIDE, MISSED)
-    head = ("kind", "planted", "counted", *places)
+def table(found: Counter[tuple[str, str]], planted: Counter[str]) -> str:
+    """Format a row for each kind of fault, and a row of totals."""
+    columns = (NODE, INSIDE, MISSED)
+    header = ("kind", "planted", "counted", *columns)
     rows = [
-        (kind, drawn[kind], sum(found[kind, at] for at in places), *(found[kind, at] for at in places))
+        (
+            kind,
+            planted[kind],
+            sum(found[kind, column] for column in columns),
+            *(found[kind, column] for column in columns),
+        )
         for kind in KINDS
     ]
     total = ("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:]))  # type: ignore[arg-type]
-    return "\n".join(f"{row[0]!s:20}" + "".join(f"{cell!s:>10}" for cell in row[1:]) for row in (head, *rows, total))
+    return "\n".join(f"{row[0]!s:20}" + "".join(f"{cell!s:>10}" for cell in row[1:]) for row in (header, *rows, total))
 
 
-def plant_all(one: Subject, kinds: list[str], plants: int, random: Random) -> Iterator[tuple[str, str]]:
-    """The kind and the verdict of each plant that counts; a miss is printed."""
-    for index in range(plants):
-        plant = one.planter.plant(kinds[index % len(kinds)], random)
-        if plant is None:
+def plant_faults(subject: Subject, kinds: list[str], attempts: int, random: Random) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the detection of each fault that counts; print those that are missed."""
+    for index in range(attempts):
+        fault = subject.planter.plant(kinds[index % len(kinds)], random)
+        if fault is None:
             continue
-        protocol = PROTOCOLS[index // len(kinds) % 2]
+        source = PROGRAM_SOURCES[index // len(kinds) % 2]
         try:
-            report = one.compare(plant.model, protocol)
-            at, said = verdict(report, plant), report.first_divergence
+            report = subject.compare(fault.model, source)
+            result, first = detection(report, fault), report.first_divergence
         except FilchError as error:
-            at, said = MISSED, error
-        if at == MISSED:
-            how = f"{protocol}, {plant.kind}{', tolerated' if plant.tolerated else ''}"
-            print(f"MISSED {one.name}, {how}: {plant.node}: {plant.text}\n    first: {said}", flush=True)
-        yield plant.kind, at
+            result, first = MISSED, error
+        if result == MISSED:
+            description = f"{source}, {fault.kind}{', tolerated' if fault.tolerated else ''}"
+            print(f"MISSED {subject.name}, {description}: {fault.node}: {fault.text}\n    first: {first}", flush=True)
+        yield fault.kind, result
 
 
 def main() -> int:
-    """Run it; 1 if too few are found or a clean run flags anything."""
+    """Plant and compare; return 1 if too few faults are found or a clean run flags anything."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plants", type=int, default=100, help="of all kinds together")
+    parser.add_argument("--plants", type=int, default=100, help="attempts to plant a fault, of all kinds together")
     parser.add_argument("--models", nargs="+", choices=sorted(ZOO), default=MODELS, metavar="MODEL")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), metavar="KIND")
     options = parser.parse_args()
     found: Counter[tuple[str, str]] = Counter()
-    drawn: Counter[str] = Counter()
+    planted: Counter[str] = Counter()
     flagged = 0
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
-            one = subject(name, Path(folder))
-            clean = flagged_when_clean(one)
-            random = Random(f"{options.seed} {name}")  # noqa: S311  no secret
-            share = -(-options.plants // len(options.models))
-            here = Counter(plant_all(one, options.kinds, share, random))
-            found, drawn, flagged = found + here, drawn + one.planter.drawn, flagged + sum(clean.values())
-            places = Counter(at for _, at in here.elements())
-            print(f"{name}: clean runs flag {clean}; {dict(places)}", flush=True)
+            subject = load_subject(name, Path(folder))
+            false_alarms = count_false_alarms(subject)
+            random = Random(f"{options.seed} {name}")  # noqa: S311  not for security
+            attempts = -(-options.plants // len(options.models))
+            results = Counter(plant_faults(subject, options.kinds, attempts, random))
+            found, planted = found + results, planted + subject.planter.drawn
+            flagged += sum(false_alarms.values())
+            detections = Counter(result for _, result in results.elements())
+            print(f"{name}: clean runs flag {false_alarms}; {dict(detections)}", flush=True)
     counted, missed = found.total(), sum(found[kind, MISSED] for kind in KINDS)
-    print(f"\n{table(found, drawn)}\n")
+    print(f"\n{table(found, planted)}\n")
     print(f"{counted - missed} of {counted} found; clean runs flag {flagged} rows")
-    return int(flagged > 0 or counted - missed < ENOUGH * counted or not counted)
+    return int(flagged > 0 or counted - missed < MIN_DETECTION_RATE * counted or not counted)
 
 
 if __name__ == "__main__":
