@@ -23,7 +23,7 @@ from _runs import (
     lower_bounds,
     median_of,
     plain_forward,
-    retry_disturbed,
+    retry_high_steal,
     time_disk_write,
     time_forward,
 )
@@ -51,7 +51,7 @@ def cuda(options: argparse.Namespace) -> str:
             return time_forward(workload, variants[name], options.folder, 2 * unique_bytes)
         return time_disk_write(unique_bytes, options.folder, 2 * unique_bytes)
 
-    samples, failed = interleave((LIMIT, *variants), retry_disturbed(measure), options.rounds)
+    samples, failed = interleave((LIMIT, *variants), retry_high_steal(measure), options.rounds)
     bus = unique_bytes / bus_bytes_per_second()
     base, lower_bound = lower_bounds(samples)
     header = ["variant", "total s", "inside s", "x plain", "x max(plain, limit, bus)", *StreamUse.__annotations__]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from _measure import cpu_steal_seconds, prepare_machine, table
-from _runs import MAX_ATTEMPTS, MAX_CPU_STEAL, Workload, plain_forward, retry_disturbed, time_forward
+from _runs import MAX_ATTEMPTS, MAX_CPU_STEAL, Workload, plain_forward, retry_high_steal, time_forward
 
 from filch.steal import steal_forward
 from filch.steal.capture import _recorder, _store
@@ -34,11 +34,11 @@ def profile(workload: Workload, folder: str, warm_up: int, rounds: int) -> str:
     plain_seconds: list[float] = []
     for _ in range(rounds):
         plain_seconds.append(
-            retry_disturbed(lambda _: time_forward(workload, plain_forward, folder, warm_up))("plain").total
+            retry_high_steal(lambda _: time_forward(workload, plain_forward, folder, warm_up))("plain").total
         )
         for _ in range(MAX_ATTEMPTS):
-            seconds, undisturbed = measure(workload, folder, warm_up)
-            if undisturbed:
+            seconds, low_steal = measure(workload, folder, warm_up)
+            if low_steal:
                 break
         rows.append(seconds)
     base = median(plain_seconds)
@@ -49,7 +49,7 @@ def profile(workload: Workload, folder: str, warm_up: int, rounds: int) -> str:
 
 
 def measure(workload: Workload, folder: str, warm_up: int) -> tuple[dict[str, float], bool]:
-    """Return the seconds of each part of one capture, and whether the run was undisturbed."""
+    """Return the seconds of each part of one capture, and whether its CPU steal was low."""
     with (
         TemporaryDirectory(dir=folder, prefix="filch-bench-") as output_folder,
         torch.no_grad(),

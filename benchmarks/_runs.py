@@ -52,7 +52,7 @@ class Timing:
     peak: int
     cpu_steal: float
 
-    def is_undisturbed(self) -> bool:
+    def has_low_steal(self) -> bool:
         """Return whether the host gave little of the time to other virtual machines."""
         return self.cpu_steal <= MAX_CPU_STEAL * self.total
 
@@ -88,13 +88,13 @@ def time_disk_write(size: int, folder: str, warm_up: int) -> Timing:
     return Timing(seconds, seconds, size, 0, cpu_steal_seconds() - cpu_steal)
 
 
-def retry_disturbed(measure: Callable[[str], Timing]) -> Callable[[str], Timing]:
+def retry_high_steal(measure: Callable[[str], Timing]) -> Callable[[str], Timing]:
     """Wrap `measure` to repeat a run during which the host gave much time to other virtual machines."""
 
     def measure_with_retries(variant: str) -> Timing:
         for _ in range(MAX_ATTEMPTS):
             timing = measure(variant)
-            if timing.is_undisturbed():
+            if timing.has_low_steal():
                 break
         return timing
 
@@ -102,10 +102,10 @@ def retry_disturbed(measure: Callable[[str], Timing]) -> Callable[[str], Timing]
 
 
 def median_of(samples: dict[str, list[Timing]], variant: str, field: str) -> float | None:
-    """Return the median of a field over a variant's undisturbed timings, or else over all; None without any."""
+    """Return the median of a field over a variant's timings with low steal, or else over all; None without any."""
     timings = samples.get(variant, [])
-    undisturbed = [timing for timing in timings if timing.is_undisturbed()]
-    return median(getattr(timing, field) for timing in undisturbed or timings) if timings else None
+    low_steal = [timing for timing in timings if timing.has_low_steal()]
+    return median(getattr(timing, field) for timing in low_steal or timings) if timings else None
 
 
 def lower_bounds(samples: dict[str, list[Timing]]) -> tuple[float, float]:

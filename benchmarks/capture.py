@@ -19,7 +19,7 @@ import torch
 from _cuda import cuda
 from _measure import GIB, describe_environment, format_target, interleave, limit_memory, run_in_subprocess, table
 from _profile import profile
-from _runs import LIMIT, Timing, Workload, lower_bounds, median_of, retry_disturbed, time_disk_write, time_forward
+from _runs import LIMIT, Timing, Workload, lower_bounds, median_of, retry_high_steal, time_disk_write, time_forward
 from _variants import BUFFER, VARIANTS, hooked, tensors_in
 from torch import nn
 
@@ -145,7 +145,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
     others = OTHER_TOOLS[name] if options.peers else ()
     bounds = ("plain", "empty hooks", LIMIT, *(BARE if name in "AC" else ()))
-    samples, failed = interleave((*bounds, *others, *FILCH_VARIANTS[name]), retry_disturbed(measure_variant), rounds)
+    samples, failed = interleave((*bounds, *others, *FILCH_VARIANTS[name]), retry_high_steal(measure_variant), rounds)
     hooks = workload.hook_calls()
     return {"captured": captured, "unique": unique, "hooks": hooks, "samples": samples, "failed": failed}
 
@@ -154,7 +154,7 @@ def format_table(name: str, result: dict[str, Any]) -> str:
     """Format the table of one model: a row for each variant, and the errors of those that failed."""
     samples, hooks = result["samples"], result["hooks"]
     base, lower_bound = lower_bounds(samples)
-    header = ["variant", "total s", "inside s", "x plain", "x max(plain, limit)", "GB", "undisturbed runs"]
+    header = ["variant", "total s", "inside s", "x plain", "x max(plain, limit)", "GB", "low-steal runs"]
     header += ["inside µs/hook", "total µs/hook"] if name == "B" else ["peak over plain MB"] if name in "CD" else []
     rows = []
     for variant, timings in samples.items():
@@ -162,7 +162,7 @@ def format_table(name: str, result: dict[str, Any]) -> str:
             median_of(samples, variant, field) or 0 for field in ("inside", "total", "size", "peak")
         )
         row = [variant, f"{total:.4f}", f"{inside:.4f}", f"{total / base:.2f}", f"{total / lower_bound:.2f}"]
-        row += [f"{size / 1e9:.3f}", f"{sum(timing.is_undisturbed() for timing in timings)} of {len(timings)}"]
+        row += [f"{size / 1e9:.3f}", f"{sum(timing.has_low_steal() for timing in timings)} of {len(timings)}"]
         if name == "B":
             row += [f"{per_hook(samples, variant, field, hooks) or 0:.2f}" for field in ("inside", "total")]
         elif name in "CD":

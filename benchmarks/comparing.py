@@ -1,6 +1,6 @@
 """Measure the time to compare every node of the graph that ONNX Runtime runs: Filch, other tools, and plain runs.
 
-The model is the small Llama of `capture.py`. The methods take turns, and the first table shows medians of undisturbed
+The model is the small Llama of `capture.py`. The methods take turns, and the first table shows medians of low-steal
 runs. The second shows the time and the memory of Filch by the number of layers, each in a new process.
 """
 
@@ -31,7 +31,7 @@ from _measure import (
     run_in_subprocess,
     table,
 )
-from _runs import Timing, median_of, retry_disturbed
+from _runs import Timing, median_of, retry_high_steal
 
 WARM_UP = 2 * GIB
 TIME_BUDGET_S = 60.0  # a method that takes longer is measured once
@@ -57,7 +57,7 @@ def measure(options: argparse.Namespace) -> tuple[Samples, dict[str, str]]:
         context = load_context(Path(folder), 8)
         selected = {*PLAIN, *(options.methods or [*FILCH, *PEERS])} - {*(() if options.peers else PEERS)}
         names = [name for name in METHODS if name in selected]
-        measure_once = retry_disturbed(lambda name: time_comparison(METHODS[name], context, options.folder))
+        measure_once = retry_high_steal(lambda name: time_comparison(METHODS[name], context, options.folder))
         return interleave(names, measure_once, options.rounds, TIME_BUDGET_S)
 
 
@@ -79,9 +79,9 @@ def format_table(samples: Samples, failed: dict[str, str]) -> str:
     for name in order:
         if name in seconds:
             timings = samples.get(name, [])
-            undisturbed = f"{sum(timing.is_undisturbed() for timing in timings)} of {len(timings)}" if timings else ""
-            rows.append((name, f"{seconds[name]:.3f}", f"{seconds[name] / seconds[PLAIN_SUM]:.2f}", undisturbed))
-    header = ("method", "seconds", "x both plain runs", "undisturbed runs")
+            low_steal = f"{sum(timing.has_low_steal() for timing in timings)} of {len(timings)}" if timings else ""
+            rows.append((name, f"{seconds[name]:.3f}", f"{seconds[name] / seconds[PLAIN_SUM]:.2f}", low_steal))
+    header = ("method", "seconds", "x both plain runs", "low-steal runs")
     return "\n".join([table(header, rows), *(f"{name}: no result: {reason}" for name, reason in failed.items())])
 
 
@@ -142,7 +142,7 @@ def measure_growth(options: argparse.Namespace) -> tuple[dict[str, list[Timing]]
             arguments = ("--child", method, layers, buffer * MIB or 1, "--folder", folders[layers])
             return Timing(**run_in_subprocess(__file__, *arguments))
 
-        return interleave(names, retry_disturbed(measure_once), min(2, options.rounds))
+        return interleave(names, retry_high_steal(measure_once), min(2, options.rounds))
 
 
 def format_growth(samples: dict[str, list[Timing]], failed: dict[str, str]) -> str:
