@@ -1,4 +1,4 @@
-"""What each pass of an optimisation makes of a graph, how long it takes, and which one brings an error in.
+"""What each pass of an optimization makes of a graph, how long it takes, and which one brings an error in.
 
 The counterpart of hidet's 'Visualize optimization intermediate graphs', on a pipeline with a pass of one's own that is
 wrong.

@@ -60,7 +60,7 @@ def main(folder: Path) -> None:
     nodes = json.loads((folder / "attention-graph.json").read_text())["graphs"][0]["nodes"]
     assert [node["type"]["name"] for node in nodes] == [node.op for node in graph.nodes]
 
-    print("\nOptimised pass by pass, each timed, and the graph after each saved for both viewers:")
+    print("\nOptimized pass by pass, each timed, and the graph after each saved for both viewers:")
     with PassContext() as ctx:
         ctx.profile_pass_instrument(print_stdout=True)
         ctx.save_graph_instrument(out_dir=folder / "outs")

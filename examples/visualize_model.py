@@ -1,4 +1,4 @@
-"""A small transformer block, optimised and drawn into a page for a browser: AITemplate's 'How to visualize a model'."""
+"""A small transformer block, optimized and drawn into a page for a browser: AITemplate's 'How to visualize a model'."""
 
 import tempfile
 from pathlib import Path
@@ -32,12 +32,12 @@ def gen_program() -> Program:
     return export(SimpleModel(hidden).eval(), (torch.randn(1, batch_size, hidden),))
 
 
-# 2. Apply optimisations: what ONNX Runtime does to it
+# 2. Apply optimizations: what ONNX Runtime does to it
 def apply_optimizations(program: Program) -> Graph:
     return compiled_graph(program, backend="onnxruntime-cpu")
 
 
-# 3. Generate the visualisation
+# 3. Generate the visualization
 def main(folder: Path) -> None:
     program = gen_program()
     graph = apply_optimizations(program)
@@ -47,7 +47,7 @@ def main(folder: Path) -> None:
         print(f"- {node.op} computes {', '.join(node.origins)}")
     print(f"{path.name}: {path.stat().st_size:,} bytes, to open in a browser from disk, without a server or a network")
     fused = {node.op: len(node.origins) for node in graph.nodes}
-    assert fused["com.microsoft::SkipLayerNormalization"] == 2  # the addition and the normalisation
+    assert fused["com.microsoft::SkipLayerNormalization"] == 2  # the addition and the normalization
     page = path.read_text("utf-8")
     assert "dense1" in page
     assert "<script src" not in page

@@ -20,7 +20,7 @@ TITLES = (
     "alias",
     "dead",
     "largest error",
-    "optimised: exact",
+    "optimized: exact",
     "alias",
     "folded",
     "fused",
