@@ -1,43 +1,43 @@
-# Each target goes from a bare clone to its end, and does again only what has changed.
+# Each target works in a fresh clone, and repeats only the steps whose inputs have changed.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
-# What is installed depends on these two alone: the package itself is installed editable.
+# The environment depends on these two files only, because the package is installed in editable mode.
 PINS := pyproject.toml constraints.txt
 
 # The page of the HTML view is written in JavaScript. Without npm its checks are skipped, except by .ci/run.
 PAGE := $(if $(shell command -v npm),page,no-page)
 
 CASES ?= 20000
-# It takes time with signals, which end the processes that share out the other tests. pytest's 5: ARGS chose no test.
+# It uses timer signals, which would end the workers of pytest-xdist. pytest exits with 5 if ARGS selects no test.
 ALONE := tests/steal/dump/test_fuzz.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz lint fix docs coverage bench clean \
 	test-page lint-page fix-page test-no-page lint-no-page fix-no-page
 
-help: ## say what there is to make
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
-demo: $(VENV)/.installed ## steal, export and compare a tiny language model
+demo: $(VENV)/.installed ## record, export and compare a tiny language model
 	$(BIN)/filch demo
 
-test: test-$(PAGE) $(VENV)/.installed-test ## run the tests; `make test ARGS="-k dump"` some of them
+test: test-$(PAGE) $(VENV)/.installed-test ## run the tests; `make test ARGS="-k dump"` runs some of them
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --ignore $(ALONE) $(ARGS) || [ $$? = 5 ]
 	$(BIN)/python -m pytest $(ALONE) $(ARGS) || [ $$? = 5 ]
 
-fuzz: $(VENV)/.installed-test ## read 20,000 damaged dumps; `make fuzz CASES=100000` more
+fuzz: $(VENV)/.installed-test ## read 20,000 damaged dumps; `make fuzz CASES=100000` reads more
 	FILCH_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest tests/steal/dump/test_fuzz.py --log-cli-level=INFO --log-cli-format='%(message)s'
 
-lint: lint-$(PAGE) $(VENV)/.installed-lint ## check style, types and who imports whom
+lint: lint-$(PAGE) $(VENV)/.installed-lint ## check style, types and import contracts
 	@failed=0; for check in "ruff check ." "ruff format --check ." mypy \
 		"basedpyright --pythonpath $(BIN)/python" lint-imports; do \
 		echo "$(BIN)/$$check"; $(BIN)/$$check || failed=1; \
 	done; exit $$failed
 
-fix: fix-$(PAGE) $(VENV)/.installed-lint ## mend what ruff, eslint and prettier can mend
+fix: fix-$(PAGE) $(VENV)/.installed-lint ## fix what ruff, eslint and prettier can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -51,20 +51,20 @@ test-page lint-page fix-page: %-page: page/node_modules/.installed
 test-no-page lint-no-page fix-no-page:
 	@echo "skipped: the tests and checks of the HTML view's page need node 20.19 or newer and npm"
 
-coverage: $(VENV)/.installed-test ## run the tests and say which lines they never ran
+coverage: $(VENV)/.installed-test ## run the tests and list the lines that no test runs
 	$(BIN)/coverage run -m pytest $(ARGS)
 	$(BIN)/coverage report
 
 bench: $(VENV)/.installed-test ## repeat the measurements of docs/evidence.md
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
 
-clean: ## remove all that was made here, the environment too
+clean: ## remove everything that make has created, including the environment
 	rm -rf $(VENV) page/node_modules build dist demo .coverage .*_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A stamp, as an interrupted `python -m venv` leaves a python without its pip behind.
+# A stamp file, because an interrupted `python -m venv` leaves a Python without pip.
 $(VENV)/.made:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Filch needs Python 3.11 or newer, and {sys.executable} is {sys.version.split()[0]}: say make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Filch needs Python 3.11 or newer, and {sys.executable} is {sys.version.split()[0]}: run make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 

@@ -1,4 +1,4 @@
-"""Steals what six modules of a tiny language model take and give, restores it, and finds it again in the ONNX graph."""
+"""Record the inputs and outputs of six modules of a tiny language model, and compare the ONNX graph with them."""
 
 import tempfile
 from pathlib import Path
@@ -20,7 +20,7 @@ def main(folder: Path) -> None:
     for name, module in model.named_modules():
         print(f"- {name}: {type(module).__name__}")
 
-    print("\nWhat six of them take and give goes to a dump, one ONNX file of constants:")
+    print("\nThe inputs and outputs of six of them are written to a dump, an ONNX file of constants:")
     with steal_forward(
         [
             ("model", model),
@@ -40,12 +40,12 @@ def main(folder: Path) -> None:
     for key, value in restore(folder / "dump.onnx").items():
         print(f"{key} -- {describe(value)}")
 
-    print("\nThe exported graph, in Graphviz's language:")
+    print("\nThe exported graph in Graphviz's DOT language:")
     export(model, inputs, dynamic_shapes=dynamic_shapes).save(folder / "model.onnx")
     text = plot_dot(onnx.load(folder / "model.onnx"), folder / "model.dot")
-    print(f"{text.count('->')} edges; `dot -Tpng` draws them, and so does the path model.png where it is installed")
+    print(f"{text.count('->')} edges; `dot -Tpng` draws them; with Graphviz installed, so does the path model.png")
 
-    print("\nCompared with the captured tensors, run by ONNX Runtime:")
+    print("\nThe exported graph, run by ONNX Runtime and compared with the recorded tensors:")
     report = compare(folder / "dump.onnx", folder / "model.onnx")
     print(report.table("modules", width=80))
     report.assert_close()

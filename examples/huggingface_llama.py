@@ -1,4 +1,4 @@
-"""A Llama of Hugging Face, with its cache and its `generate`, against the graph that is exported of it."""
+"""Record `generate` of a Hugging Face Llama with its cache, and compare one call with the exported graph."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -9,7 +9,7 @@ from filch.steal import describe, steal_forward
 
 
 def llama() -> tuple[LlamaForCausalLM, tuple[()], dict[str, torch.Tensor]]:
-    """A small Llama with random weights, and a prompt."""
+    """Return a small Llama with random weights, and a prompt."""
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=64,
@@ -25,15 +25,15 @@ def llama() -> tuple[LlamaForCausalLM, tuple[()], dict[str, torch.Tensor]]:
 if __name__ == "__main__":
     model, args, kwargs = llama()
 
-    # Each module of each step of `generate`; the cache that grows is kept as it was at each moment.
+    # Record each module in each step of `generate`; each record has the cache as it was at that moment.
     with steal_forward(model, submodules=True) as steps:
         model.generate(**kwargs, max_new_tokens=8, do_sample=False)
-    print(f"generate made {len(steps.calls())} calls and {len(steps)} records; the last attention was given")
+    print(f"generate made {len(steps.calls())} calls and {len(steps)} records; the inputs of the last attention:")
     _, given = steps["model.layers.1.self_attn", 7, "I"]
     hidden_states, cache = given["hidden_states"], given["past_key_values"]
     print(f"  {describe(hidden_states)} and a cache of {describe(cache.layers[1].keys)} per layer")
 
-    # Compare one call with the graph that people ship.
+    # Compare one call with the optimized graph.
     program = optimize(export(model, args, kwargs))
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*args, **kwargs)

@@ -1,7 +1,6 @@
-"""What each pass of an optimization makes of a graph, how long it takes, and which one brings an error in.
+"""Save the graph after each optimization pass, time each pass, and find the pass that introduces an error.
 
-The counterpart of hidet's 'Visualize optimization intermediate graphs', on a pipeline with a pass of one's own that is
-wrong.
+This follows hidet's 'Visualize optimization intermediate graphs', with a custom pass that is wrong.
 """
 
 import math
@@ -18,7 +17,7 @@ from filch.steal import steal_forward
 
 
 class SelfAttention(nn.Module):
-    """Stands for your own model."""
+    """A stand-in for your model."""
 
     def __init__(self, hidden_size: int = 64, heads: int = 4) -> None:
         super().__init__()
@@ -39,7 +38,7 @@ class SelfAttention(nn.Module):
 
 
 def forget_the_scale(program: Program) -> ir.Model:
-    """A rewriting that somebody got wrong: the division is taken for one that changes nothing."""
+    """Remove the division by the scale, as a wrong pass would that takes it for a no-op."""
     model = program.model
     for node in list(model.graph):
         if node.op_type == "Div":
@@ -68,10 +67,10 @@ def main(outs: Path) -> None:
         optimized = optimize(program)
         print(f"\n{judge}\n")
         if not judge.close or judge.culprit is not None:
-            raise SystemExit("a pass of torch's brings an error in")
+            raise SystemExit("a pass of torch introduces an error")
         print(f"{len(program.graph.nodes)} nodes became {len(optimized.graph.nodes)}\n")
 
-        # and now with a wrong one among them; ONNX Runtime's own come last
+        # the same with a wrong pass, followed by passes of ONNX Runtime
         optimize(program, [*default_passes(), forget_the_scale, "OrtBasicPass", "OrtExtendedPass"])
         print(f"\n{judge}")
         if judge.culprit is None or judge.culprit.name != "forget_the_scale":

@@ -1,4 +1,4 @@
-"""Regression tests to copy: the exported model stays close to eager PyTorch node by node, and to what it was.
+"""Regression tests to copy: the exported model stays close to eager PyTorch node by node, and to a golden dump.
 
 Run them with pytest; `pytest --filch-update` stores the golden dump. As a script, this file does both in a temporary
 folder.
@@ -16,7 +16,7 @@ from filch.compare import Checks
 
 
 class Classifier(nn.Module):
-    """Stands for your own model."""
+    """A stand-in for your model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Classifier(nn.Module):
 
 @pytest.fixture
 def model() -> nn.Module:
-    """The same weights in each run; yours come from a file."""
+    """Return the model with the same weights in each run; yours come from a file."""
     torch.manual_seed(0)
     return Classifier().eval()
 

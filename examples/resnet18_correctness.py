@@ -1,4 +1,4 @@
-"""ResNet-18 on ONNX Runtime, operation by operation against eager PyTorch: hidet's correctness report."""
+"""Compare ResNet-18 on ONNX Runtime with eager PyTorch, operation by operation, as in hidet's correctness report."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from filch.steal import steal_forward
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions beside a shortcut."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class ResNet18(nn.Module):
 
 
 def resnet18() -> tuple[nn.Module, tuple[torch.Tensor]]:
-    """The model with random weights, and an image."""
+    """Return the model with random weights, and an image."""
     torch.manual_seed(0)
     return ResNet18().eval(), (torch.randn(1, 3, 224, 224),)
 

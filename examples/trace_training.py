@@ -1,4 +1,4 @@
-"""Jittor's four data sets, of PyTorch: a two-layer model and ResNet-18, in one call and in one step of training."""
+"""Write Jittor's four data sets with PyTorch: a two-layer model and ResNet-18, one call and one training step of each."""
 
 import tempfile
 from pathlib import Path
@@ -10,7 +10,7 @@ from filch.export import check_trace, load_trace, save_trace, trace
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """`(n, m)` by `(m, k)`, by broadcasting."""
+    """Multiply `(n, m)` by `(m, k)` by broadcasting."""
     (n, m), k = a.shape, b.shape[-1]
     a = a[:, :, None].expand(n, m, k)
     b = b[None, :, :].expand(n, m, k)
@@ -18,14 +18,14 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 class Relu(nn.Module):
-    """All that is positive."""
+    """The positive part of each element."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.maximum(x, x.new_zeros(()))
 
 
 class Linear(nn.Module):
-    """A layer by hand."""
+    """A linear layer with its own matrix product."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = True) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Model(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions beside a shortcut."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class ResNet18(nn.Module):
 
 
 def summary(file: Path) -> str:
-    """What a data set holds, from its JSON."""
+    """Describe a data set by its JSON file."""
     data = load_trace(file.with_suffix(".json"))
     assert data == load_trace(file)
     operators = [node for node in data["node_data"].values() if node["attrs"]["is_var"] == "0"]

@@ -1,4 +1,4 @@
-"""A self-attention layer as text, as files for viewers, pass by pass and fused: hidet's 'Visualize Flow Graph'."""
+"""Show a self-attention layer as text and in viewers, after each pass and fused: hidet's 'Visualize Flow Graph'."""
 
 import json
 import math
@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
     print(graph)
     assert str(graph).count("MatMul(") == 5
 
-    print("\nDumped for hidet's viewer, and for Netron, which opens the model itself with what is known of each node:")
+    print("\nWritten for hidet's viewer, and for Netron, as an annotated model:")
     with (folder / "attention-graph.json").open("w") as f:
         netron.dump(graph, f)
     written = save(graph, "netron", folder / "attention-graph.onnx")
@@ -60,7 +60,7 @@ def main(folder: Path) -> None:
     nodes = json.loads((folder / "attention-graph.json").read_text())["graphs"][0]["nodes"]
     assert [node["type"]["name"] for node in nodes] == [node.op for node in graph.nodes]
 
-    print("\nOptimized pass by pass, each timed, and the graph after each saved for both viewers:")
+    print("\nOptimized pass by pass; each pass is timed, and the graph after it is saved for both viewers:")
     with PassContext() as ctx:
         ctx.profile_pass_instrument(print_stdout=True)
         ctx.save_graph_instrument(out_dir=folder / "outs")
@@ -71,7 +71,7 @@ def main(folder: Path) -> None:
     print(optimized.graph)
     assert len(optimized.graph.nodes) < len(graph.nodes)
 
-    print("\nWhat ONNX Runtime makes of that; a node that computes several operations says which:")
+    print("\nThe graph that ONNX Runtime makes of it; fused nodes list the operations that they compute:")
     fused = compiled_graph(optimized, backend="onnxruntime-cpu")
     print(fused)
     assert 'fusion="Transpose MatMul Div"' in str(fused)

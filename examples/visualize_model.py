@@ -1,4 +1,4 @@
-"""A small transformer block, optimized and drawn into a page for a browser: AITemplate's 'How to visualize a model'."""
+"""Optimize a small transformer block and draw it as an HTML page: AITemplate's 'How to visualize a model'."""
 
 import tempfile
 from pathlib import Path
@@ -32,7 +32,7 @@ def gen_program() -> Program:
     return export(SimpleModel(hidden).eval(), (torch.randn(1, batch_size, hidden),))
 
 
-# 2. Apply optimizations: what ONNX Runtime does to it
+# 2. Apply the optimizations of ONNX Runtime
 def apply_optimizations(program: Program) -> Graph:
     return compiled_graph(program, backend="onnxruntime-cpu")
 
@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
     print(f"{len(program.graph.nodes)} operations became {len(graph.nodes)}:")
     for node in graph.nodes:
         print(f"- {node.op} computes {', '.join(node.origins)}")
-    print(f"{path.name}: {path.stat().st_size:,} bytes, to open in a browser from disk, without a server or a network")
+    print(f"{path.name}: {path.stat().st_size:,} bytes; opens in a browser without a server or a network")
     fused = {node.op: len(node.origins) for node in graph.nodes}
     assert fused["com.microsoft::SkipLayerNormalization"] == 2  # the addition and the normalization
     page = path.read_text("utf-8")
