@@ -1,4 +1,4 @@
-"""Write Jittor's four data sets with PyTorch: a two-layer model and ResNet-18, one call and one training step of each."""
+"""Write Jittor's four data sets with PyTorch: a two-layer model and ResNet-18, a call and a training step of each."""
 
 import tempfile
 from pathlib import Path
