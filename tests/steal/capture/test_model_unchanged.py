@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import sys
 import time
 import weakref
 
@@ -149,6 +150,7 @@ def test_nothing_is_printed_by_default(steal, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger or coverage slows down Python code")
 @torch.no_grad()
 def test_a_capture_takes_at_most_five_times_as_long_as_hooks_that_clone(steal):
     """Compared with the simplest hooks, on a model of small layers.
