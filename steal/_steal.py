@@ -164,7 +164,7 @@ def steal_forward(
         stack.callback(recorder.unhook)
         recorder.hook(extras)
         _active_recorders.set((*_active_recorders.get(), recorder))
-        raised = True
+        raised = True  # until the block has ended without an exception
         try:
             yield capture
             raised = False
@@ -179,23 +179,23 @@ def steal_forward(
 
 
 def _create_extras(
-    modules: Modules | None,
+    parameter_modules: Modules | None,
     operators: bool | str | Iterable[str],  # noqa: FBT001  as users write it
     watch: str | None,
     on_nonfinite: Callable[[NonFinite], object] | None,
     *,
     gradients: bool,
 ) -> list[Extra]:
-    """Return the extras that the options select."""
+    """Return the extras that the options select; `parameter_modules` are those whose parameters to record, or None."""
     extras: list[Extra] = [Gradients()] if gradients else []
-    if modules is not None:
-        extras.append(Parameters(select(modules, submodules=False, include=None, exclude=None)))
+    if parameter_modules is not None:
+        extras.append(Parameters(select(parameter_modules, submodules=False, include=None, exclude=None)))
     if watch is None and on_nonfinite is not None:
         raise FilchError("on_nonfinite needs watch='nonfinite' or watch='nan'")
-    watching = None if watch is None else Watch(watch, on_nonfinite)
+    watch_extra = None if watch is None else Watch(watch, on_nonfinite)
     if operators not in (False, None):
-        extras.append(Operators(operators, watching))
-    return extras if watching is None else [*extras, watching]  # last, as it may raise: the others record first
+        extras.append(Operators(operators, watch_extra))
+    return extras if watch_extra is None else [*extras, watch_extra]  # last: it may raise once the others have recorded
 
 
 def _finish(capture: Capture, store: Store, *, stop: bool) -> None:

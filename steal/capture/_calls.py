@@ -11,7 +11,7 @@ from torch import nn
 
 from .._records import Origin
 
-backward_task = torch._C._current_graph_task_id  # noqa: SLF001  -1 outside of backward passes; torch.utils.checkpoint uses it
+graph_task_id = torch._C._current_graph_task_id  # noqa: SLF001  of the running backward pass, else -1; torch.utils.checkpoint uses it
 MODULE_CALL = nn.Module._call_impl.__code__  # noqa: SLF001  all module calls go through it
 
 

@@ -24,7 +24,7 @@ from ..values._growth import RANK, GrowthTracker
 from ..values._raw import checksum, contiguous_cpu, no_modes_or_grad, use_one_thread_after_fork
 from ..values._sharing import StoredTensors
 from ..values._statistics import statistics, statistics_to_json
-from ._calls import Calls, Frame, backward_task, is_same
+from ._calls import Calls, Frame, graph_task_id, is_same
 from ._options import Options
 from ._store import Store
 from ._verbose import ProgressPrinter
@@ -34,9 +34,9 @@ _is_compiling = torch.compiler.is_compiling
 _is_tracing: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001  as torch.jit itself
 
 _NOT_LAZY = False, False  # of a tensor that is neither a lazy conjugate nor a lazy negative
-_STEP = 64  # records between two log messages for progress displays
+_PROGRESS_INTERVAL = 64  # records between two log messages for progress displays
 
-_active: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
+_active_recorders: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
 _filch_hooks: set[int] = set()  # the ids of all recorders' hooks, which change no values
 
 
@@ -92,7 +92,7 @@ class Recorder:
 
     def hook(self, extras: Iterable[Extra]) -> None:
         """Register all hooks and start the extras."""
-        _active.add(self)
+        _active_recorders.add(self)
         for name, module in self._chosen:
             before, after = _Hook(self, name, self._before), _Hook(self, name, self._after)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
@@ -135,8 +135,8 @@ class Recorder:
         """Handle the beginning of a call."""
         if not self._handles:
             return
-        if backward_task() != -1:
-            self.totals.recomputed += 1
+        if graph_task_id() != -1:
+            self.totals.recomputed += 1  # activation checkpointing repeats the forward in the backward pass
             return
         frame = self.calls.enter(name, module)
         self._printer.enter(name, module, frame.iteration, args, kwargs)
@@ -149,29 +149,29 @@ class Recorder:
         if is_last:
             self.record(key, (args, kwargs), frame.origin)
         else:  # later hooks may change the inputs
-            frame.pending_inputs = (args, kwargs, self._encoded(key, (args, kwargs)))
+            frame.pending_inputs = (args, kwargs, self._encode(key, (args, kwargs)))
 
     def _record_pending(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the inputs as encoded in our hook, or as replaced by later hooks."""
         old_args, old_kwargs, spec = frame.pending_inputs
         frame.pending_inputs = None
         key = Key(frame.name, frame.iteration, "I")
-        same = is_same((*old_args, *old_kwargs.values()), (*args, *kwargs.values()))
-        same = same and old_kwargs.keys() == kwargs.keys()
-        self._add_record(key, spec if same else self._encoded(key, (args, kwargs)), frame.origin, (args, kwargs))
+        unchanged = is_same((*old_args, *old_kwargs.values()), (*args, *kwargs.values()))
+        unchanged = unchanged and old_kwargs.keys() == kwargs.keys()
+        self._add_record(key, spec if unchanged else self._encode(key, (args, kwargs)), frame.origin, (args, kwargs))
 
     def _after(self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Handle the end of a call."""
-        if backward_task() != -1:
+        if graph_task_id() != -1:
             return
         frame = self.calls.leave(name)
         if frame is None or not self._handles:
             return
         if frame.pending_inputs is not None:
             self._record_pending(frame, args, kwargs)
-        raised = sys.exception()
-        if output is None and raised is not frame.caller_exception:
-            self._record_failure(Key(name, frame.iteration, "O"), raised)
+        exception = sys.exception()
+        if output is None and exception is not frame.caller_exception:
+            self._record_failure(Key(name, frame.iteration, "O"), exception)
             return
         self._printer.leave(name, output)
         if self.options.outputs and self.options.wants(frame.iteration):
@@ -179,10 +179,11 @@ class Recorder:
         for extra in self._extras:
             extra.call_ended(frame, args, kwargs, output)
 
-    def _record_failure(self, key: Key, raised: BaseException | None) -> None:
-        what = f"{type(raised).__name__}: {raised}" if raised is not None else "it raised"
-        self.failed[key] = what
-        self._store.add_failure(key, what)
+    def _record_failure(self, key: Key, exception: BaseException | None) -> None:
+        """Record that a call raised instead of returning the output `key`."""
+        text = f"{type(exception).__name__}: {exception}" if exception is not None else "it raised"
+        self.failed[key] = text
+        self._store.add_failure(key, text)
         self._printer.failed(key.name)
 
     def handle_error(self, name: str, error: Exception) -> None:
@@ -207,7 +208,7 @@ class Recorder:
     def record(self, key: Key, value: Any, origin: Origin) -> None:
         """Record `value` as it is now."""
         if not self._store_failed():
-            self._add_record(key, self._encoded(key, value), origin, value)
+            self._add_record(key, self._encode(key, value), origin, value)
 
     def _store_failed(self) -> bool:
         """Return whether the store accepts no more records; log its error once, or raise it."""
@@ -247,16 +248,18 @@ class Recorder:
         spec = next((row[3] for row in self._store.rows(0) if tuple(row[:3]) == key), None)
         return decode(spec, self._store.get)
 
-    def _encoded(self, key: Key, value: Any) -> Spec:
+    def _encode(self, key: Key, value: Any) -> Spec:
+        """Store the tensors of a value, and return its spec."""
         return encode(value, lambda tensor, path: self._store_tensor(tensor, key, path))
 
     def _add_record(self, key: Key, spec: Spec, origin: Origin, value: Any) -> None:
+        """Add a record to the store, the totals and the progress output, which shows `value`."""
         self._store.add(key, spec, origin)
         totals = self.totals
         totals.records += 1
-        if not totals.records % _STEP:
-            done = f"{totals.records:,} values, {totals.nbytes:,} bytes"
-            _log.debug("%s", done, extra={"filch_step": (totals.records, None)})
+        if not totals.records % _PROGRESS_INTERVAL:
+            progress = f"{totals.records:,} values, {totals.nbytes:,} bytes"
+            _log.debug("%s", progress, extra={"filch_step": (totals.records, None)})
         if not (isinstance(spec, dict) and "skipped" in spec):
             self._printer.stored(key, value)
 
@@ -337,13 +340,13 @@ class _Hook:
     Args:
         recorder: the recorder.
         name: the name of the module.
-        handle: its method that handles the call, with `name` and the arguments that torch passes.
+        callback: its method that handles the call, with `name` and the arguments that torch passes.
     """
 
-    __slots__ = ("handle", "name", "recorder")
+    __slots__ = ("callback", "name", "recorder")
 
-    def __init__(self, recorder: Recorder, name: str, handle: Callable[..., None]) -> None:
-        self.recorder, self.name, self.handle = recorder, name, handle
+    def __init__(self, recorder: Recorder, name: str, callback: Callable[..., None]) -> None:
+        self.recorder, self.name, self.callback = recorder, name, callback
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _idle_hook, ()
@@ -354,7 +357,7 @@ class _Hook:
         recorder = self.recorder
         with recorder.lock:
             try:
-                self.handle(self.name, *arguments)
+                self.callback(self.name, *arguments)
             except Exception as error:  # noqa: BLE001  see `handle_error`
                 recorder.handle_error(self.name, error)
 
@@ -380,6 +383,7 @@ def _idle(*_: Any) -> None:
 
 
 def _idle_hook() -> Callable[..., None]:
+    """Return the hook that replaces ours; `copy` and `pickle` call this."""
     return _idle
 
 
@@ -394,8 +398,9 @@ def _is_last(hook: int, hooks: dict[int, Any]) -> bool:
 
 
 def _stop_after_fork() -> None:
+    """Stop all recorders in a forked process."""
     use_one_thread_after_fork()
-    for recorder in list(_active):
+    for recorder in list(_active_recorders):
         recorder.stop_after_fork()
 
 

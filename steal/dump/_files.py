@@ -39,10 +39,10 @@ class Draft:
         journal: the journal file.
     """
 
-    def __init__(self, path: Path, mark: str) -> None:
+    def __init__(self, path: Path, token: str) -> None:
         self.path = path
-        self.data = path.with_name(f".{path.name}.{mark}.data")
-        self.journal = path.with_name(f".{path.name}.{mark}.journal")
+        self.data = path.with_name(f".{path.name}.{token}.data")
+        self.journal = path.with_name(f".{path.name}.{token}.journal")
         self._lock: int | None = None
 
     @classmethod
@@ -57,17 +57,17 @@ class Draft:
             OSError: the files can't be created.
         """
         draft = cls(path, secrets.token_hex(4))
-        handles: list[int] = []
+        descriptors: list[int] = []
         try:
-            handles.append(data := _create(draft.data))
-            handles.append(journal := _create(draft.journal))
+            descriptors.append(data := _create(draft.data))
+            descriptors.append(journal := _create(draft.journal))
             if fcntl is not None:
                 with contextlib.suppress(OSError):  # network file systems may not support locks
                     fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(journal, heading)
         except OSError:
-            for handle in handles:
-                os.close(handle)
+            for descriptor in descriptors:
+                os.close(descriptor)
             draft.remove()
             raise
         return draft, data, journal
@@ -84,10 +84,10 @@ class Draft:
         """Return the drafts of captures to `path`, the latest first."""
         pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{8})\.journal")
         try:
-            marks = [match[1] for file in path.parent.iterdir() if (match := pattern.fullmatch(file.name))]
+            tokens = [match[1] for file in path.parent.iterdir() if (match := pattern.fullmatch(file.name))]
         except (OSError, ValueError):
             return []
-        drafts = [cls(path, mark) for mark in marks]
+        drafts = [cls(path, token) for token in tokens]
         return sorted(drafts, key=lambda draft: (_mtime(draft.journal), draft.journal.name), reverse=True)
 
     def lock(self) -> bool:
@@ -128,13 +128,13 @@ class Draft:
                 self.data.rename(data)  # a file system without hard links
             return data
 
-    def check_data_file(self, data: int) -> None:
-        """Refuse a data file, open as `data`, that is not a regular file or has a hard link in another folder.
+    def check_data_file(self, descriptor: int) -> None:
+        """Refuse an open data file that is not a regular file or has a hard link in another folder.
 
         Raises:
             OSError: the file must not be used.
         """
-        status = os.fstat(data)
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, f"{self.data.name!r} is not a regular file")
         links = sum(1 for file in self.data.parent.iterdir() if not file.is_symlink() and _is_same(file, status))
@@ -157,7 +157,11 @@ class Draft:
             return False
 
     def publish(self, model: bytes, data: Path | None) -> None:
-        """Write the model to the path of the dump at once, and remove the data file of the previous dump there.
+        """Replace the dump at the path by a new one in one step, and remove the data file of the previous dump.
+
+        Args:
+            model: the contents of the ONNX file.
+            data: the data file that the model refers to; None if the model contains the data.
 
         Raises:
             OSError: the model can't be written; the previous dump still exists then.
@@ -196,17 +200,17 @@ def unfinished_hint(path: Path) -> str | None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder, so that of two processes that publish dumps there, each removes what the other replaced."""
-    handle: int | None = None
+    """Lock a folder: two processes that publish one dump do so in turn, and each removes the data of the one before."""
+    descriptor: int | None = None
     try:
         with contextlib.suppress(OSError):
             if fcntl is not None:
-                handle = os.open(folder, os.O_RDONLY)
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                descriptor = os.open(folder, os.O_RDONLY)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        if handle is not None:
-            os.close(handle)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _data_file_of(path: Path) -> Path | None:
@@ -231,10 +235,12 @@ def _data_file_of(path: Path) -> Path | None:
 
 
 def _create(file: Path) -> int:
+    """Create a file, and return its descriptor; never open an existing file or follow a link."""
     return os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def _is_same(path: Path, status: os.stat_result) -> bool:
+    """Return whether `status` is that of the file at `path`."""
     try:
         return os.path.samestat(path.lstat(), status)
     except OSError:

@@ -23,12 +23,12 @@ from ..values._foreign import Spec
 from ..values._growth import concatenate, part_references
 from ..values._tensors import MAX_DIMS
 from . import _format as form
-from ._compression import unpack
+from ._compression import decompress_bytes
 from ._protobuf import Span, split
 
 _EXTERNAL, _UINT8 = TensorProto.EXTERNAL, TensorProto.UINT8
 _MAX_DIGITS = 18  # the maximum number of digits of an offset
-_MAX_GROWN = 16  # size of the grown tensors of one value, relative to the dump
+_MAX_GROWN_RATIO = 16  # size of the grown tensors of one value, relative to the dump
 # Linux counts a private mapping as memory that may be written, and refuses one larger than the machine's memory.
 # Python before 3.13 has no name for the flag.
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
@@ -41,13 +41,13 @@ class TensorRow(NamedTuple):
         name: the name of the node's output.
         dtype: the name of the torch dtype.
         shape: the shape.
-        packing: `"zlib"` if its bytes are compressed.
+        compression: `"zlib"` if its bytes are compressed.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    packing: str | None = None
+    compression: str | None = None
 
 
 class Reader:
@@ -58,7 +58,8 @@ class Reader:
         model: the contents of the model.
         nodes: the span of each tensor's node.
         rows: the tensor index, as untrusted JSON.
-        grown: the index of grown tensors, as untrusted JSON.
+        grown: the index of grown tensors, as untrusted JSON. A grown tensor is an earlier one plus what was appended
+            to it in one dimension, as a key-value cache grows.
 
     Raises:
         DumpError: a node is damaged, or its bytes are not in the data file or overlap those of another tensor.
@@ -85,7 +86,7 @@ class Reader:
         """
         if type(reference) is int and reference < 0:
             return self._concatenate(reference)
-        name, dtype_name, shape, packing = self.row(reference)
+        name, dtype_name, shape, compression = self.row(reference)
         dtype = dtype_of(dtype_name)
         if dtype is None:
             raise self._damage(f"tensor {name!r:.200} has an unknown dtype: {dtype_name!r:.200}")
@@ -96,28 +97,29 @@ class Reader:
         else:
             raw = memoryview(self._model)[slice(*inline_span)] if inline_span else memoryview(tensor.raw_data)
         nbytes = math.prod(dims) * carrier.view.itemsize
-        onnx_type, stored_dims = (_UINT8, [len(raw)]) if packing else (carrier.onnx_type, dims)
+        onnx_type, stored_dims = (_UINT8, [len(raw)]) if compression else (carrier.onnx_type, dims)
         is_tensor = node.op_type == "Constant" and node.output == [name]
         if not is_tensor or tensor.data_type != onnx_type or tensor.dims != stored_dims:
             raise self._damage(f"its node {reference} is not the tensor {name!r:.200} that its index lists")
-        if not packing and len(raw) != nbytes:
+        if not compression and len(raw) != nbytes:
             raise self._damage(f"tensor {name!r:.200} has {len(raw)} bytes, and its shape requires {nbytes}")
         if not nbytes:
             # device="cpu": the caller may have set another default device.
             return from_carrier(torch.empty(dims, dtype=carrier.view, device="cpu"), dtype)
-        if packing:
-            numbers: memoryview | bytearray = self._unpacked(name, raw, nbytes, dtype.itemsize)
+        if compression:
+            data: memoryview | bytearray = self._decompress(name, raw, nbytes, dtype.itemsize)
         elif span is None:
-            numbers = bytearray(raw)
+            data = bytearray(raw)
         elif span[0] % dtype.itemsize:
             raise self._damage(f"the bytes of {name!r:.200} begin at {span[0]}, which is not aligned for {dtype_name}")
         else:
-            numbers = raw
-        return from_carrier(torch.frombuffer(numbers, dtype=carrier.view).reshape(dims), dtype)
+            data = raw
+        return from_carrier(torch.frombuffer(data, dtype=carrier.view).reshape(dims), dtype)
 
-    def _unpacked(self, name: str, raw: memoryview, nbytes: int, itemsize: int) -> bytearray:
+    def _decompress(self, name: str, raw: memoryview, nbytes: int, itemsize: int) -> bytearray:
+        """Decompress the bytes of the tensor `name`; see `decompress_bytes`."""
         try:
-            return unpack(raw, nbytes, itemsize)
+            return decompress_bytes(raw, nbytes, itemsize)
         except ValueError as error:
             raise self._damage(f"the bytes of {name!r:.200}: {error}") from error
 
@@ -165,10 +167,10 @@ class Reader:
         _, tensor, _ = self._node(index)
         if tensor.data_location != _EXTERNAL:
             return None
-        place = {entry.key: entry.value for entry in tensor.external_data}
-        location, offset, length = place.get("location"), place.get("offset", ""), place.get("length", "")
-        texts = type(location) is type(offset) is type(length) is str  # protobuf returns bytes if not UTF-8
-        if not (texts and offset.isdecimal() and length.isdecimal() and max(len(offset), len(length)) <= _MAX_DIGITS):
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location, offset, length = entries.get("location"), entries.get("offset", ""), entries.get("length", "")
+        is_str = type(location) is type(offset) is type(length) is str  # protobuf returns bytes if not UTF-8
+        if not (is_str and offset.isdecimal() and length.isdecimal() and max(len(offset), len(length)) <= _MAX_DIGITS):
             raise self._damage(f"the position of the bytes of its tensor {index} is missing or not valid")
         if self._location != location and self._location is not None:
             raise self._damage(f"its bytes are in more than one file: {self._location!r:.200}, {location!r:.200}")
@@ -177,6 +179,7 @@ class Reader:
         return start, start + int(length)
 
     def _map(self, location: str) -> "mmap.mmap | bytes":
+        """Map the data file; a private mapping, so that writing to a tensor doesn't change the file."""
         if location in ("", ".", "..") or Path(location).name != location:
             raise self._damage(f"its data file is outside of its folder: {location!r:.200}")
         try:
@@ -205,8 +208,9 @@ class Reader:
             raise self._damage(f"two of its tensors overlap in {self._location!r:.200}")
 
     def _parse_grown(self, grown: Sequence[Spec]) -> list[tuple[int, int, int]]:
-        lists = isinstance(grown, list | tuple) and all(type(row) is list and len(row) == 3 for row in grown)
-        if not lists or any(type(item) is not int for row in grown for item in row):
+        """Return the index of grown tensors as (reference of the first part, of the last part, dimension)."""
+        are_triples = isinstance(grown, list | tuple) and all(type(row) is list and len(row) == 3 for row in grown)
+        if not are_triples or any(type(item) is not int for row in grown for item in row):
             raise self._damage(f"the list of its grown tensors is not valid: {reprlib.repr(grown)}")
         rows = [(first, tail, dim) for first, tail, dim in grown]
         # Each tail belongs to one tensor; else a small file could describe many large tensors with the same parts.
@@ -241,7 +245,7 @@ class Reader:
         return 0 if dtype is None else math.prod(row.shape) * dtype.itemsize
 
     @functools.cached_property
-    def _total(self) -> int:
+    def _total_bytes(self) -> int:
         return sum(map(self.nbytes, range(len(self))))
 
     def check_grown_size(self, references: Iterable[Spec]) -> None:
@@ -250,7 +254,7 @@ class Reader:
         Raises:
             DumpError: the value is too large.
         """
-        remaining = _MAX_GROWN * self._total
+        remaining = _MAX_GROWN_RATIO * self._total_bytes
         for reference in dict.fromkeys(item for item in references if type(item) is int and item < 0):
             remaining -= sum(map(self.nbytes, self.parts(reference)))
             if remaining < 0:
@@ -263,10 +267,10 @@ class Reader:
             raise self._damage(str(error)) from error
 
 
-def _parse_row(name: Spec, dtype: Spec, shape: Spec, packing: Spec = None) -> TensorRow:
+def _parse_row(name: Spec, dtype: Spec, shape: Spec, compression: Spec = None) -> TensorRow:
     dims = tuple(array("q", shape))
     if len(dims) > MAX_DIMS or min(dims, default=0) < 0:
         raise ValueError(f"the shape {reprlib.repr(shape)} is not valid")
-    if not (isinstance(name, str) and isinstance(dtype, str) and packing in (None, "zlib")):
-        raise ValueError(f"{reprlib.repr([name, dtype, shape, packing])} is not valid")
-    return TensorRow(name, dtype, dims, packing)
+    if not (isinstance(name, str) and isinstance(dtype, str) and compression in (None, "zlib")):
+        raise ValueError(f"{reprlib.repr([name, dtype, shape, compression])} is not valid")
+    return TensorRow(name, dtype, dims, compression)

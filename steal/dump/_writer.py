@@ -22,7 +22,7 @@ from ..values._foreign import Spec
 from ..values._growth import concatenate
 from ..values._raw import bytes_of, contiguous_cpu, no_modes_or_grad, tensor_from_bytes
 from . import _format as form
-from ._compression import pack, unpack
+from ._compression import compress_bytes, decompress_bytes
 from ._files import Draft
 from ._journal import heading, journal_lines
 from ._model import Entry, Index, environment
@@ -105,13 +105,13 @@ class DumpWriter:
             raw = tensor if tensor.is_cpu else contiguous_cpu(tensor)
             address, length = raw.data_ptr(), raw.nbytes
             if self._compress and length:
-                smaller = np.frombuffer(pack(bytes_of(raw), raw.element_size()), dtype=np.uint8)
-                address, length = smaller.ctypes.data, smaller.nbytes
+                output = np.frombuffer(compress_bytes(bytes_of(raw), raw.element_size()), dtype=np.uint8)
+                address, length = output.ctypes.data, output.nbytes
             offset = self._stream.put(address, length, _alignment(length))
         name, iteration, kind = key
-        packed = self._compress and length > 0
-        entries = self.index.tensors
-        entries.append(Entry(name, iteration, kind, path, tensor.dtype, tuple(tensor.shape), offset, length, packed))
+        entries, shape = self.index.tensors, tuple(tensor.shape)
+        is_compressed = self._compress and length > 0
+        entries.append(Entry(name, iteration, kind, path, tensor.dtype, shape, offset, length, is_compressed))
         return len(entries) - 1
 
     def extend(self, first: int, tail: int, dim: int) -> int:
@@ -129,8 +129,8 @@ class DumpWriter:
         if len(raw) < entry.length:
             raise self.error or DumpError(f"the bytes of {entry.label!r} are not in {str(self.path)!r}")
         if entry.compressed:
-            wanted = entry.dtype.itemsize * math.prod(entry.shape)
-            raw = np.frombuffer(unpack(raw.data, wanted, entry.dtype.itemsize), np.uint8)
+            nbytes = entry.dtype.itemsize * math.prod(entry.shape)
+            raw = np.frombuffer(decompress_bytes(raw.data, nbytes, entry.dtype.itemsize), np.uint8)
         return tensor_from_bytes(torch.from_numpy(raw) if len(raw) else None, entry.dtype, torch.Size(entry.shape))
 
     view = get  # the data has no other copy in memory
@@ -200,10 +200,12 @@ class DumpWriter:
                 return disk_error
 
     def _update_error(self) -> None:
+        """Set `error` if writing has failed."""
         if self._stream.error is not None and self.error is None:
             self.error = self._dump_error(self._stream.error)
 
     def _put_cuda(self, tensor: torch.Tensor) -> tuple[int, int]:
+        """Write a CUDA tensor; return the offset and the number of its bytes."""
         with no_modes_or_grad():
             dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
             is_unshared = dense.data_ptr() != tensor.data_ptr()
@@ -211,7 +213,7 @@ class DumpWriter:
         return self._stream.put_cuda(flat, _alignment(flat.numel()), is_unshared=is_unshared), flat.numel()
 
     def _read_bytes(self, offset: int, length: int) -> npt.NDArray[np.uint8]:
-        """Read from the data file; not mapped, as some limits count a mapping as memory of the process."""
+        """Read from the data file, at most to its end; without mmap, as `ulimit -v` and other limits count mappings."""
         raw, done = np.empty(length, np.uint8), 0
         while done < length and (size := os.preadv(self._data, [raw[done:].data], offset + done)):
             done += size  # Linux reads at most 2 GiB at a time

@@ -9,7 +9,7 @@ import torch
 
 from .._key import Key
 from .._records import Origin
-from ..capture._calls import Frame, backward_task, is_same
+from ..capture._calls import Frame, graph_task_id, is_same
 from ..capture._recorder import Extra, Recorder
 from ..values._dtypes import is_functorch_wrapped, not_storable
 from ..values._encode import encode
@@ -69,10 +69,12 @@ class _GradientRecord:
         self.clear()
 
     def clear(self) -> None:
+        """Forget the gradients of a backward pass."""
         self.gradients: dict[int, Spec] = {}
         self.is_stored = False
 
     def remove_hooks(self) -> None:
+        """Remove all hooks."""
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
@@ -133,16 +135,18 @@ class _CallGradients:
         self._origin: Origin = frame.origin
         self._inputs = _GradientRecord(Key(frame.name, frame.iteration, "GI"))
         self._output = _GradientRecord(Key(frame.name, frame.iteration, "GO"))
-        self._task: int | None = None
+        self._task: int | None = None  # the graph task id of the backward pass that is being recorded
 
     def __del__(self) -> None:
         self.close()
 
     def close(self) -> None:
+        """Remove all hooks; gradients that torch passes later are ignored."""
         self._inputs.remove_hooks()
         self._output.remove_hooks()
 
     def hook_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Hook the inputs, with a weak reference to this object: the inputs may outlive it."""
         call_ref, record = weakref.ref(self), self._inputs
 
         def on_gradient(index: int, gradient: torch.Tensor | None) -> None:
@@ -158,22 +162,22 @@ class _CallGradients:
         return bool(self._output.handles)
 
     def receive(self, record: _GradientRecord, index: int, gradient: torch.Tensor | None) -> None:
-        """Handle a gradient; torch calls this in any of its threads."""
+        """Handle the gradient of tensor `index` of a record; torch calls this in any of its threads."""
         with self._recorder.guarded(record.key.name):
-            task = backward_task()
-            is_closed = not record.handles  # by another hook of this tensor
-            is_late = task != self._task and (self._output.is_stored or self._inputs.is_stored)
-            if is_closed or is_late or not self._recorder.accepts(record.key.kind):
+            task = graph_task_id()
+            is_closed = not record.handles  # by another hook of this tensor, which torch called before
+            is_later_pass = task != self._task and (self._output.is_stored or self._inputs.is_stored)
+            if is_closed or is_later_pass or not self._recorder.accepts(record.key.kind):
                 return
             if task != self._task:
                 self._begin_pass(task)
-            exists = gradient is not None
-            record.gradients[index] = (
-                self._recorder.encode_part(record.key, gradient, record.paths[index]) if exists else None
-            )
-            for each in (self._output, self._inputs):
-                if len(each.gradients) == len(each.paths):
-                    self._store(each)
+            spec = None
+            if gradient is not None:
+                spec = self._recorder.encode_part(record.key, gradient, record.paths[index])
+            record.gradients[index] = spec
+            for candidate in (self._output, self._inputs):  # complete inputs may have waited for the output
+                if len(candidate.gradients) == len(candidate.paths):
+                    self._store(candidate)
 
     def _begin_pass(self, task: int) -> None:
         """Start with a new backward pass; an earlier one that reached this call has failed."""
@@ -195,6 +199,7 @@ class _CallGradients:
             self.close()
 
     def _store(self, record: _GradientRecord) -> None:
+        """Store a record once, if it and the output have a gradient."""
         if not record.is_stored and any(record.gradients.values()) and any(self._output.gradients.values()):
             record.is_stored = True
             self._recorder.add_record(record.key, _insert_gradients(record.spec, record.gradients), self._origin)

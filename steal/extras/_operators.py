@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._errors import FilchError
 from .._key import Key
-from ..capture._calls import Frame, backward_task
+from ..capture._calls import Frame, graph_task_id
 from ..capture._recorder import Extra, Recorder
 from ..capture._selection import compile_patterns, matching
 from ._source import runs_in, source_line
@@ -65,7 +65,7 @@ class Operators(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run one ATen call, and record it if selected."""
         operator, kwargs = func, kwargs or {}
-        frame = None if _is_compiling() or backward_task() != -1 else self._recorder.calls.innermost()
+        frame = None if _is_compiling() or graph_task_id() != -1 else self._recorder.calls.innermost()
         if frame is None or not runs_in(frame.module):
             return operator(*args, **kwargs)
         name = self._record_name(frame, operator)

@@ -21,7 +21,7 @@ class Parameters(Extra):
 
     def __init__(self, roots: list[tuple[str, nn.Module]]) -> None:
         self._roots = roots
-        self._contents: dict[str, object] = {}
+        self._fingerprints: dict[str, object] = {}
         self._count: Counter[tuple[str, str]] = Counter()
         # Handles instead of weak references: torch can't swap the contents of a parameter that has weak references.
         self._hooked: dict[int, Any] = {}
@@ -46,16 +46,17 @@ class Parameters(Extra):
             handle.remove()
 
     def _record_changed(self, call: int | None) -> None:
-        """Record all parameters that have changed since the last call."""
+        """Record the parameters that have changed since the last check, at the outermost call `call`, if any."""
         with no_modes():  # modes of the model's run must not see these operations
             for name, parameter in self._named_parameters():
                 self._hook_gradient(name, parameter)  # it may be new, or require a gradient only now
-                content = _content(parameter)
-                if self._contents.get(name) != content:
-                    self._contents[name] = content
+                fingerprint = _fingerprint(parameter)
+                if self._fingerprints.get(name) != fingerprint:
+                    self._fingerprints[name] = fingerprint
                     self._record(name, "P", parameter, call)
 
     def _named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the name of each initialized parameter, with the module's name in front, and the parameter."""
         known: set[int] = set()
         for root, module in self._roots:
             for path, parameter in module.named_parameters():
@@ -88,7 +89,7 @@ class Parameters(Extra):
         self._recorder.record(Key(name, number, kind), tensor, Origin(None, call, number))
 
 
-def _content(parameter: nn.Parameter) -> object:
+def _fingerprint(parameter: nn.Parameter) -> object:
     """Return a value that differs when the parameter has changed: its version, and on the CPU a checksum as well."""
     version = id(parameter), None if parameter.is_inference() else parameter._version  # noqa: SLF001  there is no public API
     if parameter.is_cpu and not_storable(parameter) is None:

@@ -54,13 +54,13 @@ class Scratch:
 
 
 def _create_lock(root: Path) -> int | None:
-    """Create a locked file in a folder; named only when locked, so that it never looks like that of a dead process."""
+    """Create a locked file in a folder; renamed to `lock` only once locked, as `remove_leftovers` tests that name."""
     if fcntl is None:
         return None
     new = root / f"new-{_LOCK}"
     lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     with contextlib.suppress(OSError):  # network file systems may not support locks
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]  asked before where there is none
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]  fcntl is not None here
         new.rename(root / _LOCK)
     return lock
 
@@ -77,13 +77,17 @@ def remove_leftovers(directory: str) -> None:
 
 
 def _remove_if_abandoned(root: Path) -> None:
-    """Remove a folder of this user whose lock is not held."""
+    """Remove a folder of this user whose lock is not held.
+
+    Raises:
+        OSError: another process holds the lock, or the folder has no lock.
+    """
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return
     lock = os.open(root / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]  asked before where there is none
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]  fcntl is not None here
         shutil.rmtree(root, ignore_errors=True)
     finally:
         os.close(lock)
