@@ -131,7 +131,7 @@ class Recorder:
         self.lock = threading.RLock()  # another thread may have held the lock
         self._handles.clear()
 
-    def _before(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: None) -> None:
         """Handle the beginning of a call."""
         if not self._handles:
             return
@@ -139,7 +139,8 @@ class Recorder:
             self.totals.recomputed += 1  # activation checkpointing repeats the forward in the backward pass
             return
         frame = self.calls.enter(name, module)
-        self._printer.enter(name, module, frame.iteration, args, kwargs)
+        if self._printer.verbose:
+            self._printer.enter(name, module, frame.iteration, args, kwargs)
         is_last = _move_hooks_last(module, *self._hook_ids[name])
         for extra in self._extras:
             extra.call_began(frame, args, kwargs)
@@ -173,7 +174,8 @@ class Recorder:
         if output is None and exception is not frame.caller_exception:
             self._record_failure(Key(name, frame.iteration, "O"), exception)
             return
-        self._printer.leave(name, output)
+        if self._printer.verbose:
+            self._printer.leave(name, output)
         if self.options.outputs and self.options.wants(frame.iteration):
             self.record(Key(name, frame.iteration, "O"), output, frame.origin)
         for extra in self._extras:
@@ -207,7 +209,7 @@ class Recorder:
 
     def record(self, key: Key, value: Any, origin: Origin) -> None:
         """Record `value` as it is now."""
-        if not self._store_failed():
+        if self._store.error is None or not self._store_failed():
             self._add_record(key, self._encode(key, value), origin, value)
 
     def _store_failed(self) -> bool:
@@ -260,12 +262,13 @@ class Recorder:
         if not totals.records % _PROGRESS_INTERVAL:
             progress = f"{totals.records:,} values, {totals.nbytes:,} bytes"
             _log.debug("%s", progress, extra={"filch_step": (totals.records, None)})
-        if not (isinstance(spec, dict) and "skipped" in spec):
+        if self._printer.verbose and not (isinstance(spec, dict) and "skipped" in spec):
             self._printer.stored(key, value)
 
     def _store_tensor(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
         """Store a tensor unless it is stored already, and return its spec."""
-        reason = not_storable(tensor) or self._skip_reason(tensor)
+        on_cpu, limited = tensor.is_cpu, self.options.storage_limit is not None
+        reason = not_storable(tensor) or (self._skip_reason(tensor) if limited or not on_cpu else None)
         if reason is not None:
             self._printer.skipped(key, tensor, reason)
             return skipped(tensor, reason)
@@ -276,7 +279,7 @@ class Recorder:
             return {"tensor": self._store.put(contiguous_cpu(tensor), key, path)}
         raw, content, contiguous_nbytes = tensor, None, 0
         flags = tensor.is_conj(), tensor.is_neg()
-        if tensor.is_cpu:
+        if on_cpu:
             if flags == _NOT_LAZY and tensor.is_contiguous():
                 contiguous_nbytes = tensor.nbytes
             else:
@@ -351,13 +354,13 @@ class _Hook:
     def __reduce__(self) -> tuple[Any, ...]:
         return _idle_hook, ()
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None) -> None:
         if _is_compiling() or _is_tracing():  # torch would trace the hook's operations, too
             return
         recorder = self.recorder
         with recorder.lock:
             try:
-                self.callback(self.name, *arguments)
+                self.callback(self.name, module, args, kwargs, output)
             except Exception as error:  # noqa: BLE001  see `handle_error`
                 recorder.handle_error(self.name, error)
 

@@ -6,7 +6,6 @@ function, which returns the reference in the spec. An object that occurs again i
 occurrence has the entry `"shared": n`.
 """
 
-import contextlib
 import enum
 import itertools
 import math
@@ -48,8 +47,10 @@ def encode(value: Any, put: Put, path: str = "", *, exact: bool = True) -> Spec:
         if type(value) is tuple and (tensor := _only_tensor(value)) is not None:  # the fast path for most inputs
             return {"tuple": [[0, {"tuple": [[0, put(tensor, f"{path}[0][0]")]]}], [1, {"dict": []}]]}
     state = _State(put, exact=exact)
-    with no_modes() if has_modes else contextlib.nullcontext():
-        return _ENCODERS.get(type(value), _encode_other)(state, value, path, 0)
+    if has_modes:
+        with no_modes():
+            return _ENCODERS.get(type(value), _encode_other)(state, value, path, 0)
+    return _ENCODERS.get(type(value), _encode_other)(state, value, path, 0)
 
 
 def _only_tensor(value: tuple[Any, ...]) -> torch.Tensor | None:
@@ -151,9 +152,12 @@ def _encode_complex(state: _State, value: complex, _path: str, _depth: int) -> S
     return spec
 
 
-# The next three run in every hook, so they call few functions.
+# The next three run in every hook, so they avoid function calls.
 def _encode_tuple(state: _State, value: tuple[Any, ...], path: str, depth: int) -> Spec:
-    state.count(value, path, len(value))
+    if state.exact:
+        state.budget -= len(value)
+    else:
+        state.count(value, path, len(value))
     if depth > MAX_DEPTH or state.budget < 0:
         return _too_large(value, depth)
     items = []
@@ -165,7 +169,10 @@ def _encode_tuple(state: _State, value: tuple[Any, ...], path: str, depth: int) 
 def _encode_list(state: _State, value: list[Any], path: str, depth: int) -> Spec:
     if (before := state.seen.get(id(value))) is not None:
         return _encode_again(state, value, before[1])
-    state.count(value, path, len(value))
+    if state.exact:
+        state.budget -= len(value)
+    else:
+        state.count(value, path, len(value))
     if depth > MAX_DEPTH or state.budget < 0:
         return _too_large(value, depth)
     state.seen[id(value)] = value, None
@@ -180,7 +187,10 @@ def _encode_dict(state: _State, value: dict[Any, Any], path: str, depth: int) ->
         return _encode_again(state, value, before[1])
     if not value:
         return state.remember(value, {"dict": []})
-    state.count(value, path, len(value), 0 if state.exact else sum(len(key) for key in value if type(key) is str))
+    if state.exact:
+        state.budget -= len(value)
+    else:
+        state.count(value, path, len(value), sum(len(key) for key in value if type(key) is str))
     if depth > MAX_DEPTH or state.budget < 0:
         return _too_large(value, depth)
     state.seen[id(value)] = value, None

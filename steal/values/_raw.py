@@ -40,9 +40,13 @@ class _TorchThreads:
 _scratch = _Scratch()
 
 
+_is_function_mode_active = torch._C._is_torch_function_mode_enabled  # noqa: SLF001  there is no public API
+_count_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  as above
+
+
 def is_mode_active() -> bool:
     """Return whether a function mode, such as `with torch.device(…)`, or a dispatch mode is active in this thread."""
-    return bool(torch._C._is_torch_function_mode_enabled() or torch._C._len_torch_dispatch_stack())  # noqa: SLF001  there is no public API
+    return _is_function_mode_active() or _count_dispatch_modes() > 0
 
 
 def no_modes() -> ExitStack:
