@@ -53,43 +53,43 @@ def matrix(
         FilchError: there is no factory, backend, dtype or device of this name, or a factory fails.
     """
     models = [find_factory(name) for name in factories]
-    engines = {name: _engine(name, options or {}) for name in backends}
+    backends_by_name = {name: _find_backend(name, options or {}) for name in backends}
     dtypes_by_name: dict[str, torch.dtype | None] = {name: _dtype(name) for name in dtypes} or {"": None}
     devices_by_name: dict[str, torch.device | None] = {name: _device(name) for name in devices} or {"": None}
     compare = partial(compare_export, tolerance=tolerance, lower_precision=lower_precision, limit=limit)
     for factory, dtype, device in product(models, dtypes_by_name, devices_by_name):
         comparison = _prepare(factory, dtypes_by_name[dtype], devices_by_name[device], compare)
-        for name, engine in engines.items():
+        for name, backend in backends_by_name.items():
             titles = {"model": factory.name, "dtype": dtype, "device": device, "backend": name}
             labels = {title: label for title, label in titles.items() if label}
             if isinstance(comparison, Cell):
                 yield replace(comparison, labels=labels)
-            elif isinstance(engine, Cell):
-                yield replace(engine, labels=labels)
+            elif isinstance(backend, Cell):
+                yield replace(backend, labels=labels)
             else:
-                yield run_cell(labels, partial(comparison, backend=engine))
+                yield run_cell(labels, partial(comparison, backend=backend))
 
 
 def _prepare(
     factory: Factory, dtype: torch.dtype | None, device: torch.device | None, compare: Callable[..., Report]
 ) -> Callable[..., Report] | Cell:
-    """Record and export a model; return its comparison, which takes a backend, or the outcome if it can't run."""
+    """Record and export a model; return the function that compares it on a backend, or a cell if it can't run."""
     if device is not None and (problem := _device_problem(device)):
         return Cell({}, "missing", detail=problem)
     subject = factory.make()
     try:
-        moved = _moved(subject, dtype, device)
-        return partial(compare, moved.steal(), moved.export())
+        converted = _convert(subject, dtype, device)
+        return partial(compare, converted.steal(), converted.export())
     except FilchError as error:
         return Cell({}, "failed", detail=str(error))
 
 
-def _engine(name: str, options: Mapping[str, Any]) -> Backend | Cell:
-    """Return a backend, or the outcome of its comparisons if it is not available."""
+def _find_backend(name: str, options: Mapping[str, Any]) -> Backend | Cell:
+    """Return a backend; if it is not available, return the cell of its comparisons, without labels."""
     try:
         return get_backend(name, **options)
     except BackendError as error:
-        if name not in backend_names():
+        if name not in backend_names():  # misspelt
             raise
         return Cell({}, "missing", detail=str(error))
 
@@ -117,14 +117,15 @@ def _device_problem(device: torch.device) -> str:
     return ""
 
 
-def _moved(subject: Subject, dtype: torch.dtype | None, device: torch.device | None) -> Subject:
+def _convert(subject: Subject, dtype: torch.dtype | None, device: torch.device | None) -> Subject:
     """Return the model and its inputs on a device, with floating-point tensors cast to a dtype."""
 
-    def move(value: Any) -> Any:
+    def convert(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
 
-    to: Callable[..., Any] = subject.model.to
+    to: Callable[..., Any] = subject.model.to  # its overloads accept no None
     model = to(device=device, dtype=dtype) if dtype or device else subject.model
-    return replace(subject, model=model, args=tree_map(move, subject.args), kwargs=tree_map(move, dict(subject.kwargs)))
+    args, kwargs = tree_map(convert, subject.args), tree_map(convert, dict(subject.kwargs))
+    return replace(subject, model=model, args=args, kwargs=kwargs)

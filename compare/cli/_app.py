@@ -22,7 +22,7 @@ from filch.steal.text import for_terminal
 
 from .._blame import blame
 from .._compare import compare
-from .._compare_export import compare_runnable
+from .._compare_export import compare_with_fallback
 from .._diff import diff
 from ..common._progress import progress
 from ..models._demo import tiny_llm
@@ -280,7 +280,7 @@ def check(
         program = optimize(program) if optimized else program
         capture = subject.steal()
         compared = [
-            compare_runnable(
+            compare_with_fallback(
                 capture,
                 program,
                 backend=name,

@@ -42,20 +42,22 @@ def trace_command(
             subject.model.train()
         traced = trace(subject.model, subject.args, kwargs=subject.kwargs, train=train, backend=backend)
         written = save_trace(traced, output)
-    files, counts = [str(path) for path in written], _counts(traced)
+    files, counts = [str(path) for path in written], _count_parts(traced)
     if as_json and not quiet:
         typer.echo(json.dumps({"written": files, **counts}, indent=1))
     elif not quiet:
         echo(f"written: {', '.join(files)}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
 
 
-def _counts(traced: dict[str, dict[int, dict[str, Any]]]) -> dict[str, int]:
-    nodes = [node["attrs"] for node in traced["node_data"].values()]
-    executed = traced["execute_op_info"].values()
+def _count_parts(traced: dict[str, dict[int, dict[str, Any]]]) -> dict[str, int]:
+    """Count the nodes, executions and files of generated code in a trace (see `trace` for its format)."""
+    attributes = [node["attrs"] for node in traced["node_data"].values()]
+    operators = [item for item in attributes if item["is_var"] == "0"]
+    executions = traced["execute_op_info"].values()
     return {
-        "operators": sum(node["is_var"] == "0" for node in nodes),
-        "gradients": sum(node["is_var"] == "0" and "grad_op_id" in node for node in nodes),
-        "variables": sum(node["is_var"] == "1" for node in nodes),
-        "executions": len(executed),
-        "generated": len({item["file_path"] for item in executed} - {""}),
+        "operators": len(operators),
+        "gradients": sum("grad_op_id" in item for item in operators),
+        "variables": len(attributes) - len(operators),
+        "executions": len(executions),
+        "generated": len({item["file_path"] for item in executions} - {""}),  # eager PyTorch generates no file: ""
     }

@@ -26,10 +26,10 @@ from ._random import RandomValues
 from ._run import ObservedValue, Run
 from ._value_comparator import ValueComparator, allowances_of, in_order, with_covered
 
-_UNEXPLAINED = (
+_OBSERVER_EFFECT_NOTE = (
     "without instrumentation the {} graph's outputs differ by up to {}; the rows describe the instrumented run"
 )
-_COPIES = 4  # float64 needs twice the memory of float32, and each value is also computed with noise
+_FLOAT64_MEMORY = 4  # times that of float32: elements are twice as large, and each value is also computed with noise
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ class _CallComparison:
         rows: list[Row] = []
         effect: Difference | None = None
         references = self._references(*prepared.compiled)
-        float64 = self._float64(*prepared.compiled)
+        float64 = self._float64_values(*prepared.compiled)
         last = [*prepared.compiled][-1]
         for stage in prepared.compiled:
             references = references if references.fully_cached else self._references(stage)
-            float64 = float64 if float64 is None or float64.fully_cached else self._float64(stage)
+            float64 = float64 if float64 is None or float64.fully_cached else self._float64_values(stage)
             compare_stage = partial(self._compare_stage, stage, references, modules, float64)
             compared = attempt(compare_stage, self._failed, required=not rows)
             if compared is None:
@@ -97,7 +97,7 @@ class _CallComparison:
             rows += compared[0]
             effect = compared[1]  # the last stage is the graph that runs without instrumentation
             if effect is not None and stage != last:
-                self._notes[_UNEXPLAINED.format(stage, effect.problem or f"{effect.error_max:.1e}")] = None
+                self._notes[_OBSERVER_EFFECT_NOTE.format(stage, effect.problem or f"{effect.error_max:.1e}")] = None
         remarks = tuple(self._notes), tuple(self._failed), tuple(self._exchanged)
         return CallResult(rows, modules.rows, self._operators(rows), effect, *remarks)
 
@@ -114,6 +114,7 @@ class _CallComparison:
     def _compare_stage(
         self, stage: Stage, references: ReferenceResolver, modules: Modules, float64: Float64Values | None
     ) -> tuple[list[Row], Difference | None]:
+        """Return the rows of one stage, and its observer effect."""
         prepared = self._prepared
         run = self._run(stage)
         self._check_order(run)
@@ -164,6 +165,7 @@ class _CallComparison:
     def _observe(
         self, run: Run, random: RandomValues, references: ReferenceResolver
     ) -> Iterable[tuple[str, torch.Tensor]]:
+        """Run a stage again, and return its intermediate values; random numbers are the reference's if possible."""
         if random.any_drawn and self._program.original is not None:
             try:
                 return self._isolate(run, lambda name: random.replacement(name, references))
@@ -174,6 +176,7 @@ class _CallComparison:
         return in_order(run.graph, self._backend.run(run.compiled, run.inputs, run.graph.producer))
 
     def _isolate(self, run: Run, lookup: ReferenceLookup) -> Iterable[tuple[str, torch.Tensor]]:
+        """Run each node of a stage on the references that `lookup` returns for its inputs (see `isolate`)."""
         optimize, buffer = run.stage == "compiled", self._options.buffer
         return isolate(self._backend, self._program, run.compiled, run.inputs, lookup, optimize=optimize, buffer=buffer)
 
@@ -200,19 +203,24 @@ class _CallComparison:
         if compiled is None or not isinstance(self._backend, ProvidesReferences):
             return {}
         values = self._backend.reference(compiled, self._cast_inputs(compiled))
-        graph, drawn = compiled.graph, self._program.unpredictable.random
-        random = graph.computed_from(name for name in graph.known if compiled.exported_name(name) in drawn)
-        # The backend's references have other random numbers.
+        graph, unpredictable = compiled.graph, self._program.unpredictable
+        # The backend draws other random numbers for its references than the model did.
+        random = graph.computed_from(
+            name for name in graph.known if compiled.exported_name(name) in unpredictable.random
+        )
         return {
             name: Reference(complex_as_real(tensor), "derived") for name, tensor in values.items() if name not in random
         }
 
-    def _float64(self, *stages: Stage) -> Float64Values | None:
-        """Return the float64 values of some stages; kept for the second stage if they fit in the buffer."""
+    def _float64_values(self, *stages: Stage) -> Float64Values | None:
+        """Return the float64 values that some stages are judged by; None if they are judged by tolerance.
+
+        The values of the first stage are kept for the second one if they fit in the buffer.
+        """
         if self._prepared.float64 is None:
             return None
         inputs = self._call.inputs
-        size = _COPIES * sum(value_sizes(self._program.graph, inputs).values())
+        size = _FLOAT64_MEMORY * sum(value_sizes(self._program.graph, inputs).values())
         keep = len(stages) > 1 and size <= self._options.buffer
         return self._prepared.float64.of(inputs, self._wanted(stages), keep=keep)
 

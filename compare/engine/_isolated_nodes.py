@@ -129,7 +129,7 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
         reference = inputs.get(name)
         verdict = None
         if name not in unjudged:
-            verdict = _verdict(by_value[name], node, reference, plain, spread, inputs, checker, allowances)
+            verdict = _node_verdict(by_value[name], node, reference, plain, spread, inputs, checker, allowances)
         verdicts |= {} if verdict is None else {name: verdict}
         if node.name not in consumed:
             consumed.add(node.name)
@@ -141,26 +141,29 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
     ]
 
 
-def _verdict(  # noqa: PLR0917  called in one place
+def _node_verdict(  # noqa: PLR0917  called in one place
     row: Row,
     node: Node,
     reference: torch.Tensor | None,
-    tensor: torch.Tensor,
+    actual: torch.Tensor,
     spread: torch.Tensor | None,
     inputs: IsolatedInputs,
     checker: Float64Checker,
     allowances: Allowances,
 ) -> RoundingVerdict | None:
-    """Return the verdict on a value; without a reference, the float64 value of its node is the reference."""
+    """Return the verdict on a value: by float64 if its node has a float64 value, else by tolerance.
+
+    Without either a float64 value or a reference, the verdict is None.
+    """
     tolerance = None if row.difference is None else row.difference.tolerance
-    if not is_quantized(tolerance):
-        verdict = checker.verdict(row.value, node, reference, tensor, spread)
+    if not is_quantized(tolerance):  # the error of quantized values is relative to their step, not to rounding
+        verdict = checker.verdict(row.value, node, reference, actual, spread)
         if verdict is not None:
-            numbers = inputs.get(node.inputs[0]) if node.inputs else None
-            return with_ties(verdict, node, numbers, tensor, reference)
+            node_input = inputs.get(node.inputs[0]) if node.inputs else None
+            return with_ties(verdict, node, node_input, actual, reference)
     if reference is None:
         return None
-    difference = allowances.difference(row.value, node, inputs.of(node), reference, tensor, tolerance=tolerance)
+    difference = allowances.difference(row.value, node, inputs.of(node), reference, actual, tolerance=tolerance)
     return tolerance_verdict(difference, spread)
 
 

@@ -48,7 +48,7 @@ class RandomValues:
         return any(self._run.exported_name(name) in self._unpredictable.replaced for name in self._run.graph.producer)
 
     def replacement(self, name: str, references: ReferenceResolver) -> torch.Tensor | None:
-        """Return the reference that replaces a random value; None leaves the value as computed.
+        """Return the reference that replaces a random value, and record the replacement; None leaves it as computed.
 
         Args:
             name: the name of a value of the run.
@@ -61,7 +61,8 @@ class RandomValues:
         tensor = reference.tensor
         self._replaced.add(name)
         value = self._run.graph.values.get(name)
-        return tensor.to(getattr(torch, (value.dtype if value is not None else None) or "", tensor.dtype))
+        dtype = None if value is None else value.dtype
+        return tensor if dtype is None else tensor.to(getattr(torch, dtype, tensor.dtype))
 
     def mark_not_replaced(self, name: str) -> None:
         """Record that a value was not replaced, because its shape or dtype differs from the reference."""

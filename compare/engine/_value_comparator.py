@@ -169,8 +169,8 @@ class ValueComparator:
             return row
         if self._checker is not None and not is_quantized(limit):
             verdict = self._checker.verdict(row.value, node, reference.tensor, tensor, spread)
-            numbers = self._node_inputs.values.get(node.inputs[0]) if node.inputs else None
-            row = with_verdict(row, with_ties(verdict, node, numbers, tensor, reference.tensor))
+            node_input = self._node_inputs.values.get(node.inputs[0]) if node.inputs else None
+            row = with_verdict(row, with_ties(verdict, node, node_input, tensor, reference.tensor))
         return replace(row, spread=spread_of(reference.tensor, tensor)) if self._run.statistics else row
 
     def _limit(self, name: str, tensor: torch.Tensor | None) -> float | Tolerance | None:

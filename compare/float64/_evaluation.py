@@ -121,7 +121,7 @@ class Float64Values(ABC):
 class Float64Run(Float64Values):
     """The values of one call of a program, each computed from earlier values in float64.
 
-    Request them roughly in program order. Operations run in PyTorch; values inside of an operation's ONNX decomposition
+    Request them roughly in program order. Operations run in PyTorch; values inside an operation's ONNX decomposition
     are computed from those by the ONNX reference evaluator, node by node.
 
     Args:
@@ -133,10 +133,10 @@ class Float64Run(Float64Values):
     def __init__(self, *args: Any, wanted: Collection[str], keep: bool) -> None:
         super().__init__(*args)
         self.fully_cached = keep
-        nodes = self._inner_nodes({*wanted})
+        nodes = self._decomposition_nodes(wanted)
         uses = Counter(name for node in nodes for name in {*node.reads})
         self._cache = ValueCache[ExactAndNoisy](uses, wanted, buffer=math.inf if keep else 0)
-        self._inside = {name: node for node in nodes for name in node.outputs if name}
+        self._producers = {name: node for node in nodes for name in node.outputs if name}
         walk, needed = self._original.float64.walk, (uses.keys() | {*wanted}) & self._eager_names
         exact, noisy = (walk(self._inputs, wanted=needed, read=read) for read in (None, _noise(self._units)))
         self._eager: Iterator[tuple[tuple[str, torch.Tensor], ...]] = zip(exact, noisy, strict=True)
@@ -145,23 +145,24 @@ class Float64Run(Float64Values):
         """See `Float64Values.release`."""
         self._cache.release(name)
 
-    def _inner_nodes(self, wanted: set[str]) -> list[Node]:
-        """Return the nodes inside of decompositions that the wanted values need, in order."""
+    def _decomposition_nodes(self, wanted: Collection[str]) -> list[Node]:
+        """Return the ONNX nodes that compute the wanted values which PyTorch does not compute, in order."""
         graph = self._original.graph
-        outside = {*self._eager_names, *graph.inputs, *graph.constants}
+        available = {*self._eager_names, *graph.inputs, *graph.constants}
+        needed = {*wanted}
         nodes = []
         for node in reversed(graph.nodes):
-            if any(name in wanted and name not in outside for name in node.outputs):
+            if any(name in needed and name not in available for name in node.outputs):
                 nodes.append(node)
-                wanted.update(node.reads)
+                needed.update(node.reads)
         return nodes[::-1]
 
     def _get(self, name: str) -> ExactAndNoisy | None:
         if name not in self._cache.values and self._cache.needs(name):
             if name in self._eager_names:
                 self._advance(name)
-            elif name in self._inside:
-                self._compute(self._inside[name])
+            elif name in self._producers:
+                self._compute(self._producers[name])
         return self._cache.values.get(name)
 
     def _advance(self, name: str) -> None:
@@ -180,7 +181,7 @@ class Float64Run(Float64Values):
                 self._cache.put(name, both)
         self._cache.consume({*node.reads})
         for name in node.outputs:  # compute each node once, even if it failed
-            self._inside.pop(name, None)
+            self._producers.pop(name, None)
 
 
 class Float64NodeRun(Float64Values):

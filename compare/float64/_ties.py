@@ -12,7 +12,7 @@ from . import RoundingVerdict
 def with_ties(
     verdict: RoundingVerdict | None,
     node: Node,
-    numbers: torch.Tensor | None,
+    node_input: torch.Tensor | None,
     actual: torch.Tensor,
     reference: torch.Tensor | None,
 ) -> RoundingVerdict | None:
@@ -21,11 +21,11 @@ def with_ties(
     Args:
         verdict: the verdict of the output of `node`.
         node: a TopK, ArgMax or ArgMin; the verdict of any other node is returned unchanged.
-        numbers: the input of the node.
+        node_input: the first input of the node, from which the indices select.
         actual: the computed indices.
         reference: the expected indices.
     """
-    if verdict is None or verdict.sound or numbers is None or reference is None:
+    if verdict is None or verdict.sound or node_input is None or reference is None:
         return verdict
     if node.op not in _DEFAULT_AXES or actual.dtype != torch.int64:
         return verdict
@@ -33,7 +33,8 @@ def with_ties(
     lacks_axis = node.op != "TopK" and not node.attributes.get("keepdims", 1)
     try:
         selected, expected = (
-            numbers.gather(axis, indices.unsqueeze(axis) if lacks_axis else indices) for indices in (actual, reference)
+            node_input.gather(axis, indices.unsqueeze(axis) if lacks_axis else indices)
+            for indices in (actual, reference)
         )
     except (RuntimeError, IndexError):  # the indices are out of range
         return verdict

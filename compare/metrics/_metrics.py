@@ -334,14 +334,23 @@ class _Totals:
 
 
 def _measured_in_float64(expected: torch.Tensor, actual: torch.Tensor) -> tuple[Measured, int]:
-    """Return the measures of a chunk of any numbers, and how many elements are NaN or infinite on only one side."""
+    """Measure a chunk that `measure` can't; also return how many elements are NaN or infinite on only one side."""
     distance, size, nonfinite = _distances(expected, actual)
     error = distance / (size + 1)
-    worst, index = error.max(dim=0)
+    worst, worst_index = error.max(dim=0)
     # Expected zeros have no relative difference, and elements that are not finite are counted separately.
     relative = (distance / size).nan_to_num_(nan=0.0, posinf=0.0).max()
-    sums = float(error.sum()), float(distance.max()), float(size.max()), float(relative)
-    return Measured(float(worst), int(index), *sums, _norm(size), _norm(distance)), nonfinite
+    measured = Measured(
+        worst=float(worst),
+        worst_index=int(worst_index),
+        error_sum=float(error.sum()),
+        absolute=float(distance.max()),
+        largest=float(size.max()),
+        relative=float(relative),
+        signal=_norm(size),
+        noise=_norm(distance),
+    )
+    return measured, nonfinite
 
 
 def _norm(sizes: torch.Tensor) -> float:

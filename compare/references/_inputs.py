@@ -37,7 +37,7 @@ class CapturedCalls:
 
     Attributes:
         calls: those that have the inputs of the program.
-        left_out: why each of the other calls was rejected.
+        left_out: for each other call, why it can't be used.
         notes: the arguments of the model that the program does not take.
     """
 
@@ -59,13 +59,13 @@ def captured_calls(reference: Records, program: Program) -> CapturedCalls:
             "capture the model itself too, not only its submodules"
         )
     # The module of a class depends on how its file was imported; the class's own name does not.
-    expected = _class_name(program.model_type)
-    matching = [call for call in calls if expected in ("", _class_name(reference.modules[call.name].type_name))]
+    model_class = _class_name(program.model_type)  # "" in a foreign program
+    matching = [call for call in calls if model_class in ("", _class_name(reference.modules[call.name].type_name))]
     if not matching:
-        found = _class_name(reference.modules[calls[0].name].type_name)
+        captured_class = _class_name(reference.modules[calls[0].name].type_name)
         raise CompareError(
-            f"{_source(reference)} has no calls of {expected}, the model of the program, but calls of {found}; "
-            f"if {found} is a part of {expected}, capture {expected} itself too"
+            f"{_source(reference)} has no calls of {model_class}, the model of the program, but calls of "
+            f"{captured_class}; if {captured_class} is a part of {model_class}, capture {model_class} itself too"
         )
     captured: list[CapturedCall] = []
     errors: list[CompareError] = []
@@ -94,6 +94,7 @@ def _class_name(type_name: str) -> str:
 
 
 def _is_outermost(reference: Records, call: Call) -> bool:
+    """Whether the inputs of the model itself were recorded, whose path is empty, not only those of submodules."""
     known = (key for key in call.keys if key.kind == "I" and key.name in reference.modules)
     return any(reference.records[key].origin.path == "" for key in known)
 
@@ -109,7 +110,7 @@ def _captured_call(reference: Records, program: Program, graph: Graph, call: Cal
     args, kwargs = reference[Key(name, iteration, "I")]
     parameters = reference.modules[name].parameters
     arguments = argument_tensors(parameters, args, kwargs)
-    place = f"{_source(reference)}, call {call.index} of {name or 'the model'}"
+    source = f"{_source(reference)}, call {call.index} of {name or 'the model'}"
     inputs: dict[str, torch.Tensor] = {}
     paths = _argument_paths(program, graph, arguments)
     for item, path in paths.items():
@@ -118,7 +119,7 @@ def _captured_call(reference: Records, program: Program, graph: Graph, call: Cal
             inputs[item] = arguments[path]
             if value.shape is not None and not _fits(inputs[item], value.shape):
                 raise CompareError(
-                    f"the program takes {item}: {value}, but {place}, was given {describe(inputs[item])} as {path}; "
+                    f"the program takes {item}: {value}, but {source}, was given {describe(inputs[item])} as {path}; "
                     "export it with these inputs, or with dynamic_shapes"
                 )
         elif _is_unread(program, graph, item):
@@ -127,10 +128,10 @@ def _captured_call(reference: Records, program: Program, graph: Graph, call: Cal
         else:
             given = ", ".join(arguments) or "no tensors"
             skipped = _skipped_tensor(named_arguments(parameters, args, kwargs))
-            raise CompareError(f"the program takes an input {path!r}, but {place}, was given {given}{skipped}")
+            raise CompareError(f"the program takes an input {path!r}, but {source}, was given {given}{skipped}")
     dense = [tensor for tensor in inputs.values() if tensor.layout is torch.strided]
     if problem := repetition_problem(sum(tensor.nbytes for tensor in dense), dense):
-        raise CompareError(f"{place}, was given tensors that repeat their numbers: they would take {problem}")
+        raise CompareError(f"{source}, was given tensors that repeat their numbers: they would take {problem}")
     return CapturedCall(call.index, name, inputs, keys), [path for path in arguments if path not in paths.values()]
 
 
@@ -138,8 +139,8 @@ def _argument_paths(program: Program, graph: Graph, arguments: Mapping[str, torc
     """Return the path of the argument for each graph input, even if there is no such argument."""
     paths = {name: program.inputs.get(name, name) for name in graph.inputs}
     if not program.inputs:  # a foreign file: names that match no argument are matched by position
-        rest = (path for path in arguments if path not in paths)
-        return {name: path if path in arguments else next(rest, path) for name, path in paths.items()}
+        unmatched = (path for path in arguments if path not in paths)
+        return {name: path if path in arguments else next(unmatched, path) for name, path in paths.items()}
     return paths
 
 
@@ -159,6 +160,7 @@ def _skipped_tensor(arguments: Mapping[str, Any]) -> str:
 
 
 def _fits(tensor: torch.Tensor, shape: tuple[object, ...]) -> bool:
+    """Whether a tensor has a shape whose symbolic dimensions accept any size."""
     return tensor.dim() == len(shape) and all(
         size == dim for size, dim in zip(tensor.shape, shape, strict=True) if isinstance(dim, int)
     )

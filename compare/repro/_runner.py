@@ -48,7 +48,10 @@ class Runner:
         return _run_model(case, self._reference if source == "reference" else self.engine, optimize=False)
 
     def error(self, case: Case, source: ExpectedSource) -> float:
-        """Return the largest harmonic error of outputs that differ; 0 if none does or it can't be run, inf for NaN."""
+        """Return the largest harmonic error among the outputs that differ, or 0 if all are close.
+
+        It is inf if an output is missing or has another shape or dtype, and 0 if the case or `source` can't be run.
+        """
         expected = self.expected(case, source)
         actual = None if expected is None else self.actual(case)
         return 0.0 if expected is None or actual is None else self._largest_error(case, expected, actual)

@@ -10,7 +10,7 @@ from ..rendering._result import Result
 from ..rendering._table import Block, Column, Table, cell_text
 from ._report import Report
 
-OPTIMIZED = "the program was compared with the exporter's optimizations, as it can't be run without them: "
+OPTIMIZED_NOTE = "the program was compared with the exporter's optimizations, as it can't be run without them: "
 _LABEL_WIDTH = 24  # characters
 
 
@@ -49,7 +49,7 @@ def run_cell(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
     judged = [row.judged for row in report.rows if row.kind != "constant"]
     unjudged = f"{judged.count(False)} of {len(judged)} values could not"
     details = [] if all(judged) else [f"all that could be judged is close, {unjudged}"]
-    details += [note for note in report.notes if note.startswith(OPTIMIZED)]
+    details += [note for note in report.notes if note.startswith(OPTIMIZED_NOTE)]
     return Cell(labels, "close", worst, "; ".join(details))
 
 

@@ -21,8 +21,8 @@ def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
     timed = any(row.seconds is not None for row in rows)
     if wide:
-        empty = {*([] if timed else ["µs"]), *([] if _has_float64(rows) else _FLOAT64_COLUMNS)}
-        yield table_of({name: get for name, get in _WIDE_COLUMNS.items() if name not in empty}, shown)
+        omitted = {*([] if timed else ["µs"]), *([] if _has_float64(rows) else _FLOAT64_COLUMNS)}
+        yield table_of({title: get for title, get in _WIDE_COLUMNS.items() if title not in omitted}, shown)
     else:
         yield _short_table(shown, timed=timed)
     if hidden := len(rows) - len(shown):

@@ -14,7 +14,7 @@ from filch.steal import FilchError, Scratch
 from filch.steal.text import for_terminal
 
 from .._compare import compare
-from .._compare_export import compare_runnable
+from .._compare_export import compare_with_fallback
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
 from ..models._subject import Subject
@@ -85,7 +85,7 @@ class Checks:
                 program = load_program(program)
             statistics = self._artifacts.reports is not None  # every page is written
             setup = _Setup(dump, program, tolerance, options or {}, lower_precision, statistics, is_exported)
-            results = [self._check_backend(setup, backend) for backend in self._backends(backends)]
+            results = [self._check_backend(setup, backend) for backend in self._list_backends(backends)]
         problems = [problem for _, problem in results if problem]
         if problems:
             raise AssertionError(for_terminal("\n\n".join(problems)))
@@ -117,7 +117,8 @@ class Checks:
         update = self._artifacts.update and path not in self._artifacts.stored
         return Golden(path, update, tolerance, check_diff, report_update)
 
-    def _backends(self, backends: Backends) -> list[str | Backend]:
+    def _list_backends(self, backends: Backends) -> list[str | Backend]:
+        """Return the argument `backends` of `check` as a list; by default the test's own backend."""
         if backends is None:
             return [self.backend or _DEFAULT]
         chosen = list(backends) if isinstance(backends, Iterable) and not isinstance(backends, str) else [backends]
@@ -204,7 +205,7 @@ class _Setup:
             "statistics": self.statistics,
         }
         if self.is_exported:
-            report, program = compare_runnable(self.dump, self.program, **options)
+            report, program = compare_with_fallback(self.dump, self.program, **options)
         else:
             report, program = compare(self.dump, self.program, **options), self.program
         # The path of the dump is a temporary one.

@@ -4,11 +4,11 @@ import pytest
 from torch import nn
 
 from filch.compare import Checks, compare
-from filch.compare._compare_export import compare_runnable
+from filch.compare._compare_export import compare_with_fallback
 from filch.compare.batch._matrix import matrix
 from filch.compare.batch._sweep import sweep
 from filch.compare.models._subject import Subject
-from filch.compare.results._cells import OPTIMIZED
+from filch.compare.results._cells import OPTIMIZED_NOTE
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.export import BackendError, Program
 from support.processes.commands import run
@@ -52,10 +52,10 @@ def test_the_optimized_program_is_judged_and_a_note_says_why(subject, exported):
     capture = subject.steal()
     with pytest.raises(BackendError, match="bias must be a 1D tensor"):
         compare(capture, exported)
-    report, program = compare_runnable(capture, exported)
+    report, program = compare_with_fallback(capture, exported)
     assert report.close
     assert program is not exported
-    assert report.notes[0].startswith(OPTIMIZED)
+    assert report.notes[0].startswith(OPTIMIZED_NOTE)
     assert "bias must be a 1D tensor" in report.notes[0]
     assert "bias must be a 1D tensor" in " ".join(report.table(width=1000).split())
 
@@ -63,16 +63,16 @@ def test_the_optimized_program_is_judged_and_a_note_says_why(subject, exported):
 def test_a_wrong_weight_is_found_in_the_optimized_program(subject, exported):
     """Optimizing the program does not hide a fault."""
     other = Subject.of(nn.Sequential(nn.Conv3d(2, 3, 2, bias=False), nn.ReLU()).eval(), subject.args, {})
-    report, _ = compare_runnable(other.steal(), exported)
+    report, _ = compare_with_fallback(other.steal(), exported)
     assert not report.close
     assert report.first_divergence is not None
 
 
 def test_a_program_that_runs_is_compared_as_it_is(subject, exported):
     """It is not optimized."""
-    report, program = compare_runnable(subject.steal(), exported, backend="eager")
+    report, program = compare_with_fallback(subject.steal(), exported, backend="eager")
     assert program is exported
-    assert not [note for note in report.notes if note.startswith(OPTIMIZED)]
+    assert not [note for note in report.notes if note.startswith(OPTIMIZED_NOTE)]
 
 
 def test_the_command_check_compares_the_optimized_program(factory, capsys):
@@ -86,7 +86,7 @@ def test_the_fixture_optimizes_only_programs_that_it_exports(subject, exported, 
     """A program that the user passes has to run as it is."""
     checks = Checks(ArtifactStore(tmp_path, None, lambda: tmp_path / "scratch", lambda *_: None))
     (report,) = checks.check(subject.model, subject.args)
-    assert report.notes[0].startswith(OPTIMIZED)
+    assert report.notes[0].startswith(OPTIMIZED_NOTE)
     with pytest.raises(AssertionError, match="bias must be a 1D tensor"):
         checks.check(subject.model, subject.args, program=exported)
 

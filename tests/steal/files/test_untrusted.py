@@ -19,7 +19,7 @@ def folder(tmp_path):
     return tmp_path / "in"
 
 
-def _backend_references(make, *args, **options):
+def _error_of_opening(make, *args, **options):
     with pytest.raises(OSError) as caught, make(*args, **options):  # noqa: PT011  the reason is what is tested
         pass
     assert "\n" not in caught.value.strerror
@@ -47,15 +47,15 @@ def test_everything_but_regular_files_is_refused_without_waiting(folder):
     for name, target in (("link", "fifo"), ("endless", "/dev/zero"), ("circle", "circle")):
         (folder / name).symlink_to(target)
 
-    assert _backend_references(open_untrusted, folder / "fifo") == "it is a FIFO, not a regular file"
-    assert _backend_references(open_untrusted, folder / "link") == "it is a FIFO, not a regular file"
-    assert _backend_references(open_untrusted, folder / "socket") == "it is a socket, not a regular file"
-    assert _backend_references(open_untrusted, folder / "endless") == "it is a device, not a regular file"
-    assert _backend_references(open_untrusted, folder) == "Is a directory"
-    assert _backend_references(open_untrusted, folder / "none") == "No such file or directory"
-    assert _backend_references(open_untrusted, folder / "circle") == "Too many levels of symbolic links"
-    assert _backend_references(open_untrusted, folder / "endless", follow=False) == "it is a link"
-    assert _backend_references(open_untrusted, "a\0b") == "embedded null byte"
+    assert _error_of_opening(open_untrusted, folder / "fifo") == "it is a FIFO, not a regular file"
+    assert _error_of_opening(open_untrusted, folder / "link") == "it is a FIFO, not a regular file"
+    assert _error_of_opening(open_untrusted, folder / "socket") == "it is a socket, not a regular file"
+    assert _error_of_opening(open_untrusted, folder / "endless") == "it is a device, not a regular file"
+    assert _error_of_opening(open_untrusted, folder) == "Is a directory"
+    assert _error_of_opening(open_untrusted, folder / "none") == "No such file or directory"
+    assert _error_of_opening(open_untrusted, folder / "circle") == "Too many levels of symbolic links"
+    assert _error_of_opening(open_untrusted, folder / "endless", follow=False) == "it is a link"
+    assert _error_of_opening(open_untrusted, "a\0b") == "embedded null byte"
 
 
 def test_a_file_larger_than_the_limit_is_not_read(folder):
@@ -86,7 +86,7 @@ def test_a_companion_in_the_folder_is_opened(folder):
 )
 def test_a_companion_outside_of_the_folder_is_refused(folder, name):
     """An absolute path, a path with `..`, and an invalid name."""
-    assert _backend_references(open_companion, folder / "program.onnx", name)
+    assert _error_of_opening(open_companion, folder / "program.onnx", name)
 
 
 def test_a_companion_that_links_out_of_the_folder_is_refused(folder):
@@ -95,10 +95,10 @@ def test_a_companion_that_links_out_of_the_folder_is_refused(folder):
     (folder / "sub").symlink_to("../out")
     os.link(folder.parent / "out" / "secret", folder / "hard")
 
-    assert _backend_references(open_companion, folder / "x", "link") == "'link' is a link out of the folder"
-    assert _backend_references(open_companion, folder / "x", "sub/secret") == "'sub/secret' is a link out of the folder"
+    assert _error_of_opening(open_companion, folder / "x", "link") == "'link' is a link out of the folder"
+    assert _error_of_opening(open_companion, folder / "x", "sub/secret") == "'sub/secret' is a link out of the folder"
     assert (
-        _backend_references(open_companion, folder / "x", "hard")
+        _error_of_opening(open_companion, folder / "x", "hard")
         == "'hard' is a hard link: the file has another name elsewhere"
     )
 
