@@ -401,7 +401,6 @@ def _is_last(hook: int, hooks: dict[int, Any]) -> bool:
 
 
 def _stop_after_fork() -> None:
-    """Stop all recorders in a forked process."""
     use_one_thread_after_fork()
     for recorder in list(_active_recorders):
         recorder.stop_after_fork()

@@ -35,19 +35,19 @@ def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, 
     while position < stop:
         begin = position
         tag, position = _read_varint(data, position, stop)
-        kind = tag & 7
-        if kind == _BYTES:
+        wire_type = tag & 7
+        if wire_type == _BYTES:
             length, position = _read_varint(data, position, stop)
             if length > stop - position:
                 raise ValueError("it is truncated")
             yield tag >> 3, begin, position, position + length
             position += length
-        elif kind == _VARINT:
+        elif wire_type == _VARINT:
             _, position = _read_varint(data, position, stop)
-        elif kind in (_FIXED64, _FIXED32):
-            position += 8 if kind == _FIXED64 else 4
+        elif wire_type in (_FIXED64, _FIXED32):
+            position += 8 if wire_type == _FIXED64 else 4
         else:
-            raise ValueError(f"it has a field of unknown wire type {kind}")
+            raise ValueError(f"it has a field of unknown wire type {wire_type}")
     if position != stop:
         raise ValueError("it is truncated")
 
@@ -104,6 +104,7 @@ def varint(value: int) -> bytes:
 
 
 def _read_varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
+    """Return the varint at a position, and the position after it."""
     value = shift = 0
     while position < stop and shift < _MAX_VARINT_BITS:
         byte = data[position]

@@ -208,7 +208,7 @@ class Reader:
             raise self._damage(f"two of its tensors overlap in {self._location!r:.200}")
 
     def _parse_grown(self, grown: Sequence[Spec]) -> list[tuple[int, int, int]]:
-        """Return the index of grown tensors as (reference of the first part, of the last part, dimension)."""
+        """Return (first, tail, dim) of each grown tensor (see `part_references`)."""
         are_triples = isinstance(grown, list | tuple) and all(type(row) is list and len(row) == 3 for row in grown)
         if not are_triples or any(type(item) is not int for row in grown for item in row):
             raise self._damage(f"the list of its grown tensors is not valid: {reprlib.repr(grown)}")

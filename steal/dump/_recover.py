@@ -49,6 +49,7 @@ def recover(path: str | os.PathLike[str], to: str | os.PathLike[str] | None = No
 
 
 def _finish(draft: Draft, target: Path) -> Dump:
+    """Publish a draft as a dump at `target`, and remove it."""
     data = os.open(draft.data, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     try:
         draft.check_data_file(data)

@@ -172,17 +172,17 @@ class Stream:
         """
         offset, start = self._align(alignment), 0
         device = flat.device
-        side = self._side_streams.setdefault(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        side_stream = self._side_streams.setdefault(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
         for block, size in self._extend(flat.numel()):
             with no_modes_or_grad():
                 piece = flat[start : start + size]
                 piece = piece if is_unshared else piece.clone()
-                side.wait_stream(torch.cuda.current_stream(device))
-                with torch.cuda.stream(side):
+                side_stream.wait_stream(torch.cuda.current_stream(device))
+                with torch.cuda.stream(side_stream):
                     block.tensor[block.filled : block.filled + size].copy_(piece, non_blocking=True)
                     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                    event.record(side)
-                piece.record_stream(side)
+                    event.record(side_stream)
+                piece.record_stream(side_stream)
             block.events.append(event)
             start += size
         return offset
@@ -275,6 +275,7 @@ class Stream:
                 self._changed.notify_all()
 
     def _write_blocks_and_rows(self) -> None:
+        """Write the data of all pending blocks, then the journal rows that need them."""
         rows = len(self._pending_rows)  # read first: the bytes of these rows were put before the rows
         with self._changed:
             current, end = self._current, self._current.filled if self._current else 0

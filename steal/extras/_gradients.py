@@ -74,7 +74,6 @@ class _GradientRecord:
         self.is_stored = False
 
     def remove_hooks(self) -> None:
-        """Remove all hooks."""
         for handle in self.handles:
             handle.remove()
         self.handles.clear()

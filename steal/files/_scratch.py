@@ -77,11 +77,7 @@ def remove_leftovers(directory: str) -> None:
 
 
 def _remove_if_abandoned(root: Path) -> None:
-    """Remove a folder of this user whose lock is not held.
-
-    Raises:
-        OSError: another process holds the lock, or the folder has no lock.
-    """
+    """Remove a folder of this user unless its lock is held or missing; then raise OSError."""
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return

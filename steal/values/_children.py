@@ -54,6 +54,7 @@ def _mapping(cls: type, value: Any) -> tuple[str, Iterator[Child]]:
 
 
 def _object(cls: type, value: Any) -> tuple[str, Iterator[Child]] | None:
+    """Return the tag and the children of an object with named fields; None for any other object."""
     if issubclass(cls, np.ma.MaskedArray):
         return "fields", _named([("data", np.ma.getdata(value)), ("mask", np.ma.getmaskarray(value))])
     if dataclasses.is_dataclass(cls):
@@ -108,7 +109,7 @@ def _with_attributes(value: Any, base: type, items: Iterator[Child]) -> Iterator
 def attributes(value: Any) -> list[tuple[str, Any]]:
     """Return an object's instance attributes, from `__dict__` and slots, without running code of its class."""
     slots = [pair for pair in slots_of(type(value)).items() if pair[0] != "__dict__"]
-    values = [(name, slot.__get__(value)) for name, slot in slots if _is_set(slot, value)]
+    values = [(name, slot.__get__(value)) for name, slot in slots if _has_value(slot, value)]
     return values + list(getattr(value, "__dict__", {}).items())
 
 
@@ -120,7 +121,8 @@ def slots_of(cls: type) -> dict[str, MemberDescriptorType]:
     }
 
 
-def _is_set(slot: MemberDescriptorType, value: Any) -> bool:
+def _has_value(slot: MemberDescriptorType, value: Any) -> bool:
+    """Return whether a slot of an object has a value; one that was never assigned has none."""
     try:
         slot.__get__(value)
     except AttributeError:
@@ -134,14 +136,17 @@ def _sort_key(item: Any) -> tuple[str, str]:
 
 
 def _named(items: Iterable[tuple[Any, Any]]) -> Iterator[Child]:
+    """Return children with path steps like `.name`."""
     return ((f".{name}", name, item) for name, item in items)
 
 
 def _indexed(items: Iterable[Any]) -> Iterator[Child]:
+    """Return children with path steps like `[0]`."""
     return ((f"[{index}]", index, item) for index, item in enumerate(items))
 
 
 def _keyed(items: Iterable[tuple[Any, Any]]) -> Iterator[Child]:
+    """Return children with path steps like `['key']`."""
     return ((step_to(key), key, item) for key, item in items)
 
 

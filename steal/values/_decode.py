@@ -116,22 +116,23 @@ class _Decoder:
         return result
 
     def _container(self, tag: str, spec: Spec, depth: int, *, hashed: bool) -> Any:
+        """Return a container with its items and attributes; a `Foreign` if its class can't be instantiated safely."""
         if len(spec) == 1 and tag in _SEQUENCES:  # the fast path, for most containers
             return _SEQUENCES[tag]([self.value(item, depth, hashed=hashed) for _, item in spec[tag]])
-        inside = hashed or tag == "set"
+        items_hashed = hashed or tag == "set"
         items = [
             (
                 key if type(key) is str else self.value(key, depth, hashed=True),
-                self.value(item, depth, hashed=inside),
+                self.value(item, depth, hashed=items_hashed),
             )
             for key, item in spec[tag]
         ]
         if tag in _NAMED:
-            items = [(_name(key), item) for key, item in items]
+            items = [(_to_str(key), item) for key, item in items]
         self._check_hashes([key for key, _ in items])
         if tag == "set":
             self._check_hashes([item for _, item in items])
-        attributes = {_name(key): self.value(item, depth, hashed=hashed) for key, item in spec.get("attributes", ())}
+        attributes = {_to_str(key): self.value(item, depth, hashed=hashed) for key, item in spec.get("attributes", ())}
         name = spec.get("class")
         if name is None:
             values = [item for _, item in items]
@@ -161,6 +162,7 @@ class _Decoder:
         return _LEAVES[tag](spec)
 
     def _tensor(self, spec: Spec) -> torch.Tensor:
+        """Return a dense tensor: a new view of the stored one, with the entries of the spec applied."""
         reference = spec["tensor"]
         if (tensor := self.tensors.get(reference)) is None:
             tensor = self.tensors[reference] = self.get(reference)
@@ -184,19 +186,19 @@ class _Decoder:
 
     def _composite(self, tag: str, spec: Spec) -> Any:
         """Return a sparse, nested, masked or quantized tensor from its parts."""
-        form = spec[tag]
-        tensors = {name: self._part(inner) for name, inner in form.items() if isinstance(inner, dict)}
-        rows = [self._part(inner) for inner in form["rows"]] if tag == "nested" else []
+        entries = spec[tag]
+        tensors = {name: self._part(inner) for name, inner in entries.items() if isinstance(inner, dict)}
+        rows = [self._part(inner) for inner in entries["rows"]] if tag == "nested" else []
         parts = [*tensors.values(), *rows]
-        missing = next((item for item in parts if not isinstance(item, torch.Tensor)), None)  # a `Skipped` or so
-        if missing is not None:
-            return missing
+        placeholder = next((item for item in parts if not isinstance(item, torch.Tensor)), None)  # such as `Skipped`
+        if placeholder is not None:
+            return placeholder
 
         def make() -> torch.Tensor:
             self._count_copy(sum(item.nbytes for item in parts))
-            return join_parts(tag, form, tensors, rows)
+            return join_parts(tag, entries, tensors, rows)
 
-        result = self._cached(tag + str(form), make)
+        result = self._cached(tag + str(entries), make)
         return result.requires_grad_() if spec.get("requires_grad") is True else result
 
     def _cached(self, cache_key: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -206,18 +208,20 @@ class _Decoder:
         return self.derived.setdefault(cache_key, make())
 
     def _count_copy(self, nbytes: int) -> None:
-        """Count bytes that are about to be copied, and refuse more than the dump can justify.
+        """Count bytes that are about to be copied, and refuse more than the stored tensors have.
 
         What `encode` writes needs at most one copy of each stored byte.
         """
         self.copied += nbytes
         if self.copied > self.copy_limit:
+            # Computed only when needed: it is slow, and grows with the tensors that were read.
             self.copy_limit = _FREE_COPY_BYTES + distinct_bytes(self.tensors.values())
             if self.copied > self.copy_limit:
                 raise ValueError("it asks for more copies of its tensors than it has bytes")
 
 
-def _name(key: Any) -> str:
+def _to_str(key: Any) -> str:
+    """Return the name of a field or an attribute, which JSON may contain as a number."""
     if type(key) not in _SCALARS:
         raise TypeError(f"{reprlib.repr(key)} is not a name")
     return str(key)
@@ -367,14 +371,15 @@ def _foreign_enum(spec: Spec) -> Foreign:
 
 def _has_builtin_lookup(cls: type[enum.Flag]) -> bool:
     """Return whether looking up a flag by number runs only code of Python."""
-    finds = getattr(cls._missing_, "__func__", None) is enum.Flag._missing_.__func__  # type: ignore[attr-defined]
-    return finds and type(cls) is enum.EnumType
+    is_builtin = getattr(cls._missing_, "__func__", None) is enum.Flag._missing_.__func__  # type: ignore[attr-defined]
+    return is_builtin and type(cls) is enum.EnumType
 
 
 def _decode_type(spec: Spec) -> Any:
+    """Return the class of a cache layer, the only kind of class that `encode` stores as a value."""
     cls = _imported_class(spec["type"])
-    known = cls is not None and is_cache_class(cls)
-    return cls if known else Skipped("builtins:type", f"{spec['type']} is not imported")
+    is_allowed = cls is not None and is_cache_class(cls)
+    return cls if is_allowed else Skipped("builtins:type", f"{spec['type']} is not imported")
 
 
 def _decode_torch(spec: Spec) -> Any:

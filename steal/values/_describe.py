@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ._children import children
+from ._children import Child, children
 from ._dtypes import dtype_and_shape, not_storable
 from ._foreign import Foreign, Skipped, class_name
 from ._statistics import statistics
 from ._tensors import unexpand
 
 _MAX_PARTS = 10_000  # parts in one line
-_PART = 100  # characters of text that count as one part
+_PART_LENGTH = 100  # characters of text that count as one part
 
 
 def describe(value: Any, *, with_shape: bool = True, statistics: bool = False) -> str:
@@ -64,7 +64,7 @@ class _Describer:
 
     def _counted(self, text: str) -> str:
         """Return a text, and count it as parts if it is long."""
-        self.remaining -= len(text) // _PART
+        self.remaining -= len(text) // _PART_LENGTH
         return text
 
     def _leaf(self, value: Any) -> str:
@@ -80,9 +80,13 @@ class _Describer:
         text = str(value).removeprefix("torch.") if cls is not torch.Size else str(value)
         return f"<{cls.__name__}>" if "\n" in text else text
 
-    def _container(self, value: Any, tag: str, steps: Iterator[Any], ancestors: tuple[int, ...]) -> str:
+    def _container(self, value: Any, tag: str, members: Iterator[Child], ancestors: tuple[int, ...]) -> str:
+        """Describe a container; `tag` and `members` are the result of `children`.
+
+        Attributes of a subclass of a list, dict and so on (with path steps like `.name`) are omitted.
+        """
         items = []
-        for step, key, child in steps:
+        for step, key, child in members:
             if self.remaining <= 0:
                 items.append(("…", "…"))
                 break
@@ -90,7 +94,7 @@ class _Describer:
             if step.startswith("[") or tag in ("fields", "state"):
                 label = self._counted(key) if type(key) is str else self.describe(key, ancestors)
                 items.append((label, self.describe(child, ancestors)))
-        name = self._counted(_name(value))
+        name = self._counted(_short_class_name(value))
         if tag in ("fields", "state"):
             return f"{name}({', '.join(f'{key}={text}' for key, text in items)})"
         inner = ", ".join(f"{key}: {text}" if tag == "dict" else text for key, text in items)
@@ -108,10 +112,10 @@ class _Describer:
         return dtype_and_shape(tensor, with_shape=self.with_shape) + device + numbers
 
     def _numbers(self, tensor: torch.Tensor) -> str:
-        place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        if place not in self.statistics_texts:
-            self.statistics_texts[place] = _describe_numbers(tensor)
-        return self.statistics_texts[place]
+        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if key not in self.statistics_texts:
+            self.statistics_texts[key] = _describe_numbers(tensor)
+        return self.statistics_texts[key]
 
 
 def _is_leaf(value: Any) -> bool:
@@ -119,18 +123,20 @@ def _is_leaf(value: Any) -> bool:
     return issubclass(type(value), torch.Tensor | np.ndarray | Skipped | enum.Enum | str | bytearray)
 
 
-def _name(value: Any) -> str:
+def _short_class_name(value: Any) -> str:
+    """Return the name of a value's class without its module; of a `Foreign`, that of the class it stands for."""
     return value.type_name.rpartition(".")[2].rpartition(":")[2] if type(value) is Foreign else type(value).__name__
 
 
 def _describe_numbers(tensor: torch.Tensor) -> str:
+    """Return minimum, maximum and mean of a tensor, and how many NaNs and infinities it has."""
     if tensor.numel() == 0:
         return "empty"
     if tensor.dtype == torch.float4_e2m1fn_x2:
         return "packed"  # two numbers per byte, which torch can't compute with
-    once = unexpand(tensor.detach())  # a small tensor can be expanded to any size
-    times = tensor.numel() // once.numel()
-    summary = statistics(once, content=False)
+    distinct = unexpand(tensor.detach())  # a small tensor can be expanded to any size
+    repeats = tensor.numel() // distinct.numel()
+    summary = statistics(distinct, content=False)
     parts = [] if summary.mean is None else [f"{summary.minimum:.4g} … {summary.maximum:.4g}, mean {summary.mean:.4g}"]
-    counts = {"NaN": times * summary.nan, "inf": times * summary.inf}
+    counts = {"NaN": repeats * summary.nan, "inf": repeats * summary.inf}
     return ", ".join(parts + [f"{count} {what}" for what, count in counts.items() if count])

@@ -25,7 +25,7 @@ class Carrier:
 
 def _table() -> dict[torch.dtype, Carrier]:
     """Return the carriers of all dtypes that this torch has."""
-    named = {
+    names = {
         "float32": ("FLOAT", "f32"), "float64": ("DOUBLE", "f64"), "float16": ("FLOAT16", "f16"),
         "bfloat16": ("BFLOAT16", "bf16"), "int8": ("INT8", "i8"), "int16": ("INT16", "i16"), "int32": ("INT32", "i32"),
         "int64": ("INT64", "i64"), "uint8": ("UINT8", "u8"), "uint16": ("UINT16", "u16"), "uint32": ("UINT32", "u32"),
@@ -35,7 +35,7 @@ def _table() -> dict[torch.dtype, Carrier]:
     }  # fmt: skip
     table = {
         getattr(torch, name): Carrier(getattr(TensorProto, onnx_name), getattr(torch, name), short)
-        for name, (onnx_name, short) in named.items()
+        for name, (onnx_name, short) in names.items()
         if hasattr(torch, name)
     }
     # ONNX has complex types, but no runtime loads them as constants. Pairs of reals are readable everywhere.
@@ -100,6 +100,7 @@ def not_storable(tensor: torch.Tensor) -> str | None:
 
 
 def _reason(tensor: torch.Tensor) -> str | None:
+    """Return what `not_storable` returns, with all checks."""
     if nn.parameter.is_lazy(tensor):
         return "it is not initialized"
     if tensor.is_meta or type(tensor).__name__ in {"FakeTensor", "FunctionalTensor"}:

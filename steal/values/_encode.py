@@ -124,7 +124,7 @@ class _State:
         return spec
 
 
-def _encode_as_is(_run: _State, value: Any, _path: str, _depth: int) -> Spec:
+def _encode_as_is(_state: _State, value: Any, _path: str, _depth: int) -> Spec:
     return value
 
 
@@ -167,15 +167,15 @@ def _encode_tuple(state: _State, value: tuple[Any, ...], path: str, depth: int) 
 
 
 def _encode_list(state: _State, value: list[Any], path: str, depth: int) -> Spec:
-    if (before := state.seen.get(id(value))) is not None:
-        return _encode_again(state, value, before[1])
+    if (seen := state.seen.get(id(value))) is not None:
+        return _encode_again(state, value, seen[1])
     if state.exact:
         state.budget -= len(value)
     else:
         state.count(value, path, len(value))
     if depth > MAX_DEPTH or state.budget < 0:
         return _too_large(value, depth)
-    state.seen[id(value)] = value, None
+    state.seen[id(value)] = value, None  # while it is encoded: a list may contain itself
     items = []
     for index, item in enumerate(value[:]):  # a copy: reading items may run user code that changes the list
         items.append([index, _ENCODERS.get(type(item), _encode_other)(state, item, f"{path}[{index}]", depth + 1)])
@@ -183,8 +183,8 @@ def _encode_list(state: _State, value: list[Any], path: str, depth: int) -> Spec
 
 
 def _encode_dict(state: _State, value: dict[Any, Any], path: str, depth: int) -> Spec:
-    if (before := state.seen.get(id(value))) is not None:
-        return _encode_again(state, value, before[1])
+    if (seen := state.seen.get(id(value))) is not None:
+        return _encode_again(state, value, seen[1])
     if not value:
         return state.remember(value, {"dict": []})
     if state.exact:
@@ -206,16 +206,17 @@ def _too_large(value: Any, depth: int) -> Spec:
 
 
 def _encode_again(state: _State, value: Any, spec: Spec) -> Spec:
+    """Encode an object that occurred before with spec `spec`, or None if it is inside itself."""
     return skipped(value, "it contains itself") if spec is None else state.reference_to(spec)
 
 
-def _encode_tensor(state: _State, value: torch.Tensor, path: str, depth: int) -> Spec:  # noqa: ARG001  as its neighbours
+def _encode_tensor(state: _State, value: torch.Tensor, path: str, depth: int) -> Spec:  # noqa: ARG001  as the other encoders
     if not state.exact:
         return _encode_any_tensor(state, value, path)
-    if (before := state.seen.get(id(value))) is not None:
-        return state.reference_to(before[1])
-    usual = type(value) is torch.Tensor and is_simple(value)
-    spec = state.put(value, path) if usual else _encode_any_tensor(state, value, path)
+    if (seen := state.seen.get(id(value))) is not None:
+        return state.reference_to(seen[1])
+    is_plain = type(value) is torch.Tensor and is_simple(value)
+    spec = state.put(value, path) if is_plain else _encode_any_tensor(state, value, path)
     state.seen[id(value)] = value, spec
     return spec
 
@@ -239,21 +240,21 @@ def _encode_any_tensor(state: _State, value: torch.Tensor, path: str) -> Spec:
 
 
 def _encode_parts(state: _State, value: torch.Tensor, split: tuple[str, Spec], path: str) -> Spec:
-    """Encode the parts of a tensor; skip the tensor if a part is skipped."""
-    tag, form = split
+    """Encode a tensor that `split_parts` has split; skip it if a part is skipped."""
+    tag, entries = split
     inner = _State(state.put, exact=False)  # the layout of the parts doesn't matter: they will be copied
     parts: Spec = {}
-    for name, part in form.items():
+    for name, part in entries.items():
         if isinstance(part, torch.Tensor):
             parts[name] = _encode_any_tensor(inner, part, f"{path}.{name}")
-        elif isinstance(part, tuple):
+        elif isinstance(part, tuple):  # the rows of a nested tensor
             parts[name] = [_encode_any_tensor(inner, row, f"{path}[{index}]") for index, row in enumerate(part)]
         else:
             parts[name] = part
     specs = [*parts.values(), *parts.get("rows", ())]
-    missing = next((spec for spec in specs if isinstance(spec, dict) and "skipped" in spec), None)
-    if missing is not None:
-        return skipped(value, missing["reason"])
+    skipped_part = next((spec for spec in specs if isinstance(spec, dict) and "skipped" in spec), None)
+    if skipped_part is not None:
+        return skipped(value, skipped_part["reason"])
     return {tag: parts, "requires_grad": True} if state.exact and value.requires_grad else {tag: parts}
 
 
@@ -262,16 +263,16 @@ def _encode_other(state: _State, value: Any, path: str, depth: int) -> Spec:
     cls = type(value)
     if issubclass(cls, torch.Tensor):
         return _encode_tensor(state, value, path, depth)
-    if (before := state.seen.get(id(value))) is not None:
-        return _encode_again(state, value, before[1])
+    if (seen := state.seen.get(id(value))) is not None:
+        return _encode_again(state, value, seen[1])
     state.count_copy(value)
-    form: tuple[torch.Tensor, Spec] | str | None = None
+    array: tuple[torch.Tensor, Spec] | str | None = None  # of a NumPy array: what to store, or why not to
     details: Spec = {}
     child_list: list[Child] = []
     tag = ""
     try:
         if issubclass(cls, np.ndarray | np.generic) and not issubclass(cls, np.ma.MaskedArray):
-            form = array_to_tensor(value, exact=state.exact)
+            array = array_to_tensor(value, exact=state.exact)
         elif (leaf := _encode_leaf(state, value)) is not None:
             return leaf
         else:
@@ -280,10 +281,10 @@ def _encode_other(state: _State, value: Any, path: str, depth: int) -> Spec:
             details = _container_details(value) if tag else {}
     except Exception as error:  # noqa: BLE001  a user's class that can't be read must not end the run
         return skipped(value, f"reading it raised {type(error).__name__}")
-    if isinstance(form, str):
-        return skipped(value, form)
-    if form is not None:
-        spec = {"numpy": state.put(form[0], path), **form[1]}
+    if isinstance(array, str):
+        return skipped(value, array)
+    if array is not None:
+        spec = {"numpy": state.put(array[0], path), **array[1]}
         return spec if issubclass(cls, np.generic) else state.remember(value, spec)
     if not tag:
         return skipped(value, UNKNOWN)
@@ -295,6 +296,7 @@ def _encode_other(state: _State, value: Any, path: str, depth: int) -> Spec:
 
 
 def _encode_container(state: _State, tag: str, child_list: list[Child], path: str, depth: int) -> Spec:
+    """Return the spec of a container from its tag and children (see `children`)."""
     items: list[Spec] = []
     attributes: list[Spec] = []
     for index, (step, key, child) in enumerate(child_list):
@@ -351,6 +353,7 @@ def _encode_leaf(state: _State, value: Any) -> Spec:
 
 
 def _encode_enum(cls: type[enum.Enum], value: Any) -> Spec:
+    """Return the spec of an enum member by name, or of a combination of flags by number."""
     if value._name_ in cls.__members__:
         return {"enum": value._name_, "class": type_name(cls)}
     if issubclass(cls, enum.Flag) and isinstance(value._value_, int):  # a combination of flags
@@ -383,6 +386,6 @@ _SUBCLASSED: tuple[tuple[type, Callable[[Any], Any], _Encoder], ...] = (
     (float, float.__float__, _encode_float),
     (complex, complex.__complex__, _encode_complex),
     (str, str.__str__, _encode_as_is),
-    (bytes, bytes.hex, lambda _run, text, _path, _depth: {"bytes": text}),
-    (bytearray, bytearray.hex, lambda _run, text, _path, _depth: {"bytes": text, "class": "builtins:bytearray"}),
+    (bytes, bytes.hex, lambda _state, text, _path, _depth: {"bytes": text}),
+    (bytearray, bytearray.hex, lambda _state, text, _path, _depth: {"bytes": text, "class": "builtins:bytearray"}),
 )

@@ -32,6 +32,8 @@ class GrownTensor(NamedTuple):
 
 
 class _LastTensor(NamedTuple):
+    """The last tensor at a place; `dim` is the dimension in which it has grown, if it has."""
+
     shape: torch.Size
     dtype: torch.dtype
     hashes: _Hashes | None

@@ -12,14 +12,16 @@ from torch.utils import _python_dispatch
 
 from ._dtypes import CARRIERS, from_carrier
 
-_SMALL, _LARGE = 2**14, 2**20
-_PIECE = 512  # words
+_SMALL, _LARGE = 2**14, 2**20  # bytes up to which Python's hash is used, and above which torch's threads are
+_BLOCK = 512  # words
 _Words = npt.NDArray[np.int64]
 _WORD = np.dtype(np.int64).str
 _WEIGHTS = np.random.default_rng(0).integers(-(2**63), 2**63, 4096) | 1  # odd: multiplication keeps all bits
 
 
 class _Scratch(threading.local):
+    """The buffer of `_order_hashes`, one per thread."""
+
     def __init__(self) -> None:
         self.words = np.empty(len(_WEIGHTS), np.int64)
 
@@ -29,12 +31,14 @@ class _Memory:
 
     __slots__ = ("__array_interface__",)
 
-    def __init__(self, address: int, count: int, kind: str) -> None:
-        self.__array_interface__ = {"data": (address, False), "shape": (count,), "typestr": kind, "version": 3}
+    def __init__(self, address: int, count: int, typestr: str) -> None:
+        self.__array_interface__ = {"data": (address, False), "shape": (count,), "typestr": typestr, "version": 3}
 
 
 class _TorchThreads:
-    started = False  # perhaps by this module
+    """Whether this module may have started torch's threads."""
+
+    started = False
 
 
 _scratch = _Scratch()
@@ -111,7 +115,7 @@ def checksum(address: int, nbytes: int) -> int:
     if nbytes <= _LARGE:
         rows, tail = _split_rows(words, len(_WEIGHTS))
         return hash((np.einsum("ij,j->i", rows, _WEIGHTS).tobytes(), _order_hashes(tail), sample, rest))
-    rows, tail = _split_rows(words, _PIECE)
+    rows, tail = _split_rows(words, _BLOCK)
     with _torch_threads():
         sums = torch.from_numpy(rows).sum(1).numpy()
     return hash((sums.tobytes(), _order_hashes(tail), sample, rest))
@@ -132,6 +136,7 @@ def use_one_thread_after_fork() -> None:
 
 
 def _split_rows(words: _Words, length: int) -> tuple[_Words, _Words]:
+    """Return as many whole rows of `length` words as there are, and the rest."""
     whole = len(words) // length * length
     return words[:whole].reshape(-1, length), words[whole:]
 
@@ -150,9 +155,9 @@ def _order_hashes(words: _Words) -> tuple[int, int]:
 
 
 def row_hashes(tensor: torch.Tensor) -> npt.NDArray[np.int64] | None:
-    """Return a hash of each innermost row of a contiguous CPU tensor; None unless rows are whole, few 8-byte words."""
-    width, odd = divmod(tensor.shape[-1] * tensor.element_size(), 8)
-    if odd or not 0 < width <= len(_WEIGHTS):
+    """Return a hash of each innermost row of a contiguous CPU tensor; None if they are too long or not whole words."""
+    width, rest = divmod(tensor.shape[-1] * tensor.element_size(), 8)
+    if rest or not 0 < width <= len(_WEIGHTS):
         return None
     words = np.frombuffer(bytes_of(tensor), dtype=np.int64).reshape(*tensor.shape[:-1], width)
     low = np.einsum("...i,i->...", words, _WEIGHTS[:width])
@@ -165,5 +170,5 @@ def tensor_from_bytes(raw: torch.Tensor | None, dtype: torch.dtype, shape: torch
     carrier = CARRIERS[dtype].view
     dims = (*shape, 2) if dtype.is_complex else tuple(shape)
     # device="cpu": the caller may have set another default device.
-    bare = torch.empty(dims, dtype=carrier, device="cpu") if raw is None else raw.view(carrier).reshape(dims)
-    return from_carrier(bare, dtype)
+    stored = torch.empty(dims, dtype=carrier, device="cpu") if raw is None else raw.view(carrier).reshape(dims)
+    return from_carrier(stored, dtype)

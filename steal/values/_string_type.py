@@ -36,7 +36,7 @@ def string_type(value: Any, *, with_shape: bool = False, with_device: bool = Fal
 
     Source: `onnx_diagnostic.helpers.string_type`.
     """
-    return _Coder(with_shape=with_shape, with_device=with_device, with_min_max=with_min_max).of(value, 0)
+    return _Coder(with_shape=with_shape, with_device=with_device, with_min_max=with_min_max).code(value, 0)
 
 
 class _Coder:
@@ -45,7 +45,8 @@ class _Coder:
     def __init__(self, *, with_shape: bool, with_device: bool, with_min_max: bool) -> None:
         self._with_shape, self._with_device, self._with_min_max = with_shape, with_device, with_min_max
 
-    def of(self, value: Any, depth: int) -> str:
+    def code(self, value: Any, depth: int) -> str:
+        """Return the type code of a value that is nested `depth` times."""
         cls = type(value)
         if depth > MAX_DEPTH:
             return "…"
@@ -73,17 +74,17 @@ class _Coder:
             return self._mapping(value, depth)
         if layers := _cache_layers(value):
             keys, values = ([getattr(layer, name) for layer in layers] for name in ("keys", "values"))
-            return f"{cls.__name__}(key_cache={self.of(keys, depth)}, value_cache={self.of(values, depth)})"
+            return f"{cls.__name__}(key_cache={self.code(keys, depth)}, value_cache={self.code(values, depth)})"
         parts = children(value)
         name = class_name(cls)
         if parts is None:
             return name
-        return f"{name}({','.join(f'{key}:{self.of(part, depth)}' for _, key, part in parts[1])})"
+        return f"{name}({','.join(f'{key}:{self.code(part, depth)}' for _, key, part in parts[1])})"
 
     def _sequence(self, items: Any, depth: int, template: str, single: str) -> str:
         if len(items) < _MAX_ITEMS:
-            return (single if len(items) == 1 else template).format(",".join(self.of(item, depth) for item in items))
-        text = template.format(f"{self.of(items[0], depth)},...")
+            return (single if len(items) == 1 else template).format(",".join(self.code(item, depth) for item in items))
+        text = template.format(f"{self.code(items[0], depth)},...")
         if self._with_min_max and all(isinstance(item, int | float) for item in items):
             text += f"[{min(items)},{max(items)}:{sum(items) / len(items)}]"
         return text
@@ -91,25 +92,25 @@ class _Coder:
     def _mapping(self, value: dict[Any, Any], depth: int) -> str:
         if not value:
             return "{}"
-        numbered = all(isinstance(key, int) for key in value)
-        dynamic = numbered and all(isinstance(item, str) or _is_dimension(item) for item in value.values())
+        has_int_keys = all(isinstance(key, int) for key in value)
+        is_dynamic_shape = has_int_keys and all(isinstance(item, str) or _is_dimension(item) for item in value.values())
         inner = ",".join(
-            f"{key}:DYN({item})" if dynamic and isinstance(item, str) else f"{key}:{self.of(item, depth)}"
+            f"{key}:DYN({item})" if is_dynamic_shape and isinstance(item, str) else f"{key}:{self.code(item, depth)}"
             for key, item in value.items()
         )
-        return f"{{{inner}}}" if numbered else f"dict({inner})"
+        return f"{{{inner}}}" if has_int_keys else f"dict({inner})"
 
     def _tensor(self, value: torch.Tensor, letter: str) -> str:
         device = ("C" if value.device.type == "cpu" else "G") if self._with_device and letter == "T" else ""
-        text = f"{device}{letter}{_code(value.dtype)}{self._dims(value.shape)}"
+        text = f"{device}{letter}{_dtype_code(value.dtype)}{self._dims(value.shape)}"
         return text + self._numbers(value) if self._with_min_max and letter == "T" else text
 
     def _array(self, value: np.ndarray) -> str:
         text = f"A{_array_code(value.dtype)}{self._dims(value.shape)}"
-        form = array_to_tensor(value, exact=False)
-        if not self._with_min_max or isinstance(form, str) or value.dtype.kind in NOT_NUMERIC:
+        converted = array_to_tensor(value, exact=False)
+        if not self._with_min_max or isinstance(converted, str) or value.dtype.kind in NOT_NUMERIC:
             return text
-        return text + self._numbers(form[0])
+        return text + self._numbers(converted[0])
 
     def _dims(self, shape: Iterable[int]) -> str:
         sizes = [*shape]
@@ -132,7 +133,7 @@ class _Coder:
         return f"[{low},{high}:A{wide.mean().item()}{nans}]"
 
 
-def _code(dtype: torch.dtype) -> str:
+def _dtype_code(dtype: torch.dtype) -> str:
     """Return the `TensorProto.DataType` number of a dtype, or its name if ONNX has none."""
     if dtype == torch.float4_e2m1fn_x2:
         return str(_FLOAT4)
@@ -152,6 +153,7 @@ def _array_code(dtype: "np.dtype[Any]") -> str:
 
 
 def _is_dimension(value: Any) -> bool:
+    """Return whether a value is a dimension of `torch.export`'s dynamic shapes, such as `Dim("batch")`."""
     return type(value).__module__ == torch.export.dynamic_shapes.__name__
 
 

@@ -49,7 +49,7 @@ def is_simple(tensor: torch.Tensor) -> bool:
 
 def unexpand(tensor: torch.Tensor) -> torch.Tensor:
     """Return a view of a strided tensor in which dimensions of stride 0 (from `expand`) have size 1."""
-    repeated = [dim for dim, step in enumerate(tensor.stride()) if step == 0 and tensor.shape[dim] > 1]
+    repeated = [dim for dim, stride in enumerate(tensor.stride()) if stride == 0 and tensor.shape[dim] > 1]
     if not repeated:
         return tensor
     tensor = tensor.detach()
@@ -84,12 +84,13 @@ def stored_form(tensor: torch.Tensor, *, exact: bool) -> tuple[torch.Tensor, Spe
 def _memory_order(tensor: torch.Tensor) -> list[int] | None:
     """Return the dimensions in memory order, outermost first; None if that is their own order."""
     strides = tensor.stride()
-    used = [strides[dim] for dim, size in enumerate(tensor.shape) if size > 1]  # those of size 1 have no effect
-    in_order = all(outer >= inner for outer, inner in itertools.pairwise(used))
+    effective = [strides[dim] for dim, size in enumerate(tensor.shape) if size > 1]  # those of size 1 have no effect
+    in_order = all(outer >= inner for outer, inner in itertools.pairwise(effective))
     return None if in_order else sorted(range(len(strides)), key=lambda dim: -strides[dim])
 
 
 def _class_and_gradient(tensor: torch.Tensor) -> Spec:
+    """Return the entries for the class and the gradient flag, where they differ from the default."""
     cls = nn.Buffer if hasattr(tensor, "_is_buffer") else type(tensor)
     spec: Spec = {"requires_grad": True} if tensor.requires_grad else {}
     return spec if cls is torch.Tensor else spec | {"class": type_name(cls)}
@@ -121,15 +122,17 @@ def split_parts(tensor: torch.Tensor, *, exact: bool = True) -> tuple[str, Spec]
 
 
 def _sparse_parts(tensor: torch.Tensor) -> Spec:
-    form: Spec = {"layout": str(tensor.layout).removeprefix("torch."), "shape": list(tensor.shape)}
+    """Return layout, shape, indices and values; `outer` and `inner` are the indices of a compressed layout."""
+    entries: Spec = {"layout": str(tensor.layout).removeprefix("torch."), "shape": list(tensor.shape)}
     if tensor.layout is torch.sparse_coo:
-        form["coalesced"] = tensor.is_coalesced()
-        return form | {"indices": tensor._indices(), "values": tensor._values()}  # noqa: SLF001  indices() needs a coalesced tensor
+        entries["coalesced"] = tensor.is_coalesced()
+        return entries | {"indices": tensor._indices(), "values": tensor._values()}  # noqa: SLF001  indices() needs a coalesced tensor
     outer, inner = (getattr(tensor, name)() for name in _INDICES[tensor.layout])
-    return form | {"outer": outer, "inner": inner, "values": tensor.values()}
+    return entries | {"outer": outer, "inner": inner, "values": tensor.values()}
 
 
 def _quantized_parts(tensor: torch.Tensor, *, exact: bool) -> Spec:
+    """Return the integers, scales and zero points of a quantized tensor; `exact` is that of `split_parts`."""
     if exact:
         values = tensor.int_repr()
     else:  # int_repr() would return a copy, whose version counter doesn't show changes of the original
@@ -177,18 +180,18 @@ def apply_class_and_shape(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
     """
     if "expand" in spec:
         tensor = _expand(tensor, check_integers(spec["expand"]))
-    grad = spec.get("requires_grad") is True
+    requires_grad = spec.get("requires_grad") is True
     cls = _CLASSES.get(spec.get("class"))
-    if grad and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+    if requires_grad and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         raise ValueError(f"{tensor.dtype} can't require a gradient")
-    if not grad and cls is None:
+    if not requires_grad and cls is None:
         return tensor
     if tensor.is_inference():  # it can't be used by a model that trains
         tensor = tensor.clone()
-    tensor = tensor.detach()  # `get` may have returned a shared tensor
+    tensor = tensor.detach()  # the flag must not be set on a tensor that other specs share
     if cls is nn.Parameter:
-        return nn.Parameter(tensor, requires_grad=grad)
-    tensor.requires_grad_(grad)
+        return nn.Parameter(tensor, requires_grad=requires_grad)
+    tensor.requires_grad_(requires_grad)
     return tensor if cls is None else nn.Buffer(tensor)
 
 
@@ -240,32 +243,32 @@ def check_integers(value: Spec) -> list[int]:
     return value
 
 
-def join_parts(tag: str, form: Spec, parts: dict[str, torch.Tensor], rows: list[torch.Tensor]) -> torch.Tensor:
+def join_parts(tag: str, entries: Spec, parts: dict[str, torch.Tensor], rows: list[torch.Tensor]) -> torch.Tensor:
     """Return the tensor that `split_parts` split.
 
     Args:
         tag: the first result of `split_parts`.
-        form: the second result of `split_parts`, from an untrusted spec.
+        entries: the second result of `split_parts`, from an untrusted spec.
         parts: the parts that are tensors, by name.
         rows: the rows of a nested tensor.
     """
     # Their creation warns of prototype status; the user has seen that when the model created them.
     with warnings.catch_warnings(), torch._C.DisableTorchFunction():  # noqa: SLF001  there is no public API
         warnings.simplefilter("ignore", UserWarning)
-        return _JOINERS[tag](form, parts, rows)
+        return _JOINERS[tag](entries, parts, rows)
 
 
 def distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Return the memory of contiguous tensors in bytes, counting overlaps once."""
-    total = reach = 0
+    total = end = 0
     for start, stop in sorted((tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in tensors):
-        total += max(stop - max(start, reach), 0)
-        reach = max(reach, stop)
+        total += max(stop - max(start, end), 0)
+        end = max(end, stop)
     return total
 
 
-def _join_nested(form: Spec, _: dict[str, torch.Tensor], rows: list[torch.Tensor]) -> torch.Tensor:
-    layout = {"jagged": torch.jagged, "strided": torch.strided}[form["layout"]]
+def _join_nested(entries: Spec, _: dict[str, torch.Tensor], rows: list[torch.Tensor]) -> torch.Tensor:
+    layout = {"jagged": torch.jagged, "strided": torch.strided}[entries["layout"]]
     return torch.nested.nested_tensor(rows, layout=layout)
 
 
@@ -273,26 +276,26 @@ def _join_masked(_: Spec, parts: dict[str, torch.Tensor], __: list[torch.Tensor]
     return MaskedTensor(parts["data"], parts["mask"])  # type: ignore[no-untyped-call]
 
 
-def _join_sparse(form: Spec, parts: dict[str, torch.Tensor], _: list[torch.Tensor]) -> torch.Tensor:
-    layout, shape = _LAYOUTS[form["layout"]], check_integers(form["shape"])
+def _join_sparse(entries: Spec, parts: dict[str, torch.Tensor], _: list[torch.Tensor]) -> torch.Tensor:
+    layout, shape = _LAYOUTS[entries["layout"]], check_integers(entries["shape"])
     if any(size < 0 for size in shape) or math.prod(shape) >= _MAX_ELEMENTS:
         raise ValueError(f"{reprlib.repr(shape)} is not a valid shape")
     # torch checks the indices only if asked to; wrong ones would read and write outside of the tensor.
     if layout is torch.sparse_coo:
         return torch.sparse_coo_tensor(
-            parts["indices"], parts["values"], shape, is_coalesced=form["coalesced"], check_invariants=True
+            parts["indices"], parts["values"], shape, is_coalesced=entries["coalesced"], check_invariants=True
         )
     return torch.sparse_compressed_tensor(
         parts["outer"], parts["inner"], parts["values"], shape, layout=layout, check_invariants=True
     )
 
 
-def _join_quantized(form: Spec, parts: dict[str, torch.Tensor], _: list[torch.Tensor]) -> torch.Tensor:
+def _join_quantized(entries: Spec, parts: dict[str, torch.Tensor], _: list[torch.Tensor]) -> torch.Tensor:
     values = parts["values"]
-    if "axis" not in form:
-        scale, zero_point = float(form["scale"]), int(form["zero_point"])
+    if "axis" not in entries:
+        scale, zero_point = float(entries["scale"]), int(entries["zero_point"])
         return torch._make_per_tensor_quantized_tensor(values, scale, zero_point)  # noqa: SLF001  there is no public API
-    (axis,) = check_integers([form["axis"]])
+    (axis,) = check_integers([entries["axis"]])
     sizes = [tuple(parts[name].shape) for name in ("scale", "zero_point")]
     if not 0 <= axis < values.dim() or sizes != [(values.shape[axis],)] * 2:  # torch doesn't check this
         raise ValueError(f"scales of shapes {sizes} don't match axis {axis} of {list(values.shape)}")
