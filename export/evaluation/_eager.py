@@ -10,7 +10,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx.node import Target, map_arg
 
 from .._errors import ExportError
-from ._unpredictable import allocates, draws, draws_nested, seeded, zero_filled
+from ._unpredictable import fixed_seed, has_random_subgraph, is_random, is_uninitialized, zero_filled
 
 Visit = Callable[[str, torch.Tensor], None]
 Replace = Callable[[str, torch.Tensor], torch.Tensor]
@@ -129,11 +129,11 @@ class Interpreter(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         """See `fx.Interpreter`; random numbers and uninitialized memory are the same in each run."""
-        if draws(n) or draws_nested(n):
-            with seeded(n):
+        if is_random(n) or has_random_subgraph(n):
+            with fixed_seed(n):
                 return super().run_node(n)
         value = super().run_node(n)
-        return zero_filled(value) if allocates(n) else value
+        return zero_filled(value) if is_uninitialized(n) else value
 
     def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """See `fx.Interpreter`."""

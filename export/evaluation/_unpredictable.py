@@ -62,20 +62,20 @@ def of_program(program: fx.Graph, translated: Graph) -> Unpredictable:
     uninitialized: set[str] = set()
     for node in program.nodes:
         read = {item.name for item in node.all_input_nodes}
-        if draws(node) or (node.target is getitem and read <= drawn):  # one of several outputs of a random node
+        if is_random(node) or (node.target is getitem and read <= drawn):  # one of several outputs of a random node
             drawn.add(node.name)
         random_results[node.name] = _random_results(node)
         if node.target is getitem and any(node.args[1] in random_results[name] for name in read):
             nested.add(node.name)
         if node.name in drawn | nested or read & random:
             random.add(node.name)
-        if allocates(node) or (_is_view(node) and read and read <= uninitialized):
+        if is_uninitialized(node) or (_is_view(node) and read and read <= uninitialized):
             uninitialized.add(node.name)
-    inside = of_graph(translated)
+    in_onnx = of_graph(translated)
     return Unpredictable(
-        frozenset(drawn) | inside.drawn,
-        frozenset(nested) | inside.nested,
-        frozenset(random) | translated.computed_from(random) | inside.random,
+        frozenset(drawn) | in_onnx.drawn,
+        frozenset(nested) | in_onnx.nested,
+        frozenset(random) | translated.computed_from(random) | in_onnx.random,
         frozenset(uninitialized),
     )
 
@@ -85,13 +85,13 @@ def of_graph(graph: Graph, nested: frozenset[str] = frozenset()) -> Unpredictabl
 
     Args:
         graph: the graph.
-        nested: see `nested_draws`.
+        nested: see `outputs_of_random_subgraphs`.
     """
-    drawn = frozenset(name for node in graph.nodes if _is_random(node, graph) for name in node.outputs if name)
+    drawn = frozenset(name for node in graph.nodes if _is_random_onnx(node, graph) for name in node.outputs if name)
     return Unpredictable(drawn, nested, graph.computed_from(drawn | nested))
 
 
-def nested_draws(graph: ir.Graph) -> frozenset[str]:
+def outputs_of_random_subgraphs(graph: ir.Graph) -> frozenset[str]:
     """Return the outputs of the nodes with subgraphs that draw random numbers."""
     return frozenset(
         value.name
@@ -103,7 +103,7 @@ def nested_draws(graph: ir.Graph) -> frozenset[str]:
     )
 
 
-def draws(node: fx.Node) -> bool:
+def is_random(node: fx.Node) -> bool:
     """Whether a node draws random numbers. torch tags attention and recurrent networks even without dropout."""
     if not node.op.startswith("call_"):  # an input may be named `normal`
         return False
@@ -121,20 +121,20 @@ def draws(node: fx.Node) -> bool:
     return has_dropout and settings.get("train") is not False
 
 
-def draws_nested(node: fx.Node) -> bool:
+def has_random_subgraph(node: fx.Node) -> bool:
     """Whether a subgraph of a node (a branch, a loop body) draws random numbers."""
-    return any(draws(item) or draws_nested(item) for graph in _graphs(node) for item in graph.nodes)
+    return any(is_random(item) or has_random_subgraph(item) for graph in _graphs(node) for item in graph.nodes)
 
 
 def _random_results(node: fx.Node) -> frozenset[int]:
     """Return the indices of a node's results that depend on random numbers drawn in its subgraphs."""
-    if not draws_nested(node):
+    if not has_random_subgraph(node):
         return frozenset()
     indices: set[int] = set()
     for graph in _graphs(node):
         random: set[fx.Node] = set()
         for item in graph.nodes:
-            if draws(item) or draws_nested(item) or not random.isdisjoint(item.all_input_nodes):
+            if is_random(item) or has_random_subgraph(item) or not random.isdisjoint(item.all_input_nodes):
                 random.add(item)
             if item.op == "output":
                 results = item.args[0] if isinstance(item.args[0], list | tuple) else item.args
@@ -154,16 +154,16 @@ def _graphs(node: fx.Node) -> Iterator[fx.Graph]:
 
 def random_nodes(graph: fx.Graph) -> tuple[str, ...]:
     """Return the names of a torch graph's nodes that draw random numbers, in order; dropout does in training mode."""
-    return tuple(node.name for node in graph.nodes if draws(node) or draws_nested(node))
+    return tuple(node.name for node in graph.nodes if is_random(node) or has_random_subgraph(node))
 
 
-def allocates(node: fx.Node) -> bool:
+def is_uninitialized(node: fx.Node) -> bool:
     """Whether a node returns uninitialized memory."""
     return node.op == "call_function" and getattr(node.target, "_opname", "") in _ALLOCATE
 
 
 @contextlib.contextmanager
-def seeded(node: fx.Node) -> Iterator[None]:
+def fixed_seed(node: fx.Node) -> Iterator[None]:
     """Seed torch's generators for a node, so that it draws the same numbers in each run; restore them at the end."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(zlib.crc32(node.name.encode()))
@@ -175,11 +175,11 @@ def zero_filled(value: Any) -> Any:
     return torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
 
 
-def _is_random(node: Node, graph: Graph) -> bool:
+def _is_random_onnx(node: Node, graph: Graph) -> bool:
     """Whether a node of an ONNX graph draws random numbers; `Dropout` does in training mode."""
     if node.op != "Dropout":
         return node.op in _RANDOM_OPERATORS
-    ratio, training = (_number(graph, node.inputs[place : place + 1]) for place in (1, 2))
+    ratio, training = (_number(graph, node.inputs[index : index + 1]) for index in (1, 2))
     return bool(training) and ratio != 0
 
 

@@ -16,7 +16,7 @@ _TOLERANCE = 1e-5  # of the harmonic error
 
 def find_by_value(
     missing: Sequence[tuple[str, int]],
-    values: Records,
+    records: Records,
     original: Original,
     inputs: Mapping[str, str],
     followed: Mapping[tuple[str, int], Sides],
@@ -28,18 +28,18 @@ def find_by_value(
 
     Args:
         missing: the calls to find, by module path and iteration.
-        values: the recorded inputs and outputs of these calls and of the model itself.
+        records: the recorded inputs and outputs of these calls and of the model itself.
         original: the exported program.
         inputs: for each input of its graph, the path of the model's argument.
         followed: ports of calls that were partly followed by name; these are kept, and those that are None are found.
     """
-    captured = {key: _tensors_of(values, key) for key in missing}
+    captured = {key: _tensors_of(records, key) for key in missing}
     matches = {id(item): _Match(item) for sides in captured.values() for side in sides for item in side.values()}
     by_type: dict[tuple[torch.dtype, torch.Size], list[_Match]] = {}
     for match in matches.values():
         by_type.setdefault((match.tensor.dtype, match.tensor.shape), []).append(match)
-    args, kwargs = values["", 0, "I"]
-    arguments = argument_tensors(values.modules[""].parameters, args, kwargs)
+    args, kwargs = records["", 0, "I"]  # the inputs of the model
+    arguments = argument_tensors(records.modules[""].parameters, args, kwargs)
     for name, value in _graph_values(original, {name: arguments[path] for name, path in inputs.items()}):
         for match in by_type.get((value.dtype, value.shape), ()):
             match.compare(name, value)
@@ -101,11 +101,11 @@ def _error(expected: torch.Tensor, actual: torch.Tensor) -> float:
     return float(torch.where(same, 0.0, ((a - e).abs() / (e.abs() + 1)).nan_to_num(nan=math.inf)).max())
 
 
-def _tensors_of(values: Records, key: tuple[str, int]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return the input tensors and the output tensors of a module call, by their paths."""
+def _tensors_of(records: Records, key: tuple[str, int]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return the input tensors (kind "I") and the output tensors ("O") of a module call, by their paths."""
     path, iteration = key
-    args, kwargs = values[Key(path, iteration, "I")]
+    args, kwargs = records[Key(path, iteration, "I")]
     return (
-        argument_tensors(values.modules[path].parameters, args, kwargs),
-        tensors(values[Key(path, iteration, "O")]),
+        argument_tensors(records.modules[path].parameters, args, kwargs),
+        tensors(records[Key(path, iteration, "O")]),
     )

@@ -15,7 +15,7 @@ from ._nodes import Frame, Node, Value
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _ROOT = re.compile(r"^[LG]\[[^\]]*\]\.?")  # Dynamo's name for the module that is compiled
 _TORCH = "torch.nn.modules."  # Dynamo's stack traces omit the lines of these
-_NONE: Mapping[str, Frame] = {}
+_NO_CALLS: Mapping[str, Frame] = {}
 GRADIENT = Frame("grad", "Grad")  # the frame around all operations of a backward pass
 
 
@@ -51,20 +51,21 @@ def module_path(node: fx.Node) -> str | None:
     return next(reversed(_calls(node)), (None, ""))[0]
 
 
-def module_stack(node: fx.Node, known: Mapping[str, Frame] = _NONE) -> tuple[Frame, ...]:
+def module_stack(node: fx.Node, known_calls: Mapping[str, Frame] = _NO_CALLS) -> tuple[Frame, ...]:
     """Return the module calls that a node runs in, outermost first.
 
     Dynamo records the Python stack of a node, but not which of its lines call modules. A line counts as a call site if
-    it is in the caller's `forward`, and the stack contains the `forward` of every module.
+    it is in the caller's `forward`. All call sites are None if the stack does not have one `forward` for each
+    module outside of `torch.nn`.
 
     Args:
         node: a node of any torch graph.
-        known: calls with known call sites, by the module's path, with `@1` for its second call.
+        known_calls: module calls to return as they are, by the module's path, with `@1` for its second call.
     """
     calls = _calls(node)
     sites = _sites([class_name for _, class_name in calls], python_lines(node))
     return tuple(
-        known.get(path) or Frame(path.partition("@")[0], class_name, site)
+        known_calls.get(path) or Frame(path.partition("@")[0], class_name, site)
         for (path, class_name), site in zip(calls, sites, strict=True)
     )
 

@@ -40,7 +40,7 @@ class Names:
         self._equivalents: dict[fx.Node, fx.Node] = {}
         self._value_names: dict[fx.Node, str] = {}
         self._stale = _written_through_views(exported.graph_module)
-        self._read(exported.graph_module, _decompositions(exported, decomposed))
+        self._map_nodes(exported.graph_module, _decompositions(exported, decomposed))
 
     def port(self, path: str, name: str) -> Port | None:
         """Return the port for a node of the exported program; None if its value can't be found.
@@ -78,19 +78,19 @@ class Names:
         removed_identity = operator in _IDENTITIES_WHEN_REMOVED and node.name in self._live
         return first if operator in _IDENTITIES or removed_identity else None
 
-    def _read(self, module: fx.GraphModule, decompositions: Mapping[str, list[fx.Node]]) -> None:
+    def _map_nodes(self, module: fx.GraphModule, decompositions: Mapping[str, list[fx.Node]]) -> None:
         """Map the nodes of `module`, and those of its regions (`with torch.no_grad():`, autocast)."""
         regions: dict[fx.Node, list[Any]] = {}
         for node in module.graph.nodes:
             self._nodes[node.name] = node
             if (region := _region(module, node)) is not None:
-                regions[node] = self._read_region(region, decompositions.get(node.name, []))
+                regions[node] = self._map_region(region, decompositions.get(node.name, []))
             elif _operator(node) == "getitem":
-                self._read_item(node, regions, decompositions)
+                self._map_getitem(node, regions, decompositions)
             elif decomposition := decompositions.get(node.name):
                 self._value_names[node] = decomposition[-1].name
 
-    def _read_item(
+    def _map_getitem(
         self, node: fx.Node, regions: Mapping[fx.Node, list[Any]], decompositions: Mapping[str, list[fx.Node]]
     ) -> None:
         """Map a `getitem` node to the result of a region, or to the `getitem` node of its decomposition."""
@@ -100,20 +100,21 @@ class Names:
         if source in regions:
             self._equivalents[node] = regions[source][index]
             return
+        # The decomposed `getitem` node may come from this node or from the one whose results it reads.
         nodes = [*decompositions.get(node.name, ()), *decompositions.get(source.name, ())]
         for item in nodes:
             if _operator(item) == "getitem" and item.args[1] == index and _is_result(item, nodes):
                 self._value_names[node] = item.name
                 return
 
-    def _read_region(self, region: tuple[fx.GraphModule, list[Any]], inlined: list[fx.Node]) -> list[Any]:
+    def _map_region(self, region: tuple[fx.GraphModule, list[Any]], inlined: list[fx.Node]) -> list[Any]:
         """Map a region's nodes and return its results.
 
         Inlining records only that a node comes from the region, but keeps the order. If an operator occurs equally
         often in the region and among the inlined nodes, its occurrences correspond in order.
         """
         body, operands = region
-        self._read(body, {})
+        self._map_nodes(body, {})
         nodes = list(body.graph.nodes)
         parameters = [node for node in nodes if node.op == "placeholder"]
         self._equivalents |= {p: a for p, a in zip(parameters, operands, strict=False) if isinstance(a, fx.Node)}

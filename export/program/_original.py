@@ -36,10 +36,11 @@ from ..onnx_files._tensors import Tensors
 from ..pt2_files import Archive, StoredError, is_runnable, load_extra, load_program
 
 _log = logging.getLogger("filch")
-_ENTRY = "filch.onnx"
-_IDENTITY = "filch.id"
+# Names of the extra files in the archive.
+_MODEL_ENTRY = "filch.onnx"
+_IDENTITY_ENTRY = "filch.id"
 _NOT_SAVED = "the exported program can't be saved beside the ONNX file (%s): only modules will have reference values"
-_IN_STATE = "filch-state"  # the external-data location of weights that are in the exported program
+_STATE_LOCATION = "filch-state"  # the external-data location of weights that are in the exported program
 
 
 class Original:
@@ -174,19 +175,21 @@ def save(original: Original, path: Path) -> bool:
         return False
     program, model = copy.copy(original.program), original.model.clone()
     program.example_inputs = None  # they may contain a user's classes, which torch would pickle
-    program._module_call_graph = _flat(program)  # noqa: SLF001  as may the signature; there is no setter
+    program._module_call_graph = _flat_module_call_graph(program)  # noqa: SLF001  as may the signature; there is no setter
     names = {target: target for target in weight_names(program).values()}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if name in names and tensor is not None:
             shape = ir.Shape(tensor.shape.numpy())
-            value.const_value = ir.ExternalTensor(_IN_STATE, None, None, tensor.dtype, shape=shape, name=name)
+            value.const_value = ir.ExternalTensor(_STATE_LOCATION, None, None, tensor.dtype, shape=shape, name=name)
     contents = base64.b64encode(serde.serialize_model(model).SerializeToString()).decode()
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:  # on the same file system
         file = Path(folder) / path.name
         try:
             with quiet():
-                torch.export.save(program, file, extra_files={_ENTRY: contents, _IDENTITY: original.identity})
+                torch.export.save(
+                    program, file, extra_files={_MODEL_ENTRY: contents, _IDENTITY_ENTRY: original.identity}
+                )
             file.replace(path)
         except Exception as error:  # noqa: BLE001  torch's serializers raise exceptions of any type
             _log.warning(_NOT_SAVED, reason(error))
@@ -206,7 +209,7 @@ def _refusal(program: ExportedProgram) -> str | None:
     return None
 
 
-def _flat(program: ExportedProgram) -> list[ModuleCallEntry]:
+def _flat_module_call_graph(program: ExportedProgram) -> list[ModuleCallEntry]:
     """Return a module call graph of the program's own call, with flat inputs and outputs.
 
     Their real structure may contain classes (a cache) that are not importable where the file is loaded. It is not
@@ -223,7 +226,7 @@ def _load(path: Path, identity: str) -> tuple[ExportedProgram, ir.Model]:
     """Load the file of an original; raise an ExportError if that fails or it is of another export."""
     try:
         with open_companion(path, path.name) as file:
-            parts = _read(Archive(file), identity)
+            parts = _read_archive(Archive(file), identity)
     except Exception as error:  # for a damaged file, onnx and onnx_ir raise exceptions of any type
         cause = error.strerror if isinstance(error, OSError) else str(error)
         cause = cause if isinstance(error, OSError | StoredError | ValueError) else reason(error)
@@ -233,12 +236,12 @@ def _load(path: Path, identity: str) -> tuple[ExportedProgram, ir.Model]:
     return parts
 
 
-def _read(archive: Archive, identity: str) -> tuple[ExportedProgram, ir.Model] | None:
-    """Return the program and the graph of an archive; None if its identity is another one."""
-    if load_extra(archive, _IDENTITY) != identity.encode():
+def _read_archive(archive: Archive, identity: str) -> tuple[ExportedProgram, ir.Model] | None:
+    """Return the program and the ONNX model in an archive; None if the archive is of another export."""
+    if load_extra(archive, _IDENTITY_ENTRY) != identity.encode():
         return None
     program = load_program(archive)
-    return program, _with_weights(base64.b64decode(load_extra(archive, _ENTRY), validate=True), program)
+    return program, _with_weights(base64.b64decode(load_extra(archive, _MODEL_ENTRY), validate=True), program)
 
 
 def _with_weights(contents: bytes, program: ExportedProgram) -> ir.Model:

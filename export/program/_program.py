@@ -17,7 +17,7 @@ from filch.steal import parse_json, refuse_link_out
 
 from .._errors import ExportError, ProgramError, reason
 from ..common._garbage_collection import no_collection
-from ..evaluation._unpredictable import Unpredictable, nested_draws, of_graph
+from ..evaluation._unpredictable import Unpredictable, of_graph, outputs_of_random_subgraphs
 from ..graph._from_onnx import graph_from_onnx
 from ..graph._graph import Graph
 from ..graph._module_calls import ModuleCall, Port
@@ -121,7 +121,7 @@ class Program:
         if self.original is not None:
             with contextlib.suppress(ExportError):
                 return self.original.unpredictable
-        return of_graph(self.graph, nested_draws(self.model.graph))
+        return of_graph(self.graph, outputs_of_random_subgraphs(self.model.graph))
 
     def constant(self, name: str) -> torch.Tensor | None:
         """Return a weight of the graph; None if it has no weight of this name."""

@@ -164,7 +164,7 @@ class CompiledStep(DispatchTracer):
         for node in operations.nodes:
             super().add_node(node)
         if operations.nodes:
-            self.numbers.assign(operations.nodes[-1].name, operations.nodes[-1].op)
+            self.sequence_numbers.assign(operations.nodes[-1].name, operations.nodes[-1].op)
         self._executed += self._kernels(part, operations)
         return outputs
 

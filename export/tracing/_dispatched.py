@@ -13,16 +13,16 @@ from ..graph._arguments import named_arguments, settings_of, tensors_of, written
 from ..graph._from_fx import GRADIENT, operator_name
 from ..graph._graph import Graph
 from ..graph._nodes import Frame, Node, Value
-from ._autograd_numbers import AutogradNumbers
 from ._call_sites import innermost_frames, lines_within, outside
 from ._module_calls import ModuleCallStack, class_of
 from ._recording import GraphRecording
+from ._sequence_numbers import SequenceNumbers
 from ._step import TracedStep, Tracer, run, trace_errors
 
 # Their schemas do not declare that they write to the running statistics.
 _STATISTICS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
 _NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}  # dtypes of Python numbers
-_PASSED_OVER = ("profiler", "prim")  # profiler events, and queries of tensor properties
+_UNRECORDED_NAMESPACES = ("profiler", "prim")  # profiler events, and queries of tensor properties
 
 
 def trace_dispatched(step: TracedStep) -> Graph:
@@ -57,14 +57,14 @@ class DispatchTracer(Tracer):
         recording: the graph so far.
         calls: the stack of module calls.
         paused: whether recording is paused.
-        numbers: finds the operation of a derivative.
+        sequence_numbers: finds the operation of a derivative.
     """
 
     def __init__(self, calls: ModuleCallStack, name: str) -> None:
         self.recording = GraphRecording()
         self.paused = True
         self.calls = calls
-        self.numbers = AutogradNumbers()
+        self.sequence_numbers = SequenceNumbers()
         self._name = name
         self._loss: Node | None = None  # while the backward pass runs
         self._weight_names: dict[int, str] = {}
@@ -101,7 +101,7 @@ class DispatchTracer(Tracer):
 
     def call(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Execute and record a call."""
-        if self.paused or getattr(operator, "namespace", "") in _PASSED_OVER:
+        if self.paused or getattr(operator, "namespace", "") in _UNRECORDED_NAMESPACES:
             return operator(*args, **kwargs)
         inputs = [name for tensor in tensors_of(args, kwargs) for name in self.recording.names_of(tensor)]
         output = operator(*args, **kwargs)
@@ -130,18 +130,18 @@ class DispatchTracer(Tracer):
         if not results and type(output) in _NUMBERS:  # `item()`
             outputs = (self.recording.add_value(Value(name, _NUMBERS[type(output)], ())),)
         self.add_node(self._with_stack(Node(name, op, tuple(dict.fromkeys(inputs)), outputs, settings)))
-        self.numbers.assign(name, op)
+        self.sequence_numbers.assign(name, op)
 
     def _with_stack(self, node: Node) -> Node:
         """Return the node that has just run, with its stack."""
-        running = self.numbers.running_node()
+        running = self.sequence_numbers.running_node()
         if running is None:
             return self.with_call_stack(node)
         if running.name().endswith("AccumulateGrad"):  # no operation computed the parameter
             owner = self.owner(running.variable)
             stack = self.calls.first_stacks.get(owner or "", ())
             return replace(node, stack=(GRADIENT, *stack), module=owner)
-        return derivative(node, self.recording.nodes.get(self.numbers.differentiated(running) or ""))
+        return derivative(node, self.recording.nodes.get(self.sequence_numbers.differentiated_node(running) or ""))
 
     def with_call_stack(self, node: Node) -> Node:
         """Return a node that autograd does not run, with the calls in which it runs."""

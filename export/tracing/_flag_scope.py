@@ -17,10 +17,10 @@ from .._errors import TraceError
 from ..graph._nodes import Node
 from ..views._trace import trace_of
 from ._any_calls import AnyModelCallStack, all_frames, callers, object_calls, user_lines
-from ._autograd_numbers import AutogradNumbers
 from ._call_sites import innermost_frames, is_filch
 from ._dispatched import DispatchTracer, TracingMode, derivative
 from ._recording import GraphRecording
+from ._sequence_numbers import SequenceNumbers
 
 _LEVELS = {
     0: "records nothing",
@@ -67,9 +67,9 @@ def flag_scope(*, trace_py_var: int | None = None, trace_var_data: int | None = 
         raise TraceError(f"trace_py_var is {trace_py_var!r}, and has to be one of: {levels}")
     if trace_var_data not in (None, 0, 1):
         raise TraceError(f"trace_var_data is {trace_var_data!r}, and has to be one of: 0 or 1")
-    if _thread.block is None:
-        _thread.block = Block()
-    with _thread.block.flagged(trace_py_var, trace_var_data, _opened_by(sys._getframe())):  # noqa: SLF001  documented
+    if _thread.tracer is None:
+        _thread.tracer = ScopeTracer()
+    with _thread.tracer.scope(trace_py_var, trace_var_data, _opened_by(sys._getframe())):  # noqa: SLF001  documented
         yield
 
 
@@ -81,7 +81,7 @@ def dump_trace_data() -> dict[str, dict[int, dict[str, Any]]]:
         numbers in order, separated by commas, with enough digits to be exact; booleans are 0 and 1. The dictionaries
         are empty if nothing was recorded.
     """
-    return _thread.block.dumped() if _thread.block is not None else {"node_data": {}, "execute_op_info": {}}
+    return _thread.tracer.dump() if _thread.tracer is not None else {"node_data": {}, "execute_op_info": {}}
 
 
 def clear_trace_data() -> None:
@@ -89,8 +89,8 @@ def clear_trace_data() -> None:
 
     Ids start at 0 again.
     """
-    if _thread.block is not None:
-        _thread.block.clear()
+    if _thread.tracer is not None:
+        _thread.tracer.clear()
 
 
 @dataclass(frozen=True)
@@ -109,15 +109,15 @@ class _Flags:
 
 
 class _Thread(threading.local):
-    """The recording of a thread."""
+    """The state of a thread: the tracer of its scopes, created on first use."""
 
-    block: "Block | None" = None
+    tracer: "ScopeTracer | None" = None
 
 
 _thread = _Thread()
 
 
-class Block(DispatchTracer):
+class ScopeTracer(DispatchTracer):
     """Records what a thread runs while a `flag_scope` is open in it.
 
     Attributes:
@@ -137,13 +137,13 @@ class Block(DispatchTracer):
         """Delete the recording."""
         self.recording = GraphRecording(self._model_calls.path_of)
         self.recording.copies_data = self._flags.copies_data
-        self.numbers = AutogradNumbers()
-        self.numbers.skip(0, self.numbers.next())
+        self.sequence_numbers = SequenceNumbers()
+        self.sequence_numbers.skip(0, self.sequence_numbers.next_number())
         self.unexecuted: set[str] = set()
 
     @contextmanager
-    def flagged(self, level: int | None, data: int | None, opened_by: CodeType | None) -> Iterator[None]:
-        """Record inside of the block with these flags; None keeps the current one."""
+    def scope(self, level: int | None, data: int | None, opened_by: CodeType | None) -> Iterator[None]:
+        """Record inside of the block with these flags; None keeps the current value."""
         before = self._flags
         with ExitStack() as stack:
             if before.opened_by is None:
@@ -159,20 +159,20 @@ class Block(DispatchTracer):
     def _set_flags(self, flags: _Flags) -> None:
         self._flags = flags
         self.recording.copies_data = flags.copies_data
-        self._pause(paused=flags.level == 0)
+        self._set_paused(paused=flags.level == 0)
 
-    def _pause(self, *, paused: bool) -> None:
-        """Pause or continue, and leave out the autograd numbers of operations in between."""
+    def _set_paused(self, *, paused: bool) -> None:
+        """Pause or resume recording, and skip the sequence numbers of the operations in between."""
         if paused and not self.paused:
-            self._paused_at = self.numbers.next()
+            self._paused_at = self.sequence_numbers.next_number()
         elif self.paused and not paused:
-            self.numbers.skip(self._paused_at, self.numbers.next())
+            self.sequence_numbers.skip(self._paused_at, self.sequence_numbers.next_number())
         self.paused = paused
 
-    def dumped(self) -> dict[str, dict[int, dict[str, Any]]]:
-        """Return the recording as a dictionary."""
+    def dump(self) -> dict[str, dict[int, dict[str, Any]]]:
+        """Return the recording as `dump_trace_data` does."""
         paused = self.paused
-        self._pause(paused=True)  # numbers are read from tensors
+        self._set_paused(paused=True)  # reading data runs operations
         try:
             alive = self.recording.alive()
             graph = self.graph()
@@ -181,7 +181,7 @@ class Block(DispatchTracer):
             data = {name: text for name, tensor in self.recording.data.items() if (text := _text(tensor)) is not None}
             return trace_of(graph, labels=self.recording.labels, data=data, unexecuted=self.unexecuted)
         finally:
-            self._pause(paused=paused)
+            self._set_paused(paused=paused)
 
     def add_node(self, node: Node) -> None:
         """See `DispatchTracer.add_node`."""
@@ -191,17 +191,19 @@ class Block(DispatchTracer):
 
     def with_call_stack(self, node: Node) -> Node:
         """See `DispatchTracer.with_call_stack`."""
-        frame, block = sys._getframe(1), self._flags.opened_by  # noqa: SLF001  documented
+        frame, opened_by = sys._getframe(1), self._flags.opened_by  # noqa: SLF001  documented
         begins = node.op == "ones_like" and _begins_backward(frame)
         loss = self.recording.producers.get(node.inputs[0]) if begins else None
         if loss is not None:
             return derivative(node, loss)
         if self._flags.level == len(_LEVELS) - 1:
-            stack = all_frames(frame, block)
+            stack = all_frames(frame, opened_by)
         else:
-            lines = user_lines(frame, block)
-            stack = self.calls.running or object_calls(frame, block) or innermost_frames(lines)
-        return replace(node, stack=stack, module=self.calls.innermost_path, source=next(user_lines(frame, block), None))
+            lines = user_lines(frame, opened_by)
+            stack = self.calls.running or object_calls(frame, opened_by) or innermost_frames(lines)
+        return replace(
+            node, stack=stack, module=self.calls.innermost_path, source=next(user_lines(frame, opened_by), None)
+        )
 
     def owner(self, parameter: torch.Tensor) -> str | None:
         """See `DispatchTracer.owner`."""

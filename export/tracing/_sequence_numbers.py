@@ -11,13 +11,13 @@ from .._errors import TraceError
 _MAX_EARLY = 3  # autograd numbers an operation at most this many operations early
 
 
-class AutogradNumbers:
+class SequenceNumbers:
     """Maps autograd's sequence numbers, which grow within a thread, to the operations of a run.
 
     Attributes:
         running_node: returns autograd's running node, or None: with `name()`, `_sequence_nr()`, and `variable` if it
             accumulates gradients.
-        next: returns the number of the next operation of this thread.
+        next_number: returns the sequence number of the next operation of this thread.
 
     Raises:
         TraceError: this version of torch does not expose them.
@@ -28,14 +28,14 @@ class AutogradNumbers:
         self._numbers: list[int] = []  # of `_operations`
         self._operations: list[tuple[str, str]] = []  # names of nodes and operators
         self._skipped: list[tuple[int, int]] = []
-        next_number = getattr(torch.autograd, "_get_sequence_nr", None)
+        get_number = getattr(torch.autograd, "_get_sequence_nr", None)
         running_node = getattr(torch._C, "_current_autograd_node", None)  # noqa: SLF001  nothing public tells
-        if next_number is None or running_node is None:
+        if get_number is None or running_node is None:
             raise TraceError(
                 f"torch {torch.__version__} does not tell which operation a derivative is of: it has no "
                 "torch.autograd._get_sequence_nr or no torch._C._current_autograd_node; versions from 2.11 on have both"
             )
-        self.next: Callable[[], int] = next_number
+        self.next_number: Callable[[], int] = get_number
         self.running_node: Callable[[], Any] = running_node
 
     def skip(self, first: int, end: int) -> None:
@@ -45,12 +45,12 @@ class AutogradNumbers:
 
     def assign(self, name: str, op: str) -> None:
         """Assign autograd's last number to a node that has just run, unless an earlier node has it."""
-        number = self.next() - 1
+        number = self.next_number() - 1
         self._name_by_number.setdefault(number, name)
         self._numbers.append(number)
         self._operations.append((name, op))
 
-    def differentiated(self, running: Any) -> str | None:
+    def differentiated_node(self, running: Any) -> str | None:
         """Return the name of the node whose derivative the running autograd node computes, or None.
 
         Autograd numbers an operation just before it runs. But if an operation overwrites what its own derivative needs,
