@@ -95,20 +95,20 @@ def compare(
         raise CompareError(f"reference must be a capture, a dump or the path of a dump, not {kind}")
     records = reference if isinstance(reference, Records) else restore(reference)
     loaded = as_program(program)
-    engine = make_engine(backend, options)
+    resolved_backend = resolve_backend(backend, options)
     calls = captured_calls(records, loaded)
-    wanted = _ordered_stages(engine, engine.stages if stages is None else stages)
+    wanted = _ordered_stages(resolved_backend, resolved_backend.stages if stages is None else stages)
     settings = CompareOptions(
         wanted, tolerance, lower_precision, profile, statistics, buffer, truth=truth, repeats=repeats
     )
     results = []
     with time_limit(loaded, limit):
-        prepared = prepare(records, loaded, engine, settings)
+        prepared = prepare(records, loaded, resolved_backend, settings)
         for number, call in enumerate(calls.calls):
             step(f"call {call.index}", number, len(calls.calls))
             results.append(compare_call(prepared, call))
     return Report(
-        backend=engine.name,
+        backend=resolved_backend.name,
         reference=records.source if records.source != "memory" else "the capture",
         program=str(loaded.path) if loaded.path else loaded.model_type.rpartition(":")[2] or "the program",
         rows=tuple(row for one in results for row in one.rows),
@@ -127,7 +127,7 @@ def compare(
     )
 
 
-def make_engine(backend: str | Backend, options: Mapping[str, Any] | None) -> Backend:
+def resolve_backend(backend: str | Backend, options: Mapping[str, Any] | None) -> Backend:
     """Return a backend, created from its name and options if need be, whose steps respect `time_limit`."""
     if isinstance(backend, str):
         return limit_backend(get_backend(backend, **(options or {})))
@@ -141,9 +141,9 @@ def time_limit(program: Program, limit: float | None) -> TimeLimit:
     return TimeLimit(default_limit(program.model) if limit is None else limit)
 
 
-def _ordered_stages(engine: Backend, stages: Collection[Stage]) -> tuple[Stage, ...]:
+def _ordered_stages(backend: Backend, stages: Collection[Stage]) -> tuple[Stage, ...]:
     """Return the stages in the order in which they run, then those that the backend does not have."""
-    return (*(one for one in engine.stages if one in stages), *(one for one in stages if one not in engine.stages))
+    return (*(one for one in backend.stages if one in stages), *(one for one in stages if one not in backend.stages))
 
 
 def _notes(prepared: Prepared, results: Sequence[CallResult]) -> tuple[str, ...]:

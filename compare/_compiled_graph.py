@@ -7,7 +7,7 @@ from typing import Any
 from filch.export import Graph, as_program
 from filch.export.backends import Backend
 
-from ._compare import ProgramLike, make_engine, time_limit
+from ._compare import ProgramLike, resolve_backend, time_limit
 from .common._errors import CompareError
 from .provenance._provenance import NodeProvenance
 
@@ -33,12 +33,14 @@ def compiled_graph(
     Raises:
         FilchError: the file is invalid, the backend fails, or the backend does not compile programs.
     """
-    loaded, engine = as_program(program), make_engine(backend, options)
-    if "compiled" not in engine.stages:
-        raise CompareError(f"backend {engine.name!r} has no compiled graph: it runs the exported program unchanged")
+    loaded, resolved_backend = as_program(program), resolve_backend(backend, options)
+    if "compiled" not in resolved_backend.stages:
+        raise CompareError(
+            f"backend {resolved_backend.name!r} has no compiled graph: it runs the exported program unchanged"
+        )
     source = loaded.graph
     with time_limit(loaded, limit):
-        compiled = engine.compile(loaded, optimize=True)
+        compiled = resolved_backend.compile(loaded, optimize=True)
     graph = NodeProvenance(source, compiled).annotated()
     name = loaded.path.name if loaded.path else loaded.model_type.rpartition(":")[2] or "the program"
-    return replace(graph, name=f"{name} on {engine.name}", source_graph=source)
+    return replace(graph, name=f"{name} on {resolved_backend.name}", source_graph=source)

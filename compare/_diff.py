@@ -38,6 +38,7 @@ def diff(
 
 
 def _rows(first: Records, second: Records, tolerance: float | Tolerance | None) -> Iterator[DiffRow]:
+    """Yield the rows of the records of both dumps, and one row for each record that only one of them has."""
     for key in first:
         if key in second:
             yield from value_rows(key, first[key], second[key], tolerance)
@@ -70,6 +71,7 @@ def unmatched_row(key: Key, value: Any, missing_from: str) -> DiffRow:
 def _without_numbers(
     key: Key, path: str, first: Skipped | Statistics, second: Skipped | Statistics | None, place: str
 ) -> DiffRow:
+    """Return the row of a tensor whose numbers were not stored; tensors with statistics are compared by those."""
     if isinstance(first, Statistics) and isinstance(second, Statistics):
         same = first.content == second.content
         reason = "" if same else f"{describe(first)} is {describe(second)} in {place}"

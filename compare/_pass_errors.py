@@ -11,7 +11,7 @@ from filch.export import Graph, Program, fingerprint
 from filch.export.backends import Backend, Stage
 from filch.steal import FilchError, Records, restore
 
-from ._compare import compare, make_engine
+from ._compare import compare, resolve_backend
 from .common._errors import CompareError
 from .metrics._tolerance import Tolerance
 from .results._passes import PassErrors, PassRow, row_after
@@ -53,10 +53,10 @@ class CompareInstrument:
         print_stdout: bool = False,
     ) -> None:
         self._records = dump if isinstance(dump, Records) else restore(dump)
-        self._engine = make_engine(backend, options)
-        if "exported" not in self._engine.stages:
+        self._backend = resolve_backend(backend, options)
+        if "exported" not in self._backend.stages:
             raise CompareError(
-                f"backend {self._engine.name!r} cannot run exported graphs, so passes cannot be compared"
+                f"backend {self._backend.name!r} cannot run exported graphs, so passes cannot be compared"
             )
         self._tolerance, self._limit = tolerance, limit
         self._lower_precision, self._print = lower_precision, print_stdout
@@ -122,6 +122,7 @@ class CompareInstrument:
         return PassErrors(self.errors)
 
     def _add(self, name: str, program: Program) -> None:
+        """Append the row of a pass; an unchanged program has the report of the row before it."""
         graph, current = program.graph, fingerprint(program.model)
         lower = self._is_lower(graph) if self._lower_precision is None else self._lower_precision
         row = PassRow(len(self._rows), name, len(graph.nodes), seconds=self._seconds, lower_precision=lower)
@@ -140,11 +141,12 @@ class CompareInstrument:
         return already_lower or any(kind is not None and _COARSE.fullmatch(kind) for kind in new)
 
     def _compare(self, program: Program, *, lower_precision: bool) -> tuple[Report | None, str]:
+        """Return the report of a program, and why there is none; only the initial program may not fail."""
         try:
             report = compare(
                 self._records,
                 program,
-                backend=self._engine,
+                backend=self._backend,
                 tolerance=self._tolerance,
                 lower_precision=lower_precision,
                 stages=_EXPORTED_ONLY,

@@ -51,7 +51,8 @@ def sweep(
     Raises:
         FilchError: there is no such factory, dimension or backend, or the model can't be exported.
     """
-    maker, engines = find_factory(factory), {name: get_backend(name, **(options or {})) for name in backends}
+    maker = find_factory(factory)
+    backends_by_name = {name: get_backend(name, **(options or {})) for name in backends}
     arguments = _size_arguments(maker, sizes)
     # torch specializes size 1; the largest size is the least likely to be 1.
     subject = maker.make(**{name: max(sizes[name]) for name in arguments})
@@ -67,9 +68,9 @@ def sweep(
         labels = {name: str(size) for name, size in chosen.items()}
         make = partial(maker.make, **chosen) if arguments else partial(resized, subject, chosen)
         capture = cache(partial(_capture, make, subject.model))
-        for name, engine in engines.items():
-            backend = {"backend": name} if len(engines) > 1 else {}
-            yield run_cell(labels | backend, partial(_compare_captured, capture, partial(compare, backend=engine)))
+        for name, backend in backends_by_name.items():
+            label = {"backend": name} if len(backends_by_name) > 1 else {}
+            yield run_cell(labels | label, partial(_compare_captured, capture, partial(compare, backend=backend)))
 
 
 def _capture(make: Callable[[], Subject], model: nn.Module) -> Capture:

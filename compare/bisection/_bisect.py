@@ -15,7 +15,7 @@ from filch.export import Precision, Program, as_program, fingerprint
 from filch.export.backends import Backend, Switch, Switches
 from filch.steal import Records, restore
 
-from .._compare import make_engine, time_limit
+from .._compare import resolve_backend, time_limit
 from ..common._delta_debugging import smallest
 from ..common._errors import CompareError
 from ..metrics._limits import Limits
@@ -79,22 +79,22 @@ def bisect(
             has no effect on the graph, or the journal belongs to another bisection.
     """
     records = reference if isinstance(reference, Records) else restore(reference)
-    exported, engine = as_program(program), make_engine(backend, options)
+    exported, resolved_backend = as_program(program), resolve_backend(backend, options)
     captured = captured_calls(records, exported)
-    simulate = to is not None and is_simulated(to, engine)
+    simulate = to is not None and is_simulated(to, resolved_backend)
     variants = ProgramVariants(exported, tuple(passes or ()), to, [call.inputs for call in captured.calls], simulate)
     complete = variants.without(frozenset())[0]
     limits = Limits(complete.graph, tolerance, lower_precision=lower_precision or to is not None)
     with time_limit(exported, limit):
         criterion = make_criterion(records, exported, captured.calls, limits, value)
-        identity = _identity(variants, engine, criterion, options)
+        identity = _identity(variants, resolved_backend, criterion, options)
         saved = Journal(None if journal is None else Path(journal), identity)
-        runner = VariantRunner(variants, engine, criterion, saved)
+        runner = VariantRunner(variants, resolved_backend, criterion, saved)
         before = runner.without(())
         if value is not None and before.outcome.problem:
-            raise CompareError(f"{value!r} can't be judged on {engine.name}: {before.outcome.problem}")
+            raise CompareError(f"{value!r} can't be judged on {resolved_backend.name}: {before.outcome.problem}")
         report = BisectReport(
-            backend=engine.name,
+            backend=resolved_backend.name,
             reference=records.source if records.source != "memory" else "the capture",
             program=str(exported.path) if exported.path else exported.model_type.rpartition(":")[2] or "the program",
             value=value,
@@ -108,17 +108,20 @@ def bisect(
         if not report.close and report.candidates:
             report = _search(report, runner, grow=only is None)
         notes = [*captured.notes, *captured.left_out, *runner.notes]
-        if not isinstance(engine, Switches):
-            notes.append(f"backend {engine.name!r} has no transformations that can be disabled")
+        if not isinstance(resolved_backend, Switches):
+            notes.append(f"backend {resolved_backend.name!r} has no transformations that can be disabled")
         if simulate:
             notes.append(f"{to} was simulated: each result was rounded, as on a GPU")
         if runner.resumed:
             notes.append(f"{runner.resumed} of {len(runner.steps)} runs are from the journal")
-        versions = tuple(run_versions([os.fspath(path) for path in interpreters], complete, engine, criterion))
+        versions = tuple(
+            run_versions([os.fspath(path) for path in interpreters], complete, resolved_backend, criterion)
+        )
     return replace(report, steps=runner.steps, notes=tuple(notes), versions=versions)
 
 
 def _candidates(before: Step, only: Collection[str] | None) -> tuple[Switch, ...]:
+    """Return the switches of a run that may be disabled; `only` restricts them to some names."""
     names = [switch.name for switch in before.switches]
     for name in only or ():
         if name not in names:
@@ -131,6 +134,7 @@ def _candidates(before: Step, only: Collection[str] | None) -> tuple[Switch, ...
 
 
 def _search(report: BisectReport, runner: VariantRunner, *, grow: bool) -> BisectReport:
+    """Return the report with its culprits; `grow` adds switches that change the graph only if others are disabled."""
     candidates = list(report.candidates)
     best = runner.without(candidates)
     while grow and not best.outcome.passes:
@@ -172,15 +176,15 @@ def _culprit(switch: Switch, on: Step, off: Step) -> Culprit:
 
 
 def _identity(
-    variants: ProgramVariants, engine: Backend, criterion: Criterion, options: Mapping[str, Any] | None
+    variants: ProgramVariants, backend: Backend, criterion: Criterion, options: Mapping[str, Any] | None
 ) -> dict[str, str]:
     """Return the properties that a journal has to share with this bisection."""
-    used = getattr(engine, "options", dict(options or {}))
+    used = getattr(backend, "options", dict(options or {}))
     passes = [switch.name for switch in pass_switches(variants.passes)]
     return {
         "program": fingerprint(variants.program.model),
         "reference_or_tolerance": f"{criterion.identity()} {sorted(criterion.watch)}",
-        "backend_or_options": f"{engine.name} {used!r}",
+        "backend_or_options": f"{backend.name} {used!r}",
         "list_of_passes_or_precision": f"{passes} {variants.to} {variants.simulate}",
         "version_of_a_library": ", ".join(filter(None, map(_version, _LIBRARIES))),
     }

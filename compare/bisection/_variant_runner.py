@@ -27,14 +27,14 @@ class VariantRunner:
 
     Attributes:
         variants: makes the programs.
-        engine: runs them.
+        backend: runs them.
         criterion: judges the results.
         journal: has earlier runs, and stores each new one.
         notes: the notes of the compiled programs, in order.
     """
 
     variants: ProgramVariants
-    engine: Backend
+    backend: Backend
     criterion: Criterion
     journal: Journal
     notes: dict[str, None] = field(default_factory=dict)
@@ -81,21 +81,21 @@ class VariantRunner:
         return Step(off, outcome, variant.fingerprint, ops, (*applied, *variant.switches))
 
     def _compile(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
-        if isinstance(self.engine, Switches):
-            return self.engine.compile_without(program, off)
-        compiled = self.engine.compile(program, optimize="compiled" in self.engine.stages)
+        if isinstance(self.backend, Switches):
+            return self.backend.compile_without(program, off)
+        compiled = self.backend.compile(program, optimize="compiled" in self.backend.stages)
         return CompiledVariant(compiled, (), fingerprint(program.model))
 
     def _results(self, compiled: Compiled) -> Iterator[Mapping[str, torch.Tensor]]:
         exported_names = {name: compiled.exported_name(name) for name in compiled.graph.producer}
         watch = [name for name, exported in exported_names.items() if exported in self.criterion.watch]
         for inputs in self.criterion.inputs:
-            values = self.engine.run(compiled, inputs, watch)
+            values = self.backend.run(compiled, inputs, watch)
             yield {exported_names.get(name, name): tensor for name, tensor in values.items()}
 
 
 def run_versions(
-    interpreters: Sequence[str], program: Program, engine: Backend, criterion: Criterion
+    interpreters: Sequence[str], program: Program, backend: Backend, criterion: Criterion
 ) -> Iterator[Version]:
     """Yield the outcome in each interpreter; one that can't run the program does not pass.
 
@@ -104,14 +104,14 @@ def run_versions(
     """
     if not interpreters:
         return
-    if not isinstance(engine, RunsOtherVersions):
-        raise CompareError(f"backend {engine.name!r} can't run in another interpreter")
+    if not isinstance(backend, RunsOtherVersions):
+        raise CompareError(f"backend {backend.name!r} can't run in another interpreter")
     if criterion.watch:
         raise CompareError("other interpreters return only the outputs: `interpreters` can't be used with `value`")
     for number, interpreter in enumerate(interpreters):
         report_progress(interpreter, number, len(interpreters))
         try:
-            version, results = engine.run_in(interpreter, program, criterion.inputs)
+            version, results = backend.run_in(interpreter, program, criterion.inputs)
         except FilchError as error:
             yield Version(interpreter, "", Outcome.failed(str(error)))
         else:

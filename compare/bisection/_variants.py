@@ -49,6 +49,7 @@ class ProgramVariants:
         return lowering.keeping([name for name in lowering.nodes if name in names]), (*applied, *lowered)
 
     def _optimize(self, off: frozenset[Switch]) -> tuple[Program, tuple[Switch, ...]]:
+        """Return the program optimized without some passes, and the switches of the passes that changed it."""
         if off not in self._optimized:
             pairs = zip(pass_switches(self.passes), self.passes, strict=True)
             passes = {switch: each for switch, each in pairs if switch not in off}

@@ -72,7 +72,7 @@ def sweep_command(
     """
     comparisons = sweep(
         factory,
-        _sizes(dim),
+        _parse_sizes(dim),
         backends=backend,
         options=shared.parse_options(option),
         tolerance=tolerance,
@@ -133,7 +133,8 @@ def _run(title: str, comparisons: Iterable[Cell], *, as_json: bool, as_markdown:
     return cells
 
 
-def _sizes(dimensions: list[str]) -> dict[str, list[int]]:
+def _parse_sizes(dimensions: list[str]) -> dict[str, list[int]]:
+    """Return the sizes of each dimension by its name, from options like `batch=1,2,7`."""
     sizes: dict[str, list[int]] = {}
     for text in dimensions:
         name, _, numbers = text.partition("=")

@@ -76,6 +76,7 @@ def view_command(
 
 
 def _view_name(view: str | None, output: Path | None) -> str:
+    """Return the view that was chosen, else the one that writes files with the suffix of the output."""
     if view is not None:
         return view
     suffix = output.suffix if output is not None else ".html"
@@ -89,6 +90,7 @@ def _view_name(view: str | None, output: Path | None) -> str:
 
 
 def _graph(source: str, backend: str | None, options: dict[str, str], *, optimized: bool, model: Path | None) -> Graph:
+    """Return the graph of a report, a `.pt2` file, an ONNX file or the model of a factory."""
     path = Path(source)
     if path.suffix in (".json", ".pt2"):
         if backend is not None or optimized:

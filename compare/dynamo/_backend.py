@@ -72,12 +72,12 @@ def _by_backend(
     drawings: GraphIr | None,
 ) -> Callable[..., Any]:
     """Compile a graph with a backend of Filch, whose intermediate graphs and kernels are known."""
-    engine = get_backend(backend_name, **settings.of_compiler())
-    if not isinstance(engine, CompilesTorch):
+    backend = get_backend(backend_name, **settings.of_compiler())
+    if not isinstance(backend, CompilesTorch):
         _draw(drawings, module, None)
-        through = ThroughOnnx(module, engine, name)
+        through = ThroughOnnx(module, backend, name)
         return _checked(through, lambda values: through.report(values, settings.tolerance), settings)
-    compiled = engine.compile_graph(module, inputs)
+    compiled = backend.compile_graph(module, inputs)
     _draw(drawings, module, compiled)
     tolerance = default_tolerance(torch.float16) if settings.use_fp16 else None
     limit = tolerance if settings.tolerance is None else settings.tolerance
@@ -92,9 +92,9 @@ def _by_backend(
         compiled.handle.watch_backward(on_backward)
 
     def compile_another(other: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        return engine.compile_graph(other, example_inputs).handle
+        return backend.compile_graph(other, example_inputs).handle
 
-    check = GraphCheck(name, module, compiled.handle, compile_another, backend_name, (engine, compiled), limit)
+    check = GraphCheck(name, module, compiled.handle, compile_another, backend_name, (backend, compiled), limit)
     return _checked(compiled.handle, check.report, settings)
 
 

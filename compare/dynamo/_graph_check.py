@@ -72,9 +72,9 @@ class GraphCheck:
         graphs: dict[Stage, Graph] = {"exported": graph}
         random = random_nodes(self.module.graph)
         if self.kernels is not None:
-            engine, compiled = self.kernels
+            backend, compiled = self.kernels
             origins = NodeProvenance(graph, compiled)
-            kernel_rows, effect = _compare_kernels(engine, compiled, arguments, outputs, references, limits, origins)
+            kernel_rows, effect = _compare_kernels(backend, compiled, arguments, outputs, references, limits, origins)
             rows = [*rows, *kernel_rows]
             graphs["compiled"] = origins.annotated()
             notes += compiled.notes
@@ -102,7 +102,7 @@ class GraphCheck:
 
 
 def _compare_kernels(  # noqa: PLR0917  called in one place
-    engine: Backend,
+    backend: Backend,
     compiled: Compiled,
     arguments: Mapping[str, Any],
     outputs: Mapping[str, torch.Tensor],
@@ -112,9 +112,9 @@ def _compare_kernels(  # noqa: PLR0917  called in one place
 ) -> tuple[list[Row], Difference | None]:
     """Return the rows of the values that a compiled graph's own kernels store, and the observer effect."""
     with _same_random_numbers():
-        values = engine.run(compiled, arguments, compiled.graph.producer)
+        values = backend.run(compiled, arguments, compiled.graph.producer)
     with _same_random_numbers():
-        derived = engine.reference(compiled, arguments) if isinstance(engine, ProvidesReferences) else {}
+        derived = backend.reference(compiled, arguments) if isinstance(backend, ProvidesReferences) else {}
     inputs = _tensors_only(arguments)
     references = {name: Reference(tensor, "given") for name, tensor in inputs.items()}
     references |= {name: Reference(tensor, "derived") for name, tensor in derived.items()}

@@ -23,13 +23,13 @@ class ThroughOnnx:
 
     Args:
         module: the graph.
-        engine: the backend that runs it.
+        backend: the backend that runs it.
         name: the name of the graph in messages and reports.
     """
 
-    def __init__(self, module: fx.GraphModule, engine: Backend, name: str) -> None:
+    def __init__(self, module: fx.GraphModule, backend: Backend, name: str) -> None:
         self._module = _GraphAsModule(module)
-        self._engine = engine
+        self._backend = backend
         self._name = name
         self._inputs: tuple[torch.Tensor, ...] = ()
 
@@ -38,7 +38,7 @@ class ThroughOnnx:
         tensors = self._copies(inputs)
         paths = argument_tensors(ModuleInfo.of(self._module).parameters, tensors, {})
         feeds = {value: paths[path].cpu() for value, path in self._program.inputs.items()}
-        results = self._engine.run(self._compiled, feeds)
+        results = self._backend.run(self._compiled, feeds)
         return tuple(results[value].to(tensors[0].device) for value in self._program.graph.outputs)
 
     def report(self, inputs: Sequence[Any], tolerance: float | Tolerance | None) -> Report:
@@ -46,12 +46,12 @@ class ThroughOnnx:
         tensors = self._copies(inputs)
         with torch.no_grad(), steal_forward(self._module) as capture:
             self._module(*tensors)
-        return replace(compare(capture, self._program, backend=self._engine, tolerance=tolerance), program=self._name)
+        return replace(compare(capture, self._program, backend=self._backend, tolerance=tolerance), program=self._name)
 
     def _copies(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         if not all(isinstance(item, torch.Tensor) for item in inputs):
             raise CompareError(
-                f"{self._name} has sizes among its inputs, which {self._engine.name!r} can't take: "
+                f"{self._name} has sizes among its inputs, which {self._backend.name!r} can't take: "
                 "use torch.compile(…, dynamic=False)"
             )
         copied = tuple(item.detach().clone() for item in inputs)  # an operation of the graph may be in-place
@@ -64,7 +64,7 @@ class ThroughOnnx:
 
     @cached_property
     def _compiled(self) -> Compiled:
-        return self._engine.compile(self._program, optimize="compiled" in self._engine.stages)
+        return self._backend.compile(self._program, optimize="compiled" in self._backend.stages)
 
 
 class _GraphAsModule(nn.Module):

@@ -39,14 +39,14 @@ class Allowances:
         self._growth: dict[str, float] = {}
 
     def difference(
-        self, name: str, node: Node, live: Values, expected: torch.Tensor, actual: torch.Tensor, **options: Any
+        self, name: str, node: Node, values: Values, expected: torch.Tensor, actual: torch.Tensor, **options: Any
     ) -> Difference:
         """Measure a difference as `compare_tensors` does, which `options` are for, with the rounding of the node.
 
         Args:
             name: the name of the value.
             node: the node that computes it.
-            live: the values that the node reads, by name; weights may be missing.
+            values: the values that the node reads, by name; weights may be missing.
             expected: the reference.
             actual: the value.
             **options: keyword arguments of `compare_tensors`.
@@ -54,10 +54,10 @@ class Allowances:
         difference = compare_tensors(expected, actual, **options)
         if difference.close or difference.problem:
             return difference
-        magnitude = self.magnitude(name, node, live, expected, actual)
+        magnitude = self.magnitude(name, node, values, expected, actual)
         return compare_tensors(expected, actual, magnitude=magnitude, **options)
 
-    def magnitude(self, name: str, node: Node, live: Values, expected: torch.Tensor, actual: torch.Tensor) -> float:
+    def magnitude(self, name: str, node: Node, values: Values, expected: torch.Tensor, actual: torch.Tensor) -> float:
         """Return the magnitude that the rounding error of a value that differs is relative to (see `difference`).
 
         Only elements that differ count, and the elements of inputs that broadcast to them: a mask of -3.4e38, equal in
@@ -69,7 +69,7 @@ class Allowances:
         expected, nodes = expected.to(actual.device), self._computes(node)
         differs = expected != actual.to(expected.dtype)
         result = typical_magnitude(expected[differs])
-        inputs = {item: live[item] for item in node.reads if _is_float(live.get(item))}
+        inputs = {item: values[item] for item in node.reads if _is_float(values.get(item))}
         if all(_operator_name(item.op) in _ADDITIONS for item in nodes):
             differs &= _cancels(expected, inputs.values())
         sizes = {item: _magnitude_where(tensor, differs) for item, tensor in inputs.items()}

@@ -76,6 +76,7 @@ class _CallComparison:
         self._exchanged: dict[str, None] = {}
 
     def result(self) -> CallResult:
+        """Compare all stages; if only some can be run, the result says why the others are missing."""
         outputs, recorded = self._program.graph.outputs, self._program.outputs
         # If the program has other outputs than were recorded at its export, `interface_problems` reports it.
         if len(self._results) != len(outputs) and len(recorded) in (0, len(outputs)):

@@ -69,19 +69,21 @@ class Lowered:
         integers = tensor is not None and not tensor.is_floating_point() and _QUANTIZES.match(node.op)
         return "integers: judged after dequantization" if integers else ""
 
-    def with_clipped(self, row: Row, node: Node, live: Mapping[str, torch.Tensor], reference: Reference | None) -> Row:
+    def with_clipped(
+        self, row: Row, node: Node, inputs: Mapping[str, torch.Tensor], reference: Reference | None
+    ) -> Row:
         """Return the row of a dequantized value with the number of elements that quantization clipped.
 
         Args:
             row: the row of the value.
             node: the node that computes it.
-            live: the inputs of the node by name; weights may be missing.
+            inputs: the inputs of the node by name; weights may be missing.
             reference: the reference of the value.
         """
         difference = row.difference
         if node.op != "DequantizeLinear" or reference is None or difference is None or difference.problem:
             return row
-        values = {name: live.get(name, self.program.constant(name)) for name in node.reads}
+        values = {name: inputs.get(name, self.program.constant(name)) for name in node.reads}
         clipped = difference.clipped + _clipped(node, values, reference.tensor)
         return replace(row, difference=replace(difference, clipped=clipped))
 

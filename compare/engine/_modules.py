@@ -49,6 +49,7 @@ class Modules:
         self._resolve(Inference(self._program.graph, values))
 
     def _resolve(self, inference: Inference | None) -> None:
+        """Make the rows of all tensors of modules, and compare those that are inputs or constants."""
         entries = list(_entries(self._reference, self._program, self._call, inference))
         self.is_resolved = True
         self.rows = [row for row, _ in entries]
@@ -88,6 +89,7 @@ class Modules:
 def _entries(
     reference: Records, program: Program, call: CapturedCall, inference: Inference | None
 ) -> Iterator[tuple[ModuleRow, torch.Tensor]]:
+    """Yield the row of each tensor of the call's modules, not yet compared, and the captured tensor."""
     for (path, iteration), record in call.keys.items():
         module_call = program.module_calls.get((path, iteration))
         port_lists = (module_call.inputs, module_call.outputs) if module_call else ((), ())

@@ -1,4 +1,4 @@
-"""Determine what became of each exported node in the compiled graph."""
+"""Determine the outcome of each exported node in the compiled graph: survives, fused, folded or removed."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from ..results._rows import NodeOutcome, OutcomeKind
 
 
 def node_outcomes(provenance: NodeProvenance) -> tuple[NodeOutcome, ...]:
-    """Return what became of every exported node, in order."""
+    """Return the outcome of every exported node, in order."""
     return _Outcomes(provenance).outcomes
 
 
@@ -46,7 +46,7 @@ class _Outcomes:
         return NodeOutcome(node.name, node.op, kind, into, note, node.module)
 
     def _classify(self, node: Node) -> tuple[OutcomeKind, Iterable[Node], str]:
-        """Return what became of a node, the compiled nodes that it became part of, and why it was removed."""
+        """Return the kind of outcome, the compiled nodes that the node is part of, and why it was removed."""
         if compiled_nodes := self._computed_by.get(node.name):
             unfused = [item for item in compiled_nodes if len(self._provenance.of(item)) == 1]
             return ("survives", unfused, "") if unfused else ("fused", compiled_nodes, "")

@@ -64,7 +64,7 @@ class Prepared:
 
     @cached_property
     def outcomes(self) -> tuple[NodeOutcome, ...]:
-        """What became of the exported nodes in the compiled graph."""
+        """The outcomes of the exported nodes in the compiled graph."""
         return () if self.provenance is None else node_outcomes(self.provenance)
 
     def provenance_of(self, stage: Stage) -> NodeProvenance | None:

@@ -184,6 +184,7 @@ class ValueComparator:
         return Row(run.call, run.stage, index, kind, node.name, node.op, name, module=module, source=source)
 
     def _node_row(self, name: str) -> Row:
+        """Return the row of a value before its comparison, with the facts about its node."""
         node, provenance = self._nodes[name], self._provenance
         computes = provenance.of(node) if provenance else ()
         origin = provenance.node_with_module(node) if provenance else node
@@ -295,6 +296,7 @@ def _measured_row(
     measure: Callable[[torch.Tensor, torch.Tensor], Difference],
     reason: str,
 ) -> Row:
+    """Return a row with its difference, or with `reason` if it has no reference."""
     if actual is None and row.op in _SEQUENCE_OPS:
         return replace(row, status="no value", reason=_BY_ELEMENT)
     if reference is None:

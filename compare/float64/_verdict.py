@@ -296,6 +296,7 @@ class _Errors:
         return True
 
     def _add(self, chunk: slice) -> None:
+        """Add the errors of a chunk, as multiples of its rounding, to the accumulators."""
         # float8 has no arithmetic of its own
         actual, reference, value = (tensor[chunk].double() for tensor in (self._actual, self._reference, self._value))
         error, reference_error = (actual - value).abs_(), (reference - value).abs_()

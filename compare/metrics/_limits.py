@@ -47,6 +47,7 @@ class Limits:
         return self._tolerances.get(name)
 
     def _set(self, node: Node, name: str, dtype: torch.dtype | None) -> None:
+        """Set the tolerance of a value: the largest of its inputs' tolerances, its dtype's and its node's own."""
         tolerances = [self._tolerances[read] for read in node.reads if read in self._tolerances]
         quantized = quantized_tolerance(node, self._graph) if self.lower_precision else None
         if quantized is not None:

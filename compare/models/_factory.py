@@ -95,6 +95,7 @@ def _load_module(name: str) -> ModuleType:
 
 
 def _load_file(place: str) -> ModuleType:
+    """Import a Python file by its path; its folder becomes importable, as for a script."""
     path = Path(place).resolve()
     if not path.is_file():
         raise CompareError(f"there is no file {place!r}")

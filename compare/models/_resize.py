@@ -69,6 +69,7 @@ def _resize(value: Any, shapes: Any, sizes: Mapping[str, int], generator: torch.
 
 
 def _random_like(example: torch.Tensor, shape: list[int], generator: torch.Generator) -> torch.Tensor:
+    """Return random numbers with the mean and standard deviation, or the range, of an example."""
     if list(example.shape) == shape or not example.numel():
         return example.new_zeros(shape) if not example.numel() else example
     if example.is_floating_point() or example.is_complex():

@@ -11,7 +11,7 @@ from filch.export import BackendError, Lowering, Precision, Program, as_program
 from filch.export.backends import Backend
 from filch.steal import Records, restore
 
-from .._compare import make_engine, time_limit
+from .._compare import resolve_backend, time_limit
 from ..common._delta_debugging import smallest
 from ..common._progress import step
 from ..metrics._tolerance import Tolerance
@@ -61,18 +61,18 @@ def keep_precise(
         FilchError: reference and program do not match, the program can't be lowered, or the backend can't run it.
     """
     records = reference if isinstance(reference, Records) else restore(reference)
-    exported, engine = as_program(program), make_engine(backend, None)
+    exported, resolved_backend = as_program(program), resolve_backend(backend, None)
     captured = captured_calls(records, exported)
     calls = captured.calls
     goal = Goal.of(to, tolerance, snr)
-    simulated = is_simulated(to, engine) if simulate is None else simulate
+    simulated = is_simulated(to, resolved_backend) if simulate is None else simulate
     ranges = calibration or [call.inputs for call in calls]
-    trial_of = partial(Trial, calls, expected_outputs(records, exported, calls), backend=engine, goal=goal)
+    trial_of = partial(Trial, calls, expected_outputs(records, exported, calls), backend=resolved_backend, goal=goal)
     trial = trial_of(Lowering(exported, to, calibration=ranges, simulate=simulated))
     step("all nodes lowered", 0, 1)
     with time_limit(exported, limit):
         before, best = trial.keeping(()), trial.keeping(trial.lowering.nodes)
-        order = measure_isolated(exported, to, engine, calls, simulate=simulated)
+        order = measure_isolated(exported, to, resolved_backend, calls, simulate=simulated)
         if before.passes or best.passes:
             order = measure_alone(trial, order, _MEASURED if measure is None else measure)
         names = list(dict.fromkeys((*(item.node for item in order), *trial.lowering.nodes)))  # highest cost first
@@ -85,7 +85,7 @@ def keep_precise(
         note = (_SIMULATED.format(to, _unsimulated(trial_of(Lowering(exported, to)), keep)),) if simulated else ()
         return PrecisionReport(
             to=to,
-            backend=engine.name,
+            backend=resolved_backend.name,
             goal=goal,
             before=before,
             after=trial.keeping(keep) if before.passes or best.passes else None,

@@ -53,7 +53,7 @@ class FaultRegion:
 def find(
     records: Records,
     program: Program,
-    engine: Backend,
+    backend: Backend,
     call: CapturedCall,
     *,
     node: str,
@@ -65,7 +65,7 @@ def find(
     Args:
         records: the capture or dump.
         program: the program.
-        engine: the backend.
+        backend: the backend.
         call: the call of the model.
         node: the name of a node or value of the exported or the compiled graph.
         limits: the tolerance of each value.
@@ -74,31 +74,31 @@ def find(
     Raises:
         CompareError: there is no such node, or no part around it is wrong.
     """
-    if not isinstance(engine, ProvidesScript):
-        raise CompareError(f"no repro: backend {engine.name!r} can't be run without Filch")
-    for present, names in _stages(program, engine, node):
+    if not isinstance(backend, ProvidesScript):
+        raise CompareError(f"no repro: backend {backend.name!r} can't be run without Filch")
+    for present, names in _stages(program, backend, node):
         if stage not in (None, present):
             continue
         optimize = present == "compiled"
-        runner = Runner(engine, engine.script(optimize=optimize), limits, optimize=optimize)
+        runner = Runner(backend, backend.script(optimize=optimize), limits, optimize=optimize)
         region = _wrong_region(*_parts(records, program, call, names, limits, takes=runner.script.takes), runner)
         if region is not None:
             return region
     raise CompareError(
-        f"no repro: on the captured values, {node!r} is correct on {engine.name}, alone and with its neighbors, "
+        f"no repro: on the captured values, {node!r} is correct on {backend.name}, alone and with its neighbors, "
         "or can't be run"
     )
 
 
-def _stages(program: Program, engine: Backend, name: str) -> Iterator[tuple[Stage, frozenset[str]]]:
+def _stages(program: Program, backend: Backend, name: str) -> Iterator[tuple[Stage, frozenset[str]]]:
     """Yield each stage with a node or value of this name, and the names of the exported nodes that it computes."""
     graphs = [program.graph]
     node = _node(program.graph, name)
-    if node is not None and "exported" in engine.stages:
+    if node is not None and "exported" in backend.stages:
         yield "exported", frozenset({node.name})
     names = set() if node is None else {node.name}
-    if "compiled" in engine.stages:
-        compiled = engine.compile(program, optimize=True)
+    if "compiled" in backend.stages:
+        compiled = backend.compile(program, optimize=True)
         graphs.append(compiled.graph)
         kernel = _node(compiled.graph, name)
         if kernel is not None:
@@ -109,7 +109,7 @@ def _stages(program: Program, engine: Backend, name: str) -> Iterator[tuple[Stag
     if node is None:
         near = difflib.get_close_matches(name, [item.name for graph in graphs for item in graph.nodes], n=1)
         raise CompareError(
-            f"there is no node or value {name!r} in the exported graph, nor in the graph that {engine.name} compiles"
+            f"there is no node or value {name!r} in the exported graph, nor in the graph that {backend.name} compiles"
             f"{f'; did you mean {near[0]!r}?' if near else ''}"
         )
 
@@ -147,9 +147,9 @@ def _known_values(
     sources = References(records, program, wanted=names, buffer=2**62).of(call, names)
     modules = Modules(records, program, call, limits)
     if not modules.is_resolved:  # a foreign file: match values of modules by their numbers
-        engine = get_backend("onnxruntime-cpu")
-        compiled = engine.compile(program, optimize=False)
-        modules.infer({**call.inputs, **engine.run(compiled, call.inputs, program.graph.producer)})
+        backend = get_backend("onnxruntime-cpu")
+        compiled = backend.compile(program, optimize=False)
+        modules.infer({**call.inputs, **backend.run(compiled, call.inputs, program.graph.producer)})
     sources.set_preferred(modules.references())
     sources.set_fallback(result_references(captured_results(records, call), program.graph))
     references = {name: sources.get(name) for name in names}

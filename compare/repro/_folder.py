@@ -82,7 +82,7 @@ def write_folder(repro: Repro, case: Case, runner: Runner, options: Mapping[str,
         limit = float(f"{max(_TOLERATED * repro.error, limit if repro.error > limit else 0.0):.1e}")
     operators = list(dict.fromkeys(case.operators))
     shown = ", ".join([*operators[:_SHOWN], *(["…"] if len(operators) > _SHOWN else [])])
-    backend, script = runner.engine.name, runner.script
+    backend, script = runner.backend.name, runner.script
     title = f"{shown} on {backend} differs from {_EXPECTED[repro.expected_source][0]}"
     with Scratch() as folder:
         if case.model is not None:
@@ -112,7 +112,7 @@ def write_folder(repro: Repro, case: Case, runner: Runner, options: Mapping[str,
 
 
 def _summary(repro: Repro, runner: Runner) -> str:
-    backend = runner.engine.name
+    backend = runner.backend.name
     expected, reason = _EXPECTED[repro.expected_source]
     optimized = "optimized as in repro.py" if runner.optimize else "with its optimizations disabled"
     return (
@@ -127,7 +127,7 @@ def _versions(runner: Runner, options: Mapping[str, Any]) -> dict[str, str]:
         "Python": f"{platform.python_version()} on {platform.platform()}",
         "CPU": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} processors",
         **{name: importlib.import_module(name).__version__ for name in modules},
-        runner.engine.name: ", ".join(for_markdown(f"{name}={value}") for name, value in options.items())
+        runner.backend.name: ", ".join(for_markdown(f"{name}={value}") for name, value in options.items())
         or "as in repro.py",
     }
 

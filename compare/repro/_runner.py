@@ -21,13 +21,13 @@ class Runner:
     """Runs parts of programs on a backend, and measures their errors.
 
     Attributes:
-        engine: the backend.
+        backend: the backend.
         script: the code that runs it without Filch.
         optimize: see `Backend.compile`.
     """
 
-    def __init__(self, engine: Backend, script: Script, limits: Limits, *, optimize: bool) -> None:
-        self.engine = engine
+    def __init__(self, backend: Backend, script: Script, limits: Limits, *, optimize: bool) -> None:
+        self.backend = backend
         self.script = script
         self.optimize = optimize
         self._limits = limits
@@ -37,7 +37,7 @@ class Runner:
         """Return the outputs of the backend, by name; None if the case can't be run."""
         if self._compiles_torch:
             return _run_function(case, self._compile)
-        return _run_model(case, self.engine, optimize=self.optimize)
+        return _run_model(case, self.backend, optimize=self.optimize)
 
     def expected(self, case: Case, source: ExpectedSource) -> Tensors | None:
         """Return the expected outputs by name; None if `source` can't compute them."""
@@ -45,7 +45,7 @@ class Runner:
             return case.recorded or None
         if source == "torch":
             return _run_function(case, lambda function, _: function)
-        return _run_model(case, self._reference if source == "reference" else self.engine, optimize=False)
+        return _run_model(case, self._reference if source == "reference" else self.backend, optimize=False)
 
     def error(self, case: Case, source: ExpectedSource) -> float:
         """Return the largest harmonic error among the outputs that differ, or 0 if all are close.
@@ -93,15 +93,16 @@ class Runner:
         return self.script.takes == "torch"
 
     def _compile(self, function: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> _Call:
-        if not isinstance(self.engine, CompilesTorch):
-            raise TypeError(f"backend {self.engine.name!r} compiles no torch function")
-        handle: _Call = self.engine.compile_graph(function, arguments).handle
+        if not isinstance(self.backend, CompilesTorch):
+            raise TypeError(f"backend {self.backend.name!r} compiles no torch function")
+        handle: _Call = self.backend.compile_graph(function, arguments).handle
         return handle
 
     def _agree(self, case: Case, expected: Tensors | None, actual: Tensors | None) -> bool:
         return expected is not None and actual is not None and not self._largest_error(case, expected, actual)
 
     def _largest_error(self, case: Case, expected: Tensors, actual: Tensors) -> float:
+        """See `error`; `expected` and `actual` may lack outputs."""
         magnitudes = [typical_magnitude(tensor) for tensor in case.inputs.values() if tensor.is_floating_point()]
         magnitude = max(magnitudes, default=0.0) if adds(case.operators) else 0.0
         largest = 0.0
@@ -114,12 +115,12 @@ class Runner:
         return largest
 
 
-def _run_model(case: Case, engine: Backend, *, optimize: bool) -> Tensors | None:
+def _run_model(case: Case, backend: Backend, *, optimize: bool) -> Tensors | None:
     """Return the outputs of the ONNX model, by name; None if there is none or it can't be run."""
     if case.model is None:
         return None
     try:
-        return engine.run(engine.compile(Program(case.model), optimize=optimize), case.inputs)
+        return backend.run(backend.compile(Program(case.model), optimize=optimize), case.inputs)
     except Exception:  # noqa: BLE001  a reduced part may be invalid, and operators raise errors of any type
         return None
 

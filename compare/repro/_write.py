@@ -10,7 +10,7 @@ from filch.export import Program, as_program
 from filch.export.backends import Backend, Stage
 from filch.steal import Records, restore
 
-from .._compare import make_engine, time_limit
+from .._compare import resolve_backend, time_limit
 from ..common._errors import CompareError
 from ..common._progress import step
 from ..metrics._limits import Limits
@@ -72,12 +72,12 @@ def write_repro(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CompareError(f"{str(target)!r} exists already: give a new or an empty folder")
     records = reference if isinstance(reference, Records) else restore(reference)
-    exported, engine = as_program(program), make_engine(backend, options)
+    exported, resolved_backend = as_program(program), resolve_backend(backend, options)
     limits = Limits(exported.graph, tolerance)
     with time_limit(exported, limit):
         step("finding a part that is wrong alone", 0, 4)
         captured = _call(records, exported, call)
-        region = find(records, exported, engine, captured, node=node, limits=limits, stage=stage)
+        region = find(records, exported, resolved_backend, captured, node=node, limits=limits, stage=stage)
         runner, source = region.runner, region.expected_source
         reduction = Reduction(region, runs=_RUNS[runner.script.takes])
         step("fewer nodes", 1, 4)

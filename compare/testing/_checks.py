@@ -197,9 +197,9 @@ class _Setup:
 
     def compare(self, backend: str | Backend) -> tuple[Report, "_Setup"]:
         """Return the report, and the setup with the program that was compared in the end."""
-        engine = get_backend(backend, **self.options) if isinstance(backend, str) else backend
+        resolved_backend = get_backend(backend, **self.options) if isinstance(backend, str) else backend
         options: dict[str, Any] = {
-            "backend": engine,
+            "backend": resolved_backend,
             "tolerance": self.tolerance,
             "lower_precision": self.lower_precision,
             "statistics": self.statistics,
