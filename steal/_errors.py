@@ -1,6 +1,6 @@
 """The exceptions of Filch, and the text of their messages."""
 
-from .text import for_terminal, named
+from .text import for_terminal, short_line
 
 
 class FilchError(Exception):
@@ -41,7 +41,7 @@ _MAX_LENGTH, _MAX_READ = 200, 1000  # characters
 
 def one_line(what: object) -> str:
     """Return an error message about an untrusted file as one short printable line."""
-    return named(" ".join(str(what)[:_MAX_READ].split()), _MAX_LENGTH)
+    return short_line(" ".join(str(what)[:_MAX_READ].split()), _MAX_LENGTH)
 
 
 def os_error_reason(error: Exception) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from filch.steal.text import named
+from filch.steal.text import short_line
 
 from .._blame import failing_tolerance
 from ..common._errors import CompareError
@@ -89,5 +89,5 @@ def _file(override: Path | None, recorded: str, what: str, option: str) -> Path:
     """Return the file of the command line, else the one that the report names."""
     path = Path(recorded) if override is None else override
     if not os.path.isfile(path):  # noqa: PTH113  `Path.is_file` raises for a name that is too long
-        raise CompareError(f"the {what} '{named(path)}' is not a file: give {option}")
+        raise CompareError(f"the {what} '{short_line(path)}' is not a file: give {option}")
     return path

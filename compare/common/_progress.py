@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from filch.steal.text import named
+from filch.steal.text import short_line
 
 log = logging.getLogger("filch")
 
@@ -49,5 +49,5 @@ class _Bar(logging.Handler):
         if (counts := getattr(record, "filch_step", None)) is not None:
             done, total = counts
             self._bar.update(
-                self._task, description=named(f"{self._title}: {record.getMessage()}"), completed=done, total=total
+                self._task, description=short_line(f"{self._title}: {record.getMessage()}"), completed=done, total=total
             )

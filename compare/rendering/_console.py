@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
-from filch.steal.text import for_terminal, named
+from filch.steal.text import for_terminal, short_line
 
 from ._table import Block, Cell, Column, Table
 
@@ -27,7 +27,7 @@ def as_text(blocks: Iterable[Block], *, width: int | None = None) -> str:
     """
     console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
     for block in blocks:
-        console.print(Text(named(block, WIDE)) if isinstance(block, str) else _rich_table(block))
+        console.print(Text(short_line(block, WIDE)) if isinstance(block, str) else _rich_table(block))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in for_terminal(text.rstrip()).split("\n"))
 
@@ -68,5 +68,5 @@ def _rich_table(table: Table) -> rich.table.Table:
 
 def _rich_cell(cell: Cell, column: Column) -> Text:
     lines = (cell,) if isinstance(cell, str) else cell
-    text = "\n".join(named(line, _CELL) for line in lines)
+    text = "\n".join(short_line(line, _CELL) for line in lines)
     return Text(text, no_wrap=True, overflow="ellipsis") if column.overflow == "ellipsis" else Text(text)

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 from jinja2 import Environment
 
-from filch.steal.text import named
+from filch.steal.text import short_line
 
 from ._table import Block, Table
 
@@ -38,4 +38,4 @@ def _template_context(block: Block) -> object:
 
 
 def _cell_text(value: object) -> str:
-    return named(" ".join(value) if isinstance(value, tuple) else value, _MAX_CELL)
+    return short_line(" ".join(value) if isinstance(value, tuple) else value, _MAX_CELL)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from filch.steal.text import named
+from filch.steal.text import short_line
 
 ExpectedSource = Literal["model", "reference", "unoptimized", "torch"]
 Culprit = Literal["translation", "optimizer", "runtime", "compiler", ""]
@@ -55,5 +55,5 @@ class Repro:
     after: Size
 
     def __str__(self) -> str:
-        operators = named(", ".join(self.operators))
+        operators = short_line(", ".join(self.operators))
         return f"{self.script}: {operators}, wrong by {self.error:.1e}; {self.after}, of {self.before}"

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from filch.steal import Key
-from filch.steal.text import named
+from filch.steal.text import short_line
 
 from ..metrics._metrics import Difference
 from ..rendering._console import as_text
@@ -49,7 +49,7 @@ class DiffRow:
         return self.difference is not None or self.same is True
 
     def __str__(self) -> str:
-        return named(f"{self.key.label}{self.path}: {self.difference or self.reason}")
+        return short_line(f"{self.key.label}{self.path}: {self.difference or self.reason}")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from filch.export import Graph
 from filch.export.backends import Stage
-from filch.steal.text import named, visible
+from filch.steal.text import short_line, visible
 
 from ..float64 import RoundingVerdict, format_ratio
 from ._rows import Row, short_source
@@ -136,8 +136,10 @@ class Explanation:
             return "All model outputs remain within rounding error."
         outputs = []
         for row in sorted(self.results, key=lambda row: row.float64 is None):
-            amount = named(row.reason or row.difference) if row.float64 is None else _error_text(row.float64, row.dtype)
-            outputs.append(f"{named(row.value)} ({amount})")
+            amount = (
+                short_line(row.reason or row.difference) if row.float64 is None else _error_text(row.float64, row.dtype)
+            )
+            outputs.append(f"{short_line(row.value)} ({amount})")
         return f"Model outputs that differ: {_enumerated(outputs)}."
 
     def _growth_text(self) -> str:
@@ -239,15 +241,17 @@ def _is_number(verdict: RoundingVerdict) -> bool:
 def _node_text(row: Row) -> str:
     """Return text like `layers.1.mlp.act (Gelu, fused from Div, Erf and 2 Mul, modeling_x.py:176)`."""
     counts = Counter(row.operators)
-    parts = [f"{count} {named(op)}" if count > 1 else named(op) for op, count in counts.items()]
+    parts = [f"{count} {short_line(op)}" if count > 1 else short_line(op) for op, count in counts.items()]
     inside = [f"fused from {_enumerated(parts, most=8)}"] if row.kind == "fused" else []
-    source = [named(short_source(row.source))] if row.source else []
-    before = [f"after {_enumerated([*map(named, row.unjudged)])}, which could not be judged"] if row.unjudged else []
-    return f"{_node_name(row)} ({', '.join([named(row.op), *inside, *source, *before])})"
+    source = [short_line(short_source(row.source))] if row.source else []
+    before = (
+        [f"after {_enumerated([*map(short_line, row.unjudged)])}, which could not be judged"] if row.unjudged else []
+    )
+    return f"{_node_name(row)} ({', '.join([short_line(row.op), *inside, *source, *before])})"
 
 
 def _node_name(row: Row) -> str:
-    return f"`{named(row.node)}` in `{named(row.module)}`" if row.module else f"`{named(row.node)}`"
+    return f"`{short_line(row.node)}` in `{short_line(row.module)}`" if row.module else f"`{short_line(row.node)}`"
 
 
 def _enumerated(parts: Sequence[str], most: int = _MAX_NAMES) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from filch.export import Graph
 from filch.export.backends import Stage
 from filch.export.views import draw, save
-from filch.steal.text import for_csv, named
+from filch.steal.text import for_csv, short_line
 
 from ..metrics._metrics import MEASURES, Difference
 from ..metrics._tolerance import Tolerance
@@ -172,7 +172,7 @@ class Report(Result):
         parts += [f"judged {_judged_share(self.rows, stage)}" for stage in stages]
         parts += [f"INCOMPLETE: {reason}" for reason in self.failed]
         parts += [f"WRONG INTERFACE: {problem}" for problem in self.interface]
-        return named("; ".join([*parts, _observer_effect_text(self.observer_effect)]), SENTENCE)
+        return short_line("; ".join([*parts, _observer_effect_text(self.observer_effect)]), SENTENCE)
 
     def assert_close(self) -> None:
         """Raise if anything differs or no result could be judged.
@@ -186,7 +186,7 @@ class Report(Result):
         if self.first_divergence:
             lines += [f"First: {self.first_divergence}", "", f"All {len(self.diverged)} that differ:"]
             lines += [f"  {row}" for row in self.diverged]
-        raise AssertionError("\n".join(named(line, SENTENCE) for line in (*lines, *self.incomplete())))
+        raise AssertionError("\n".join(short_line(line, SENTENCE) for line in (*lines, *self.incomplete())))
 
     def incomplete(self) -> list[str]:
         """Return why the comparison is not complete: missing parts, and the outputs that could not be judged."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 from typing import Literal, TypeVar, get_args
 
-from filch.steal.text import named
+from filch.steal.text import short_line
 
 from ..float64 import RoundingVerdict
 from ..rendering._table import Block, Cell, Column, Table, table_of
@@ -68,14 +68,15 @@ def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
 
 def _operator(row: Row, width: int, *, repeated: bool) -> Cell:
     """Return the operator with the operators fused into it; for a node's further values, only the value's name."""
-    name = "" if row.kind == "output" else named(row.op.rpartition("::")[2])
+    name = "" if row.kind == "output" else short_line(row.op.rpartition("::")[2])
     if row.kind != "fused":
         return _in_two_lines(name, width)
     if repeated:
         return f"  → {abbreviated(row.value, width - 4)}"
     counts = Counter(row.operators)
-    parts = named(" + ".join(f"{count}\N{NO-BREAK SPACE}{op}" if count > 1 else op for op, count in counts.items()))
-    inside = wrap(parts, width, initial_indent="  ", subsequent_indent="  ", max_lines=_MAX_LINES, placeholder=" …")
+    parts = " + ".join(f"{count}\N{NO-BREAK SPACE}{op}" if count > 1 else op for op, count in counts.items())
+    text = short_line(parts)
+    inside = wrap(text, width, initial_indent="  ", subsequent_indent="  ", max_lines=_MAX_LINES, placeholder=" …")
     return (*_in_two_lines(name, width), *inside)
 
 
@@ -224,7 +225,7 @@ def abbreviated(path: str, size: int) -> str:
     >>> abbreviated("model.layers.3.self_attn.q_proj", 20)
     'm.l.3.s.q_proj'
     """
-    steps = named(path).split(".")
+    steps = short_line(path).split(".")
     for index in range(len(steps) - 1):
         if len(".".join(steps)) <= size:
             break

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from filch.export.backends import Stage
-from filch.steal.text import named
+from filch.steal.text import short_line
 
 from ..float64 import RoundingVerdict
 from ..metrics._metrics import Difference
@@ -127,13 +127,14 @@ class Row:
 
     def __str__(self) -> str:
         if self.kind == "output":
-            return named(f"{self.stage} output {self.value}: {self.difference or self.reason}", SENTENCE)
+            return short_line(f"{self.stage} output {self.value}: {self.difference or self.reason}", SENTENCE)
         where = f" in {self.module}" if self.module else ""
         line = f" ({short_source(self.source)})" if self.source else ""
         fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
         fused += f", after {_last_names(self.unjudged)}, which could not be judged" if self.unjudged else ""
         what = str(self.difference) if self.difference else self.reason
-        return named(f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}", SENTENCE)
+        sentence = f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}"
+        return short_line(sentence, SENTENCE)
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class ModuleRow:
 
     def __str__(self) -> str:
         port = self.port if self.side == "output" else f" {self.port}"
-        return named(f"{self.path or '(model)'}#{self.iteration} → {self.side}{port}", SENTENCE)
+        return short_line(f"{self.path or '(model)'}#{self.iteration} → {self.side}{port}", SENTENCE)
 
 
 @dataclass(frozen=True)

@@ -69,9 +69,9 @@ def _should_be_collected(name: str, session: pytest.Session, files: set[str]) ->
 
 def _printable(text: object, longest: int = 300) -> str:
     """Return text of the table, escaped and shortened for a message."""
-    from filch.steal.text import named  # noqa: PLC0415  loads torch
+    from filch.steal.text import short_line  # noqa: PLC0415  loads torch
 
-    return named(text, longest)
+    return short_line(text, longest)
 
 
 def _describe(value: object) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from filch.steal.text import named, shortened, visible
+from filch.steal.text import short_line, shortened, visible
 
 from ..common._garbage_collection import no_collection
 from ._finding import Finding
@@ -174,7 +174,7 @@ def _lines(graph: Graph, title: str, *, modules: bool, sources: bool) -> Iterato
 
 
 def _comment(*notes: str | None) -> str:
-    shown = [named(note, _LONGEST) for note in notes if note]
+    shown = [short_line(note, _LONGEST) for note in notes if note]
     return f"  # {', '.join(shown)}" if shown else ""
 
 

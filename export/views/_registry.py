@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from filch.steal import write_output
-from filch.steal.text import named
+from filch.steal.text import short_line
 
 from .._errors import ViewError
 from ..common._extensions import Extensions
@@ -90,7 +90,7 @@ def save(graph: Graph, name: str, path: str | os.PathLike[str]) -> Path:
     """
     drawing = draw(graph, name, Path(path).suffix or None)
     if drawing.note:
-        _log.warning("%s", named(drawing.note))
+        _log.warning("%s", short_line(drawing.note))
     return write(drawing, path)
 
 

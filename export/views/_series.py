@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from filch.steal import write_output
-from filch.steal.text import named
+from filch.steal.text import short_line
 
 from .._errors import ViewError
 from ..graph._graph import Graph
@@ -68,7 +68,7 @@ class Series:
                 list_file.write(f"{path.name}\n")
             if drawing.note and drawing.note not in self._notes:
                 self._notes.add(drawing.note)
-                _log.warning("%s", named(drawing.note))
+                _log.warning("%s", short_line(drawing.note))
         self._count += 1
 
     @property

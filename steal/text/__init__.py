@@ -10,7 +10,7 @@ them (terminal output, Markdown, CSV, HTML, Graphviz, Python source) must pass t
 from ._csv import for_csv
 from ._markup import for_dot, for_html, for_markdown, for_script
 from ._python import python_docstring, python_literal
-from ._visible import for_terminal, named, shortened, visible
+from ._visible import for_terminal, short_line, shortened, visible
 
 __all__ = [
     "for_csv",
@@ -19,9 +19,9 @@ __all__ = [
     "for_markdown",
     "for_script",
     "for_terminal",
-    "named",
     "python_docstring",
     "python_literal",
+    "short_line",
     "shortened",
     "visible",
 ]

@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from ._visible import named
+from ._visible import short_line
 
 T = TypeVar("T")
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # and their full-width forms
@@ -20,8 +20,8 @@ def for_csv(value: T) -> T | str:
     """
     if not isinstance(value, str):
         return value
-    text = named(value, _MAX_LENGTH)
-    # `visible` has replaced tabs and carriage returns, which could also start a formula.
+    text = short_line(value, _MAX_LENGTH)
+    # `short_line` has replaced tabs and carriage returns, which could also start a formula.
     return f"'{text}" if text.lstrip().startswith(_FORMULA) and not _is_number(text) else text
 
 

@@ -3,7 +3,7 @@
 import html
 import re
 
-from ._visible import named, visible
+from ._visible import short_line, visible
 
 _MAX_LENGTH = 2000  # characters of a cell or a sentence
 # Characters with a meaning in CommonMark or on GitHub anywhere in a line; an underscore inside a word, as in `q_proj`,
@@ -25,7 +25,7 @@ def for_markdown(value: object) -> str:
     >>> for_markdown("[l](javascript:x) | <b> layers.0.q_proj")
     '\\[l\\](javascript:x) \\| &lt;b&gt; layers.0.q_proj'
     """
-    text = named(value, _MAX_LENGTH)
+    text = short_line(value, _MAX_LENGTH)
     text = _MARKS.sub(lambda match: f"\\{match[0]}", text)
     text = "".join(_ENTITIES.get(char, char) for char in text)
     text = _OPENING.sub(lambda match: f"{match[1]}{match[2][:-1]}\\{match[2][-1]}", text)

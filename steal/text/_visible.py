@@ -32,19 +32,19 @@ def shortened(text: str, longest: int = _NAME) -> str:
     return f"{text[:half]}…({len(text):,} characters)…{text[len(text) - half :]}"
 
 
-def named(text: object, longest: int = _NAME) -> str:
-    """Return a name for use in a sentence or a table cell: `visible` and `shortened`."""
+def short_line(text: object, longest: int = _NAME) -> str:
+    """Return text as one short printable line (see `visible` and `shortened`), for a sentence or a table cell."""
     return visible(shortened(str(text), longest))
 
 
 def for_terminal(text: str) -> str:
     """Return text for a terminal or a log: each line is `visible`, and `shortened` to 20,000 characters.
 
-    Newlines are kept; apply `named` to an untrusted name before inserting it into a sentence.
+    Newlines are kept; apply `short_line` to an untrusted name before inserting it into a sentence.
     """
     if text.isprintable() and len(text) <= _LINE:
         return text
-    return "\n".join(named(line, _LINE) for line in text.split("\n"))
+    return "\n".join(short_line(line, _LINE) for line in text.split("\n"))
 
 
 def _escaped(char: str) -> str:

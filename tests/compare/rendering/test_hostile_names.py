@@ -26,7 +26,7 @@ from filch.compare.results._rows import ModuleRow, NodeOutcome, Operator
 from filch.compare.testing._plugin import _record_property
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, Key, steal_forward
-from filch.steal.text import for_markdown, named, python_docstring, python_literal, shortened, visible
+from filch.steal.text import for_markdown, python_docstring, python_literal, short_line, shortened, visible
 from support.hostile.graphs import TEXTS, hostile_graph
 from support.processes.commands import run
 from support.views.chromium import Chromium, missing
@@ -174,7 +174,7 @@ def test_a_cell_of_csv_computes_nothing(cells_of: list[dict[str, str]], key: str
     place = [*NAMES].index(key)
     cells = cells_of[place]
 
-    shown = named(NAMES[key], 30_000)
+    shown = short_line(NAMES[key], 30_000)
     assert cells["node"] in (shown, f"'{shown}")
     assert all(cell.isprintable() and len(cell) < 2**15 for cell in cells.values())  # what spreadsheets hold
     assert not [cell for cell in cells.values() if cell[:1] in tuple("=+-@\t\r\uff1d") and not is_number(cell)]
@@ -199,7 +199,7 @@ def test_a_name_in_markdown_reads_as_it_is(key: str) -> None:
 
     page = ET.fromstring(f"<div>{document.replace('<!-- -->', '')}</div>")  # noqa: S314  made here
     assert {element.tag for element in page.iter()} <= {"div", "p", "table", "thead", "tbody", "tr", "th", "td"}
-    shown = " ".join(named(name, 2000).split())
+    shown = " ".join(short_line(name, 2000).split())
     assert [" ".join((page.find(place).text or "").split()) for place in ("p", ".//td")] == [shown, shown]
     assert len(page.findall(".//td")) == 2
 
