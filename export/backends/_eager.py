@@ -51,7 +51,9 @@ class EagerBackend:
         """See `Backend.compile`."""
         exported = unchanged_export(program, self.name)
         self._refuse_options_without_effect(exported)
-        return Compiled(program.graph, self._moved(exported), matmul_input_eps=torch_matmul_input_eps(self.device))
+        return Compiled(
+            program.graph, self._moved_program(exported), matmul_input_eps=torch_matmul_input_eps(self.device)
+        )
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
@@ -92,9 +94,9 @@ class EagerBackend:
                     if name in wanted:
                         values[name] = value.detach().cpu()
         except Exception as error:
-            hint = f"; casts to float32 inside the program stay: export model.to({self.dtype}) instead"
+            advice = f"; casts to float32 inside the program stay: export model.to({self.dtype}) instead"
             raise BackendError(
-                f"the exported program can't run in eager PyTorch: {reason(error)}{hint if self.dtype else ''}"
+                f"the exported program can't run in eager PyTorch: {reason(error)}{advice if self.dtype else ''}"
             ) from error
         if self.autocast is not None and self.autocast not in dtypes:
             raise BackendError(f"backend 'eager': autocast={str(self.autocast)!r} has no effect on this program")
@@ -110,9 +112,9 @@ class EagerBackend:
             if self.attention is not None:
                 stack.enter_context(sdpa_kernel(_ATTENTION[self.attention]))
             if self.deterministic:
-                before = torch.are_deterministic_algorithms_enabled()
+                enabled = torch.are_deterministic_algorithms_enabled()
                 warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-                stack.callback(torch.use_deterministic_algorithms, before, warn_only=warn_only)
+                stack.callback(torch.use_deterministic_algorithms, enabled, warn_only=warn_only)
                 torch.use_deterministic_algorithms(mode=True)
             yield
 
@@ -128,7 +130,7 @@ class EagerBackend:
         if self.dtype is not None and not any(isinstance(t, torch.Tensor) and t.is_floating_point() for t in tensors):
             raise BackendError(f"backend 'eager': dtype={str(self.dtype)!r} has no effect on a program of integers")
 
-    def _moved(self, program: ExportedProgram) -> ExportedProgram:
+    def _moved_program(self, program: ExportedProgram) -> ExportedProgram:
         if self.dtype is None and self.device is None:
             return program
         moved = copy.copy(program)
@@ -157,13 +159,13 @@ def eager(
         BackendError: the value of an option is unknown, or the device is missing.
     """
     if attention is not None:
-        attention = _one_of("attention", attention, {name: name for name in _ATTENTION})
+        attention = _choice("attention", attention, {name: name for name in _ATTENTION})
     return EagerBackend(
         dtype=_dtype("dtype", dtype),
         device=_device(device),
         autocast=_dtype("autocast", autocast),
         attention=attention,
-        deterministic=_one_of("deterministic", str(deterministic).lower(), {"true": True, "false": False}),
+        deterministic=_choice("deterministic", str(deterministic).lower(), {"true": True, "false": False}),
     )
 
 
@@ -193,21 +195,22 @@ _FLOATS = {
 
 
 def _dtype(option: str, value: torch.dtype | str | None) -> torch.dtype | None:
-    return None if value is None else _one_of(option, str(value).removeprefix("torch."), _FLOATS)
+    return None if value is None else _choice(option, str(value).removeprefix("torch."), _FLOATS)
 
 
-def _device(name: torch.device | str | None) -> torch.device | None:
-    if name is None:
+def _device(device: torch.device | str | None) -> torch.device | None:
+    if device is None:
         return None
     try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
+        found = torch.device(device)
+        torch.empty(0, device=found)  # `torch.device` accepts devices that the machine lacks
     except Exception as error:
-        raise BackendError(f"backend 'eager': torch has no device {str(name)!r}: {reason(error)}") from error
-    return device
+        raise BackendError(f"backend 'eager': torch has no device {str(device)!r}: {reason(error)}") from error
+    return found
 
 
-def _one_of(option: str, name: str, choices: Mapping[str, T]) -> T:
+def _choice(option: str, name: str, choices: Mapping[str, T]) -> T:
+    """Return the choice with this name for an option of the backend, or raise an error."""
     if name in choices:
         return choices[name]
     raise BackendError(f"backend 'eager' has no {option} {name!r}; {hint(name, [*choices])}")

@@ -20,6 +20,7 @@ TensorSpec = tuple[torch.dtype, torch.Size]
 Perm = tuple[int, ...]
 _RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _COPIES = frozenset({"Identity", "MemcpyFromHost", "MemcpyToHost"})
+# Operators that combine or replace dimensions.
 _MIXES = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Reshape", "Expand", "Flatten"})
 _COPIED = "/duplicated"  # suffix of the name of a copied DequantizeLinear in ONNX Runtime
 _TO_UNSIGNED = "qdq_s8_to_u8_quant"  # prefix of the name of a value that it converted from int8 to uint8
@@ -65,7 +66,7 @@ class Reshape:
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Transform.__call__`."""
-        return tensor.reshape([dim or tensor.shape[place] for place, dim in enumerate(self.shape)])
+        return tensor.reshape([dim or tensor.shape[index] for index, dim in enumerate(self.shape)])
 
     def inverse(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """See `Transform.inverse`."""
@@ -170,20 +171,20 @@ class FormFinder:
         self, exported: Graph, compiled: Graph, numbers: Callable[[str], Sequence[int] | None], block: int
     ) -> None:
         self._exported, self._compiled, self._numbers, self._block = exported, compiled, numbers, block
-        self._named = {node.name: node for node in exported.nodes}
+        self._exported_nodes = {node.name: node for node in exported.nodes}
         self._transpose_source = cache(self._permutation_of)
         self.forms: dict[str, Form] = {}
         for node in reversed(compiled.nodes):
             self._add(
-                node, lambda node, place: self._by_value_name(node.outputs[place]) or self._by_readers(node, place)
+                node, lambda node, index: self._by_value_name(node.outputs[index]) or self._by_readers(node, index)
             )
         for node in compiled.nodes:
             self._add(node, self._by_inputs)
 
     def _add(self, node: Node, find: Callable[[Node, int], Form | None]) -> None:
-        for place, name in enumerate(node.outputs):
+        for index, name in enumerate(node.outputs):
             if name and name not in self._exported.known and name not in self.forms:
-                form = find(node, place)
+                form = find(node, index)
                 if form is not None:
                     self.forms[name] = form
 
@@ -200,15 +201,15 @@ class FormFinder:
         transforms = self._cast_to(self._type_of(value) or "float16")
         return None if transforms is None else Form(value, transforms)
 
-    def _by_readers(self, node: Node, place: int) -> Form | None:
+    def _by_readers(self, node: Node, index: int) -> Form | None:
         """Find a form by a node that reads the value and only changes its form."""
-        name = node.outputs[place]
+        name = node.outputs[index]
         for user in self._compiled.consumers.get(name, ()):
             reader_form = self._form(user.outputs[0]) if user.op in VIEWS and user.inputs[0] == name else None
             transforms = None if reader_form is None else self._transforms_of(user)
             if reader_form is not None and transforms is not None:
                 return Form(reader_form.value, (*transforms, *reader_form.transforms))
-            exported_node = self._named.get(user.name.removesuffix(_COPIED))
+            exported_node = self._exported_nodes.get(user.name.removesuffix(_COPIED))
             if user.op == "DequantizeLinear" and exported_node is not None and exported_node.op == user.op:
                 return Form(exported_node.inputs[0], self._uint8_to_int8(name))
         return None
@@ -216,7 +217,7 @@ class FormFinder:
     def _uint8_to_int8(self, name: str) -> tuple[Transform, ...]:
         return (Uint8ToInt8(),) if name.startswith(_TO_UNSIGNED) else ()
 
-    def _by_inputs(self, node: Node, place: int) -> Form | None:
+    def _by_inputs(self, node: Node, index: int) -> Form | None:
         """Find a form by the inputs of the node that computes the value, or by the name of the node."""
         if node.op in VIEWS and (source := self._form(node.inputs[0])) is not None:
             transforms = self._transforms_of(node, inverse=True)
@@ -224,7 +225,7 @@ class FormFinder:
         if node.op.startswith(DOMAIN):
             value = exported_output(node, self._exported)
             return None if value is None else self._blocked(value)
-        return self._by_node_name(node, place)
+        return self._by_node_name(node, index)
 
     def _transforms_of(self, node: Node, *, inverse: bool = False) -> tuple[Transform, ...] | None:
         """Return the transforms of a node that only changes the form, or with `inverse` those that undo it."""
@@ -286,12 +287,12 @@ class FormFinder:
             return None
         return (Unblock(channels, self._block), *((Permute(CHANNELS_LAST),) if channels_last else ()))
 
-    def _by_node_name(self, node: Node, place: int) -> Form | None:
+    def _by_node_name(self, node: Node, index: int) -> Form | None:
         """Find the form of a node that was moved past a Transpose, a Cast or a reordering: it keeps its name."""
-        origin = self._named.get(node.name)
-        if origin is None or origin.op != node.op or place >= len(origin.outputs):
+        origin = self._exported_nodes.get(node.name)
+        if origin is None or origin.op != node.op or index >= len(origin.outputs):
             return None
-        value = origin.outputs[place]
+        value = origin.outputs[index]
         forms = [self._form(name) for name in node.inputs]
         if any(form is not None and form.has(Unblock) for form in forms):
             return self._blocked(value)
@@ -306,7 +307,7 @@ class FormFinder:
         is_cast = any(form is not None and form.has(Cast) for form in forms)
         cast = self._cast_to(self._type_of(value)) if is_cast else ()
         permute = () if is_identity else (Permute(_inverse(perm)),)
-        return Form(value, (*self._uint8_to_int8(node.outputs[place]), *permute, *(cast or ())))
+        return Form(value, (*self._uint8_to_int8(node.outputs[index]), *permute, *(cast or ())))
 
     def _permutations(self, origin: Node, forms: Sequence[Form | None]) -> Iterator[Perm]:
         """Yield, for each input of the exported node, the permutation in which the compiled node reads it."""
@@ -335,9 +336,9 @@ class FormFinder:
 
 
 def _inverse(perm: Perm) -> Perm:
-    return tuple(perm.index(place) for place in range(len(perm)))
+    return tuple(perm.index(index) for index in range(len(perm)))
 
 
 def _compose(first: Perm, second: Perm) -> Perm:
     """Compose two permutations: `first`, then `second`."""
-    return tuple(first[place] for place in second)
+    return tuple(first[index] for index in second)

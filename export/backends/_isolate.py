@@ -12,7 +12,7 @@ from ..graph._graph import Graph
 from ..program._program import Program
 from ._backend import Backend, Compiled, Isolates, ReferenceLookup, Values
 
-_BUFFER = 2**28
+_BUFFER = 2**28  # bytes
 
 
 def isolate(
@@ -36,9 +36,9 @@ def isolate(
         program: the program.
         compiled: the result of `Backend.compile`.
         inputs: see `Backend.run`.
-        references: see `Isolates.isolate`.
+        references: returns the reference of a value of the compiled graph by its name, or None; see `Isolates.isolate`.
         optimize: the argument with which the program was compiled.
-        buffer: see `Isolates.isolate`.
+        buffer: how many bytes of values may be in memory at a time, if the backend can limit that.
 
     Returns:
         see `Isolates.isolate`.
@@ -82,8 +82,8 @@ class CutProgram:
                 tensor = tensors[value.name]
                 value.type = value.type or ir.TensorType(ir.DataType.from_numpy(torch_to_array(tensor).dtype))
                 value.shape = value.shape or ir.Shape(tensor.shape)
-        taken = {value.name or "" for value in model.graph.inputs}
-        feeds = {name: tensor for name, tensor in {**inputs, **tensors}.items() if name in taken}
+        input_names = {value.name or "" for value in model.graph.inputs}
+        feeds = {name: tensor for name, tensor in {**inputs, **tensors}.items() if name in input_names}
         return cls(Program(model), feeds, values)
 
     def computed_values(self, outputs: Values) -> Iterator[tuple[str, torch.Tensor]]:
@@ -103,11 +103,11 @@ def _exported_references(
     Constants keep their values, so that the backend folds them as before. Without optimization, none but the outputs
     of `Constant` nodes are constants.
     """
-    constants = {name for node in exported.nodes if node.op == "Constant" for name in node.outputs}
-    constant = exported.constant_values if optimize else constants
+    unoptimized = {name for node in exported.nodes if node.op == "Constant" for name in node.outputs}
+    constants = exported.constant_values if optimize else unoptimized
     tensors: dict[str, torch.Tensor] = {}
     for name, value in values.items():
-        if value in exported.consumers and value not in constant and value not in tensors:
+        if value in exported.consumers and value not in constants and value not in tensors:
             tensor = references(name)
             if tensor is not None and _fits(exported, value, tensor):
                 tensors[value] = tensor
@@ -115,10 +115,11 @@ def _exported_references(
 
 
 def _fits(exported: Graph, name: str, tensor: torch.Tensor) -> bool:
-    known = exported.values[name]
-    if known.dtype not in (None, str(tensor.dtype).removeprefix("torch.")):
+    """Return whether a tensor has the dtype and shape that the graph declares for a value."""
+    declared = exported.values[name]
+    if declared.dtype not in (None, str(tensor.dtype).removeprefix("torch.")):
         return False
-    shape = known.shape
+    shape = declared.shape
     return shape is None or (
         len(shape) == tensor.ndim
         and all(dim == size for dim, size in zip(shape, tensor.shape, strict=True) if isinstance(dim, int))

@@ -13,7 +13,7 @@ DOMAIN = "com.microsoft.nchwc::"
 _ACTIVATIONS = frozenset({"Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
 CHANNELS_LAST = (0, 2, 3, 1)
 FLOAT32_PREFIX = "InsertedPrecisionFreeCast_"  # names a float16 value that ONNX Runtime keeps in float32
-_NAME = re.compile(rf"({FLOAT32_PREFIX})?(?P<value>.+)_nchwc(_token_\d+)?")  # a token makes the name unique
+_NODE_NAME = re.compile(rf"({FLOAT32_PREFIX})?(?P<value>.+)_nchwc(_token_\d+)?")  # a token makes the name unique
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,18 @@ class Unblock:
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Transform.__call__`."""
-        batch, padded, *space = tensor.shape
-        blocks = tensor.reshape(batch, padded // self.block, *space, self.block)
-        plain = blocks.movedim(-1, 2).reshape(batch, padded, *space)
+        batch, padded_channels, *spatial = tensor.shape
+        blocks = tensor.reshape(batch, padded_channels // self.block, *spatial, self.block)
+        plain = blocks.movedim(-1, 2).reshape(batch, padded_channels, *spatial)
         return plain[:, : self.channels]
 
     def inverse(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """See `Transform.inverse`; padding channels are 0."""
-        batch, padded, *space = like.shape
-        plain = tensor.new_zeros(batch, padded, *space)
+        """Return the blocked tensor, with the shape of `like`; its padding channels are 0."""
+        batch, padded_channels, *spatial = like.shape
+        plain = tensor.new_zeros(batch, padded_channels, *spatial)
         plain[:, : self.channels] = tensor
-        return plain.reshape(batch, padded // self.block, self.block, *space).movedim(2, -1).reshape(like.shape)
+        blocks = plain.reshape(batch, padded_channels // self.block, self.block, *spatial)
+        return blocks.movedim(2, -1).reshape(like.shape)
 
 
 def exported_output(node: Node, exported: Graph) -> str | None:
@@ -49,23 +50,23 @@ def exported_output(node: Node, exported: Graph) -> str | None:
     The node is named after its output when it was created. Afterwards ONNX Runtime may have fused a sum (its fourth
     input) and then an activation into it.
     """
-    match = _NAME.fullmatch(node.name)
+    match = _NODE_NAME.fullmatch(node.name)
     if match is None or match["value"] not in exported.known:
         return None
     value: str | None = match["value"]
     has_sum = len(node.inputs) > 3 and bool(node.inputs[3])
     if has_sum:
-        value = _next(match["value"], ("Add",), exported)
+        value = _output_of_consumer(match["value"], ("Add",), exported)
     producer = exported.producer.get(value or "")
     is_activation = not has_sum and producer is not None and producer.op in _ACTIVATIONS
     if value is None or not node.attributes.get("activation") or is_activation:
         return value
     # Whether the node has the right activation and sum is not checked: a comparison of the numbers finds that.
-    ends = (value, _next(value, ("Add",), exported))
-    return next((result for end in ends if end and (result := _next(end, _ACTIVATIONS, exported))), None)
+    ends = (value, _output_of_consumer(value, ("Add",), exported))
+    return next((result for end in ends if end and (result := _output_of_consumer(end, _ACTIVATIONS, exported))), None)
 
 
-def _next(value: str, ops: Collection[str], exported: Graph) -> str | None:
+def _output_of_consumer(value: str, ops: Collection[str], exported: Graph) -> str | None:
     """Return the output of the only consumer of a value that has one of these operators."""
     users = [node for node in exported.consumers.get(value, ()) if node.op in ops]
     return users[0].outputs[0] if len(users) == 1 else None

@@ -7,7 +7,7 @@ from ..common._extensions import Extensions
 from ._backend import Backend, Stage
 from ._option_text import unknown_option
 
-_OWN = {
+_BUILT_IN = {
     "eager": "._eager:eager",
     "inductor": ".inductor._backend:inductor",
     "onnxruntime-cpu": ".onnxruntime._devices:cpu",
@@ -16,7 +16,7 @@ _OWN = {
     "openvino": ".openvino._backend:OpenVinoBackend",
     "reference": "._reference:ReferenceBackend",
 }
-_BACKENDS = Extensions("backend", __package__, _OWN, BackendError, extras={"openvino": "filch[openvino]"})
+_BACKENDS = Extensions("backend", __package__, _BUILT_IN, BackendError, extras={"openvino": "filch[openvino]"})
 
 
 def backend_names() -> list[str]:

@@ -19,7 +19,7 @@ class Extensions:
     Attributes:
         kind: the word for one in messages (`"backend"`).
         package: the package of Filch's own extensions.
-        own: Filch's own extensions: `module:attribute`, relative to `package`, by name.
+        built_in: Filch's own extensions: `module:attribute`, relative to `package`, by name.
         error: the exception to raise.
         extras: what to install if a library that an extension imports is missing, by name.
         plural: the plural of `kind`; `""` if it ends with an s.
@@ -27,7 +27,7 @@ class Extensions:
 
     kind: str
     package: str | None
-    own: Mapping[str, str]
+    built_in: Mapping[str, str]
     error: type[FilchError]
     extras: Mapping[str, str]
     plural: str = ""
@@ -39,7 +39,7 @@ class Extensions:
 
     def names(self) -> list[str]:
         """Return the names of all extensions, sorted."""
-        return sorted({*self.own, *(entry.name for entry in entry_points(group=self.group))})
+        return sorted({*self.built_in, *(entry.name for entry in entry_points(group=self.group))})
 
     def find(self, name: str) -> Any:
         """Import and return the extension of this name.
@@ -47,23 +47,23 @@ class Extensions:
         Raises:
             FilchError: no extension has the name, several have it, or it can't be imported.
         """
-        foreign = [*entry_points(group=self.group, name=name)]
-        if foreign and len(foreign) + (name in self.own) > 1:
-            packages = [_package(entry) for entry in foreign]
-            owners = " and ".join(sorted({*packages, *(["filch itself"] if name in self.own else [])}))
+        entries = [*entry_points(group=self.group, name=name)]
+        if entries and len(entries) + (name in self.built_in) > 1:
+            packages = [_package(entry) for entry in entries]
+            owners = " and ".join(sorted({*packages, *(["filch itself"] if name in self.built_in else [])}))
             raise self.error(f"{self.kind} {name!r} is provided by {owners}: rename or uninstall all but one")
-        if foreign:
-            return self._load(foreign[0])
-        if name in self.own:
-            return self._import_own(name)
+        if entries:
+            return self._load(entries[0])
+        if name in self.built_in:
+            return self._import_built_in(name)
         raise self.error(f"there is no {self.kind} {name!r}; {hint(name, self.names())}")
 
     def owner(self, name: str) -> str:
         """Return the package that provides an extension; `""` for Filch's own."""
         return next((_package(entry) for entry in entry_points(group=self.group, name=name)), "")
 
-    def _import_own(self, name: str) -> Any:
-        module, _, attribute = self.own[name].partition(":")
+    def _import_built_in(self, name: str) -> Any:
+        module, _, attribute = self.built_in[name].partition(":")
         try:
             return getattr(import_module(module, self.package), attribute)
         except ImportError as error:

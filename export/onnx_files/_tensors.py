@@ -12,7 +12,7 @@ from filch.steal import open_companion
 
 _MAX_DIMS = 64  # NumPy's limit
 _MAX_DIGITS = 18  # of an offset
-_TYPES = {kind.value: kind for kind in ir.DataType if kind != ir.DataType.UNDEFINED}
+_TYPES = {dtype.value: dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
 _COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)  # two numbers per element
 
 
@@ -37,32 +37,34 @@ class Tensors:
         Raises:
             ValueError: the tensor is refused; the message has the reason.
         """
-        kind = _TYPES.get(tensor.data_type)
-        if kind is None:
+        dtype = _TYPES.get(tensor.data_type)
+        if dtype is None:
             raise ValueError(f"tensor {tensor.name!r:.80} has the unknown type {tensor.data_type}")
         dims = tensor.dims
         if len(dims) > _MAX_DIMS or any(dim < 0 for dim in dims):
             raise ValueError(f"tensor {tensor.name!r:.80} has the invalid shape {reprlib.repr(list(dims))}")
-        size = math.prod(dims)
+        elements = math.prod(dims)
         if tensor.data_location == TensorProto.EXTERNAL:
-            self._check_external(tensor, kind, size, load=load)
-        elif (has := _length(tensor, kind)) != (needs := _required_length(tensor, kind, size)):
+            self._check_external(tensor, dtype, elements, load=load)
+        elif (stored := _stored_length(tensor, dtype)) != (required := _required_length(tensor, dtype, elements)):
             unit = "bytes" if tensor.HasField("raw_data") else "elements"
-            raise ValueError(f"tensor {tensor.name!r:.80} has {has:,} {unit}, but its shape requires {needs:,}")
+            raise ValueError(f"tensor {tensor.name!r:.80} has {stored:,} {unit}, but its shape requires {required:,}")
 
-    def _check_external(self, tensor: TensorProto, kind: ir.DataType, size: int, *, load: bool) -> None:
+    def _check_external(self, tensor: TensorProto, dtype: ir.DataType, elements: int, *, load: bool) -> None:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location, offset, length = entries.get("location", ""), entries.get("offset", "0"), entries.get("length", "")
-        if kind == ir.DataType.STRING or not _is_count(offset) or (length and not _is_count(length)):
+        if dtype == ir.DataType.STRING or not _is_count(offset) or (length and not _is_count(length)):
             raise ValueError(f"tensor {tensor.name!r:.80} has no valid location of its external data")
-        needs, start = _bytes(kind, size), int(offset)
-        has = min(int(length or needs), self._size(location) - start)
-        if has < needs:
-            raise ValueError(f"tensor {tensor.name!r:.80} has {max(has, 0):,} bytes, but its shape requires {needs:,}")
+        required, start = _byte_count(dtype, elements), int(offset)
+        stored = min(int(length or required), self._size(location) - start)
+        if stored < required:
+            raise ValueError(
+                f"tensor {tensor.name!r:.80} has {max(stored, 0):,} bytes, but its shape requires {required:,}"
+            )
         if load:
             with open_companion(self._path, location) as file:
                 file.seek(start)
-                tensor.raw_data = file.read(needs)
+                tensor.raw_data = file.read(required)
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
 
@@ -76,28 +78,29 @@ class Tensors:
         return self._sizes[location]
 
 
-def _bytes(kind: ir.DataType, size: int) -> int:
-    """Return the bytes of `size` elements."""
-    return -(-size * kind.bitwidth // 8)
+def _byte_count(dtype: ir.DataType, elements: int) -> int:
+    """Return how many bytes this number of elements takes."""
+    return -(-elements * dtype.bitwidth // 8)
 
 
-def _length(tensor: TensorProto, kind: ir.DataType) -> int:
+def _stored_length(tensor: TensorProto, dtype: ir.DataType) -> int:
     """Return the length of a tensor's data: bytes of `raw_data`, or elements of the field for its type."""
     if tensor.HasField("raw_data"):
         return len(tensor.raw_data)
-    return len(getattr(tensor, helper.tensor_dtype_to_field(kind.value)))
+    return len(getattr(tensor, helper.tensor_dtype_to_field(dtype.value)))
 
 
-def _required_length(tensor: TensorProto, kind: ir.DataType, size: int) -> int:
-    """Return the value of `_length` that a tensor of this type and size must have."""
-    if kind == ir.DataType.STRING:
-        return size
+def _required_length(tensor: TensorProto, dtype: ir.DataType, elements: int) -> int:
+    """Return how many bytes of `raw_data`, or elements of the field for its type, a tensor must have."""
+    if dtype == ir.DataType.STRING:
+        return elements
     if tensor.HasField("raw_data"):
-        return _bytes(kind, size)
-    if kind in _COMPLEX:
-        return 2 * size
-    return _bytes(kind, size) if kind.bitwidth < 8 else size  # types of less than 8 bits are packed
+        return _byte_count(dtype, elements)
+    if dtype in _COMPLEX:
+        return 2 * elements
+    return _byte_count(dtype, elements) if dtype.bitwidth < 8 else elements  # types of less than 8 bits are packed
 
 
 def _is_count(text: str) -> bool:
+    """Whether a text is a decimal number that is not too long to be an offset."""
     return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS

@@ -9,11 +9,11 @@ from .._errors import PassError
 from ..common._extensions import Extensions
 from ._instrument import CALLBACKS, Instrument
 
-_OWN = {
+_BUILT_IN = {
     "profile": "._profile:ProfileInstrument",
     "save_graph": "._save_graph:SaveGraphInstrument",
 }
-_INSTRUMENTS = Extensions("instrument", __package__, _OWN, PassError, extras={})
+_INSTRUMENTS = Extensions("instrument", __package__, _BUILT_IN, PassError, extras={})
 _CURRENT: ContextVar["PassContext | None"] = ContextVar("filch_pass_context", default=None)
 
 
@@ -92,7 +92,7 @@ class PassContext:
         """Compare the program with a capture of the model, before all passes and after each (`CompareInstrument`).
 
         Args:
-            dump: a capture or dump of the model, or a dump's path.
+            dump: the recorded tensors of the model: a `Capture`, a `Dump`, or the path of a dump.
             options: `backend`, `tolerance` and others; see `filch.compare.CompareInstrument`.
         """
         return self.instrument("compare", dump, **options)

@@ -9,7 +9,7 @@ from .._errors import PassError
 from ..common._extensions import Extensions
 from ._pass import Pass, as_pass
 
-_OWN = {
+_BUILT_IN = {
     "BFloat16Pass": "._precision:BFLOAT16",
     "Float16Pass": "._precision:FLOAT16",
     "FoldConstantPass": "._onnxscript:fold_constants",
@@ -24,7 +24,7 @@ _OWN = {
 }
 # The passes of the installed version of onnx-ir.
 _COMMON = {name: f"{common.__name__}:{name}" for name in common.__all__ if name.endswith("Pass")}
-_PASSES = Extensions("pass", __package__, _COMMON | _OWN, PassError, extras={}, plural="passes")
+_PASSES = Extensions("pass", __package__, _COMMON | _BUILT_IN, PassError, extras={}, plural="passes")
 # The passes of torch.onnx.ONNXProgram.optimize with onnxscript 0.7, in its order. It removes unused nodes again after
 # rewriting, which already removes them, and skips the second round if the first changed nothing.
 _DEFAULT = (

@@ -13,7 +13,7 @@ from ..graph._graph import Graph
 from ._view import Drawing, View
 
 _log = logging.getLogger("filch")
-_OWN = {
+_BUILT_IN = {
     "dot": "._dot:DotView",
     "hidet": "._hidet:HidetView",
     "html": "._html:HtmlView",
@@ -26,7 +26,7 @@ _OWN = {
     "text": "._view:TextView",
     "trace": "._trace:TraceView",
 }
-_VIEWS = Extensions("view", __package__, _OWN, ViewError, extras={})
+_VIEWS = Extensions("view", __package__, _BUILT_IN, ViewError, extras={})
 
 
 def view_names() -> list[str]:

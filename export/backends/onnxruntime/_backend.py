@@ -31,7 +31,7 @@ from .._files import DATA, first_line, in_folder, write_model
 from .._forms import Form, FormFinder, TensorSpec, spec_of
 from .._nchwc import DOMAIN
 from .._tf32 import tf32_input_eps
-from ._log import record_changes
+from ._log import record_transformers
 from ._options import CPU, TENSORRT, OrtOptions
 from ._probe import block_size
 from ._run import OrtValues, feeds_of, node_seconds, run
@@ -270,7 +270,7 @@ class OnnxRuntimeBackend:
             if path.with_name(DATA).exists():
                 options.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
         off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
-        recording = contextlib.nullcontext() if changed is None else record_changes(changed)
+        recording = contextlib.nullcontext() if changed is None else record_transformers(changed)
         try:
             with recording:
                 session = ort.InferenceSession(

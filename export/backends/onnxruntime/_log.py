@@ -11,26 +11,26 @@ from contextlib import contextmanager, suppress
 _STDERR = 2
 _LINE = re.compile(rb"[^\n]*\[[VIWEF]:onnxruntime:[^\n]*(?:\n|$)")  # each begins with color codes and a time
 _CHANGED = re.compile(rb"GraphTransformer (\S+) modified: 1 ")
-_ONE_AT_A_TIME = threading.Lock()  # standard error is shared by the process
+_STDERR_LOCK = threading.Lock()  # standard error is shared by the process
 
 
 @contextmanager
-def record_changes(names: dict[str, None]) -> Iterator[None]:
-    """Add the names of the transformers that change the graph of a session created inside of the block to `names`.
+def record_transformers(names: dict[str, None]) -> Iterator[None]:
+    """Add to `names`, an ordered set, the transformers that change the graph of a session created inside of the block.
 
     ONNX Runtime logs to the standard error of the process, which is redirected to a file inside of the block. Other
     output is written when the block ends. The session's `log_severity_level` has to be 1.
     """
-    with _ONE_AT_A_TIME, tempfile.TemporaryFile() as file:
+    with _STDERR_LOCK, tempfile.TemporaryFile() as file:
         with suppress(AttributeError, OSError, ValueError):  # `sys.stderr` may be None or closed
             sys.stderr.flush()
-        before = os.dup(_STDERR)
+        original = os.dup(_STDERR)
         try:
             os.dup2(file.fileno(), _STDERR)
             yield
         finally:
-            os.dup2(before, _STDERR)
-            os.close(before)
+            os.dup2(original, _STDERR)
+            os.close(original)
             file.seek(0)
             output = file.read()
             names.update(dict.fromkeys(name.decode() for name in _CHANGED.findall(output)))

@@ -26,7 +26,7 @@ from ._layers import Border, ExecutedLayers, Owners, Port, apart_from_neighbors,
 from ._scalars import move_scalars
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
-_TIMES = "PERF_COUNT"
+_PERF_COUNT = "PERF_COUNT"
 _ATTEMPTS = 4  # compilations in search of outputs that change no layer
 _AS_ARRAY = '''\
 def as_array(result, kind):
@@ -38,7 +38,7 @@ def as_array(result, kind):
 _VIRTUAL_DEVICES = ("AUTO", "HETERO", "MULTI", "BATCH")
 # Types that NumPy lacks, by OpenVINO's names, and the dtypes of the arrays as which OpenVINO exposes them, by size.
 _TYPES = {"bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
-_BITS = {1: torch.uint8, 2: torch.float16}
+_ARRAY_DTYPES = {1: torch.uint8, 2: torch.float16}
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class OpenVinoBackend:
         owners = owners_of(model, exported)
         plain = self._compile_with(model, (), owners)
         layers = plain.layers
-        runs, ports = self._search(model, owners, layers, layers.borders(exported)) if watched else ([], {})
-        handle = _Handle(program, plain.compiled, tuple(run.compiled for run in runs))
+        compilations, ports = self._search(model, owners, layers, layers.borders(exported)) if watched else ([], {})
+        handle = _Handle(program, plain.compiled, tuple(item.compiled for item in compilations))
         graph = layers.graph(exported, ports)
         notes = (*self._precision_notes(plain.compiled), *_float64_note(exported, self.device))
         return Compiled(graph, handle, layers.origins(exported, ports), notes=notes)
@@ -99,10 +99,10 @@ class OpenVinoBackend:
         outputs are returned, too.
         """
         outputs = _infer(compiled.handle.plain, inputs)
-        runs = [_infer(observing, inputs) for observing in compiled.handle.observing] if watch else []
-        unchanged = [values for values in runs if all(_same_bits(values[name], outputs[name]) for name in outputs)]
+        results = [_infer(observing, inputs) for observing in compiled.handle.observing] if watch else []
+        unchanged = [values for values in results if all(_same_bits(values[name], outputs[name]) for name in outputs)]
         observed: dict[str, torch.Tensor] = {}
-        for values in unchanged or runs:
+        for values in unchanged or results:
             observed = {name: values[name] for name in values if name in watch or name in outputs} | observed
         return outputs | observed
 
@@ -121,7 +121,7 @@ class OpenVinoBackend:
 
     def script(self, *, optimize: bool) -> Script:  # noqa: ARG002  it always does
         """See `ProvidesScript.script`."""
-        properties = {name: value for name, value in self._properties().items() if name != _TIMES}
+        properties = {name: value for name, value in self._properties().items() if name != _PERF_COUNT}
         lines = (
             "def run(path, names, inputs):",
             f"compiled = ov.Core().compile_model(path, {self.device!r}, {properties!r})",
@@ -133,7 +133,7 @@ class OpenVinoBackend:
 
     def _search(
         self, model: ov.Model, owners: Owners, plain: ExecutedLayers, borders: Mapping[str, Border]
-    ) -> tuple[list["_Run"], dict[str, Port]]:
+    ) -> tuple[list["_Compilation"], dict[str, Port]]:
         """Compile with further outputs until as many of the values `borders` as possible are found.
 
         Returns the compilations, and the port of a layer of `plain` that computes each value that was found. `plain`
@@ -142,19 +142,22 @@ class OpenVinoBackend:
         named = {name for op in model.get_ordered_ops() for port in op.outputs() for name in port.get_names()}
         wanted = requested = [name for name in borders if name in named and name not in plain.results]
         for _ in range(_ATTEMPTS):
-            run = self._compile_with(model, wanted, owners)
-            suspects = plain.near_changed(plain.missing_in(run.layers), {name: borders[name] for name in wanted})
+            compilation = self._compile_with(model, wanted, owners)
+            missing = plain.missing_in(compilation.layers)
+            suspects = plain.near_changed(missing, {name: borders[name] for name in wanted})
             if not suspects:
                 break
             wanted = [name for name in wanted if name not in suspects]
-        run = self._without_missing(model, wanted, run, owners, plain)  # pyright: ignore[reportPossiblyUnboundVariable]  there are attempts
-        runs = [run]
-        ports = dict(plain.ports_of(run.layers))
+        compilation = self._without_missing(model, wanted, compilation, owners, plain)  # pyright: ignore[reportPossiblyUnboundVariable]  there are attempts
+        compilations = [compilation]
+        ports = dict(plain.ports_of(compilation.layers))
 
         def search(changed: ov.Model, names: Collection[str]) -> None:
-            run = self._without_missing(changed, names, self._compile_with(changed, names, owners), owners, plain)
-            new = {name: port for name, port in plain.ports_of(run.layers).items() if port not in ports.values()}
-            runs.extend([run] if new.keys() & {*names} else [])
+            compilation = self._compile_with(changed, names, owners)
+            compilation = self._without_missing(changed, names, compilation, owners, plain)
+            found = plain.ports_of(compilation.layers)
+            new = {name: port for name, port in found.items() if port not in ports.values()}
+            compilations.extend([compilation] if new.keys() & {*names} else [])
             ports.update(new)
 
         for partition in (by_pattern, apart_from_neighbors):
@@ -164,34 +167,45 @@ class OpenVinoBackend:
         if factors := move_scalars(moved, [name for name in requested if name not in ports]):
             search(moved, factors)
         # A result may be a copy in another layout of the value that was found; the name belongs to the copy.
-        return runs, {name: plain.results.get(name, port) for name, port in ports.items()}
+        return compilations, {name: plain.results.get(name, port) for name, port in ports.items()}
 
     def _without_missing(
-        self, model: ov.Model, names: Collection[str], run: "_Run", owners: Owners, plain: ExecutedLayers
-    ) -> "_Run":
-        """Compile again without the values that were not found if a run changed layers: they may be the cause."""
-        ports = plain.ports_of(run.layers)
+        self,
+        model: ov.Model,
+        names: Collection[str],
+        compilation: "_Compilation",
+        owners: Owners,
+        plain: ExecutedLayers,
+    ) -> "_Compilation":
+        """Compile again without the values that were not found, which may be the cause, if layers have changed."""
+        ports = plain.ports_of(compilation.layers)
         found = [name for name in names if name in ports]
-        changed = plain.missing_in(run.layers) or run.layers.missing_in(plain)
+        changed = plain.missing_in(compilation.layers) or compilation.layers.missing_in(plain)
         if not found or len(found) == len(names) or not changed:
-            return run
+            return compilation
         again = self._compile_with(model, found, owners)
-        return again if {*found} <= plain.ports_of(again.layers).keys() else run
+        return again if {*found} <= plain.ports_of(again.layers).keys() else compilation
 
-    def _compile_with(self, model: ov.Model, names: Collection[str], owners: Owners) -> "_Run":
-        """Compile a model with further outputs."""
+    def _compile_with(self, model: ov.Model, names: Collection[str], owners: Owners) -> "_Compilation":
+        """Compile a model with further outputs.
+
+        Args:
+            model: the model, which is copied.
+            names: names of the values to return besides the outputs.
+            owners: the exported nodes that each layer translates; see `owners_of`.
+        """
         extended = model.clone()
         with _backend_errors("refuses the program"):
             extended.add_outputs(list(names))
             compiled = _core(self.device).compile_model(extended, self.device, self._properties())
-            results = {
+            results = {  # the names and shape of each output, by the layer that returns it
                 result.get_friendly_name(): (
                     tuple(result.input(0).get_source_output().get_names()),
                     shape_of(result.get_output_partial_shape(0)),
                 )
                 for result in extended.get_results()
             }
-            return _Run(compiled, ExecutedLayers(compiled.get_runtime_model(), owners, results))
+            return _Compilation(compiled, ExecutedLayers(compiled.get_runtime_model(), owners, results))
 
     def _properties(self) -> dict[str, Any]:
         """Return the properties of the compilation; the time of each layer is always measured."""
@@ -200,7 +214,7 @@ class OpenVinoBackend:
             if name not in known:
                 raise BackendError(f"OpenVINO's {self.device} has no property {name!r}; {hint(name, sorted(known))}")
         precision = {_PRECISION: self.precision} if self.precision is not None and _PRECISION in known else {}
-        return {_TIMES: True, **precision, **self.config}
+        return {_PERF_COUNT: True, **precision, **self.config}
 
     def _precision_notes(self, compiled: ov.CompiledModel) -> tuple[str, ...]:
         """Return a note on the precision, if it is not OpenVINO's choice or not float32."""
@@ -214,7 +228,7 @@ class OpenVinoBackend:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Compilation:
     """One compilation: the compiled model and its layers."""
 
     compiled: ov.CompiledModel
@@ -270,7 +284,7 @@ def _to_openvino(tensor: torch.Tensor) -> ov.Tensor:
     for name, dtype in _TYPES.items():
         if plain.dtype == dtype:
             result = ov.Tensor(getattr(ov.Type, name), ov.Shape(plain.shape))
-            result.data[...] = plain.view(_BITS[plain.itemsize]).numpy()
+            result.data[...] = plain.view(_ARRAY_DTYPES[plain.itemsize]).numpy()
             return result
     return ov.Tensor(plain.numpy())
 

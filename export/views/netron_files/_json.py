@@ -70,12 +70,15 @@ def message(graph: Graph) -> str:
 
 
 def _graph(graph: Graph) -> dict[str, Any]:
+    """Return a graph in Netron's JSON, in which a node refers to a value by its index in `values`."""
     read = (name for node in graph.nodes for name in (*node.reads, *node.outputs) if name)
-    places = {name: i for i, name in enumerate(dict.fromkeys([*graph.inputs, *graph.constants, *read, *graph.outputs]))}
+    names = dict.fromkeys([*graph.inputs, *graph.constants, *read, *graph.outputs])
+    indices = {name: index for index, name in enumerate(names)}
     constants = {*graph.constants}
 
     def arguments(names: Sequence[str]) -> list[dict[str, Any]]:
-        return [{"name": str(i), "value": [places[name]]} for i, name in enumerate(names) if name]
+        """Return the arguments of a node; each is named by its position."""
+        return [{"name": str(index), "value": [indices[name]]} for index, name in enumerate(names) if name]
 
     def node_record(node: Node) -> dict[str, Any]:
         return {
@@ -90,9 +93,9 @@ def _graph(graph: Graph) -> dict[str, Any]:
         }
 
     return {
-        "values": [_value(name, graph.values.get(name), constant=name in constants) for name in places],
-        "inputs": [{"name": name, "value": [places[name]]} for name in graph.inputs],
-        "outputs": [{"name": name, "value": [places[name]]} for name in graph.outputs],
+        "values": [_value(name, graph.values.get(name), constant=name in constants) for name in indices],
+        "inputs": [{"name": name, "value": [indices[name]]} for name in graph.inputs],
+        "outputs": [{"name": name, "value": [indices[name]]} for name in graph.outputs],
         "nodes": [node_record(node) for node in graph.nodes],
     }
 

@@ -187,7 +187,7 @@ def test_one_test_for_each_backend_and_a_missing_one_is_skipped(project, monkeyp
     def refuse():
         raise BackendError("backend 'absent' needs a thing that is not there")
 
-    monkeypatch.setitem(_registry._OWN, "absent", "._registry:refuse")  # noqa: SLF001  one that is missing everywhere
+    monkeypatch.setitem(_registry._BUILT_IN, "absent", "._registry:refuse")  # noqa: SLF001  one that is missing everywhere
     monkeypatch.setattr(_registry, "refuse", refuse, raising=False)
     line = "assert [report.backend for report in filch.check(make(), x)] == [filch.backend]"
     text = CHECK.format(backends="'onnxruntime-cpu', 'eager', 'absent', 'onyxruntime-cpu'", line=line)
