@@ -138,8 +138,8 @@ def _varint(value):
 
 def _noted(**noted):
     model = model_of([_relu("x", "y", "n")])
-    held = {"program": "1", "module_calls": "[]", "inputs": "{}", "model": '"x"', "operators": "[]"} | noted
-    for key, value in held.items():
+    metadata = {"program": "1", "module_calls": "[]", "inputs": "{}", "outputs": "[]", "model": '"x"'}
+    for key, value in (metadata | {"operators": "[]", "strategy": '"strict"'} | noted).items():
         model.metadata_props.add(key=f"filch.{key}", value=value)
     return model
 
