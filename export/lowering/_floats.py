@@ -19,7 +19,7 @@ _DTYPE_ATTRIBUTES = {"Cast": "to"} | dict.fromkeys(
 _NUMPY_DTYPES = {ir.DataType.FLOAT16: np.dtype(np.float16), ir.DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 
 
-def write_floats(model: ir.Model, dtype: ir.DataType, keep: Collection[str], *, simulate: bool) -> None:
+def convert_floats(model: ir.Model, dtype: ir.DataType, keep: Collection[str], *, simulate: bool) -> None:
     """Convert the nodes of `model` that are not in `keep`, their inputs and their outputs to `dtype`.
 
     Inputs and outputs of the graph stay float32. Values between two nodes in `keep` are not rounded. Weights beyond the
@@ -39,18 +39,18 @@ def write_floats(model: ir.Model, dtype: ir.DataType, keep: Collection[str], *, 
     weights = [value for value in graph.initializers.values() if value.dtype == _FLOAT]
     inputs = [value for value in graph.inputs if value.dtype == _FLOAT]
     computed = [(node, value) for node in graph for value in node.outputs if value.name and value.dtype == _FLOAT]
-    writer = _Writer(graph, dtype, lowered, simulate=simulate)
+    converter = _Converter(graph, dtype, lowered, simulate=simulate)
     for value in weights:
-        writer.weight(value)
+        converter.weight(value)
     for value in inputs:
-        writer.float_value(value, None)
+        converter.float_value(value, None)
     for node, value in computed:
         if node in lowered:
-            writer.low_value(value, node)
+            converter.low_value(value, node)
         else:
-            writer.float_value(value, node)
+            converter.float_value(value, node)
     for node in lowered:
-        writer.attributes(node)
+        converter.attributes(node)
 
 
 def _can_be_lowered(node: ir.Node, model: ir.Model) -> bool:
@@ -60,8 +60,8 @@ def _can_be_lowered(node: ir.Node, model: ir.Model) -> bool:
     return any(value is not None and value.dtype == _FLOAT for value in (*node.inputs, *node.outputs))
 
 
-class _Writer:
-    """Converts a graph in place; see `write_floats` for the arguments. `lowered` are the nodes to convert."""
+class _Converter:
+    """Converts a graph in place; see `convert_floats` for the arguments. `lowered` are the nodes to convert."""
 
     def __init__(self, graph: ir.Graph, dtype: ir.DataType, lowered: set[ir.Node], *, simulate: bool) -> None:
         self._graph = graph

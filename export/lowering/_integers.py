@@ -23,7 +23,9 @@ _BLOCK = 32  # weights that share a scale; engines for language models use this 
 _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
 
 
-class _Reader(CalibrationDataReader):  # type: ignore[misc] # onnxruntime has no types
+class _CalibrationReader(CalibrationDataReader):  # type: ignore[misc] # onnxruntime has no types
+    """Passes the inputs of each call to ONNX Runtime's calibration."""
+
     def __init__(self, calls: Sequence[Mapping[str, torch.Tensor]], names: Collection[str]) -> None:
         self._feeds = iter([{name: torch_to_array(call[name]) for name in names} for call in calls])
 
@@ -31,7 +33,7 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc] # onnxruntime has no
         return next(self._feeds, None)
 
 
-def write_int8(
+def quantize_int8(
     model: ir.Model, keep: Collection[str], calibration: Sequence[Mapping[str, torch.Tensor]], ranges: Path
 ) -> ir.Model:
     """Quantize weights (per channel) and activations to 8 bits with pairs of QuantizeLinear and DequantizeLinear.
@@ -52,7 +54,7 @@ def write_int8(
         quantize_static(
             proto,
             written,
-            _Reader(calibration, names),
+            _CalibrationReader(calibration, names),
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
@@ -60,7 +62,7 @@ def write_int8(
             nodes_to_exclude=list(keep),
             calibration_cache_path=ranges,
         )
-        return _read(onnx.load(written))
+        return _from_proto(onnx.load(written))
 
 
 @functools.cache
@@ -79,14 +81,14 @@ def products_saturate() -> bool:
     return int(np.asarray(result)[0, 0]) != 2 * 255 * 127
 
 
-def write_int4(model: ir.Model, keep: Collection[str]) -> ir.Model:
+def quantize_int4(model: ir.Model, keep: Collection[str]) -> ir.Model:
     """Quantize the weights of MatMul nodes to 4 bits, in blocks of 32 along the reduction (`MatMulNBits`)."""
     with _preserve_logging():
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer  # noqa: PLC0415  it configures logging
 
         quantizer = MatMulNBitsQuantizer(serde.serialize_model(model), block_size=_BLOCK, nodes_to_exclude=list(keep))
         quantizer.process()
-    return _read(quantizer.model.model)  # pyright: ignore[reportAttributeAccessIssue]  a wrapper of the proto after `process`
+    return _from_proto(quantizer.model.model)  # pyright: ignore[reportAttributeAccessIssue]  a wrapper of the proto after `process`
 
 
 @contextlib.contextmanager
@@ -103,7 +105,7 @@ def _preserve_logging() -> Iterator[None]:
         root.handlers[:] = handlers
 
 
-def _read(proto: onnx.ModelProto) -> ir.Model:
+def _from_proto(proto: onnx.ModelProto) -> ir.Model:
     model = serde.deserialize_model(proto)
     model.metadata_props.pop(_PREPARED[0], None)
     return model

@@ -16,7 +16,7 @@ from ..common._quiet import quiet
 from ..graph._graph import Graph
 from ..graph._nodes import Node
 from ..program._program import Program, follow_changes
-from ._floats import write_floats
+from ._floats import convert_floats
 
 Precision = Literal["float16", "bfloat16", "int8", "int4"]
 Inputs = Mapping[str, torch.Tensor]
@@ -111,15 +111,15 @@ class Lowering:
 
     def _lower_model(self, model: ir.Model, keep: Collection[str]) -> ir.Model:
         if self._to in ("float16", "bfloat16"):
-            write_floats(model, ir.DataType[self._to.upper()], keep, simulate=self._simulate)
+            convert_floats(model, ir.DataType[self._to.upper()], keep, simulate=self._simulate)
             return model
-        from ._integers import write_int4, write_int8  # noqa: PLC0415  imports ONNX Runtime
+        from ._integers import quantize_int4, quantize_int8  # noqa: PLC0415  imports ONNX Runtime
 
         try:
             with quiet():
                 if self._to == "int4":
-                    return write_int4(model, keep)
-                return write_int8(model, keep, self._calibration, self._folder / "ranges.json")
+                    return quantize_int4(model, keep)
+                return quantize_int8(model, keep, self._calibration, self._folder / "ranges.json")
         except Exception as error:  # the tools raise exceptions of any type
             raise ExportError(f"ONNX Runtime's tools can't lower the program to {self._to}: {reason(error)}") from error
 

@@ -113,6 +113,7 @@ def step_optimizer(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _check_loss(loss: Any) -> torch.Tensor:
+    """Return the loss; refuse all but a tensor with one number that requires a gradient."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
         description = (
             f"{str(loss.dtype).removeprefix('torch.')}{list(loss.shape)}"

@@ -76,12 +76,13 @@ def unreadable(trace: Any, most: int = _MAX_VALUES) -> str | None:
 
 
 def _problems(trace: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the problems of a trace that is a dictionary."""
     problems = list(_dict_problems("the trace", trace, {"node_data": dict, "execute_op_info": dict}))
     yield from problems
     if problems:
         return
     nodes, executions = trace["node_data"], trace["execute_op_info"]
-    valid = {}
+    valid = {}  # nodes that have no problem by themselves
     for key, node in nodes.items():
         problems = list(islice(_node_problems(f"node_data[{_short(key)}]", key, node), _MAX_PROBLEMS))
         yield from problems
@@ -114,6 +115,7 @@ def _node_problems(place: str, key: Any, node: Any) -> Iterator[str]:
 
 
 def _attribute_problems(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield the problems of the attributes of a node."""
     problems = list(_text_problems(place, attrs))
     yield from problems
     kind = attrs.get("is_var")
@@ -133,6 +135,7 @@ def _attribute_problems(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _execution_problems(place: str, key: Any, execution: Any) -> Iterator[str]:
+    """Yield the problems of an execution by itself."""
     yield from _key_problems(place, key)
     problems = list(_dict_problems(place, execution, _EXECUTION))
     yield from problems
@@ -199,6 +202,7 @@ def _fusion_problems(place: str, execution: Any, nodes: _Dict, valid: _Dict) -> 
 
 
 def _operator_id_problems(where: str, number: int, nodes: _Dict, valid: _Dict) -> Iterator[str]:
+    """Yield a problem if an id is not that of an operator."""
     if number not in nodes:
         yield f"{where}, which is no node"
     elif number in valid and valid[number]["attrs"]["is_var"] != "0":

@@ -171,23 +171,23 @@ class ExecutedLayers:
         for value, end in other.results.items():
             name, index = self._before_copies(other, end)
             layer = other.layers[name]
-            if layer.is_node and self._has(other, layer) and self._has_inputs(other, layer):
+            if layer.is_node and self._has_layer(other, layer) and self._has_input_layers(other, layer):
                 ports[value] = (self.by_key[layer.key][other.by_key[layer.key].index(layer)].name, index)
         return ports
 
-    def _has(self, other: "ExecutedLayers", layer: Layer) -> bool:
+    def _has_layer(self, other: "ExecutedLayers", layer: Layer) -> bool:
         """Return whether this compilation has as many layers like a layer of another one."""
         return len(self.by_key.get(layer.key, ())) == len(other.by_key[layer.key])
 
-    def _has_inputs(self, other: "ExecutedLayers", layer: Layer) -> bool:
+    def _has_input_layers(self, other: "ExecutedLayers", layer: Layer) -> bool:
         """Return whether this compilation has the layers that compute the inputs of a layer of another one.
 
         Layers that only move data are skipped: a factor may have been moved over a transpose into an earlier product.
         """
         read = [other.layers[name] for name, _ in layer.inputs if other.layers[name].is_node]
         return all(
-            (source.kind in _COPIES or self._has(other, source))
-            and (source.kind not in _MOVES or self._has_inputs(other, source))
+            (source.kind in _COPIES or self._has_layer(other, source))
+            and (source.kind not in _MOVES or self._has_input_layers(other, source))
             for source in read
         )
 
@@ -211,11 +211,11 @@ class ExecutedLayers:
         Nodes that no layer reports (because OpenVINO moved a factor, for example) belong to the layer that computes the
         next known value.
         """
-        judged = {name for name, _ in [*known.values(), *self.results.values()]}
+        mapped = {name for name, _ in [*known.values(), *self.results.values()]}
         named = {name for layer in self.layers.values() for name in layer.computes}
         origins = {
             head: dict.fromkeys(node for layer in layers for node in layer.computes)
-            for head, layers in self.groups(judged).items()
+            for head, layers in self.groups(mapped).items()
         }
         stop = frozenset({*known, *self.results, *exported.constant_values})
         for value, (name, _) in known.items():
@@ -247,20 +247,20 @@ class ExecutedLayers:
             values={value.name: value for value in values},
         )
 
-    def groups(self, judged: Collection[str]) -> Mapping[str, tuple[Layer, ...]]:
+    def groups(self, mapped: Collection[str]) -> Mapping[str, tuple[Layer, ...]]:
         """Return groups of layers by the name of the last one.
 
         A layer without an exported value is grouped with its only consumer if OpenVINO reports no exported node for it
         (copies and inserted layers), if both are parts of one exported node, or if the consumer only moves data.
 
         Args:
-            judged: names of layers with an exported value.
+            mapped: names of layers with an exported value.
         """
         heads: dict[str, str] = {}  # the last layer of the group of each layer
         groups: dict[str, tuple[Layer, ...]] = {}
         for layer in reversed(self.layers.values()):
             users = {heads.get(user, user) for user in self._users[layer.name]}
-            head = users.pop() if len(users) == 1 and layer.name not in judged else ""
+            head = users.pop() if len(users) == 1 and layer.name not in mapped else ""
             if layer.is_node:
                 heads[layer.name] = head if head in groups and _belongs_to(layer, groups[head]) else layer.name
                 groups[heads[layer.name]] = (layer, *groups.get(heads[layer.name], ()))
@@ -282,6 +282,7 @@ def _belongs_to(layer: Layer, group: tuple[Layer, ...]) -> bool:
 
 
 def _layer(op: Any, owners: Owners) -> Layer:
+    """Return a layer from a node of OpenVINO's runtime model."""
     kind, primitive, precision = (_info(op, name) for name in ("layerType", "primitiveType", "runtimePrecision"))
     layer_names = [name for name in _info(op, "originalLayersNames").split(",") if name]
     computed = [owner for name in layer_names if kind not in _NO_NODES for owner in _owners(name, owners)]
@@ -334,10 +335,12 @@ def _may_have_same_size(*shapes: tuple[Dim, ...] | None) -> bool:
 
 
 def shape_of(shape: Any) -> tuple[Dim, ...]:
+    """Return an OpenVINO shape; unknown dimensions are None."""
     return tuple(None if dim.is_dynamic else dim.get_length() for dim in shape)
 
 
 def _node(layers: tuple[Layer, ...], names: Mapping[Port, str]) -> Node:
+    """Return a group of layers as one node."""
     inside = {layer.name for layer in layers}
     read = [port for layer in layers for port in layer.inputs if port[0] not in inside]
     head = layers[-1]
