@@ -15,12 +15,12 @@ class SAGEConv(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.aggregate = Mean()
-        self.neighbours = nn.Linear(inputs, outputs)
+        self.neighbors = nn.Linear(inputs, outputs)
         self.own = nn.Linear(inputs, outputs, bias=False)
 
     def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
         senders, receivers = edges
-        return self.neighbours(self.aggregate(x[senders], receivers, x.shape[0])) + self.own(x)
+        return self.neighbors(self.aggregate(x[senders], receivers, x.shape[0])) + self.own(x)
 
 
 class GraphSAGE(nn.Module):

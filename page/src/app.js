@@ -1,6 +1,6 @@
 // The page: what is selected, how it is drawn, and the parts that show it.
 
-import { Colours } from "./colour.js";
+import { Colors } from "./color.js";
 import { html } from "./dom.js";
 import { drawerElement } from "./drawer.js";
 import { helpDialog, listenToKeys } from "./keys.js";
@@ -14,7 +14,7 @@ import { Table } from "./table.js";
 import { legendElements, remarksElements, Toolbar } from "./toolbar.js";
 import { Tooltip } from "./tooltip.js";
 
-/** @import { ColourMode } from "./colour.js" */
+/** @import { ColorMode } from "./color.js" */
 /** @import { Look } from "./drawing.js" */
 /** @import { Graph, GraphNode, Group, Item, PageData } from "./model.js" */
 
@@ -28,19 +28,19 @@ export class App {
     /** What the first divergence affects, if all else is dim. @type {Set<Item> | null} */
     this.path = null;
     this.shown = { tensors: false, weights: false };
-    this.colours = new Colours(data);
+    this.colors = new Colors(data);
     /** The panes that were made so far. @type {Map<Graph, Pane>} */
     this.panes = new Map();
     this.panel = new Panel(this);
     this.help = helpDialog();
     this.tooltip = new Tooltip();
     this.status = html("div", { class: "voice", role: "status", "aria-live": "polite" });
-    this.legend = html("div", { class: "legend", "aria-label": "Colours" });
+    this.legend = html("div", { class: "legend", "aria-label": "Colors" });
     this.stage = html("div", { class: "stage" });
     this.search = new SearchBox(this);
     this.table = new Table(this);
     this.plot = data.findings.length ? new Plot(this) : null;
-    this.drawer = drawerElement([this.plot?.element ?? null, this.table.element], !this.colours.hasFindings);
+    this.drawer = drawerElement([this.plot?.element ?? null, this.table.element], !this.colors.hasFindings);
     this.toolbar = new Toolbar(this);
     const main = html("main", {}, this.stage, this.panel.element);
     document.body.append(this.toolbar.element, ...remarksElements(data), main);
@@ -61,9 +61,9 @@ export class App {
 
   /** @returns {Look} */
   currentLook() {
-    const { colours, selected, path } = this;
+    const { colors, selected, path } = this;
     const counterparts = selected && selected.kind !== "value" ? selected.counterparts : [];
-    return { colours, selected, marked: withGroups(counterparts), lit: path };
+    return { colors, selected, marked: withGroups(counterparts), lit: path };
   }
 
   redraw() {
@@ -241,16 +241,16 @@ export class App {
     this.redraw();
   }
 
-  /** @param {ColourMode} mode */
-  setColourMode(mode) {
-    this.colours.mode = mode;
-    this.toolbar.colourSelect.value = mode;
+  /** @param {ColorMode} mode */
+  setColorMode(mode) {
+    this.colors.mode = mode;
+    this.toolbar.colorSelect.value = mode;
     this.updateLegend();
     this.redraw();
   }
 
   updateLegend() {
-    this.legend.replaceChildren(...legendElements(this.colours));
+    this.legend.replaceChildren(...legendElements(this.colors));
   }
 
   /**

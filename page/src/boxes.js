@@ -1,11 +1,11 @@
 // The text in a box, and the size that the text gives it.
 
-import { operatorName } from "./colour.js";
+import { operatorName } from "./color.js";
 import { typeLabel } from "./model.js";
 import { count, milliseconds, shortNumber } from "./numbers.js";
 import { textWidth } from "./text.js";
 
-/** @import { ColourMode } from "./colour.js" */
+/** @import { ColorMode } from "./color.js" */
 /** @import { Item, Value } from "./model.js" */
 /** @typedef {{ tensors: boolean, weights: boolean }} Shown what is drawn beside operations */
 /** @typedef {[text: string, font: string]} Line */
@@ -23,7 +23,7 @@ const LONGEST_TEXT = 60; // characters
 export function measureBox(item, role, shown = {}) {
   const lines = boxLines(item, role, shown);
   const widths = lines.map(([text, font]) => Math.min(WIDEST_TEXT, textWidth(text.slice(0, LONGEST_TEXT), font)));
-  // The box has room for either label, so that changing the colours moves nothing.
+  // The box has room for either label, so that changing the colors moves nothing.
   const label = Math.max(...[errorLabel(item), timeLabel(item)].map((text) => textWidth(text, FONTS.small)));
   const margin = item.kind === "group" ? 58 : 26;
   const least = role === "input" || role === "output" ? 60 : 76;
@@ -34,7 +34,7 @@ export function measureBox(item, role, shown = {}) {
 /**
  * The text in a box's corner.
  * @param {Item} item
- * @param {ColourMode} mode
+ * @param {ColorMode} mode
  */
 export function cornerLabel(item, mode) {
   return mode === "time" ? timeLabel(item) : errorLabel(item);

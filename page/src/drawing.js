@@ -1,20 +1,20 @@
-// Draws what is visible of a scene as SVG. From afar, all boxes of one colour are one path: moving thousands of elements
+// Draws what is visible of a scene as SVG. From afar, all boxes of one color are one path: moving thousands of elements
 // would be slow.
 
 import { cornerLabel, className, FONTS } from "./boxes.js";
-import { operatorFamily } from "./colour.js";
+import { operatorFamily } from "./color.js";
 import { svg } from "./dom.js";
 import { typeLabel } from "./model.js";
 import { textWidth, truncate } from "./text.js";
 
-/** @import { Colours } from "./colour.js" */
+/** @import { Colors } from "./color.js" */
 /** @import { Item } from "./model.js" */
 /** @import { Arrangement, Box, Edge } from "./scene.js" */
 /** @import { Run } from "./layout/index.js" */
 /** @typedef {{ k: number, x: number, y: number, width: number, height: number }} View scale, shift, and size on the screen */
 /**
  * @typedef {object} Look
- * @property {Colours} colours
+ * @property {Colors} colors
  * @property {Item | null} selected
  * @property {Set<Item>} marked the counterparts of what is selected
  * @property {Set<Item> | null} lit all others are dim; null if none is
@@ -124,8 +124,8 @@ export class Drawing {
   drawOverview({ boxes, edges }, look) {
     const paths = { opened: new Map(), boxes: new Map() };
     for (const box of boxes) {
-      const colour = box.kind === "open" ? "plain" : look.colours.classOf(box.item);
-      const classes = ["box far", box.kind, colour, roleClass(box), stateClasses(box.item, look)].join(" ");
+      const color = box.kind === "open" ? "plain" : look.colors.classOf(box.item);
+      const classes = ["box far", box.kind, color, roleClass(box), stateClasses(box.item, look)].join(" ");
       const layer = paths[box.kind === "open" ? "opened" : "boxes"];
       layer.set(classes, `${layer.get(classes) ?? ""}M${box.x} ${box.y}h${box.w}v${box.h}h${-box.w}z`);
     }
@@ -158,7 +158,7 @@ function stateClasses(item, { selected, marked, lit }) {
 function boxElement(box, look) {
   const { item, kind, w, h } = box;
   const depth = kind === "open" && item.kind === "group" ? `nested-${item.groupPath.length % 2}` : "";
-  const classes = ["box", kind, depth, look.colours.classOf(item), roleClass(box), stateClasses(item, look)].join(" ");
+  const classes = ["box", kind, depth, look.colors.classOf(item), roleClass(box), stateClasses(item, look)].join(" ");
   const element = svg("g", { class: classes, transform: `translate(${box.x} ${box.y})` });
   element.dataset[item.kind] = String(item.id);
   if (kind === "group") element.append(svg("rect", { class: "stack", x: 4, y: 4, width: w, height: h, rx: 8 }));
@@ -196,15 +196,15 @@ function headingElement({ item, x, y, w }, look) {
  */
 function textElements({ item, lines, w }, look) {
   const group = item.kind === "group";
-  const centred = item.kind === "value";
-  const label = centred ? "" : cornerLabel(item, look.colours.mode);
+  const centered = item.kind === "value";
+  const label = centered ? "" : cornerLabel(item, look.colors.mode);
   const labelWidth = label ? textWidth(label, FONTS.small) + 10 : 0;
-  const left = centred ? w / 2 : group ? 34 : 15;
+  const left = centered ? w / 2 : group ? 34 : 15;
   const baseline = group ? 20.5 : 18.5;
   const elements = lines.map(([text, font], index) => {
     const kind = font === FONTS.title ? "op" : font === FONTS.small ? "small" : "tiny";
-    const width = w - (centred ? 18 : left + 10) - (index === 0 ? labelWidth : 0);
-    const place = { x: left, y: baseline + 15 * index, "text-anchor": centred ? "middle" : "start" };
+    const width = w - (centered ? 18 : left + 10) - (index === 0 ? labelWidth : 0);
+    const place = { x: left, y: baseline + 15 * index, "text-anchor": centered ? "middle" : "start" };
     return svg("text", { class: kind, ...place }, truncate(text, width, font));
   });
   if (label) elements.push(svg("text", { class: "small error", x: w - 9, y: baseline, "text-anchor": "end" }, label));

@@ -98,7 +98,7 @@ export class Pane {
     const { width } = this.arrangement;
     const wholeWidth = (this.view.width - 24) / width;
     const k = Math.max(Math.min(1, this.wholeScale), Math.min(0.8, Math.max(0.45, wholeWidth)));
-    Object.assign(this.view, this.centred(k));
+    Object.assign(this.view, this.centered(k));
     const [input] = this.graph.inputs;
     if (width * k > this.view.width && input) this.center(this.boxOf(input), false, true);
     const { selected } = this.app;
@@ -108,7 +108,7 @@ export class Pane {
 
   /** Shows the whole graph. */
   fit() {
-    this.moveTo(this.centred(Math.min(1.25, this.wholeScale)));
+    this.moveTo(this.centered(Math.min(1.25, this.wholeScale)));
   }
 
   /** Where a graph begins: below the heading of the frame, where that is shown. */
@@ -128,7 +128,7 @@ export class Pane {
    * @param {number} k
    * @returns {Position}
    */
-  centred(k) {
+  centered(k) {
     const { width, height } = this.arrangement;
     const y = Math.max(this.top, (this.view.height - height * k) / 2);
     return { k, x: (this.view.width - width * k) / 2, y };

@@ -1,6 +1,6 @@
 // The details of what is selected.
 
-import { statusClass } from "./colour.js";
+import { statusClass } from "./color.js";
 import { contents, html, nameElement, numberElement } from "./dom.js";
 import { histogramElement, statisticsTable } from "./figures.js";
 import { typeLabel } from "./model.js";

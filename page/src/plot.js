@@ -1,6 +1,6 @@
 // A plot of all errors against depth or order: one dot for each finding.
 
-import { statusClass } from "./colour.js";
+import { statusClass } from "./color.js";
 import { html, oncePerFrame, svg } from "./dom.js";
 import { count, largest, smallest } from "./numbers.js";
 

@@ -333,8 +333,8 @@ function collect(container, x, y, arrangement) {
   const leaving = new Map();
   for (const { link } of container.routes) leaving.set(link.from, (leaving.get(link.from) ?? 0) + 1);
   for (const route of container.routes) {
-    const labelled = leaving.get(route.link.from) === 1;
-    if (route.runs.length) arrangement.edges.push(edgeOf(route, container, left, top, y, labelled));
+    const labeled = leaving.get(route.link.from) === 1;
+    if (route.runs.length) arrangement.edges.push(edgeOf(route, container, left, top, y, labeled));
   }
 }
 
@@ -344,10 +344,10 @@ function collect(container, x, y, arrangement) {
  * @param {number} left of what is in the container
  * @param {number} top likewise
  * @param {number} border the container's own top
- * @param {boolean} labelled
+ * @param {boolean} labeled
  * @returns {Edge}
  */
-function edgeOf({ link, runs, ends }, container, left, top, border, labelled) {
+function edgeOf({ link, runs, ends }, container, left, top, border, labeled) {
   const source = container.items[link.from];
   const bottom = border + container.height;
   // What enters the container does so at its border.
@@ -370,7 +370,7 @@ function edgeOf({ link, runs, ends }, container, left, top, border, labelled) {
     runs: placed,
     heads,
     bounds: { left: smallest(xs), top: smallest(ys), right: largest(xs), bottom: largest(ys) },
-    label: labelled && !source.pin && !source.inside ? [placed[0][0], placed[0][1] + below] : null,
+    label: labeled && !source.pin && !source.inside ? [placed[0][0], placed[0][1] + below] : null,
     labelWidth: WIDEST_LABEL,
   };
 }

@@ -1,6 +1,6 @@
 // The table of all rows. Only the visible rows are elements, so that 20,000 rows scroll as smoothly as 20.
 
-import { statusClass } from "./colour.js";
+import { statusClass } from "./color.js";
 import { html, nameElement, numberElement, oncePerFrame } from "./dom.js";
 import { count } from "./numbers.js";
 import { RowFilter, sortRows, tableColumns, tableRows } from "./rows.js";

@@ -3,7 +3,7 @@
 import { html, nameElement } from "./dom.js";
 
 /** @import { App } from "./app.js" */
-/** @import { Colours, LegendEntry, ColourMode } from "./colour.js" */
+/** @import { Colors, LegendEntry, ColorMode } from "./color.js" */
 /** @import { Graph, PageData } from "./model.js" */
 
 /** The bar at the top of the page. */
@@ -17,14 +17,14 @@ export class Toolbar {
       weights: toggleButton("Weights", "w", () => app.toggleShown("weights")),
     };
     this.graphSelect = this.makeGraphSelect();
-    this.colourSelect = this.makeColourSelect();
+    this.colorSelect = this.makeColorSelect();
     const { main, firstDivergence } = app.data;
     const tools = html(
       "div",
       { class: "tools" },
       this.graphSelect,
       firstDivergence && [button("First divergence", "d", () => app.showFirstDivergence(), "alarm"), this.toggles.path],
-      this.colourSelect,
+      this.colorSelect,
       this.toggles.tensors,
       this.toggles.weights,
       button("Table", "t", () => app.toggleDrawer()),
@@ -35,12 +35,12 @@ export class Toolbar {
     this.element = html("header", {}, title, app.search.element, tools);
   }
 
-  makeColourSelect() {
-    const { colours } = this.app;
-    const option = (/** @type {ColourMode} */ mode) =>
-      html("option", { value: mode, selected: mode === colours.mode }, `Colour: ${mode}`);
-    const onchange = () => this.app.setColourMode(/** @type {ColourMode} */ (this.colourSelect.value));
-    return html("select", { "aria-label": "Colour by", onchange }, colours.modes.map(option));
+  makeColorSelect() {
+    const { colors } = this.app;
+    const option = (/** @type {ColorMode} */ mode) =>
+      html("option", { value: mode, selected: mode === colors.mode }, `Color: ${mode}`);
+    const onchange = () => this.app.setColorMode(/** @type {ColorMode} */ (this.colorSelect.value));
+    return html("select", { "aria-label": "Color by", onchange }, colors.modes.map(option));
   }
 
   /** The choice of the graph, if there are several. */
@@ -108,20 +108,20 @@ export function remarksElements({ remarks: [headline, ...others] }) {
 }
 
 /**
- * What the colours mean.
- * @param {Colours} colours
+ * What the colors mean.
+ * @param {Colors} colors
  */
-export function legendElements(colours) {
+export function legendElements(colors) {
   const titles = {
     error: "Error",
     status: "Status",
     operator: "Operators",
     time: "Time",
-    module: "A colour for each module",
+    module: "A color for each module",
   };
   const entry = (/** @type {LegendEntry} */ [cssClass, text]) => {
     const swatch = cssClass === "words" ? null : html("i", { class: "swatch" });
     return html("span", { class: `entry ${cssClass}` }, swatch, text && html("span", {}, text));
   };
-  return [html("b", {}, titles[colours.mode]), ...colours.legend().map(entry)];
+  return [html("b", {}, titles[colors.mode]), ...colors.legend().map(entry)];
 }

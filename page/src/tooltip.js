@@ -1,6 +1,6 @@
 // A summary of what is under the mouse.
 
-import { statusClass } from "./colour.js";
+import { statusClass } from "./color.js";
 import { html, nameElement } from "./dom.js";
 import { typeLabel } from "./model.js";
 import { count, milliseconds, shortNumber } from "./numbers.js";

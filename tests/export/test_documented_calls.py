@@ -42,11 +42,11 @@ class Attention(nn.Module):
 
 @pytest.fixture(scope="module")
 def program() -> Program:
-    """The exported program, unoptimised."""
+    """The exported program, unoptimized."""
     return export(Attention(), (torch.ones(1, 3, 4),))
 
 
-def test_every_value_of_an_unoptimised_graph_has_a_type_and_a_shape(program):
+def test_every_value_of_an_unoptimized_graph_has_a_type_and_a_shape(program):
     """The exporter leaves some without; ONNX's shape inference knows them."""
     assert program.graph.nodes
     assert "?" not in str(program)
@@ -61,7 +61,7 @@ def test_dynamic_dimensions_keep_their_names():
     assert "float32[batch, length, 4]" in text
 
 
-def test_a_graph_is_optimised_to_a_graph(program):
+def test_a_graph_is_optimized_to_a_graph(program):
     """As hidet's `optimize(graph)`, whose result prints as a graph."""
     graph = optimize(program.graph)
 
@@ -71,7 +71,7 @@ def test_a_graph_is_optimised_to_a_graph(program):
     assert str(graph).startswith("Graph(x: float32[1, 3, 4]){")
 
 
-def test_a_graph_that_was_not_read_from_an_onnx_model_cannot_be_optimised(program):
+def test_a_graph_that_was_not_read_from_an_onnx_model_cannot_be_optimized(program):
     """One sentence says what can be."""
     graph = graph_from_fx(program.exported_program.graph, "fx")
 

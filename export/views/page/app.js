@@ -28,9 +28,9 @@
     return `${shortNumber(Number(seconds) * 1e3)} ms`;
   }
 
-  // src/colour.js
+  // src/color.js
   var FAMILIES = [
-    ["norm", /norm/, "normalise"],
+    ["norm", /norm/, "normalize"],
     ["compute", /matmul|gemm|conv(?!ert)|linear|einsum|\bb?mm\b|addmm|attention|lstm|gru|sdpa/, "multiply, convolve"],
     ["activation", /relu|gelu|silu|sigmoid|tanh|softmax|elu|erf|swish|softplus|mish/, "activate"],
     ["cast", /cast|quantize|to_copy|convert|\bto\b/, "cast"],
@@ -96,7 +96,7 @@
       return Array.from({ length: this.steps }, (_, step) => [`${this.prefix}-${step}`, text(step)]);
     }
   };
-  var Colours = class {
+  var Colors = class {
     /** @param {PageData} data */
     constructor(data) {
       const { findings } = data;
@@ -816,8 +816,8 @@
     drawOverview({ boxes, edges }, look) {
       const paths = { opened: /* @__PURE__ */ new Map(), boxes: /* @__PURE__ */ new Map() };
       for (const box of boxes) {
-        const colour = box.kind === "open" ? "plain" : look.colours.classOf(box.item);
-        const classes = ["box far", box.kind, colour, roleClass(box), stateClasses(box.item, look)].join(" ");
+        const color = box.kind === "open" ? "plain" : look.colors.classOf(box.item);
+        const classes = ["box far", box.kind, color, roleClass(box), stateClasses(box.item, look)].join(" ");
         const layer = paths[box.kind === "open" ? "opened" : "boxes"];
         layer.set(classes, `${layer.get(classes) ?? ""}M${box.x} ${box.y}h${box.w}v${box.h}h${-box.w}z`);
       }
@@ -842,7 +842,7 @@
   function boxElement(box, look) {
     const { item, kind, w, h } = box;
     const depth = kind === "open" && item.kind === "group" ? `nested-${item.groupPath.length % 2}` : "";
-    const classes = ["box", kind, depth, look.colours.classOf(item), roleClass(box), stateClasses(item, look)].join(" ");
+    const classes = ["box", kind, depth, look.colors.classOf(item), roleClass(box), stateClasses(item, look)].join(" ");
     const element = svg("g", { class: classes, transform: `translate(${box.x} ${box.y})` });
     element.dataset[item.kind] = String(item.id);
     if (kind === "group") element.append(svg("rect", { class: "stack", x: 4, y: 4, width: w, height: h, rx: 8 }));
@@ -869,15 +869,15 @@
   }
   function textElements({ item, lines, w }, look) {
     const group = item.kind === "group";
-    const centred = item.kind === "value";
-    const label = centred ? "" : cornerLabel(item, look.colours.mode);
+    const centered = item.kind === "value";
+    const label = centered ? "" : cornerLabel(item, look.colors.mode);
     const labelWidth = label ? textWidth(label, FONTS.small) + 10 : 0;
-    const left = centred ? w / 2 : group ? 34 : 15;
+    const left = centered ? w / 2 : group ? 34 : 15;
     const baseline = group ? 20.5 : 18.5;
     const elements = lines.map(([text, font], index) => {
       const kind = font === FONTS.title ? "op" : font === FONTS.small ? "small" : "tiny";
-      const width = w - (centred ? 18 : left + 10) - (index === 0 ? labelWidth : 0);
-      const place = { x: left, y: baseline + 15 * index, "text-anchor": centred ? "middle" : "start" };
+      const width = w - (centered ? 18 : left + 10) - (index === 0 ? labelWidth : 0);
+      const place = { x: left, y: baseline + 15 * index, "text-anchor": centered ? "middle" : "start" };
       return svg("text", { class: kind, ...place }, truncate(text, width, font));
     });
     if (label) elements.push(svg("text", { class: "small error", x: w - 9, y: baseline, "text-anchor": "end" }, label));
@@ -1467,11 +1467,11 @@
     const leaving = /* @__PURE__ */ new Map();
     for (const { link } of container.routes) leaving.set(link.from, (leaving.get(link.from) ?? 0) + 1);
     for (const route of container.routes) {
-      const labelled = leaving.get(route.link.from) === 1;
-      if (route.runs.length) arrangement.edges.push(edgeOf(route, container, left, top, y, labelled));
+      const labeled = leaving.get(route.link.from) === 1;
+      if (route.runs.length) arrangement.edges.push(edgeOf(route, container, left, top, y, labeled));
     }
   }
-  function edgeOf({ link, runs, ends }, container, left, top, border, labelled) {
+  function edgeOf({ link, runs, ends }, container, left, top, border, labeled) {
     const source = container.items[link.from];
     const bottom = border + container.height;
     const start = (y) => source.pin && y === 0 ? border : y + top;
@@ -1494,7 +1494,7 @@
       runs: placed,
       heads,
       bounds: { left: smallest(xs), top: smallest(ys), right: largest(xs), bottom: largest(ys) },
-      label: labelled && !source.pin && !source.inside ? [placed[0][0], placed[0][1] + below] : null,
+      label: labeled && !source.pin && !source.inside ? [placed[0][0], placed[0][1] + below] : null,
       labelWidth: WIDEST_LABEL
     };
   }
@@ -1615,7 +1615,7 @@
       const { width } = this.arrangement;
       const wholeWidth = (this.view.width - 24) / width;
       const k = Math.max(Math.min(1, this.wholeScale), Math.min(0.8, Math.max(0.45, wholeWidth)));
-      Object.assign(this.view, this.centred(k));
+      Object.assign(this.view, this.centered(k));
       const [input] = this.graph.inputs;
       if (width * k > this.view.width && input) this.center(this.boxOf(input), false, true);
       const { selected } = this.app;
@@ -1624,7 +1624,7 @@
     }
     /** Shows the whole graph. */
     fit() {
-      this.moveTo(this.centred(Math.min(1.25, this.wholeScale)));
+      this.moveTo(this.centered(Math.min(1.25, this.wholeScale)));
     }
     /** Where a graph begins: below the heading of the frame, where that is shown. */
     get top() {
@@ -1641,7 +1641,7 @@
      * @param {number} k
      * @returns {Position}
      */
-    centred(k) {
+    centered(k) {
       const { width, height } = this.arrangement;
       const y = Math.max(this.top, (this.view.height - height * k) / 2);
       return { k, x: (this.view.width - width * k) / 2, y };
@@ -2806,14 +2806,14 @@
         weights: toggleButton("Weights", "w", () => app.toggleShown("weights"))
       };
       this.graphSelect = this.makeGraphSelect();
-      this.colourSelect = this.makeColourSelect();
+      this.colorSelect = this.makeColorSelect();
       const { main, firstDivergence } = app.data;
       const tools = html(
         "div",
         { class: "tools" },
         this.graphSelect,
         firstDivergence && [button("First divergence", "d", () => app.showFirstDivergence(), "alarm"), this.toggles.path],
-        this.colourSelect,
+        this.colorSelect,
         this.toggles.tensors,
         this.toggles.weights,
         button("Table", "t", () => app.toggleDrawer()),
@@ -2823,14 +2823,14 @@
       const title = html("h1", { title: main.name.slice(0, 500) }, nameElement(main.name || "Graph"));
       this.element = html("header", {}, title, app.search.element, tools);
     }
-    makeColourSelect() {
-      const { colours } = this.app;
-      const option = (mode) => html("option", { value: mode, selected: mode === colours.mode }, `Colour: ${mode}`);
-      const onchange = () => this.app.setColourMode(
-        /** @type {ColourMode} */
-        this.colourSelect.value
+    makeColorSelect() {
+      const { colors } = this.app;
+      const option = (mode) => html("option", { value: mode, selected: mode === colors.mode }, `Color: ${mode}`);
+      const onchange = () => this.app.setColorMode(
+        /** @type {ColorMode} */
+        this.colorSelect.value
       );
-      return html("select", { "aria-label": "Colour by", onchange }, colours.modes.map(option));
+      return html("select", { "aria-label": "Color by", onchange }, colors.modes.map(option));
     }
     /** The choice of the graph, if there are several. */
     makeGraphSelect() {
@@ -2871,19 +2871,19 @@
     const lines = [html("p", { class: "headline" }, headline), others.map((remark) => html("p", {}, remark))];
     return [html("section", { class: "remarks", "aria-label": "Remarks" }, lines)];
   }
-  function legendElements(colours) {
+  function legendElements(colors) {
     const titles = {
       error: "Error",
       status: "Status",
       operator: "Operators",
       time: "Time",
-      module: "A colour for each module"
+      module: "A color for each module"
     };
     const entry = ([cssClass, text]) => {
       const swatch = cssClass === "words" ? null : html("i", { class: "swatch" });
       return html("span", { class: `entry ${cssClass}` }, swatch, text && html("span", {}, text));
     };
-    return [html("b", {}, titles[colours.mode]), ...colours.legend().map(entry)];
+    return [html("b", {}, titles[colors.mode]), ...colors.legend().map(entry)];
   }
 
   // src/tooltip.js
@@ -2942,18 +2942,18 @@
       this.selected = null;
       this.path = null;
       this.shown = { tensors: false, weights: false };
-      this.colours = new Colours(data);
+      this.colors = new Colors(data);
       this.panes = /* @__PURE__ */ new Map();
       this.panel = new Panel(this);
       this.help = helpDialog();
       this.tooltip = new Tooltip();
       this.status = html("div", { class: "voice", role: "status", "aria-live": "polite" });
-      this.legend = html("div", { class: "legend", "aria-label": "Colours" });
+      this.legend = html("div", { class: "legend", "aria-label": "Colors" });
       this.stage = html("div", { class: "stage" });
       this.search = new SearchBox(this);
       this.table = new Table(this);
       this.plot = data.findings.length ? new Plot(this) : null;
-      this.drawer = drawerElement([this.plot?.element ?? null, this.table.element], !this.colours.hasFindings);
+      this.drawer = drawerElement([this.plot?.element ?? null, this.table.element], !this.colors.hasFindings);
       this.toolbar = new Toolbar(this);
       const main = html("main", {}, this.stage, this.panel.element);
       document.body.append(this.toolbar.element, ...remarksElements(data), main);
@@ -2972,9 +2972,9 @@
     }
     /** @returns {Look} */
     currentLook() {
-      const { colours, selected, path } = this;
+      const { colors, selected, path } = this;
       const counterparts = selected && selected.kind !== "value" ? selected.counterparts : [];
-      return { colours, selected, marked: withGroups(counterparts), lit: path };
+      return { colors, selected, marked: withGroups(counterparts), lit: path };
     }
     redraw() {
       this.look = this.currentLook();
@@ -3128,15 +3128,15 @@
       this.toolbar.setPressed("path", Boolean(this.path));
       this.redraw();
     }
-    /** @param {ColourMode} mode */
-    setColourMode(mode) {
-      this.colours.mode = mode;
-      this.toolbar.colourSelect.value = mode;
+    /** @param {ColorMode} mode */
+    setColorMode(mode) {
+      this.colors.mode = mode;
+      this.toolbar.colorSelect.value = mode;
       this.updateLegend();
       this.redraw();
     }
     updateLegend() {
-      this.legend.replaceChildren(...legendElements(this.colours));
+      this.legend.replaceChildren(...legendElements(this.colors));
     }
     /**
      * Draws values between operations, or weights, or no longer.

@@ -5,12 +5,12 @@ import { largest } from "../numbers.js";
 /** @import { End, LayoutNode, Run, Segment } from "./index.js" */
 /** @typedef {[x: number, weight: number]} Wish where a node wants to be, and how much */
 
-const GAP = { box: 24, line: 12 }; // between neighbours in a layer: two boxes, or a line and anything else
+const GAP = { box: 24, line: 12 }; // between neighbors in a layer: two boxes, or a line and anything else
 const LAYER_GAP = 30; // the least distance between two layers
 const LARGE = 4000; // nodes
 
 /**
- * Sets `x` of each node: the weighted median of what it is connected to, as near as its neighbours allow. Sweeps go down
+ * Sets `x` of each node: the weighted median of what it is connected to, as near as its neighbors allow. Sweeps go down
  * and up in turns and end with one down, so that the readers of one value are straight below it.
  * @param {LayoutNode[][]} layers
  */

@@ -41,7 +41,7 @@ import { addVirtualNodes, assignRanks, groupByRank } from "./ranks.js";
  * @property {number} bottom of its layer
  */
 /**
- * @typedef {object} Segment a part of a link between two neighbouring layers
+ * @typedef {object} Segment a part of a link between two neighboring layers
  * @property {Link} link
  * @property {LayoutNode} above
  * @property {LayoutNode} below

@@ -45,7 +45,7 @@ export function assignRanks(nodes, links) {
 }
 
 /**
- * Splits each link into segments between neighbouring layers. All readers of a link share its virtual nodes.
+ * Splits each link into segments between neighboring layers. All readers of a link share its virtual nodes.
  * @param {LayoutNode[]} nodes
  * @param {Link[]} links
  * @param {() => LayoutNode} virtualNode

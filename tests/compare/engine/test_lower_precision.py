@@ -409,7 +409,7 @@ def test_an_int8_program_is_judged_where_its_numbers_are_numbers(
 def test_weights_that_others_went_into_have_no_reference() -> None:
     """A fused BatchNormalization changes the convolution's weights and keeps their names."""
 
-    class Normalised(nn.Module):
+    class Normalized(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
@@ -418,7 +418,7 @@ def test_weights_that_others_went_into_have_no_reference() -> None:
             return torch.relu(self.norm(self.conv(x)))
 
     torch.manual_seed(0)
-    model, x = Normalised().eval(), torch.randn(2, 3, 8, 8)
+    model, x = Normalized().eval(), torch.randn(2, 3, 8, 8)
     model.norm.running_mean.normal_()
     model.norm.running_var.uniform_(0.2, 3)
     program = optimize(export(model, (x,)))

@@ -260,7 +260,7 @@ def test_numbers_that_would_be_rounded_have_no_way_back() -> None:
 
 @pytest.mark.parametrize("buffer", [2**12, EVERYTHING])
 @pytest.mark.parametrize("kind", ["weight bit", "activation"])
-def test_a_wrong_node_of_the_graph_that_onnx_runtime_optimised_is_wrong_alone(kind: str, buffer: int) -> None:
+def test_a_wrong_node_of_the_graph_that_onnx_runtime_optimized_is_wrong_alone(kind: str, buffer: int) -> None:
     """Given what a sound one computed; of what was handed on, others are wrong, too."""
     program, inputs = subject("convolutions")
     planter = OrtPlants(program, inputs, "all")

@@ -43,7 +43,7 @@ class Net(nn.Module):
 
 
 def given(model: nn.Module, *args: Tensor) -> tuple[Capture, Program]:
-    """A capture of a model's call, and its optimised program."""
+    """A capture of a model's call, and its optimized program."""
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*args)
     return capture, optimize(export(model, args))
@@ -92,7 +92,7 @@ def test_every_node_of_a_model_is_explained_and_judged_at_each_level(name: str) 
 
 
 def test_what_the_exporter_left_in_is_folded_removed_or_kept() -> None:
-    """Without the exporter's optimisations: constants, no-ops and repetitions are ONNX Runtime's to remove."""
+    """Without the exporter's optimizations: constants, no-ops and repetitions are ONNX Runtime's to remove."""
     (line,) = measure("bert", {"all": get_backend("onnxruntime-cpu")}, optimized=False)
 
     check_is_explained(line.report, len({outcome.node for outcome in line.report.outcomes}))
@@ -224,7 +224,7 @@ def test_a_quantised_graph_is_the_same_in_other_forms(tmp_path) -> None:
 
 
 class Branches(nn.Module):
-    """Control flow whose bodies ONNX Runtime optimises too."""
+    """Control flow whose bodies ONNX Runtime optimizes too."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.cond(x.sum() > 0, lambda x: torch.relu(x) * 2, lambda x: x - 1, (x,))

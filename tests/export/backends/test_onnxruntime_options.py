@@ -67,7 +67,7 @@ def on_cuda(**options: Any) -> OnnxRuntimeBackend:
     ],
 )
 def test_a_level_arrives(program: Program, recorded: Recorded, level: str, asked: str) -> None:
-    """Each of the five, at the session that optimises."""
+    """Each of the five, at the session that optimizes."""
     get_backend("onnxruntime-cpu", level=level).compile(program, optimize=True)
 
     assert recorded.options[0].graph_optimization_level == getattr(ort.GraphOptimizationLevel, asked)

@@ -207,8 +207,8 @@ def test_backends_go_by_name() -> None:
     assert {"eager", "onnxruntime-cpu", "onnxruntime-cuda", "reference"} <= set(backend_names())
     with pytest.raises(FilchError, match="there is no backend 'onnxruntime-cup'; did you mean 'onnxruntime-cpu'"):
         get_backend("onnxruntime-cup")
-    with pytest.raises(FilchError, match="has no option 'colour'; there are dtype, device"):
-        get_backend("eager", colour="red")
+    with pytest.raises(FilchError, match="has no option 'color'; there are dtype, device"):
+        get_backend("eager", color="red")
     if not torch.cuda.is_available():
         with pytest.raises(FilchError, match="needs a CUDA device, and torch sees none"):
             get_backend("onnxruntime-cuda")

@@ -112,7 +112,7 @@ def test_each_level_gives_a_sound_trace(traced, level):
 
 
 def test_a_whole_training_script_is_recorded(traced):
-    """Parameters are made in constructors, and the loss's line, gradients and the optimiser's variable are told."""
+    """Parameters are made in constructors, and the loss's line, gradients and the optimizer's variable are told."""
     found = by_stack(traced[0][2])
     loss = f"{HERE.name}:{line_of('the loss')}"
     assert found["Model_init/Linear_init"] == ["rand", "sub"] * 4
@@ -123,7 +123,7 @@ def test_a_whole_training_script_is_recorded(traced):
 
 
 def test_each_call_stands_where_it_is_written(traced):
-    """Constructors, calls and the optimiser's step have the file and line that they were called at."""
+    """Constructors, calls and the optimizer's step have the file and line that they were called at."""
     stacks = {names(node): node["stacks"] for node in operators(traced[0][2])}
     lines = {
         "Model_init/Linear_init": [("Model", "the model is made"), ("Linear", "the first is made")],
@@ -138,7 +138,7 @@ def test_each_call_stands_where_it_is_written(traced):
 
 
 def test_a_parameter_is_one_variable_from_its_making_to_its_update(traced):
-    """Its states have its path as their name: the result of the constructor's operation, and the optimiser's."""
+    """Its states have its path as their name: the result of the constructor's operation, and the optimizer's."""
     nodes = traced[0][2]["node_data"]
     states = [node for node in variables(traced[0][2]) if node["attrs"]["name"] == "linear1.w"]
     assert [nodes[node["inputs"][0]]["attrs"]["name"] for node in states] == ["sub", "add_"]
@@ -235,7 +235,7 @@ class Trainer:
 
 
 def test_attributes_are_variables_too():
-    """A model and an optimiser that an object has are called by the names of its attributes."""
+    """A model and an optimizer that an object has are called by the names of its attributes."""
     trainer = Trainer()
     with flag_scope(trace_py_var=2):
         trainer.fit()

@@ -92,7 +92,7 @@ class Kept:
 
 
 class Keeping(torch.optim.SGD):
-    """An optimiser whose gradients can be."""
+    """An optimizer whose gradients can be."""
 
     def __init__(self, parameters):
         super().__init__(parameters, 0.1)
@@ -304,8 +304,8 @@ def test_each_operation_of_a_backward_pass_says_whose_derivative_it_is(eager):
     assert (of["tanh_backward"], of["native_batch_norm_backward"]) == ("tanh", "native_batch_norm")
 
 
-def test_a_loss_and_an_optimiser_have_stacks_too():
-    """The loss's lines, as Jittor has them; the optimiser by its class."""
+def test_a_loss_and_an_optimizer_have_stacks_too():
+    """The loss's lines, as Jittor has them; the optimizer by its class."""
     data = trace(seeded(Model), torch.rand(10, 1), train=True, backend="eager", loss=Kept())
     of = {node["attrs"]["name"]: node["stacks"] for node in operators(data)}
     line = line_of("the loss")
@@ -526,7 +526,7 @@ def test_what_was_computed_with_gradients_is_an_input_like_others(train):
     assert x.grad_fn is not None
 
 
-def test_what_an_optimiser_remembers_is_left_as_it_was():
+def test_what_an_optimizer_remembers_is_left_as_it_was():
     """Moments and settings, after a step that changed them."""
     model = seeded(Net)
     optimizer = torch.optim.Adam(model.parameters())
@@ -597,7 +597,7 @@ def test_compiled_operations_have_the_call_sites_of_eager_ones(eager, compiled):
 
 @needs_compiler
 def test_a_compiled_step_hands_its_values_on(compiled):
-    """What a kernel reads, another one has written, or the model holds; the optimiser's writes the weights."""
+    """What a kernel reads, another one has written, or the model holds; the optimizer's writes the weights."""
     known = {*compiled.inputs, *compiled.constants, *compiled.producer}
     assert {name for node in compiled.nodes for name in node.reads} <= known
     (optimizer,) = [node for node in compiled.nodes if node.stack[:1] and node.stack[0].path == "optimizer"]
@@ -606,7 +606,7 @@ def test_a_compiled_step_hands_its_values_on(compiled):
 
 @needs_compiler
 def test_a_call_without_gradients_is_compiled_as_one():
-    """No derivative, no loss, no optimiser, and Jittor's shape of it."""
+    """No derivative, no loss, no optimizer, and Jittor's shape of it."""
     data = trace(seeded(Model).eval(), torch.rand(10, 1))
     assert check_trace(data) == []
     assert {names(node) for node in operators(data)} == {"model/linear1", "model/relu1", "model/linear2"}
@@ -643,7 +643,7 @@ def test_a_model_can_be_traced_as_often_as_one_likes():
 
 
 @needs_compiler
-def test_an_optimiser_that_cant_be_compiled_is_recorded_as_it_is(monkeypatch):
+def test_an_optimizer_that_cant_be_compiled_is_recorded_as_it_is(monkeypatch):
     """One execution for each of its operations, and no file; what was recorded until then is not there twice."""
     from torch._inductor.graph import GraphLowering
 

@@ -20,7 +20,7 @@ needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is 
 
 
 def _statements(text):
-    """By the number of each box: its lines, its tooltip's lines and its colour."""
+    """By the number of each box: its lines, its tooltip's lines and its color."""
     return {
         int(number): (label.split(r"\n"), tooltip.split(r"\n"), fill)
         for number, label, tooltip, fill in STATEMENT.findall(text)
@@ -28,7 +28,7 @@ def _statements(text):
 
 
 def test_operations_inputs_outputs_and_constants_are_told_apart():
-    """Each has its own colour, and stands in the frame of its module."""
+    """Each has its own color, and stands in the frame of its module."""
     text = draw(fused_graph().source_graph, "dot").content.decode()
 
     boxes = _statements(text)
@@ -41,7 +41,7 @@ def test_operations_inputs_outputs_and_constants_are_told_apart():
     assert edges == [("3", "0"), ("0", "1"), ("4", "2"), ("1", "2"), ("2", "5")]
 
 
-def test_what_was_found_is_written_upon_the_boxes_and_colours_them():
+def test_what_was_found_is_written_upon_the_boxes_and_colors_them():
     """All the numbers, in the tooltip to the last digit; the worse, the darker."""
     graph = judged_graph()
 

@@ -267,14 +267,14 @@ def test_what_was_found_is_on_the_screen(page: Chromium, files: Path, width: int
     assert left + wide <= width
 
 
-def test_colours_follow_the_choice(page: Chromium, files: Path) -> None:
+def test_colors_follow_the_choice(page: Chromium, files: Path) -> None:
     """By operator, module, error, status and time, each with its legend."""
     page.open(files / "deep.html")
-    assert page.run("filch.colours.mode") == "error"
+    assert page.run("filch.colors.mode") == "error"
 
     seen = set()
-    for mode in page.run("filch.colours.modes"):
-        choose(page, "Colour by", mode)
+    for mode in page.run("filch.colors.modes"):
+        choose(page, "Color by", mode)
         seen.add((page.text(".legend"), page.run("document.querySelector('.box.node').getAttribute('class')")))
 
     assert len(seen) == 5
@@ -285,9 +285,9 @@ def test_slow_nodes_have_aitemplates_classes(page: Chromium, tmp_path: Path) -> 
     graph = flat(101)
     times = {node.outputs[0]: (finding("same", 0.0, seconds=(at + 1) / 1e3),) for at, node in enumerate(graph.nodes)}
     page.open(plot_graph(dataclasses.replace(graph, findings=times), tmp_path / "times.html"))
-    page.run("filch.setColourMode('time')")
+    page.run("filch.setColorMode('time')")
 
-    classes = page.run("filch.data.main.nodes.map((node) => Number(filch.colours.classOf(node).slice(-1)))")
+    classes = page.run("filch.data.main.nodes.map((node) => Number(filch.colors.classOf(node).slice(-1)))")
 
     assert classes == [0] * 70 + [1] * 20 + [2] * 5 + [3] * 6
     page.run("filch.select(filch.data.main.nodes[70])")
@@ -453,10 +453,8 @@ def test_values_and_weights_are_drawn_on_request(page: Chromium, tmp_path: Path)
         ["xw", "intermediate"],
         ["y", "output"],
     ]
-    colours = page.run(
-        "[...document.querySelectorAll('.box.value .card')].map((card) => getComputedStyle(card).stroke)"
-    )
-    assert len({*colours}) == 4
+    colors = page.run("[...document.querySelectorAll('.box.value .card')].map((card) => getComputedStyle(card).stroke)")
+    assert len({*colors}) == 4
 
 
 def test_what_one_looks_at_stays_when_values_come(page: Chromium, files: Path) -> None:
@@ -507,7 +505,7 @@ def test_the_keys_reach_everything(page: Chromium, files: Path) -> None:
         seen.append(page.run(f"{focus}.ariaLabel || {focus}.innerText || {focus}.className"))
         assert page.run(f"{focus} === document.body || getComputedStyle({focus}).outlineStyle !== 'none'")
 
-    assert {"Search nodes, values and modules", "Path", "Colour by", "Filter rows"} <= {*seen}
+    assert {"Search nodes, values and modules", "Path", "Color by", "Filter rows"} <= {*seen}
     assert any(text.startswith("Graph ") for text in seen)
     graph_keys(page, "?")
     assert page.run("document.querySelector('dialog').open") and "first divergence" in page.text("dialog")

@@ -241,13 +241,13 @@ def test_netron_dump_is_called_as_in_hidet():
         ("view", "shape"),
         ("Dropout", "dropout"),
         ("Constant", "constant"),
-        ("com.microsoft::MultiHeadAttention", "layer"),  # hidet's viewer has no colour for attention
+        ("com.microsoft::MultiHeadAttention", "layer"),  # hidet's viewer has no color for attention
         ("DequantizeLinear", "transform"),
         ("If", "custom"),
         ("Add", None),
     ],
 )
-def test_an_operator_is_coloured_by_its_kind(op, category):
+def test_an_operator_is_colored_by_its_kind(op, category):
     """ONNX's, ONNX Runtime's and ATen's."""
     node = Node("n", op, (), ("y",))
 
@@ -260,7 +260,7 @@ def _node_data(graph, name="model-explorer"):
     return json.loads(draw(graph, name).content)
 
 
-def test_model_explorer_gets_the_error_of_each_node_and_its_colour():
+def test_model_explorer_gets_the_error_of_each_node_and_its_color():
     """By the ids that its adapter for ONNX gives: names, its own where there is none, and `[value] w` for a weight."""
     graph = judged_graph()
 
@@ -384,7 +384,7 @@ def test_a_broken_view_of_another_package_is_one_sentence(installed, name, value
 
 
 def test_findings_do_not_reach_a_graph_without_them():
-    """A graph that nobody has compared is drawn as before: no comment, no colour of an error."""
+    """A graph that nobody has compared is drawn as before: no comment, no color of an error."""
     clean = dataclasses.replace(judged_graph(), findings={}, remarks=())
 
     assert "#" not in str(clean)

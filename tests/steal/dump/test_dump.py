@@ -72,8 +72,8 @@ def test_a_dump_can_be_run_as_an_onnx_model(tmp_path, external):
     assert _names(tmp_path) == (["dump.onnx", "dump.onnx.data"] if external else ["dump.onnx"])
 
 
-@pytest.mark.parametrize("optimise", [False, True])
-def test_onnx_runtime_loads_every_dtype(tmp_path, external, optimise):
+@pytest.mark.parametrize("optimize", [False, True])
+def test_onnx_runtime_loads_every_dtype(tmp_path, external, optimize):
     """It returns those that NumPy has, bit for bit; complex numbers are pairs of reals."""
     given = {
         dtype: torch.arange(64, dtype=torch.uint8).reshape(2, 32).view(dtype)
@@ -83,7 +83,7 @@ def test_onnx_runtime_loads_every_dtype(tmp_path, external, optimise):
     _dump(tmp_path / "dump.onnx", {str(dtype): tensor for dtype, tensor in given.items()}, {"empty": torch.ones(0, 2)})
     options = onnxruntime.SessionOptions()
     levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
 
     session = onnxruntime.InferenceSession(tmp_path / "dump.onnx", options, providers=["CPUExecutionProvider"])
 
@@ -215,16 +215,16 @@ def test_an_old_data_file_that_cannot_be_removed_does_not_affect_the_new_dump(tm
 
 def test_the_data_file_of_another_model_is_not_changed(tmp_path, external):
     """An ONNX model that is not a dump, at the path of the dump, refers to a file with the name of our data."""
-    neighbour = tmp_path / "dump.onnx.data"
-    neighbour.write_text("not ours")
+    neighbor = tmp_path / "dump.onnx.data"
+    neighbor.write_text("not ours")
     proto = onnx.TensorProto(name="x", data_location=onnx.TensorProto.EXTERNAL)
-    proto.external_data.add(key="location", value=neighbour.name)
+    proto.external_data.add(key="location", value=neighbor.name)
     theirs = onnx.GraphProto(name="theirs", node=[onnx.helper.make_node("Constant", [], ["x"], value=proto)])
     (tmp_path / "dump.onnx").write_bytes(onnx.helper.make_model(theirs).SerializeToString())
 
     for index in range(3):
         _dump(tmp_path / "dump.onnx", torch.full((4,), float(index)))
-        assert neighbour.read_text() == "not ours"
+        assert neighbor.read_text() == "not ours"
         assert restore(tmp_path / "dump.onnx")["m", 0, "O"][0] == index
 
     assert len(_names(tmp_path)) == 2 + external

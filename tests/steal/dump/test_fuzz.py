@@ -514,7 +514,7 @@ def _import():
     ],
 )
 def test_the_fuzzer_detects_every_planted_fault(monkeypatch, step, message):
-    """Every kind of misbehaviour that reading a dump must not show."""
+    """Every kind of misbehavior that reading a dump must not show."""
     monkeypatch.setitem(sys.modules, "planted", None)
     del sys.modules["planted"]
 

@@ -23,7 +23,7 @@ class Pair(NamedTuple):
     right: object
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = 1
 
 
@@ -54,7 +54,7 @@ def _loop():
         (1.5, "1.5"),
         (torch.float32, "float32"),
         (torch.Size([2, 3]), "torch.Size([2, 3])"),
-        (Colour.RED, "<Colour.RED: 1>"),
+        (Color.RED, "<Color.RED: 1>"),
         (np.zeros((2, 3), "i2"), "numpy int16[2, 3]"),
         (Skipped("f32[2]", "it is nested"), "skipped f32[2] (it is nested)"),
         (Foreign("a.b:Outer.State", {"h": torch.zeros(1), "n": 2}), "State(h=f32[1], n=2)"),

@@ -42,7 +42,7 @@ class Point(NamedTuple):
     y: object = None
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
     NONE = 0
 
@@ -144,7 +144,7 @@ VALUES = {
     "tuples in lists": [(ONE, 1), [(ONE,)], ((ONE, [ONE]),)],
     "dictionaries in dictionaries": {"a": {"b": {"c": ONE}}, "d": [ONE, {"e": None}]},
     "keys of any type": {
-        0: ONE, "0": 1, None: 2, True: 3, 1.5: 4, (1, ("a", None)): 5, b"b": 6, Colour.RED: 7, Position(1, (2,)): 8,
+        0: ONE, "0": 1, None: 2, True: 3, 1.5: 4, (1, ("a", None)): 5, b"b": 6, Color.RED: 7, Position(1, (2,)): 8,
         frozenset({1}): 9, torch.float32: 10,
     },
     "order of keys": {"z": 1, "a": 2, "m": 3},
@@ -160,7 +160,7 @@ VALUES = {
     "devices": [torch.device("cpu"), torch.device("cuda", 1), torch.device("meta")],
     "slices": [slice(None), slice(1, None, -1), slice(0, 2**70), (slice(None), 0, None)],
     "ranges": [range(3), range(10, 0, -3), range(2**70)],
-    "enumerations": [Colour.RED, Colour.NONE, Level.LOW, Level.HIGH, Mode.FAST, Access.READ],
+    "enumerations": [Color.RED, Color.NONE, Level.LOW, Level.HIGH, Mode.FAST, Access.READ],
     "flags": [Access.READ | Access.WRITE, Access(0), Bits.LOW | Bits.HIGH, Bits(0), Bits(6)],
     "sets": [set(), {1, "a", (2, None)}, frozenset(), frozenset({1.5, frozenset({2})})],
     "queues": [collections.deque(), collections.deque([1, 2], 3), collections.deque("ab")],
@@ -638,16 +638,16 @@ def test_a_class_with_other_fields_is_restored_as_foreign(monkeypatch):
 
     module = nn.Identity()
     with steal_forward(("m", module)) as capture:
-        module([Plain([1]), Point(2), Colour.RED])
+        module([Plain([1]), Point(2), Color.RED])
 
     monkeypatch.setattr(sys.modules[__name__], "Plain", Renamed)
     monkeypatch.setattr(sys.modules[__name__], "Point", NamedTuple("Point", [("z", object)]))
-    monkeypatch.setattr(sys.modules[__name__], "Colour", Level)
-    plain, point, colour = capture["m", 0, "O"]
+    monkeypatch.setattr(sys.modules[__name__], "Color", Level)
+    plain, point, color = capture["m", 0, "O"]
 
     assert plain == Foreign(f"{__name__}:Plain", {"values": [1], "name": "plain"})
     assert point == Foreign(f"{__name__}:Point", {"x": 2, "y": None})
-    assert colour == Foreign(f"{__name__}:Colour", {"name": "RED"})
+    assert color == Foreign(f"{__name__}:Color", {"name": "RED"})
 
 
 def test_foreign_values_can_be_captured_again(captured, restored):

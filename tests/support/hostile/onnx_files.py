@@ -266,7 +266,7 @@ GRAPHS: dict[str, tuple[Make, str]] = {
     "value made twice": (lambda _: model_of([_relu("x", "y"), _relu("x", "y")]), "two nodes or inputs define 'y'"),
     "input made again": (lambda _: model_of([_relu("x", "x"), _relu("x", "y")]), "two nodes or inputs define 'x'"),
     "input twice": (lambda _: _twice_an_input(), "two of its inputs have the same name"),
-    "initialiser twice": (lambda _: _twice_an_initializer(), "two of its initializers have the same name"),
+    "initializer twice": (lambda _: _twice_an_initializer(), "two of its initializers have the same name"),
     "deep": (lambda _: _deep(30), "nested more than 16 deep"),
     "function that calls itself": (lambda _: _calling(_calls("F", "F")), "a function calls itself: F → F"),
     "functions in a circle": (
@@ -307,7 +307,7 @@ GRAPHS: dict[str, tuple[Make, str]] = {
 
 BYTES: dict[str, tuple[Make, str]] = {
     "nodes": (lambda _: _flood(1, 10**6), "would take more than 768 MB"),
-    "initialisers": (lambda _: _flood(5, 10**6), "would take more than 768 MB"),
+    "initializers": (lambda _: _flood(5, 10**6), "would take more than 768 MB"),
     "inputs": (lambda _: _flood(11, 10**6), "would take more than 768 MB"),
     "attributes": (lambda _: _node_flood(5, 2 * 10**6), "would take more than 768 MB"),
     "notes": (lambda _: _node_flood(9, 4 * 10**6), "would take more than 768 MB"),

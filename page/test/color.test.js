@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Colours, operatorFamily, operatorName, Scale } from "../src/colour.js";
+import { Colors, operatorFamily, operatorName, Scale } from "../src/color.js";
 import { chain, pageData } from "./graphs.js";
 
 test("operators have families, whatever their domain is", () => {
@@ -47,7 +47,7 @@ test("errors below a hundred-millionth of the largest share the first step", () 
 
 test("the first mode is the one that says most", () => {
   const nodes = chain(1);
-  const modes = (findings) => new Colours(pageData({ nodes, findings }));
+  const modes = (findings) => new Colors(pageData({ nodes, findings }));
   assert.equal(modes([]).mode, "operator");
   assert.deepEqual(modes([]).modes, ["operator", "module"]);
   assert.equal(modes([{ value: "y", status: "no value" }]).mode, "status");
@@ -64,41 +64,41 @@ test("errors of values that are the same and of different ones have scales of th
     { value: "v4", status: "not mapped" },
   ];
   const data = pageData({ nodes: chain(5), findings });
-  const colours = new Colours(data);
+  const colors = new Colors(data);
   assert.deepEqual(
-    data.main.nodes.map((node) => colours.classOf(node)),
+    data.main.nodes.map((node) => colors.classOf(node)),
     ["zero", "calm-3", "error-6", "status-4", "plain"],
   );
-  assert.equal(colours.sameScale.high, 1e-7);
-  assert.equal(colours.differentScale.high, 1e-3);
-  const titles = colours.legend().filter(([kind]) => kind === "words");
+  assert.equal(colors.sameScale.high, 1e-7);
+  assert.equal(colors.differentScale.high, 1e-3);
+  const titles = colors.legend().filter(([kind]) => kind === "words");
   assert.deepEqual(titles, [
     ["words", "same"],
     ["words", "different"],
   ]);
-  colours.mode = "status";
+  colors.mode = "status";
   assert.deepEqual(
-    data.main.nodes.map((node) => colours.classOf(node)),
+    data.main.nodes.map((node) => colors.classOf(node)),
     ["status-0", "status-0", "status-1", "status-4", "plain"],
   );
 });
 
-test("by operator, nodes and values have the colours of their families and roles", () => {
+test("by operator, nodes and values have the colors of their families and roles", () => {
   const groups = [{ path: "m", name: "m", type: "M" }];
   const { main, findings } = pageData({ groups, nodes: chain(1, () => ({ op: "Conv", group: 0 })) });
-  const colours = new Colours({ findings, graphs: [main] });
+  const colors = new Colors({ findings, graphs: [main] });
   const items = [main.nodes[0], main.inputs[0], main.outputs[0], main.groups[0]];
   assert.deepEqual(
-    items.map((item) => colours.classOf(item)),
+    items.map((item) => colors.classOf(item)),
     ["family-compute", "role-input", "role-output", "plain"],
   );
   for (const mode of ["operator", "status", "time"]) {
-    colours.mode = mode;
-    assert.ok(colours.legend().length >= 4, mode);
+    colors.mode = mode;
+    assert.ok(colors.legend().length >= 4, mode);
   }
 });
 
-test("modules have colours at the outermost level with several of them", () => {
+test("modules have colors at the outermost level with several of them", () => {
   const groups = [
     { path: "model", name: "model", type: "M" },
     { parent: 0, path: "model.a", name: "a", type: "A" },
@@ -106,10 +106,10 @@ test("modules have colours at the outermost level with several of them", () => {
     { parent: 2, path: "model.b.c", name: "c", type: "C" },
   ];
   const data = pageData({ groups, nodes: chain(4, (index) => ({ group: index })) });
-  const colours = new Colours(data);
-  colours.mode = "module";
+  const colors = new Colors(data);
+  colors.mode = "module";
   assert.deepEqual(
-    data.main.nodes.map((node) => colours.classOf(node)),
+    data.main.nodes.map((node) => colors.classOf(node)),
     ["plain", "module-0", "module-1", "module-1"],
   );
 });
@@ -125,10 +125,10 @@ test("slow nodes stand out from the 70th percentile on, and a group is as slow a
     seconds: index + 1,
   }));
   const data = pageData({ groups, nodes, findings });
-  const colours = new Colours(data);
-  colours.mode = "time";
+  const colors = new Colors(data);
+  colors.mode = "time";
   const counts = {};
-  for (const node of data.main.nodes) counts[colours.classOf(node)] = (counts[colours.classOf(node)] ?? 0) + 1;
+  for (const node of data.main.nodes) counts[colors.classOf(node)] = (counts[colors.classOf(node)] ?? 0) + 1;
   assert.deepEqual(counts, { "time-0": 70, "time-1": 20, "time-2": 5, "time-3": 6 });
-  assert.equal(colours.classOf(data.main.groups[0]), "time-2");
+  assert.equal(colors.classOf(data.main.groups[0]), "time-2");
 });

@@ -1,14 +1,14 @@
-// The colour of a box, as a CSS class that `page.css` gives its look, and the legend.
+// The color of a box, as a CSS class that `page.css` gives its look, and the legend.
 
 import { largest, shortNumber, smallest } from "./numbers.js";
 
 /** @import { Finding, Group, Item, PageData } from "./model.js" */
-/** @typedef {"operator" | "module" | "error" | "status" | "time"} ColourMode */
-/** @typedef {[cssClass: string, text: string]} LegendEntry the class is "words" for text without a colour */
+/** @typedef {"operator" | "module" | "error" | "status" | "time"} ColorMode */
+/** @typedef {[cssClass: string, text: string]} LegendEntry the class is "words" for text without a color */
 
 /** The first pattern that an operator's name matches gives its family. @type {[string, RegExp, string][]} */
 const FAMILIES = [
-  ["norm", /norm/, "normalise"],
+  ["norm", /norm/, "normalize"],
   ["compute", /matmul|gemm|conv(?!ert)|linear|einsum|\bb?mm\b|addmm|attention|lstm|gru|sdpa/, "multiply, convolve"],
   ["activation", /relu|gelu|silu|sigmoid|tanh|softmax|elu|erf|swish|softplus|mish/, "activate"],
   ["cast", /cast|quantize|to_copy|convert|\bto\b/, "cast"],
@@ -98,8 +98,8 @@ export class Scale {
   }
 }
 
-/** The colours of one page. */
-export class Colours {
+/** The colors of one page. */
+export class Colors {
   /** @param {PageData} data */
   constructor(data) {
     const { findings } = data;
@@ -117,11 +117,11 @@ export class Colours {
       .filter((seconds) => seconds !== null)
       .sort((a, b) => a - b);
     this.timeLimits = TIME_PERCENTILES.map((part) => times[Math.floor(part * (times.length - 1))]);
-    /** @type {ColourMode[]} */
+    /** @type {ColorMode[]} */
     this.modes = ["operator", "module"];
     if (this.hasFindings) this.modes.push("error", "status");
     if (times.length) this.modes.push("time");
-    /** @type {ColourMode} */
+    /** @type {ColorMode} */
     this.mode = this.hasFindings ? "status" : "operator";
     if (findings.some((finding) => finding.error !== null)) this.mode = "error";
   }
