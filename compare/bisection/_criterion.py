@@ -78,6 +78,6 @@ def make_criterion(
     for call in calls:
         known = references.of(call, {value}).get(value)
         if known is None:
-            raise CompareError(f"{value!r} has no reference: it is no module's output and can't be recomputed")
+            raise CompareError(f"{value!r} has no reference: it is not a module's output and can't be recomputed")
         expected.append({value: known.tensor})
     return Criterion(inputs, frozenset({value}), expected, limits)

@@ -29,7 +29,7 @@ class Journal:
         steps: the runs that the file held already, by the transformations that were disabled.
 
     Raises:
-        CompareError: the file belongs to another bisection, is no journal, or can't be read or written.
+        CompareError: the file belongs to another bisection, is not a journal, or can't be read or written.
     """
 
     def __init__(self, path: Path | None, identity: Mapping[str, str]) -> None:
@@ -65,7 +65,7 @@ class Journal:
     def _check(self, line: str, header: Mapping[str, Any]) -> None:
         stored = _parse_line(line)
         if not isinstance(stored, dict) or "filch_bisect_journal" not in stored:
-            raise CompareError(f"{str(self._path)!r} is no journal of a bisection: give another file")
+            raise CompareError(f"{str(self._path)!r} is not a journal of a bisection: give another file")
         other = [name.replace("_", " ") for name in header if stored.get(name) != header[name]]
         if other:
             raise CompareError(

@@ -133,7 +133,7 @@ def _torch_graph(path: Path) -> Graph:
             return graph_from_fx(load_graph(Archive(file)), path.stem)
     except (OSError, StoredError) as error:
         cause = error if isinstance(error, StoredError) else error.strerror
-        raise CompareError(f"{str(path)!r} is no program that torch.export saved: {cause}") from error
+        raise CompareError(f"{str(path)!r} is not a program saved by torch.export: {cause}") from error
 
 
 def _graph_of_stage(graph: Graph, stage: str | None) -> Graph:

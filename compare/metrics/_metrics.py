@@ -215,7 +215,7 @@ def _masks(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
     """Return where both have a mask.
 
     A mask is the lowest number of its dtype, or -inf. Coarser dtypes have another lowest number, and a score may be
-    added to it. The largest number is no mask: if it becomes inf, it has overflowed.
+    added to it. The largest number is not a mask: if it becomes inf, it has overflowed.
     """
     end, lower_end = largest_of(expected.dtype), largest_of(actual.dtype)
     return expected.isfinite() & (expected.double() < -_MASK * end) & (actual.double() < -_MASK * lower_end)

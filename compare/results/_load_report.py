@@ -33,7 +33,7 @@ def load_report(path: str | os.PathLike[str]) -> Report:
     except OSError as error:
         raise CompareError(f"can't read {str(file)!r}: {error.strerror or error}") from error
     except ValueError as error:
-        raise CompareError(f"{str(file)!r} is no JSON: {error}") from error
+        raise CompareError(f"{str(file)!r} is not JSON: {error}") from error
     if not isinstance(data, dict) or "filch_report" not in data:
         raise CompareError(f"{str(file)!r} is JSON, but no report: `filch check --output report.json` writes one")
     version = data["filch_report"]

@@ -67,7 +67,7 @@ def outside(frame: FrameType | None) -> str | None:
 def lines_within(frame: FrameType | None, run: CodeType) -> list[str]:
     """Return the lines of user code between a frame and its caller `run`, innermost first.
 
-    Returns nothing if `run` is no caller of the frame. The line of a comprehension is that of its function.
+    Returns nothing if `run` is not a caller of the frame. The line of a comprehension is that of its function.
     """
     lines: list[str] = []
     while frame is not None and frame.f_code is not run:

@@ -84,7 +84,7 @@ class CompiledStep(DispatchTracer):
         self.compiled = False
         self._compiles_optimizer = compiles_optimizer
         self._executed: list[Node] = []  # kernels, and calls that were not compiled
-        self._buffers: dict[str, Value] = {}  # buffers of kernels that are no values of operations
+        self._buffers: dict[str, Value] = {}  # buffers of kernels that are not values of operations
         self._written: set[str] = set()  # outputs of kernels
         self._bases: dict[str, str] = {}  # by view
 

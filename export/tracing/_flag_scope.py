@@ -24,7 +24,7 @@ from ._sequence_numbers import SequenceNumbers
 
 _LEVELS = {
     0: "records nothing",
-    1: "keeps what is still alive, and no executions",
+    1: "keeps what is still alive, without executions",
     2: "records all, with the calls of modules",
     3: "records all, with all calls of Python",
 }

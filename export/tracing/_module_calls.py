@@ -60,7 +60,7 @@ class ModuleCallStack:
 
     @contextmanager
     def inside(self, frame: Frame) -> Iterator[None]:
-        """Add a frame that is no module call to the stack inside of the block."""
+        """Add a frame that is not a module call to the stack inside of the block."""
         self._running.append((None, frame, None))
         try:
             yield

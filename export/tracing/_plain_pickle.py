@@ -92,7 +92,7 @@ def _refusal(content: bytes, place: int) -> str:
         return "is cut short"
     name = _NAMES.get(content[place])
     if name is None:
-        return f"is damaged: byte {place} is no opcode"
+        return f"is damaged: byte {place} is not an opcode"
     if name in _CALLS:
         return f"asks for {name} (byte {place}), which may run anything; a trace needs plain values alone"
     return f"asks for {name} (byte {place}); a trace needs dictionaries, lists, texts and numbers alone"

@@ -63,7 +63,7 @@ def unreadable(trace: Any, most: int = _MAX_VALUES) -> str | None:
             kind = type(item)
             if kind is dict or kind is list:
                 if len(opened) > _MAX_DEPTH:
-                    return f"is nested more than {_MAX_DEPTH} deep, and no trace is"
+                    return f"is nested more than {_MAX_DEPTH} deep, which no trace is"
                 opened.append(iter(item.values() if kind is dict else item))
                 break
             if count > most:
@@ -158,7 +158,7 @@ class _Edges:
         for end, back in (("inputs", "outputs"), ("outputs", "inputs")):
             for number, times in Counter(node[end]).items():
                 if number not in self._nodes:
-                    yield f"{place}.{end} has {number}, which is no node"
+                    yield f"{place}.{end} has {number}, which is not a node"
                 elif number in self._valid and self._valid[number]["attrs"]["is_var"] == kind:
                     yield f"{place}.{end} has {number}, which is {_KINDS[kind]}, too: operators and variables alternate"
                 elif number in self._valid and self._count(number, back, key) != times:
@@ -195,7 +195,7 @@ def _gradient_problems(
 
 
 def _fusion_problems(place: str, execution: Any, nodes: _Dict, valid: _Dict) -> Iterator[str]:
-    """Yield the problems of the ids in an execution's `fused_ops`; `_execution_problems` reports what is no id."""
+    """Yield the problems of the ids in an execution's `fused_ops`; `_execution_problems` reports what is not an id."""
     fused = execution.get("fused_ops") if type(execution) is dict else None
     for number in filter(_is_id, fused if type(fused) is list else ()):
         yield from _operator_id_problems(f"{place}.fused_ops has {number}", number, nodes, valid)
@@ -204,7 +204,7 @@ def _fusion_problems(place: str, execution: Any, nodes: _Dict, valid: _Dict) -> 
 def _operator_id_problems(where: str, number: int, nodes: _Dict, valid: _Dict) -> Iterator[str]:
     """Yield a problem if an id is not that of an operator."""
     if number not in nodes:
-        yield f"{where}, which is no node"
+        yield f"{where}, which is not a node"
     elif number in valid and valid[number]["attrs"]["is_var"] != "0":
         yield f"{where}, which is a variable, and has to be an operator"
 

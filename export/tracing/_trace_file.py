@@ -71,9 +71,10 @@ def load_trace(path: str | os.PathLike[str], *, memory: int | None = None) -> Tr
     except TraceError as error:
         raise TraceError(f"{str(where)!r} {error}") from error
     except Exception as error:  # a damaged pickle may raise any error
-        raise TraceError(f"{str(where)!r} is no {where.suffix[1:]}: {type(error).__name__}: {error}") from error
+        problem = f"{type(error).__name__}: {error}"
+        raise TraceError(f"{str(where)!r} is not a valid {where.suffix} file: {problem}") from error
     if type(trace) is not dict:
-        raise TraceError(f"{str(where)!r} holds a {type(trace).__name__}, and no trace, which is a dict")
+        raise TraceError(f"{str(where)!r} contains a {type(trace).__name__}, not a trace, which is a dict")
     size = unreadable(trace, memory // _MIN_VALUE)
     if size is not None:
         raise TraceError(f"{str(where)!r} {size}")

@@ -130,7 +130,9 @@ def parse_json(text: str | bytes, *, memory: int = _MAX_MEMORY) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     except ValueError as error:
-        raise ValueError("a number in it has too many digits" if "digits" in str(error) else str(error)) from None
+        if "digits" in str(error):
+            raise ValueError("a number in it has too many digits") from None
+        raise
 
 
 def parse_index(text: str | bytes) -> Any:

@@ -223,7 +223,7 @@ def test_a_journal_of_another_bisection_is_refused(small: Subject, tmp_path: Pat
     with pytest.raises(CompareError, match="is damaged in line 3: remove it"):
         bisect(*small, journal=journal)
     journal.write_text("a letter\n")
-    with pytest.raises(CompareError, match="is no journal of a bisection"):
+    with pytest.raises(CompareError, match="is not a journal of a bisection"):
         bisect(*small, journal=journal)
 
 

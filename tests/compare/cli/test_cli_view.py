@@ -178,9 +178,9 @@ BAD = {
     ),
     "a dump": (["view", "ref.onnx"], "'ref.onnx' is a dump, not a program"),
     "no report": (["view", "none.json"], "can't read 'none.json': No such file"),
-    "no program of torch's": (["view", "none.pt2"], "'none.pt2' is no program that torch.export saved: No such file"),
-    "no zip": (["view", "text.pt2"], "'text.pt2' is no program that torch.export saved: it is not a zip file"),
-    "a zip of others": (["view", "other.pt2"], "'other.pt2' is no program that torch.export saved: "),
+    "no program of torch's": (["view", "none.pt2"], "'none.pt2' is not a program saved by torch.export: No such file"),
+    "no zip": (["view", "text.pt2"], "'text.pt2' is not a program saved by torch.export: it is not a zip file"),
+    "a zip of others": (["view", "other.pt2"], "'other.pt2' is not a program saved by torch.export: "),
     "a backend without a graph of its own": (
         ["view", "model.onnx", "-b", "reference"],
         "backend 'reference' has no compiled graph: it runs the exported program unchanged",

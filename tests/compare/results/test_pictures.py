@@ -208,7 +208,7 @@ def test_json_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     """The depth is refused with one sentence instead of a RecursionError."""
     (tmp_path / "report.json").write_text("[" * 200_000)
 
-    with pytest.raises(CompareError, match=r"report.json' is no JSON: it is nested too deep"):
+    with pytest.raises(CompareError, match=r"report.json' is not JSON: it is nested too deep"):
         load_report(tmp_path / "report.json")
 
 
@@ -217,7 +217,7 @@ def test_a_file_that_is_missing_or_no_json_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CompareError, match=r"can't read '.*none.json': No such file"):
         load_report(tmp_path / "none.json")
     (tmp_path / "text.json").write_text("{")
-    with pytest.raises(CompareError, match=r"text.json' is no JSON: Expecting"):
+    with pytest.raises(CompareError, match=r"text.json' is not JSON: Expecting"):
         load_report(tmp_path / "text.json")
 
 

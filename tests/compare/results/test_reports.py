@@ -114,7 +114,7 @@ def test_nan_and_infinity_are_strings_in_json() -> None:
         model(x)
     report = compare(capture, export(model, (x,)), backend=WrongBackend({"linear": lambda t: t * float("nan")}))
 
-    found = json.loads(report.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    found = json.loads(report.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
     assert next(row for row in found["rows"] if row["value"] == "linear")["difference"]["error_max"] == "inf"
 

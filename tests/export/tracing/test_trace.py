@@ -182,7 +182,7 @@ def test_what_jittor_gets_wrong_itself_is_found():
     """Three operators and what they make point to one that is gone; nothing else is said, and nothing of the other."""
     told = check_trace(load_trace(DATA / "jittor_simple_model_train.pkl"))
     assert sorted(told) == [
-        f"node_data[{number}].attrs['grad_op_id'] is '214', which is no node" for number in range(221, 227)
+        f"node_data[{number}].attrs['grad_op_id'] is '214', which is not a node" for number in range(221, 227)
     ]
     assert check_trace(load_trace(DATA / "jittor_simple_model.pkl")) == []
 
@@ -241,17 +241,17 @@ FAULTS = [
     (lambda data: variable_of(data)["attrs"].update(shape="[10,1]"), "is '[10,1]', and has to be like '[10,1,]'"),
     (lambda data: variable_of(data)["attrs"].pop("dtype"), ".attrs has no 'dtype'"),
     (lambda data: variable_of(data)["attrs"].update(is_var="yes"), "['is_var'] is 'yes', and has to be '0'"),
-    (lambda data: a_gradient(data)["attrs"].update(grad_op_id="9999"), "is '9999', which is no node"),
+    (lambda data: a_gradient(data)["attrs"].update(grad_op_id="9999"), "is '9999', which is not a node"),
     (lambda data: a_gradient(data)["attrs"].update(grad_op_id="0"), "is '0', which is a variable, and has to be an op"),
     (lambda data: a_gradient(data)["attrs"].update(grad_op_id=str(a_gradient(data)["id"])), "which is itself"),
     (lose_an_end, "times"),
-    (point_nowhere, ".inputs has 9999, which is no node"),
+    (point_nowhere, ".inputs has 9999, which is not a node"),
     (join_operators, "which is an operator, too: operators and variables alternate"),
     (add_a_producer, ": a variable has one producer at most"),
     (lambda data: data["execute_op_info"][0].pop("jit_key"), "execute_op_info[0] has no 'jit_key'"),
     (lambda data: data["execute_op_info"][0].update(file_path=None), ".file_path is None, and has to be of type str"),
     (lambda data: data["execute_op_info"][0]["attrs"].update(time=1.5), "attrs['time'] is 1.5: keys and values"),
-    (lambda data: data["execute_op_info"][0]["fused_ops"].append(9999), ".fused_ops has 9999, which is no node"),
+    (lambda data: data["execute_op_info"][0]["fused_ops"].append(9999), ".fused_ops has 9999, which is not a node"),
     (lambda data: data["execute_op_info"][0]["fused_ops"].append(0), ".fused_ops has 0, which is a variable"),
     (
         lambda data: data["execute_op_info"].update({"0": {}}),
@@ -692,9 +692,9 @@ def test_a_pickle_that_would_call_something_is_refused(planted, tmp_path, monkey
     [
         ("trace.txt", b"", r"a trace is written to a \.pkl or a \.json, not to '.*trace\.txt'"),
         ("trace.pkl", None, r"can't read '.*trace\.pkl': No such file"),
-        ("trace.pkl", b"\x80\x04nonsense", r"'.*trace\.pkl' is damaged: byte 2 is no opcode"),
-        ("trace.json", b"{", r"'.*trace\.json' is no json: JSONDecodeError: "),
-        ("trace.json", b"[]", r"'.*trace\.json' holds a list, and no trace, which is a dict"),
+        ("trace.pkl", b"\x80\x04nonsense", r"'.*trace\.pkl' is damaged: byte 2 is not an opcode"),
+        ("trace.json", b"{", r"'.*trace\.json' is not a valid \.json file: JSONDecodeError: "),
+        ("trace.json", b"[]", r"'.*trace\.json' contains a list, not a trace, which is a dict"),
     ],
 )
 def test_a_file_that_is_no_trace_is_refused(name, content, message, tmp_path):

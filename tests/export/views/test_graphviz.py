@@ -167,7 +167,7 @@ def test_a_graphviz_that_fails_leaves_the_text(script, said, fake_dot, tmp_path,
 
 
 def test_a_graphviz_that_cannot_be_run_leaves_the_text(fake_dot, tmp_path, monkeypatch):
-    """A file of that name that is no program of this machine."""
+    """A file of that name that is not a program of this machine."""
     fake_dot("")
     (tmp_path / "bin" / "dot").write_bytes(b"\x00not a program")
 

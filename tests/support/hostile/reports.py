@@ -36,15 +36,15 @@ FILES: dict[str, tuple[Write, str]] = {
 }
 
 REPORTS: dict[str, tuple[Write, str]] = {
-    "brackets": (_text("[" * 100_000), "is no JSON: it is nested too deep"),
-    "objects": (_text('{"a":' * 100_000), "is no JSON: it is nested too deep"),
+    "brackets": (_text("[" * 100_000), "is not JSON: it is nested too deep"),
+    "objects": (_text('{"a":' * 100_000), "is not JSON: it is nested too deep"),
     "digits": (_text('{"filch_report": ' + "9" * 5000 + "}"), "a number in it has too many digits"),
     "not a number": (_text('{"filch_report": NaN}'), "NaN is not JSON"),
     "many lists": (_text("[" + "[]," * 2_500_000 + "[]]"), "it would take about"),
     "many objects": (_text("[" + "{}," * 2_000_000 + "{}]"), "it would take about"),
-    "not UTF-8": (_text(b"\xff\xfe{}"), "is no JSON"),
-    "cut": (_text('{"filch_report": 4, "rows": ['), "is no JSON"),
-    "empty": (_text(""), "is no JSON"),
+    "not UTF-8": (_text(b"\xff\xfe{}"), "is not JSON"),
+    "cut": (_text('{"filch_report": 4, "rows": ['), "is not JSON"),
+    "empty": (_text(""), "is not JSON"),
     "a list": (_text("[]"), "is JSON, but no report"),
     "another version": (_text('{"filch_report": [[[[[1]]]]]}'), "is a report of version"),
     "a version of many characters": (_text(json.dumps({"filch_report": "x" * 10**6})), "is a report of version"),
@@ -67,7 +67,7 @@ PLACES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 _HEADING = '{"filch_bisect_journal": 1}\n'
 JOURNALS: dict[str, tuple[Write, str]] = {
-    "brackets": (_text("[" * 100_000 + "\n"), "is no journal of a bisection"),
+    "brackets": (_text("[" * 100_000 + "\n"), "is not a journal of a bisection"),
     "brackets in a run": (_text(_HEADING + "[" * 100_000 + "\n"), "is damaged in line 2"),
     "not UTF-8": (_text(b"\xff\n"), "can't decode byte"),
     "a run that is none": (_text(_HEADING + '{"off": 1}\n'), "is damaged in line 2"),
@@ -80,7 +80,7 @@ JOURNALS: dict[str, tuple[Write, str]] = {
         "is damaged in line 2",
     ),
     "a number of many digits": (_text(_HEADING + "1" * 5000 + "\n"), "is damaged in line 2"),
-    "a letter": (_text("Dear reader,\n"), "is no journal of a bisection"),
+    "a letter": (_text("Dear reader,\n"), "is not a journal of a bisection"),
 }
 
 # Tables of expected failures: TOML, which is read at each start of pytest.

@@ -73,13 +73,13 @@ PICKLES = {
     "another one": (b"\x80\x02NQ.", _RUNS.format("BINPERSID")),
     "a second pickle behind": (
         b"\x80\x02]." + b"cos\nmkdir\n" + _TOUCH + b"\x85R.",
-        r"holds a list, and no trace, which is a dict",
+        r"contains a list, not a trace, which is a dict",
     ),
     "a memo of gigabytes": (b"\x80\x02}r" + struct.pack("<I", 2**27) + b".", r"is damaged: byte 3 numbers a value"),
     "a text of exabytes": (b"\x80\x04\x8d" + struct.pack("<Q", 2**62) + b"x.", _CUT),
     "bytes of terabytes": (b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"x.", r"asks for BINBYTES8"),
     "a bytearray of gigabytes": (b"\x80\x05\x96" + struct.pack("<Q", 2**36) + b"x.", r"asks for BYTEARRAY8"),
-    "a frame of exabytes": (b"\x80\x04\x95" + struct.pack("<Q", 2**60) + b"}.", r"is no pkl: \w+: "),
+    "a frame of exabytes": (b"\x80\x04\x95" + struct.pack("<Q", 2**60) + b"}.", r"is not a valid \.pkl file: \w+: "),
     "dictionaries by the byte": (lambda: b"\x80\x02](" + b"}" * 40_000 + b"e.", _MEMORY),
     "a text of four bytes a character": (
         lambda: b"\x80\x02X" + struct.pack("<I", 2_400_000) + "\U0001f525".encode() + b"a" * 2_399_996 + b".",
@@ -100,7 +100,7 @@ PICKLES = {
         r"has a number of 8 bytes \(byte \d+\), and at most 7 are read",
     ),
     "tuples, whose hashes can be chosen": (pickle.dumps({(1, 2): 3}, 4), r"asks for TUPLE2"),
-    "a key that has no hash": (b"\x80\x02}]Ns.", r"is no pkl: TypeError: unhashable type: 'list'"),
+    "a key that has no hash": (b"\x80\x02}]Ns.", r"is not a valid \.pkl file: TypeError: unhashable type: 'list'"),
     "a number of a million digits": (
         lambda: b"\x80\x02\x8b" + struct.pack("<I", 400_000) + b"1" * 400_000 + b".",
         r"LONG4",
@@ -108,8 +108,11 @@ PICKLES = {
     "the same in decimals": (lambda: b"\x80\x02L" + b"9" * 1_000_000 + b"L\n.", r"asks for LONG "),
     "nothing": (b"", _CUT),
     "no end": (b"\x80\x04}", _CUT),
-    "a stack that is empty": (b"\x80\x04s.", r"is no pkl: \w+: "),
-    "a protocol of the future": (b"\x80\xff}.", r"is no pkl: ValueError: unsupported pickle protocol: 255"),
+    "a stack that is empty": (b"\x80\x04s.", r"is not a valid \.pkl file: \w+: "),
+    "a protocol of the future": (
+        b"\x80\xff}.",
+        r"is not a valid \.pkl file: ValueError: unsupported pickle protocol: 255",
+    ),
     "a thousand and more problems": (
         lambda: _pickled(dict.fromkeys(range(2000), 0)),
         r"there are more than these 1,000",
@@ -154,7 +157,7 @@ JSONS = {
     ),
     "a name that moves the cursor": (_with_attrs(is_var="\x1b[2J\u202e\n"), r"is '\\x1b\[2J\\u202e\\n', and has to be"),
     "no number at all": (b'{"node_data": NaN}', r"NaN is not JSON"),
-    "half a character": (b'{"node_data": "\xff"}', r"is no json: UnicodeDecodeError: "),
+    "half a character": (b'{"node_data": "\xff"}', r"is not a valid \.json file: UnicodeDecodeError: "),
 }
 
 HOSTILE = {
