@@ -15,7 +15,7 @@ from filch.steal import Records, restore
 from .common._errors import CompareError
 from .common._progress import step
 from .engine._compare_call import CallResult, compare_call
-from .engine._interface import UNKNOWN, interface_problems
+from .engine._interface import UNKNOWN_INTERFACE, interface_problems
 from .engine._options import CompareOptions
 from .engine._prepare import Prepared, prepare
 from .engine._value_comparator import largest_effect
@@ -114,7 +114,12 @@ def compare(
         rows=tuple(row for one in results for row in one.rows),
         modules=tuple(row for one in results for row in one.modules),
         observer_effect=largest_effect(one.observer_effect for one in results),
-        notes=(*_notes(prepared, results), *([UNKNOWN] if loaded.is_foreign else []), *calls.notes, *calls.left_out),
+        notes=(
+            *_notes(prepared, results),
+            *([UNKNOWN_INTERFACE] if loaded.is_foreign else []),
+            *calls.notes,
+            *calls.left_out,
+        ),
         calls=(len(calls.calls), len(calls.calls) + len(calls.left_out)),
         failed=_unique(prepared.failed, *(one.failed for one in results)),
         interface=(*interface_problems(loaded, prepared.compiled), *_unique(*(one.exchanged for one in results))),

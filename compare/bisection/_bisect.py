@@ -16,7 +16,7 @@ from filch.export.backends import Backend, Switch, Switches
 from filch.steal import Records, restore
 
 from .._compare import resolve_backend, time_limit
-from ..common._delta_debugging import smallest
+from ..common._delta_debugging import minimize
 from ..common._errors import CompareError
 from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance
@@ -149,7 +149,7 @@ def _search(report: BisectReport, runner: VariantRunner, *, grow: bool) -> Bisec
         return report
     # Try the last ones first, so that a transformation that only prepares the graph for the culprit stays enabled.
     half = (len(candidates) + 1) // 2
-    causes = smallest(candidates[::-1], lambda subset: runner.without(subset).outcome.passes, guess=half)[::-1]
+    causes = minimize(candidates[::-1], lambda subset: runner.without(subset).outcome.passes, guess=half)[::-1]
     after = runner.without(causes)
     culprits = tuple(
         _culprit(switch, runner.without([other for other in causes if other != switch]), after) for switch in causes

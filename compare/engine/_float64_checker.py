@@ -122,8 +122,10 @@ class Float64Checker:
         if self._lower_precision:
             tensor = replace_masks(reference, tensor)
         unit = self._coarsest_units.get(name) or exact.unit
-        length, sums = (self._longest_sum(node, count) for count in (reduction_length, running_length))
-        return rounding_verdict(tensor, reference, exact, unit=unit, length=length, sums=sums, spread=spread)
+        length, sequential = (self._longest_sum(node, count) for count in (reduction_length, running_length))
+        return rounding_verdict(
+            tensor, reference, exact, unit=unit, length=length, sequential=sequential, spread=spread
+        )
 
     def _longest_sum(self, node: Node, count: Callable[[Node, Graph], int]) -> int:
         """Return the length of the longest sum that a node computes."""

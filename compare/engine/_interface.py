@@ -15,7 +15,7 @@ from filch.export.backends import Compiled, Stage
 from ..metrics._metrics import compare_tensors
 from ..metrics._nearest import Nearest
 
-UNKNOWN = "the file does not say which inputs and outputs the model has: outputs were judged by their numbers"
+UNKNOWN_INTERFACE = "the file does not say which inputs and outputs the model has: outputs were judged by their numbers"
 
 
 def interface_problems(program: Program, compiled: Mapping[Stage, Compiled]) -> tuple[str, ...]:
@@ -38,8 +38,8 @@ def interface_problems(program: Program, compiled: Mapping[Stage, Compiled]) -> 
         problems += _problems("the program", "output", graph.outputs, program.outputs, paths)
     for stage, item in compiled.items():
         # A compiled graph may have weights as inputs, and may lack unused inputs.
-        own, compiled_inputs = {*graph.inputs}, {*item.graph.inputs}
-        inputs = [name for name in item.graph.inputs if name in own]
+        program_inputs, compiled_inputs = {*graph.inputs}, {*item.graph.inputs}
+        inputs = [name for name in item.graph.inputs if name in program_inputs]
         expected = [name for name in graph.inputs if name in compiled_inputs]
         problems += _problems(f"the {stage} graph", "input", inputs, expected, program.inputs)
         outputs = [*map(item.exported_name, item.graph.outputs)]
@@ -79,7 +79,7 @@ def _kind(tensor: torch.Tensor) -> object:
 def _problems(
     owner: str, side: str, actual: Sequence[str], expected: Sequence[str], paths: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield at most one sentence; `paths` maps values to their paths in the model where these differ."""
+    """Yield a sentence if a list of inputs or outputs is not as expected, with the paths of values in the model."""
     counts, expected_counts = Counter(actual), Counter(expected)
     if counts == expected_counts:
         for index, pair in enumerate(zip(actual, expected, strict=True)):

@@ -23,7 +23,7 @@ _QUANTIZED = frozenset({torch.int8, torch.uint8, torch.int16, torch.uint16})
 
 @dataclass(frozen=True)
 class Lowered:
-    """The values of one graph of a lower-precision program that stand for the model's values.
+    """The values of one graph of a lower-precision program that correspond to the model's values.
 
     Attributes:
         program: the program.
@@ -64,8 +64,8 @@ class Lowered:
         finer = is_coarser(known.tensor.dtype, tensor.dtype)
         return replace(known, tensor=known.tensor.to(tensor.dtype)) if finer else known
 
-    def unjudged(self, node: Node, tensor: torch.Tensor | None) -> str:
-        """Return why a value has no reference; `""` if there is no reason."""
+    def unjudged_reason(self, node: Node, tensor: torch.Tensor | None) -> str:
+        """Return why the integers of a quantizing node are not judged; `""` for any other value."""
         integers = tensor is not None and not tensor.is_floating_point() and _QUANTIZES.match(node.op)
         return "integers: judged after dequantization" if integers else ""
 
@@ -124,10 +124,10 @@ def _is_cast(node: Node, graph: Graph) -> bool:
 
 
 def _values_with_other_names(graph: Graph, program: Program, model_names: Mapping[str, str]) -> dict[str, str]:
-    """Map values that are not the exported value of their name, or of their name in `model_names`, to `""`.
+    """Map values that have the name of another value to `""`, which no reference has.
 
     ONNX Runtime's quantizer removes a Relu or Clip that the range of the integers makes redundant, and gives the name
-    of its output to its input; no reference has the name `""`.
+    of its output to its input.
     """
     try:
         exported = {} if program.original is None else program.original.graph.producer

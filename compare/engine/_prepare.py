@@ -34,7 +34,7 @@ class Prepared:
         backend: the backend that runs it.
         options: the options of the comparison.
         compiled: the compiled program of each stage.
-        lowered: for each stage, the values that stand for the model's if lower precision is allowed; else None.
+        lowered: for each stage, the values that correspond to the model's if lower precision is allowed; else None.
         wanted: for each stage, the exported names of the values that have rows.
         limits: the tolerance of each value.
         references: the source of references.

@@ -25,7 +25,7 @@ class Run:
         inputs: the graph's inputs, by name.
         outputs: the outputs of the plain run, by name.
         seconds: the duration of each node by its name, if profiling is enabled.
-        lowered: the values that stand for the model's values, if lower precision is allowed.
+        lowered: the values that correspond to the model's, if lower precision is allowed.
         statistics: whether rows have statistics of each value and its reference.
     """
 

@@ -157,7 +157,7 @@ class ValueComparator:
                 self._random.mark_not_replaced(row.value)
             return row
         lowered = self._run.lowered
-        reason = lowered.unjudged(node, tensor) if lowered is not None else ""
+        reason = lowered.unjudged_reason(node, tensor) if lowered is not None else ""
         if not reason and reference is None and self._provenance is not None and row.kind != "output":
             reason = self._provenance.unmapped_reason(row.value)
         limit = self._limit(row.value, tensor)

@@ -101,7 +101,7 @@ class RoundingLevel:
 
 
 def rounding_level(
-    reference: torch.Tensor, truth: Float64Value, *, unit: float, length: int = 1, sums: int = 1
+    reference: torch.Tensor, truth: Float64Value, *, unit: float, length: int = 1, sequential: int = 1
 ) -> RoundingLevel:
     """Return the rounding level of a value.
 
@@ -114,9 +114,9 @@ def rounding_level(
         truth: the value in float64.
         unit: half a unit in the last place of the coarsest dtype on the path to the value, relative (float32: 2**-24).
         length: how many numbers are summed for an element.
-        sums: how many of them may be added sequentially; matrix products use blocked summation.
+        sequential: how many of them may be added sequentially; matrix products use blocked summation.
     """
-    errors = _Errors(reference, reference, truth, unit, length, sums)
+    errors = _Errors(reference, reference, truth, unit, length, sequential)
     shape = complex_as_real(truth.value).shape
     return RoundingLevel(torch.cat([*map(errors.scale, errors.chunks())]).reshape(shape), *errors.level)
 
@@ -128,7 +128,7 @@ def rounding_verdict(
     *,
     unit: float,
     length: int = 1,
-    sums: int = 1,
+    sequential: int = 1,
     spread: torch.Tensor | None = None,
 ) -> RoundingVerdict | None:
     """Judge a value by its error relative to float64 and its rounding level.
@@ -139,7 +139,7 @@ def rounding_verdict(
         truth: the value in float64.
         unit: see `rounding_level`.
         length: see `rounding_level`.
-        sums: see `rounding_level`.
+        sequential: see `rounding_level`.
         spread: the largest difference of each element between runs; None for a single run.
 
     Returns:
@@ -151,7 +151,7 @@ def rounding_verdict(
     distance = largest_distance(spread)
     if not (actual.is_floating_point() or actual.is_complex()):
         return _integer_verdict(actual, reference, truth, distance)
-    errors = _Errors(actual, reference, truth, unit, length, sums, spread)
+    errors = _Errors(actual, reference, truth, unit, length, sequential, spread)
     if distance and math.isinf(distance):
         return RoundingVerdict("unstable", math.inf, math.inf, spread=distance, note="not finite in some runs alone")
     if errors.nonfinite_note:
@@ -226,7 +226,7 @@ class _Errors:
         truth: Float64Value,
         unit: float,
         length: int,
-        sums: int,
+        sequential: int,
         spread: torch.Tensor | None = None,
     ) -> None:
         self._spread = None if spread is None else spread.reshape(-1)
@@ -250,7 +250,7 @@ class _Errors:
             self._add(chunk)
         largest = typical = 1.0
         if not self._is_exact:  # rounding errors add up as the square root of their number
-            growth, running = max(1.0, math.sqrt(length) / 4), math.sqrt(sums)
+            growth, running = max(1.0, math.sqrt(length) / 4), math.sqrt(sequential)
             largest = max(growth * self.noise_change.largest, running, _MIN_LARGEST)
             typical = max(growth * self.noise_change.typical, running / 4, _MIN_TYPICAL)
         self.reference_is_unreliable = self.reference_error.typical > _UNRELIABLE * typical

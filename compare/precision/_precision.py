@@ -12,7 +12,7 @@ from filch.export.backends import Backend
 from filch.steal import Records, restore
 
 from .._compare import resolve_backend, time_limit
-from ..common._delta_debugging import smallest
+from ..common._delta_debugging import minimize
 from ..common._progress import step
 from ..metrics._tolerance import Tolerance
 from ..references._inputs import captured_calls
@@ -81,7 +81,7 @@ def keep_precise(
             step(f"{len(kept)} of {len(names)} nodes kept", 0, 1)
             return trial.keeping(kept).passes
 
-        keep = smallest(names, passes) if best.passes and not before.passes else []
+        keep = minimize(names, passes) if best.passes and not before.passes else []
         note = (_SIMULATED.format(to, _unsimulated(trial_of(Lowering(exported, to)), keep)),) if simulated else ()
         return PrecisionReport(
             to=to,

@@ -23,8 +23,8 @@ from ._onnx_part import OnnxParts
 from ._result import ExpectedSource
 from ._runner import Runner
 
-_STEPS = 4  # neighbors of neighbors, which a fusion may need
-_NODES = 200
+_MAX_STEPS = 4  # from a node to neighbors of its neighbors, which a fusion may need
+_MAX_NODES = 200
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class FaultRegion:
     runner: Runner
 
 
-def find(
+def find_fault_region(
     records: Records,
     program: Program,
     backend: Backend,
@@ -76,10 +76,10 @@ def find(
     """
     if not isinstance(backend, ProvidesScript):
         raise CompareError(f"no repro: backend {backend.name!r} can't be run without Filch")
-    for present, names in _stages(program, backend, node):
-        if stage not in (None, present):
+    for candidate, names in _stages(program, backend, node):
+        if stage not in (None, candidate):
             continue
-        optimize = present == "compiled"
+        optimize = candidate == "compiled"
         runner = Runner(backend, backend.script(optimize=optimize), limits, optimize=optimize)
         region = _wrong_region(*_parts(records, program, call, names, limits, takes=runner.script.takes), runner)
         if region is not None:
@@ -129,7 +129,7 @@ def _parts(
         names = frozenset(node.target for node in graph.nodes if node.name in names and node.target)
         graph = graph_from_fx(original.graph)
     around = names
-    for _ in range(_STEPS):
+    for _ in range(_MAX_STEPS):
         around = with_neighbors(graph, around)
     near = [node for node in graph.nodes if node.name in around]
     outputs = {name for node in near if node.name in names for name in node.outputs}
@@ -161,7 +161,7 @@ def _wrong_region(parts: OnnxParts | TorchParts, names: frozenset[str], runner: 
     fallback: FaultRegion | None = None
     constants = parts.graph.constant_values
     has_constants = any(constants.issuperset(node.outputs) for node in parts.graph.nodes if node.name in names)
-    for _ in range(_STEPS):
+    for _ in range(_MAX_STEPS):
         case = parts.case(names)
         error = 0.0 if case is None else runner.error_from_captured(case)
         if case is not None and error:
@@ -171,7 +171,7 @@ def _wrong_region(parts: OnnxParts | TorchParts, names: frozenset[str], runner: 
                 return region
             fallback = fallback or region
         larger = with_neighbors(parts.graph, names)
-        if larger == names or len(larger) > _NODES:
+        if larger == names or len(larger) > _MAX_NODES:
             break
         names = larger
     return fallback

@@ -12,7 +12,7 @@ from onnx_ir.passes import common
 from onnxscript import optimizer
 from torch import fx
 
-from ..common._delta_debugging import needed
+from ..common._delta_debugging import minimize_by_removal
 from ._case import Case
 from ._find import FaultRegion
 from ._fx_part import copy_function
@@ -41,8 +41,10 @@ class Reduction:
     def remove_nodes(self) -> None:
         """Remove nodes, whose values become inputs with captured values; then outputs; then fold constants."""
         part = self._region.parts.case
-        needed(sorted(self._region.nodes), lambda names: self._accept(part(names), captured=True))
-        needed(self.case.outputs, lambda names: self._accept(_with_outputs(self.case, names), captured=True))
+        minimize_by_removal(sorted(self._region.nodes), lambda names: self._accept(part(names), captured=True))
+        minimize_by_removal(
+            self.case.outputs, lambda names: self._accept(_with_outputs(self.case, names), captured=True)
+        )
         if not self._region.has_constants:
             self._accept(_folded(self.case), captured=True)
 

@@ -16,7 +16,7 @@ from ..common._progress import step
 from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance, tolerance_for
 from ..references._inputs import CapturedCall, captured_calls
-from ._find import find
+from ._find import find_fault_region
 from ._folder import write_folder
 from ._onnx_part import set_shapes
 from ._reduce import Reduction
@@ -77,7 +77,7 @@ def write_repro(
     with time_limit(exported, limit):
         step("finding a part that is wrong alone", 0, 4)
         captured = _call(records, exported, call)
-        region = find(records, exported, resolved_backend, captured, node=node, limits=limits, stage=stage)
+        region = find_fault_region(records, exported, resolved_backend, captured, node=node, limits=limits, stage=stage)
         runner, source = region.runner, region.expected_source
         reduction = Reduction(region, runs=_RUNS[runner.script.takes])
         step("fewer nodes", 1, 4)

@@ -17,7 +17,7 @@ from torch import nn
 
 from filch.compare import BisectReport, CompareError, bisect
 from filch.compare.bisection._criterion import Criterion
-from filch.compare.common._delta_debugging import needed, smallest
+from filch.compare.common._delta_debugging import minimize, minimize_by_removal
 from filch.compare.metrics._limits import Limits
 from filch.export import BackendError, Graph, Program, export, fingerprint
 from filch.export.backends import CompiledVariant, Switch, get_backend
@@ -95,12 +95,12 @@ def test_delta_debugging_finds_a_minimal_set_in_logarithmic_time() -> None:
             for culprit in range(count):
                 asked = set()
                 enough = lambda some: asked.add(tuple(some)) or culprit in some  # noqa: B023, E731  called at once
-                assert smallest(range(count), enough, guess=guess) == [culprit]
+                assert minimize(range(count), enough, guess=guess) == [culprit]
                 assert len(asked - {(), tuple(range(count))}) <= most
-    assert smallest(range(40), lambda some: {3, 17, 38} <= {*some}) == [3, 17, 38]
-    assert smallest("abcd", lambda some: len(some) > 2) == ["a", "b", "c"]
-    assert needed(range(40), lambda some: {3, 17, 31} <= {*some}) == [3, 17, 31]
-    assert needed([1, 2], lambda _: False) == [1, 2]
+    assert minimize(range(40), lambda some: {3, 17, 38} <= {*some}) == [3, 17, 38]
+    assert minimize("abcd", lambda some: len(some) > 2) == ["a", "b", "c"]
+    assert minimize_by_removal(range(40), lambda some: {3, 17, 31} <= {*some}) == [3, 17, 31]
+    assert minimize_by_removal([1, 2], lambda _: False) == [1, 2]
 
 
 @pytest.mark.parametrize("name", ["ConstantFolding", "MatmulTransposeFusion"])
