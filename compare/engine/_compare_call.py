@@ -204,20 +204,15 @@ class _CallComparison:
         if compiled is None or not isinstance(self._backend, ProvidesReferences):
             return {}
         values = self._backend.reference(compiled, self._cast_inputs(compiled))
-        graph, unpredictable = compiled.graph, self._program.unpredictable
+        graph, random_names = compiled.graph, self._program.unpredictable.random
         # The backend draws other random numbers for its references than the model did.
-        random = graph.computed_from(
-            name for name in graph.known if compiled.exported_name(name) in unpredictable.random
-        )
+        random = graph.computed_from(name for name in graph.known if compiled.exported_name(name) in random_names)
         return {
             name: Reference(complex_as_real(tensor), "derived") for name, tensor in values.items() if name not in random
         }
 
     def _float64_values(self, *stages: Stage) -> Float64Values | None:
-        """Return the float64 values that some stages are judged by; None if they are judged by tolerance.
-
-        The values of the first stage are kept for the second one if they fit in the buffer.
-        """
+        """Return the float64 values of some stages, or None; those of two stages are kept if they fit in the buffer."""
         if self._prepared.float64 is None:
             return None
         inputs = self._call.inputs

@@ -151,10 +151,7 @@ def _node_verdict(  # noqa: PLR0917  called in one place
     checker: Float64Checker,
     allowances: Allowances,
 ) -> RoundingVerdict | None:
-    """Return the verdict on a value: by float64 if its node has a float64 value, else by tolerance.
-
-    Without either a float64 value or a reference, the verdict is None.
-    """
+    """Return the verdict on a value: by its float64 value, else by the tolerance of its reference, else None."""
     tolerance = None if row.difference is None else row.difference.tolerance
     if not is_quantized(tolerance):  # the error of quantized values is relative to their step, not to rounding
         verdict = checker.verdict(row.value, node, reference, actual, spread)

@@ -147,9 +147,8 @@ class Float64Run(Float64Values):
 
     def _decomposition_nodes(self, wanted: Collection[str]) -> list[Node]:
         """Return the ONNX nodes that compute the wanted values which PyTorch does not compute, in order."""
-        graph = self._original.graph
+        graph, needed = self._original.graph, {*wanted}
         available = {*self._eager_names, *graph.inputs, *graph.constants}
-        needed = {*wanted}
         nodes = []
         for node in reversed(graph.nodes):
             if any(name in needed and name not in available for name in node.outputs):

@@ -48,10 +48,7 @@ class Runner:
         return _run_model(case, self._reference if source == "reference" else self.backend, optimize=False)
 
     def error(self, case: Case, source: ExpectedSource) -> float:
-        """Return the largest harmonic error among the outputs that differ, or 0 if all are close.
-
-        It is inf if an output is missing or has another shape or dtype, and 0 if the case or `source` can't be run.
-        """
+        """Return the largest harmonic error; 0 if all outputs are close or can't be computed, inf for other shapes."""
         expected = self.expected(case, source)
         actual = None if expected is None else self.actual(case)
         return 0.0 if expected is None or actual is None else self._largest_error(case, expected, actual)
@@ -102,7 +99,6 @@ class Runner:
         return expected is not None and actual is not None and not self._largest_error(case, expected, actual)
 
     def _largest_error(self, case: Case, expected: Tensors, actual: Tensors) -> float:
-        """See `error`; `expected` and `actual` may lack outputs."""
         magnitudes = [typical_magnitude(tensor) for tensor in case.inputs.values() if tensor.is_floating_point()]
         magnitude = max(magnitudes, default=0.0) if adds(case.operators) else 0.0
         largest = 0.0
