@@ -94,6 +94,7 @@ class _Checker:
         return summary
 
     def _summary(self, inputs: Sequence[str], weights: set[str], nodes: _Nodes, outputs: Sequence[str]) -> _Summary:
+        """Check that names are defined once and before their use, sorting the nodes if needed."""
         if len(set(inputs)) < len(inputs):
             raise ValueError("two of its inputs have the same name")
         known = weights.union(inputs)

@@ -91,6 +91,7 @@ class _Ranks:
             self._contents[name] = numpy_helper.to_array(tensor).reshape(-1).tolist()
 
     def _add(self, node: NodeProto) -> None:
+        """Add the values of a node; refuse a file whose values would have too many dimensions."""
         attributes = {attribute.name: attribute for attribute in node.attribute}
         if node.op_type == "Constant":
             self._add_constant(node, attributes)

@@ -49,6 +49,7 @@ def optimize(program: Program | Graph | ir.Model | onnx.ModelProto, passes: Pass
 
 
 def _optimized(program: Program, passes: Passes | None) -> Program:
+    """Run the passes on a copy of a program, and notify the instruments."""
     steps = find_passes(default_passes() if passes is None else passes)
     context = PassContext.current()
     instruments = context.instruments if context is not None else ()

@@ -68,6 +68,7 @@ def expression(text: str) -> sympy.Basic:
 
 
 def _parse(node: ast.expr) -> Any:
+    """Convert a parsed symbolic size to a SymPy expression; refuse all other code."""
     match node:
         case ast.Name("true"):
             return sympy.true

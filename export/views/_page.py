@@ -171,6 +171,7 @@ def _histogram(item: Histogram | None) -> list[Any] | None:
 
 
 def _number(number: Real | float | None) -> float | int | str | None:
+    """Return a number for JSON: as text if it is infinite, NaN, or an integer that JavaScript cannot represent."""
     if number is None:
         return None
     if isinstance(number, Integral):

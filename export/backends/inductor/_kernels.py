@@ -209,6 +209,7 @@ def _output_names(operation: Any) -> list[str]:
 def _lowered_graph(
     aot_graph: fx.Graph, lowering: Any, module: ModuleType, recorded: dict[int, Kernel], *, backward: bool
 ) -> LoweredGraph:
+    """Return what Inductor made of a graph, with the recorded kernels and their generated code."""
     if module.__file__ is None:
         raise BackendError("the code that Inductor generated has no file")
     code = Path(module.__file__).read_text("utf-8")

@@ -85,6 +85,7 @@ class _Instrumented(ast.NodeTransformer):
         return node
 
     def _with_observer_calls(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Return the statements with calls of the observer after those that write buffers."""
         statements: list[ast.stmt] = []
         called: dict[str, Kernel] = {}
         for statement in body:
@@ -98,6 +99,7 @@ class _Instrumented(ast.NodeTransformer):
         return statements
 
     def _calls_next(self, statement: ast.stmt) -> bool:
+        """Return whether a statement is the call of the next kernel."""
         if (
             not self.remaining
             or statement.lineno <= self.remaining[0].line

@@ -180,6 +180,7 @@ def read_options(backend: str, provider: str, values: Mapping[str, Any]) -> OrtO
 
 
 def _check(options: OrtOptions, backend: str, provider: str) -> None:
+    """Refuse options that ONNX Runtime lacks or would ignore."""
     available = ort.get_available_providers()
     for name in options.providers:
         if name not in available:

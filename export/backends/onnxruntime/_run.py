@@ -91,6 +91,7 @@ def _run_options() -> Iterator[ort.RunOptions]:
 def _run_bound(
     session: ort.InferenceSession, feeds: OrtValues, device: str, options: ort.RunOptions, *, replay: bool
 ) -> list[ort.OrtValue]:
+    """Run with inputs and outputs on a device; with `replay`, return the outputs of a replayed CUDA graph."""
     binding = session.io_binding()
     bound = {name: _on(value, device) if replay else value for name, value in feeds.items()}
     for name, value in bound.items():

@@ -69,6 +69,7 @@ def without(options: OrtOptions, off: Collection[Switch]) -> OrtOptions:
 
 
 def _unset(options: OrtOptions, name: str) -> OrtOptions:
+    """Return the options with a setting turned off."""
     table, _, entry = name.partition(".")
     changed: dict[str, Any] = {}
     if name in ("tf32", "tunable", "use_cuda_graph"):
