@@ -104,7 +104,7 @@ def run_child(options: argparse.Namespace) -> None:
     with torch.no_grad():
         workload.model(next(workload.inputs()))  # torch initializes itself in the first call
     limit_memory(options.memory, options.cgroup)
-    print(json.dumps(asdict(time_forward(workload, VARIANTS[variant], options.folder))))
+    print(json.dumps(asdict(time_forward(workload, VARIANTS[variant], options.folder, options.warm))))
 
 
 def sampler(name: str, workload: Workload, warm_up: int, options: argparse.Namespace) -> Callable[[str], Timing]:
