@@ -183,7 +183,7 @@ class NoisePlanter:
 
         def noise(name: str, tensor: torch.Tensor, reference_of: ReferenceOf) -> torch.Tensor:
             reference = reference_of(name) if name in self._selected else None
-            exact = None if reference is None else self._float64.alone(self._model.inputs, reference_of).get(name)
+            exact = None if reference is None else self._float64.isolated(self._model.inputs, reference_of).get(name)
             if reference is None or exact is None:
                 return tensor
             noisy = self._add_noise(kind, name, reference, exact, random)

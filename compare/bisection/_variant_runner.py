@@ -18,7 +18,7 @@ from ._criterion import Criterion
 from ._journal import Journal
 from ._variants import PASS, PRECISION, ProgramVariants
 
-_BEFORE_COMPILING = (PASS, PRECISION)
+_BEFORE_COMPILING = (PASS, PRECISION)  # kinds of switches that change the program, not how a backend compiles it
 
 
 @dataclass
@@ -87,6 +87,7 @@ class VariantRunner:
         return CompiledVariant(compiled, (), fingerprint(program.model))
 
     def _results(self, compiled: Compiled) -> Iterator[Mapping[str, torch.Tensor]]:
+        """Yield the outputs and watched values of each call, by their names in the exported graph."""
         exported_names = {name: compiled.exported_name(name) for name in compiled.graph.producer}
         watch = [name for name, exported in exported_names.items() if exported in self.criterion.watch]
         for inputs in self.criterion.inputs:

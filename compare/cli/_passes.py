@@ -14,12 +14,12 @@ from ..common._errors import CompareError
 from ..models._factory import find_factory, make_subject
 from . import _options as shared
 
-_STEP = "A pass: its name, package.module:function or path.py:function; may be repeated, they run in this order."
+_PASSES_HELP = "A pass: its name, package.module:function or path.py:function; may be repeated, they run in this order."
 
 
 def passes_command(
     factory: shared.OptionalFactory = None,
-    pass_: Annotated[list[str] | None, typer.Option("--pass", "-p", help=_STEP)] = None,
+    pass_: Annotated[list[str] | None, typer.Option("--pass", "-p", help=_PASSES_HELP)] = None,
     out_dir: Annotated[Path | None, typer.Option(help="Draw the graph after each pass into this folder.")] = None,
     view: Annotated[list[str] | None, typer.Option(help="View to draw them with; may be repeated.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the optimized program here.")] = None,
@@ -46,7 +46,7 @@ def passes_command(
         raise CompareError("--view needs --out-dir, the folder in which the graphs are drawn")
     if as_json and not compare:
         raise CompareError("--json needs --compare: it prints the error after each pass")
-    steps = [find_factory(name).function if ":" in name else name for name in pass_ or default_passes()]
+    passes = [find_factory(name).function if ":" in name else name for name in pass_ or default_passes()]
     with PassContext() as context:
         if not (quiet or as_json):
             context.profile_pass_instrument(print_stdout=True)
@@ -57,7 +57,7 @@ def passes_command(
             subject = make_subject(factory)
             program = subject.export()
             capture = subject.steal() if compare else None
-        errors: Any = None
+        errors: Any = None  # a `CompareInstrument`
         if capture is not None:
             errors = context.compare_instrument(
                 capture,
@@ -68,7 +68,7 @@ def passes_command(
                 limit=limit,
             )
         try:
-            optimized = optimize(program, steps)
+            optimized = optimize(program, passes)
         finally:  # a pass that raises has a row too
             if errors is not None and errors.errors and not quiet:
                 typer.echo(errors.to_json() if as_json else f"\n{errors}")

@@ -20,7 +20,7 @@ class ValueCache(Generic[T]):
         self._uses = Counter(uses)
         self._wanted = {*wanted}
         self._buffer = buffer
-        self._size = 0
+        self._total_size = 0  # of all values that were put, also of those that were dropped
         self._values: dict[str, T] = {}
 
     @property
@@ -31,17 +31,20 @@ class ValueCache(Generic[T]):
     @property
     def fully_cached(self) -> bool:
         """Whether nothing was dropped, so that every value that was put can be read again."""
-        return self._size <= self._buffer
+        return self._total_size <= self._buffer
 
     def needs(self, name: str) -> bool:
         """Whether a value has uses left."""
         return self._uses[name] > 0 or name in self._wanted
 
     def put(self, name: str, value: T, size: int = 1) -> None:
-        """Add a value of `size` bytes."""
+        """Add a value of `size` bytes (any positive number if there is no buffer).
+
+        If it exceeds the buffer, all values without uses left are dropped, and from then on each after its last use.
+        """
         was_fully_cached = self.fully_cached
         self._values[name] = value
-        self._size += size
+        self._total_size += size
         if was_fully_cached and not self.fully_cached:
             self._drop([*self._values])
 

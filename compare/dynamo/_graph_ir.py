@@ -34,14 +34,14 @@ class GraphIr:
         graph = graph_from_fx(module.graph)
         self._series.draw("Dynamo", graph)
         if compiled is not None:
-            for name, step in compiled.intermediate_graphs().items():
-                self._series.draw(name, step)
+            for name, intermediate in compiled.intermediate_graphs().items():
+                self._series.draw(name, intermediate)
             self._series.draw("Kernels", replace(NodeProvenance(graph, compiled).annotated(), source_graph=graph))
 
     def backward(self, run: BackwardRun) -> None:
         """Draw the graphs and kernels of the backward pass."""
-        for name, step in run.compiled.intermediate_graphs().items():
-            self._series.draw(f"Backward{name}", step)
+        for name, intermediate in run.compiled.intermediate_graphs().items():
+            self._series.draw(f"Backward{name}", intermediate)
         self._series.draw(
             "BackwardKernels", replace(NodeProvenance(run.graph, run.compiled).annotated(), source_graph=run.graph)
         )

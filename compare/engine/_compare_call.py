@@ -115,7 +115,10 @@ class _CallComparison:
     def _compare_stage(
         self, stage: Stage, references: ReferenceResolver, modules: Modules, float64: Float64Values | None
     ) -> tuple[list[Row], Difference | None]:
-        """Return the rows of one stage, and its observer effect."""
+        """Return the rows of one stage, and its observer effect.
+
+        The stage runs without and with instrumentation; for float64 verdicts, each node also runs in isolation.
+        """
         prepared = self._prepared
         run = self._run(stage)
         self._check_order(run)
@@ -135,17 +138,18 @@ class _CallComparison:
         self._note_problem(checker)
         if prepared.float64 is not None:
             inputs = IsolatedInputs(run, rows, references if references.fully_cached else self._references(stage))
-            checker = self._checker(run, prepared.float64.alone(run.inputs, inputs.get_exported), inputs.replaced)
-            values = self._repeated(partial(self._isolate, run, inputs.get))
+            isolated_float64 = prepared.float64.isolated(run.inputs, inputs.get_exported)
+            checker = self._checker(run, isolated_float64, inputs.replaced)
+            isolated_values = self._repeated(partial(self._isolate, run, inputs.get))
             try:
                 rows = compare_isolated_nodes(
-                    rows, values, inputs, checker, allowances, prepared.computes(stage), random.unjudged
+                    rows, isolated_values, inputs, checker, allowances, prepared.computes(stage), random.unjudged
                 )
             except BackendError as error:
                 self._notes[f"{stage} nodes were not run in isolation: {error}"] = None
             self._note_problem(checker)
-        covered = rows if provenance is None else with_covered(rows, run.graph, provenance)
-        return covered, comparator.observer_effect
+        rows = rows if provenance is None else with_covered(rows, run.graph, provenance)
+        return rows, comparator.observer_effect
 
     def _run(self, stage: Stage) -> Run:
         """Run a stage without instrumentation."""
@@ -235,7 +239,9 @@ class _CallComparison:
         names, unpredictable = run.graph.outputs, self._program.unpredictable.all
         comparable = self._program.is_foreign and not self._options.lower_precision
         if comparable and len(self._results) == len(names):
-            outputs = {name: one for name, one in run.outputs.items() if run.exported_name(name) not in unpredictable}
+            outputs = {
+                name: tensor for name, tensor in run.outputs.items() if run.exported_name(name) not in unpredictable
+            }
             problem = exchanged_output(names, self._results, outputs)
             self._exchanged |= {problem: None} if problem else {}
 

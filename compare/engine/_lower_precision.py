@@ -149,22 +149,22 @@ def _clipped(node: Node, values: Mapping[str, torch.Tensor | None], reference: t
 
     The reference has to exceed the range by more than half a step, the rounding error of any quantized value.
     """
-    integers, scale, zero = ([values.get(name) for name in node.inputs] + [None])[:3]
+    integers, scale, zero_point = ([values.get(name) for name in node.inputs] + [None])[:3]
     if integers is None or scale is None or integers.dtype not in _QUANTIZED or "block_size" in node.attributes:
         return 0
     axis = int(node.attributes.get("axis", 1))
     least, greatest = torch.iinfo(integers.dtype).min, torch.iinfo(integers.dtype).max
     expected = reference.to(integers.device).double()
-    shift = 0.0 if zero is None else _broadcast_along(zero.double(), axis, expected)
+    shift = 0.0 if zero_point is None else _broadcast_along(zero_point.double(), axis, expected)
     steps = expected / _broadcast_along(scale.double(), axis, expected) + shift
     low, high = (integers == least) & (steps < least - 0.5), (integers == greatest) & (steps > greatest + 0.5)
     return int((low | high).sum())
 
 
-def _broadcast_along(numbers: torch.Tensor, axis: int, like: torch.Tensor) -> torch.Tensor:
-    """Reshape the numbers of each channel so that they broadcast along `axis`."""
-    if numbers.numel() == 1:
-        return numbers.reshape(()).to(like.device)
+def _broadcast_along(parameter: torch.Tensor, axis: int, like: torch.Tensor) -> torch.Tensor:
+    """Reshape a scale or zero point, one for the tensor or one per channel, to broadcast along an axis of `like`."""
+    if parameter.numel() == 1:
+        return parameter.reshape(()).to(like.device)
     shape = [1] * like.dim()
     shape[axis] = -1
-    return numbers.reshape(shape).to(like.device)
+    return parameter.reshape(shape).to(like.device)

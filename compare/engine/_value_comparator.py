@@ -108,6 +108,7 @@ class ValueComparator:
         return replace(row, status="same", reason=_BY_ELEMENT, difference=worst.difference, evidence=worst.evidence)
 
     def _add(self, name: str, tensor: torch.Tensor, spread: torch.Tensor | None) -> None:
+        """Judge a value of the instrumented run; keep it while other nodes read it."""
         if name in self._run.outputs:
             self._effects[name] = _effect(self._run.outputs[name], tensor)
         if self._node_inputs.needs(name):
@@ -119,7 +120,7 @@ class ValueComparator:
         """Return the row of a value; release its reference after its last use."""
         exported_name, node = self._run.exported_name(name), self._nodes[name]
         original = self._references.get(exported_name)
-        reference = self._lowered(name, original, tensor)
+        reference = self._lowered_reference(name, original, tensor)
         if self._checker is not None and tensor is not None:
             self._checker.record_output_dtype(node, name, tensor.dtype)
         row = self._compared_row(self._node_row(name), reference, tensor, node, spread)
@@ -127,6 +128,7 @@ class ValueComparator:
             self._judged.add(name)
         if row.diverged:
             row = _with_unjudged(row, self._graph, node, self._judged)
+        # Modules' tensors are compared in the model's dtype: a value whose reference was cast or dropped is left out.
         if self._on_value is not None and tensor is not None and reference is original:
             self._on_value(exported_name, tensor, reference, row)
         self._uses_left[exported_name] -= 1
@@ -136,7 +138,10 @@ class ValueComparator:
                 self._checker.float64.release(exported_name)
         return row
 
-    def _lowered(self, name: str, reference: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
+    def _lowered_reference(
+        self, name: str, reference: Reference | None, tensor: torch.Tensor | None
+    ) -> Reference | None:
+        """Return the reference of a value, adapted to its dtype if the program's precision was lowered."""
         lowered = self._run.lowered
         return reference if lowered is None else lowered.reference(name, reference, tensor)
 
@@ -209,7 +214,8 @@ class ValueComparator:
             return replace(self._rows[name], index=len(graph.nodes), kind="output", origins=(), operators=(), behind=())
         node = graph.producer.get(name) or Node(name, "", (), (name,))
         tensor = self._run.outputs.get(name)
-        reference = self._lowered(name, self._references.get(self._run.exported_name(name)), tensor)
+        original = self._references.get(self._run.exported_name(name))
+        reference = self._lowered_reference(name, original, tensor)
         return self._compared_row(self._row(name, node, len(graph.nodes), "output"), reference, tensor, node)
 
 
@@ -263,6 +269,7 @@ def largest_effect(effects: Iterable[Difference | None]) -> Difference | None:
 
 
 def _effect(plain: torch.Tensor, observed: torch.Tensor) -> Difference | None:
+    """Return the difference that instrumentation makes to an output; None if both are bitwise equal."""
     same = (plain.shape, plain.dtype) == (observed.shape, observed.dtype)
     if same and torch.equal(bytes_of(plain).to(observed.device), bytes_of(observed)):
         return None

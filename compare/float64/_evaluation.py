@@ -52,7 +52,7 @@ class Float64Evaluator:
         """Return the values of one call of the model (see `Float64Run`)."""
         return Float64Run(self._original, inputs, self._units, self._random.random, wanted=wanted, keep=keep)
 
-    def alone(self, inputs: Mapping[str, torch.Tensor], reference: TensorLookup) -> "Float64Values":
+    def isolated(self, inputs: Mapping[str, torch.Tensor], reference: TensorLookup) -> "Float64Values":
         """Return the outputs of each node on its reference inputs in one call (see `Float64NodeRun`)."""
         return Float64NodeRun(self._original, inputs, self._units, self._random.replaced, reference=reference)
 

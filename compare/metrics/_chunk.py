@@ -14,7 +14,7 @@ class Measured(NamedTuple):
 
     Attributes:
         worst: the largest harmonic error.
-        worst_index: its index in the chunk; -1 if it is not larger than `beyond`.
+        worst_index: its index in the chunk; -1 if it is not larger than `max_so_far`.
         error_sum: the sum of the harmonic errors.
         absolute: the largest absolute difference.
         largest: the largest expected magnitude.
@@ -38,7 +38,7 @@ def scratch_memory(count: int, device: torch.device) -> torch.Tensor:
     return torch.empty(3, count, device=device)
 
 
-def measure(expected: torch.Tensor, actual: torch.Tensor, beyond: float, scratch: torch.Tensor) -> Measured | None:
+def measure(expected: torch.Tensor, actual: torch.Tensor, max_so_far: float, scratch: torch.Tensor) -> Measured | None:
     """Measure a chunk; return None if it needs float64, as float32 can't represent its measures.
 
     The difference of two float32 numbers that are near to each other is exact in float32.
@@ -46,25 +46,25 @@ def measure(expected: torch.Tensor, actual: torch.Tensor, beyond: float, scratch
     Args:
         expected: `(n,)`.
         actual: `(n,)`, of the same dtype.
-        beyond: the largest harmonic error so far.
+        max_so_far: the largest harmonic error of earlier chunks.
         scratch: see `scratch_memory`; it is overwritten.
     """
     if expected.dtype not in _FAST:
         return None
     e, a = expected.float(), actual.float()
-    distance, size, quotient = scratch[:, : e.numel()]
+    distance, magnitude, quotient = scratch[:, : e.numel()]
     torch.sub(a, e, out=distance).abs_()
-    torch.abs(e, out=size)
-    norms = torch.dot(size, size).sqrt(), torch.dot(distance, distance).sqrt()
-    measures = distance.amax(), size.amax(), *norms, torch.div(distance, size, out=quotient).amax()
-    error = torch.div(distance, size.add_(1), out=quotient)
+    torch.abs(e, out=magnitude)
+    norms = torch.dot(magnitude, magnitude).sqrt(), torch.dot(distance, distance).sqrt()
+    measures = distance.amax(), magnitude.amax(), *norms, torch.div(distance, magnitude, out=quotient).amax()
+    error = torch.div(distance, magnitude.add_(1), out=quotient)
     numbers = torch.stack((*measures, error.amax(), error.sum())).tolist()
     absolute, largest, signal, noise, relative, worst, error_sum = numbers
     if not (_LEAST < absolute < _MOST and largest < _MOST):  # NaN is neither
         return None
     worst_index = -1
-    if worst > beyond:  # NumPy is ten times as fast as torch here
+    if worst > max_so_far:  # NumPy is ten times as fast as torch here
         worst_index = int(error.numpy().argmax() if error.device.type == "cpu" else error.argmax())
     if not math.isfinite(relative):  # division by zero
-        relative = float(distance.div_(torch.abs(e, out=size)).nan_to_num_(nan=0.0, posinf=0.0).max())
+        relative = float(distance.div_(torch.abs(e, out=magnitude)).nan_to_num_(nan=0.0, posinf=0.0).max())
     return Measured(worst, worst_index, error_sum, absolute, largest, relative, signal, noise)

@@ -196,7 +196,7 @@ def compare_tensors(
 
 
 def replace_masks(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
-    """Return `actual` with the masks of its coarser dtype replaced by those of `expected`."""
+    """Return `actual` in at least float32, its masks replaced by those of `expected`; unchanged if not coarser."""
     if not is_coarser(actual.dtype, expected.dtype):
         return actual
     wide = torch.promote_types(expected.dtype, torch.float32)
@@ -212,22 +212,22 @@ def _to_common_dtype(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torc
 
 
 def _masks(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
-    """Return where both have a mask.
+    """Return where both have a mask, which excludes a position from attention.
 
     A mask is the lowest number of its dtype, or -inf. Coarser dtypes have another lowest number, and a score may be
     added to it. The largest number is not a mask: if it becomes inf, it has overflowed.
     """
-    end, lower_end = largest_of(expected.dtype), largest_of(actual.dtype)
-    return expected.isfinite() & (expected.double() < -_MASK * end) & (actual.double() < -_MASK * lower_end)
+    largest, actual_largest = largest_of(expected.dtype), largest_of(actual.dtype)
+    return expected.isfinite() & (expected.double() < -_MASK * largest) & (actual.double() < -_MASK * actual_largest)
 
 
 def _rounding(dtype: torch.dtype, largest: float, limits: Tolerance) -> float:
     """Return the absolute difference that rounding explains, for numbers of magnitude `largest`."""
     if dtype.itemsize == 1 or not (dtype.is_floating_point or dtype.is_complex):
         return 0.0  # 16 units of a float8 are more than its whole range
-    kind = torch.finfo(dtype)
-    subnormal = (kind.smallest_normal * (kind.eps if dtype in _WITH_SUBNORMALS else 1)) if limits.harmonic else 0.0
-    return max(min(_ROUNDING_UNITS * kind.eps, limits.harmonic) * largest, subnormal)
+    info = torch.finfo(dtype)
+    subnormal = (info.smallest_normal * (info.eps if dtype in _WITH_SUBNORMALS else 1)) if limits.harmonic else 0.0
+    return max(min(_ROUNDING_UNITS * info.eps, limits.harmonic) * largest, subnormal)
 
 
 def typical_magnitude(tensor: torch.Tensor) -> float:
@@ -237,12 +237,12 @@ def typical_magnitude(tensor: torch.Tensor) -> float:
     of the latter. Therefore numbers over 1000 times the lower quartile are ignored.
     """
     sample = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // _SAMPLE_SIZE)]
-    size = sample.abs().double() if sample.is_complex() else sample.double().abs()
-    size = size[size.isfinite() & (size > 0)]
-    if not size.numel():
+    magnitude = sample.abs().double() if sample.is_complex() else sample.double().abs()
+    magnitude = magnitude[magnitude.isfinite() & (magnitude > 0)]
+    if not magnitude.numel():
         return 0.0
-    usual = size <= _OUTLIER * size.kthvalue(1 + size.numel() // 4).values
-    return float(size[usual].max())
+    usual = magnitude <= _OUTLIER * magnitude.kthvalue(1 + magnitude.numel() // 4).values
+    return float(magnitude[usual].max())
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -264,12 +264,12 @@ class _Totals:
     """The measures of all chunks.
 
     Args:
-        most: the largest number of the dtype that is judged.
+        dtype_max: the largest number of the dtype that is judged.
         scratch: see `scratch_memory`.
     """
 
-    def __init__(self, most: float, scratch: torch.Tensor) -> None:
-        self._most = most
+    def __init__(self, dtype_max: float, scratch: torch.Tensor) -> None:
+        self._dtype_max = dtype_max
         self._scratch = scratch
         self.worst, self._worst_index = -1.0, 0
         self.absolute = self.largest = 0.0
@@ -301,10 +301,10 @@ class _Totals:
         self._noise = math.hypot(self._noise, measured.noise)
         self._nonfinite += nonfinite
         self._count += expected.numel()
-        if nonfinite or measured.largest > self._most:  # otherwise no element can have overflowed or be clipped
+        if nonfinite or measured.largest > self._dtype_max:  # otherwise no element can have overflowed or be clipped
             e, a = expected.double(), actual.double()
             self._overflowed += int((e.isfinite() & ~a.isfinite()).sum())
-            self._clipped += int(((a.abs() == self._most) & (e.abs() > self._most)).sum())
+            self._clipped += int(((a.abs() == self._dtype_max) & (e.abs() > self._dtype_max)).sum())
         if nonfinite or measured.relative >= 1:  # the relative difference of an element that becomes 0 is 1
             self._zeroed += int(((expected.double() != 0) & (actual.double() == 0)).sum())
 
@@ -335,41 +335,42 @@ class _Totals:
 
 def _measured_in_float64(expected: torch.Tensor, actual: torch.Tensor) -> tuple[Measured, int]:
     """Measure a chunk that `measure` can't; also return how many elements are NaN or infinite on only one side."""
-    distance, size, nonfinite = _distances(expected, actual)
-    error = distance / (size + 1)
+    distance, magnitude, nonfinite = _distances(expected, actual)
+    error = distance / (magnitude + 1)
     worst, worst_index = error.max(dim=0)
     # Expected zeros have no relative difference, and elements that are not finite are counted separately.
-    relative = (distance / size).nan_to_num_(nan=0.0, posinf=0.0).max()
+    relative = (distance / magnitude).nan_to_num_(nan=0.0, posinf=0.0).max()
     measured = Measured(
         worst=float(worst),
         worst_index=int(worst_index),
         error_sum=float(error.sum()),
         absolute=float(distance.max()),
-        largest=float(size.max()),
+        largest=float(magnitude.max()),
         relative=float(relative),
-        signal=_norm(size),
+        signal=_norm(magnitude),
         noise=_norm(distance),
     )
     return measured, nonfinite
 
 
-def _norm(sizes: torch.Tensor) -> float:
+def _norm(numbers: torch.Tensor) -> float:
     """Return the norm of non-negative numbers whose squares may overflow float64."""
-    largest = float(sizes.max())
-    return largest * float((sizes / largest).norm()) if 0 < largest < math.inf else largest
+    largest = float(numbers.max())
+    return largest * float((numbers / largest).norm()) if 0 < largest < math.inf else largest
 
 
-def _quotient(part: float, whole: float) -> float:
-    return part / whole if whole else (math.inf if part else 0.0)
+def _quotient(numerator: float, denominator: float) -> float:
+    """Return the quotient of two non-negative numbers: 0 for 0 / 0, inf for any other number divided by 0."""
+    return numerator / denominator if denominator else (math.inf if numerator else 0.0)
 
 
 def _beyond_rounding(e: torch.Tensor, a: torch.Tensor, harmonic: float, rounding: float) -> tuple[int, float]:
     """Return how many elements exceed the harmonic limit, and the norm of all differences, both without rounding."""
     count, noise = 0, 0.0
     for chunks in zip(torch.split(e, _CPU_CHUNK), torch.split(a, _CPU_CHUNK), strict=True):
-        distance, size, _ = _distances(*chunks)
+        distance, magnitude, _ = _distances(*chunks)
         beyond = distance > rounding
-        count += int(((distance / (size + 1) > harmonic) & beyond).sum())
+        count += int(((distance / (magnitude + 1) > harmonic) & beyond).sum())
         noise = math.hypot(noise, _norm(torch.where(beyond, distance, 0.0)))
     return count, noise
 
@@ -377,18 +378,18 @@ def _beyond_rounding(e: torch.Tensor, a: torch.Tensor, harmonic: float, rounding
 def _distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return `|a - e|` and `|e|` in float64, and how many elements are NaN or infinite on only one side.
 
-    Where both are the same NaN or infinity, the distance is 0; where only one is, it is infinite. The size of elements
-    that are not finite is 0, so that they can't hide others in a sum or a quotient.
+    Where both are the same NaN or infinity, the distance is 0; where only one is, it is infinite. The magnitude of
+    elements that are not finite is 0, so that they can't hide others in a sum or a quotient.
     """
     e, a = expected.double(), actual.double()
-    distance, size = (a - e).abs(), e.abs()
+    distance, magnitude = (a - e).abs(), e.abs()
     if not expected.dtype.is_floating_point:
         unsigned = expected.dtype == torch.uint64  # torch can't compare uint64, but can compare the bits
         same = expected.view(torch.int64) == actual.view(torch.int64) if unsigned else expected == actual
-        return torch.where(same, 0.0, distance.clamp_(min=1.0)), size, 0  # large integers may be equal in float64
+        return torch.where(same, 0.0, distance.clamp_(min=1.0)), magnitude, 0  # large integers may be equal in float64
     if math.isfinite(float(distance.sum())):  # neither side has a NaN or an infinity: by far the usual case
-        return distance, size, 0
+        return distance, magnitude, 0
     same = (e == a) | (e.isnan() & a.isnan())
     nonfinite = ~same & ~(torch.isfinite(a) & torch.isfinite(e))
     distance = torch.where(same, 0.0, torch.where(nonfinite, math.inf, distance))
-    return distance, torch.where(size.isfinite(), size, 0.0), int(nonfinite.sum())
+    return distance, torch.where(magnitude.isfinite(), magnitude, 0.0), int(nonfinite.sum())

@@ -150,16 +150,17 @@ class NodeProvenance:
 
     @cached_property
     def _boundaries(self) -> frozenset[str]:
-        """The exported values at which the nodes of one compiled node end: surviving and redundant values."""
+        """The exported values at which the search for the exported nodes of a compiled node stops."""
         names = set(self.surviving | self.redundant.input_independent)
-        for node in self.exported.nodes:
-            source = self.redundant.no_ops.get(node.name)
-            earlier = self.redundant.duplicates.get(node.name)
-            if source in names or (earlier is not None and {*earlier.outputs} <= names):
+        for node in self.exported.nodes:  # no-ops and duplicates have the values of other nodes
+            input_name = self.redundant.no_ops.get(node.name)
+            duplicated = self.redundant.duplicates.get(node.name)
+            if input_name in names or (duplicated is not None and {*duplicated.outputs} <= names):
                 names.update(node.outputs)
         return frozenset(names)
 
     def _cone_of(self, name: str) -> tuple[Node, ...]:
+        """Return the exported nodes between a surviving value and the boundaries before it, without no-ops."""
         producer = self.exported.producer.get(name)
         while producer is not None and self._is_renamed(producer):
             name = self.redundant.no_ops[producer.name]

@@ -171,13 +171,15 @@ def _matching_values(group: Group, eager: Mapping[str, torch.Tensor], values: Ma
     for node in group.nodes:
         for name in node.reads:
             users.setdefault(name, []).append(node)
-    sound: dict[str, bool] = {}
+    matching: dict[str, bool] = {}  # by node name: whether all paths from the node do
+
+    def matches(name: str) -> bool:
+        if name in group.inside:
+            return all(matching[user.name] for user in users.get(name, ()))
+        # An eager value that is also an input of the group is computed under its name plus `AGAIN`.
+        computed = values.get(name + AGAIN, values.get(name))
+        return name not in eager or compare_tensors(eager[name], computed).close
+
     for node in reversed(group.nodes):
-        sound[node.name] = all(
-            all(sound[user.name] for user in users.get(name, ()))
-            if name in group.inside
-            else name not in eager or compare_tensors(eager[name], values.get(name + AGAIN, values.get(name))).close
-            for name in node.outputs
-            if name
-        )
-    return {name for node in group.nodes if sound[node.name] for name in node.outputs if name in group.inside}
+        matching[node.name] = all(matches(name) for name in node.outputs if name)
+    return {name for node in group.nodes if matching[node.name] for name in node.outputs if name in group.inside}

@@ -47,8 +47,9 @@ def runnable_part(
 
 
 def with_neighbors(graph: Graph, names: Collection[str]) -> frozenset[str]:
-    """Return the nodes of these names, their direct neighbors, and the other nodes of the same torch operations."""
+    """Return the names of nodes, of their direct neighbors, and of the other nodes of the same torch operations."""
     selected = {*names}
+    # An ONNX node's target is the torch operation that it was translated from.
     targets = {node.target for node in graph.nodes if node.name in names and node.target}
     for node in graph.nodes:
         if node.target in targets and not graph.constant_values.issuperset(node.outputs):

@@ -18,8 +18,8 @@ from ._find import FaultRegion
 from ._fx_part import copy_function
 from ._onnx_part import keep_outputs, set_shapes
 
-_SAME_FAULT = 0.1  # of the first error, at least
-_SHAPE_LENGTH = 8  # elements of an integer vector that may be a shape, at most
+_MIN_ERROR = 0.1  # of the original error; a part with a smaller one may have another fault
+_MAX_SHAPE_LENGTH = 8  # elements of an integer vector that may be a shape
 
 
 class Reduction:
@@ -58,7 +58,7 @@ class Reduction:
             smaller = [2**exponent for exponent in range((size - 1).bit_length())]
             self._accept_first(_resized(self.case, size, new) for new in smaller)
         weights = {} if keep_weights else {**self.case.initializers, **self.case.weights}
-        large = {name: tensor for name, tensor in weights.items() if tensor.numel() > _SHAPE_LENGTH}
+        large = {name: tensor for name, tensor in weights.items() if tensor.numel() > _MAX_SHAPE_LENGTH}
         for name, tensor in (*self.case.inputs.items(), *large.items()):
             self._accept_first(_with_tensor(self.case, name, simple) for simple in _simpler(tensor))
 
@@ -75,9 +75,9 @@ class Reduction:
         if case is None or self._remaining_runs <= 0:
             return False
         self._remaining_runs -= 1
-        runner, source, before = self._region.runner, self._region.expected_source, self._region.error
+        runner, source, original = self._region.runner, self._region.expected_source, self._region.error
         error = runner.error_from_captured(case) if captured else runner.error(case, source)
-        if not error or error < _SAME_FAULT * before or math.isfinite(error) != math.isfinite(before):
+        if not error or error < _MIN_ERROR * original or math.isfinite(error) != math.isfinite(original):
             return False
         if captured and source != "model" and not runner.agrees_with_captured(case, source):
             return False
@@ -130,7 +130,7 @@ def _resized(case: Case, old: int, new: int) -> Case:
     def resize(_: str, tensor: torch.Tensor) -> torch.Tensor:
         for dim, size in enumerate(tensor.shape):
             tensor = tensor.narrow(dim, 0, new) if size == old else tensor
-        if tensor.dtype == torch.int64 and tensor.ndim == 1 and tensor.numel() <= _SHAPE_LENGTH:
+        if tensor.dtype == torch.int64 and tensor.ndim == 1 and tensor.numel() <= _MAX_SHAPE_LENGTH:
             tensor = torch.where(tensor == old, new, tensor)
         return tensor.contiguous()
 
@@ -170,7 +170,7 @@ def _with_tensor(case: Case, name: str, tensor: torch.Tensor) -> Case:
 
 
 def _map_tensors(case: Case, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Case:
-    """Return the case with `change(name, tensor)` for each input, weight and initializer."""
+    """Return the case with `change(name, tensor)` for each input, weight and initializer, without captured outputs."""
     model = None if case.model is None else case.model.clone()
     for name, tensor in case.initializers.items():
         changed = change(name, tensor)
@@ -178,7 +178,6 @@ def _map_tensors(case: Case, change: Callable[[str, torch.Tensor], torch.Tensor]
             value = model.graph.initializers[name]
             value.const_value = tensor_adapters.TorchTensor(changed, name=name)
             value.shape = ir.Shape(changed.shape)
-    inputs, weights = (
-        {name: change(name, tensor) for name, tensor in tensors.items()} for tensors in (case.inputs, case.weights)
-    )
+    inputs = {name: change(name, tensor) for name, tensor in case.inputs.items()}
+    weights = {name: change(name, tensor) for name, tensor in case.weights.items()}
     return replace(case, inputs=inputs, weights=weights, model=model, recorded={})

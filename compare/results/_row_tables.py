@@ -54,9 +54,9 @@ def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
     others = [max(map(len, (title, *map(get, rows)))) for title, get in columns.items() if title not in shared]
     width = min(_MAX_WIDTH, max(_MIN_WIDTH, (_TERMINAL_WIDTH - sum(others) - len(columns) + 1) // 2))
     cells: list[tuple[Cell, ...]] = []
-    for before, row in zip((None, *rows), rows, strict=False):
+    for previous, row in zip((None, *rows), rows, strict=False):
         texts: dict[str, Cell] = {title: get(row) for title, get in columns.items()}
-        texts["operator"] = _operator(row, width, repeated=before is not None and before.node == row.node)
+        texts["operator"] = _operator(row, width, repeated=previous is not None and previous.node == row.node)
         texts["module"] = abbreviated(columns["module"](row), width)
         cells.append(tuple(texts.values()))
     layout = (
@@ -158,12 +158,11 @@ def precision_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
         yield table_of(columns, chosen if wide else [row for row in chosen if row.judged])
 
 
-def excerpt_table(rows: Sequence[Row], first: Row, around: int) -> Iterable[Block]:
-    """Return a table of `first` and up to `around` rows of the same graph before and after it."""
-    near = [row for row in rows if (row.call, row.stage) == (first.call, first.stage)]
-    return node_table(
-        surrounding([row for row in near if row.kind != "constant" or row.diverged], first, around), wide=False
-    )
+def excerpt_table(rows: Sequence[Row], center: Row, around: int) -> Iterable[Block]:
+    """Return a table of `center` and up to `around` rows of the same graph before and after it."""
+    same_graph = [row for row in rows if (row.call, row.stage) == (center.call, center.stage)]
+    shown = [row for row in same_graph if row.kind != "constant" or row.diverged]
+    return node_table(surrounding(shown, center, around), wide=False)
 
 
 def surrounding(items: Sequence[T], item: T, around: int) -> Sequence[T]:
@@ -225,12 +224,12 @@ def abbreviated(path: str, size: int) -> str:
     >>> abbreviated("model.layers.3.self_attn.q_proj", 20)
     'm.l.3.s.q_proj'
     """
-    steps = short_line(path).split(".")
-    for index in range(len(steps) - 1):
-        if len(".".join(steps)) <= size:
+    names = short_line(path).split(".")
+    for index in range(len(names) - 1):
+        if len(".".join(names)) <= size:
             break
-        steps[index] = steps[index] if steps[index].isdigit() else steps[index][:1]
-    short = ".".join(steps)
+        names[index] = names[index] if names[index].isdigit() else names[index][:1]
+    short = ".".join(names)
     return short if len(short) <= size else "…" + short[-(size - 1) :]
 
 

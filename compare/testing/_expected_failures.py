@@ -67,11 +67,11 @@ def _should_be_collected(name: str, session: pytest.Session, files: set[str]) ->
     return complete or name.partition("::")[0] in files
 
 
-def _printable(text: object, longest: int = 300) -> str:
+def _printable(text: object, max_length: int = 300) -> str:
     """Return text of the table, escaped and shortened for a message."""
     from filch.steal.text import short_line  # noqa: PLC0415  loads torch
 
-    return short_line(text, longest)
+    return short_line(text, max_length)
 
 
 def _describe(value: object) -> str:
