@@ -15,7 +15,7 @@ from .capture._recorder import Extra, Recorder
 from .capture._selection import Modules, select
 from .capture._sink import SinkStore
 from .capture._store import MemoryStore, Store
-from .capture._unhookable import unseen_warning
+from .capture._unhookable import uncalled_hooks_warning
 from .capture._verbose import ProgressPrinter
 from .dump._writer import BUFFER, DumpWriter
 from .extras._gradients import Gradients
@@ -172,7 +172,7 @@ def steal_forward(
             # No token: the block may end in another thread than it began in, and before a block that began earlier.
             _active_recorders.set(tuple(other for other in _active_recorders.get() if other is not recorder))
             recorder.unhook()
-            if not raised and (warning := unseen_warning(chosen, recorder.called())) is not None:
+            if not raised and (warning := uncalled_hooks_warning(chosen, recorder.called())) is not None:
                 _log.warning("%s", warning)
             _finish(capture, store, stop=options.stop and not raised)  # don't replace the block's own exception
             printer.summarize(capture.totals, capture.dump_file)

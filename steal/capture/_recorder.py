@@ -17,10 +17,10 @@ from .._errors import FilchError
 from .._key import Key
 from .._records import Origin, Totals
 from ..values._decode import decode
-from ..values._dtypes import dtype_name, not_storable
+from ..values._dtypes import dtype_name, reason_not_storable
 from ..values._encode import encode
 from ..values._foreign import Spec, skipped
-from ..values._growth import RANK, GrowthTracker
+from ..values._growth import MIN_RANK, GrowthTracker
 from ..values._raw import checksum, contiguous_cpu, no_modes_or_grad, use_one_thread_after_fork
 from ..values._sharing import StoredTensors
 from ..values._statistics import statistics, statistics_to_json
@@ -268,7 +268,7 @@ class Recorder:
     def _store_tensor(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
         """Store a tensor unless it is stored already, and return its spec."""
         on_cpu, limited = tensor.is_cpu, self.options.storage_limit is not None
-        reason = not_storable(tensor) or (self._skip_reason(tensor) if limited or not on_cpu else None)
+        reason = reason_not_storable(tensor) or (self._skip_reason(tensor) if limited or not on_cpu else None)
         if reason is not None:
             self._printer.skipped(key, tensor, reason)
             return skipped(tensor, reason)
@@ -277,29 +277,29 @@ class Recorder:
         if self.options.to_sink:  # no other record can refer to this tensor later
             self.totals.nbytes += tensor.nbytes
             return {"tensor": self._store.put(contiguous_cpu(tensor), key, path)}
-        raw, content, contiguous_nbytes = tensor, None, 0
+        raw, data_checksum, contiguous_nbytes = tensor, None, 0
         flags = tensor.is_conj(), tensor.is_neg()
         if on_cpu:
             if flags == _NOT_LAZY and tensor.is_contiguous():
                 contiguous_nbytes = tensor.nbytes
             else:
                 raw = contiguous_cpu(tensor)
-            content = checksum(raw.data_ptr(), raw.nbytes)
+            data_checksum = checksum(raw.data_ptr(), raw.nbytes)
         lookup = self._stored_tensors.lookup_key(tensor, flags)
-        location = None if lookup is None else self._stored_tensors.find(lookup, content, contiguous_nbytes)
+        location = None if lookup is None else self._stored_tensors.find(lookup, data_checksum, contiguous_nbytes)
         if location is not None:
             self.totals.shared += tensor.nbytes
             stored, start = location
             if start is None:
                 return {"tensor": stored}
             return {"tensor": stored, "part": [start, dtype_name(tensor.dtype), list(tensor.shape)]}
-        may_grow = content is not None and raw.dim() >= RANK
+        may_grow = data_checksum is not None and raw.dim() >= MIN_RANK
         reference = self._store_growth(raw, key, path) if may_grow else self._store_whole(raw, key, path)
         if reference is None:
             limit = self.options.total_limit
             return skipped(tensor, f"its {tensor.nbytes} bytes would exceed the total limit of {limit}")
         if lookup is not None:
-            self._stored_tensors.remember(lookup, content, contiguous_nbytes, reference)
+            self._stored_tensors.remember(lookup, data_checksum, contiguous_nbytes, reference)
         return {"tensor": reference}
 
     def _store_whole(self, raw: torch.Tensor, key: Key, path: str) -> int | None:

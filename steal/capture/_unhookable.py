@@ -6,24 +6,24 @@ import torch
 from torch import nn
 
 
-def unseen_warning(chosen: Iterable[tuple[str, nn.Module]], called: Collection[str]) -> str | None:
+def uncalled_hooks_warning(hooked: Iterable[tuple[str, nn.Module]], called: Collection[str]) -> str | None:
     """Return a warning about modules that probably ran without their hooks being called; None if there are none.
 
     Args:
-        chosen: the names and modules that have hooks.
+        hooked: the names and modules that have hooks.
         called: the names whose hooks were called.
     """
-    chosen = list(chosen)
-    compiled = [module for _, module in chosen if _is_compiled(module)]
-    inside = {id(below) for module in compiled for below in module.modules()}
-    silent = [name for name, module in chosen if id(module) in inside and name not in called]
-    if silent:
+    hooked = list(hooked)
+    compiled = [module for _, module in hooked if _is_compiled(module)]
+    compiled_ids = {id(submodule) for module in compiled for submodule in module.modules()}
+    missed = [name for name, module in hooked if id(module) in compiled_ids and name not in called]
+    if missed:
         return (
-            f"{_subject_and_verb(silent)} not captured: torch.compile calls no hooks inside of compiled code. "
+            f"{_subject_and_verb(missed)} not captured: torch.compile calls no hooks inside of compiled code. "
             "torch.compiler.set_stance('force_eager') around the block runs the model without compilation."
         )
     if not called:
-        subject = _subject_and_verb([name for name, _ in chosen])
+        subject = _subject_and_verb([name for name, _ in hooked])
         return f"{subject} never called; neither `.forward()` nor torch.compile calls hooks"
     return None
 

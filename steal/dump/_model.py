@@ -85,8 +85,8 @@ class Index:
     grown: list[tuple[int, int, int]] = field(default_factory=list)
     tensor_counts: list[tuple[int, int]] = field(default_factory=list)
     failed: dict[Key, str] = field(default_factory=dict)
-    _texts: list[str] = field(default_factory=list)
-    _ends: list[int] = field(default_factory=list)  # the number of records up to the end of each text
+    _chunks: list[str] = field(default_factory=list)  # JSON lists, whose items together are the rows of all records
+    _ends: list[int] = field(default_factory=list)  # the number of records up to the end of each chunk
 
     @property
     def total_counts(self) -> tuple[int, int]:
@@ -97,21 +97,21 @@ class Index:
         """Add records as the JSON of their rows, with their `tensor_counts`."""
         if tensor_counts:
             self.tensor_counts += tensor_counts
-            self._texts.append(records)
+            self._chunks.append(records)
             self._ends.append(len(self.tensor_counts))
 
     def rows(self, start: int) -> Iterator[list[Any]]:
-        """Return the rows of all records from index `start` on."""
+        """Return one row (see `filch.records` in `_format`) for each record from index `start` on."""
         first = bisect.bisect_right(self._ends, start)
         skip = start - (self._ends[first - 1] if first else 0)
-        rows = itertools.chain.from_iterable(map(json.loads, self._texts[first:]))
+        rows = itertools.chain.from_iterable(map(json.loads, self._chunks[first:]))
         return itertools.islice(rows, skip, None)
 
     def truncate(self, records: int) -> None:
         """Keep only the first `records` records and their tensors."""
         rows = list(itertools.islice(self.rows(0), records))
         tensor_counts = self.tensor_counts[:records]
-        self.tensor_counts, self._texts, self._ends = [], [], []
+        self.tensor_counts, self._chunks, self._ends = [], [], []
         self.add(json.dumps(rows), tensor_counts)
         del self.tensors[self.total_counts[0] :], self.grown[self.total_counts[1] :]
 
@@ -167,7 +167,7 @@ class Index:
         }
         return {
             **{key: json.dumps(value) for key, value in contents.items()},
-            form.RECORDS_KEY: f"[{','.join(text[1:-1] for text in self._texts)}]",
+            form.RECORDS_KEY: f"[{','.join(chunk[1:-1] for chunk in self._chunks)}]",
         }
 
 

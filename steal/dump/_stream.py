@@ -96,7 +96,7 @@ class Stream:
 
     Attributes:
         end: the length of the file once everything is written.
-        durable: the number of bytes written to the operating system.
+        written: the number of bytes written to the operating system.
         records: the number of records written to the operating system, with all their bytes.
         waited: seconds for which `put` waited for the disk.
         error: the first error from writing; all later bytes are discarded.
@@ -120,7 +120,7 @@ class Stream:
             buffer: the maximum number of bytes in memory.
         """
         self.end = 0
-        self.durable = 0
+        self.written = 0
         self.records = 0
         self.waited = 0.0
         self.error: OSError | None = None
@@ -134,7 +134,7 @@ class Stream:
         self._current: _Block | None = None
         self._pending_rows: deque[tuple[Any, ...]] = deque()
         self._changed = threading.Condition()
-        self._passes_begun = self._passes_finished = 0
+        self._passes_begun = self._passes_finished = 0  # one pass of the thread writes all that is pending
         self._flush_requested = self._closing = False
         self._side_streams: dict[torch.device, torch.cuda.Stream] = {}
         self._thread = threading.Thread(target=self._run, name="filch-writer", daemon=True)
@@ -282,12 +282,12 @@ class Stream:
             full = list(self._full)
             self._full.clear()
         for block in full:
-            self._write(block, block.filled)
+            self._write_block(block, block.filled)
             with self._changed:
                 self._free.append(block)
                 self._changed.notify_all()
         if current is not None:
-            self._write(current, end)
+            self._write_block(current, end)
         if not rows:
             return
         text, records = self._render([self._pending_rows.popleft() for _ in range(rows)])
@@ -296,19 +296,19 @@ class Stream:
         if self.error is None:
             self.records = records
 
-    def _write(self, block: _Block, end: int) -> None:
-        """Write the bytes of a block up to `end`."""
+    def _write_block(self, block: _Block, end: int) -> None:
+        """Write the bytes of a block up to `end`, once all copies from GPUs into it are complete."""
         while block.events and self.error is None:
             block.events.popleft().synchronize()
         if self.error is None:
             try:
-                if block.written == 0 and end == self._block_size:
+                if block.written == 0 and end == self._block_size:  # direct writes need whole, aligned blocks
                     block.written = self._block_writer.write(block.view, block.start)
                 while block.written < end:
                     block.written += os.pwrite(self._data, block.view[block.written : end], block.start + block.written)
             except OSError as error:
                 self.error = error
-            self.durable = block.start + block.written
+            self.written = block.start + block.written
 
     def _write_journal(self, line: bytes) -> None:
         try:

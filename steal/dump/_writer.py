@@ -168,7 +168,7 @@ class DumpWriter:
         self._stream.close()
         error: Exception | None = self._stream.error
         if error is not None:
-            self.index.truncate_to_size(self._stream.durable)
+            self.index.truncate_to_size(self._stream.written)
         try:
             error = self._publish() or error
         except (OSError, EncodeError, UnicodeError) as failure:  # UnicodeError: the path isn't Unicode

@@ -11,7 +11,7 @@ from .._key import Key
 from .._records import Origin
 from ..capture._calls import Frame, graph_task_id, is_same
 from ..capture._recorder import Extra, Recorder
-from ..values._dtypes import is_functorch_wrapped, not_storable
+from ..values._dtypes import is_functorch_wrapped, is_storable
 from ..values._encode import encode
 from ..values._foreign import Spec
 from ..values._raw import no_modes_or_grad
@@ -91,7 +91,7 @@ class _GradientRecord:
             with no_modes_or_grad():
                 self._register(tensor, partial(on_gradient, index))
                 base = tensor._base  # noqa: SLF001  there is no public API
-                if base is not None and base.grad_fn is not None and base.is_contiguous() and not not_storable(tensor):
+                if base is not None and base.grad_fn is not None and base.is_contiguous() and is_storable(tensor):
                     self._register(base, _base_hook(tensor, base, partial(on_gradient, index)))
             return {"gradient": index}
 
@@ -104,16 +104,16 @@ class _GradientRecord:
 def _base_hook(view: torch.Tensor, base: torch.Tensor, on_gradient: _TensorHook) -> _TensorHook:
     """Return a hook for the base of a view that passes on the view's gradient, if the view was changed in place.
 
-    Then torch sends the gradient to the base, and no longer through the view's node and our hook there. A linear
-    layer's output is such a view. The hook must not keep either tensor alive.
+    After an in-place change, autograd passes the gradient to the base, and no longer to the hook on the view. A linear
+    layer's output can be such a view. The hook must not keep either tensor alive.
     """
     geometry = view.size(), view.stride(), view.storage_offset() - base.storage_offset()
-    counter, version = view.detach(), view._version  # noqa: SLF001  there is no public API
-    counter.data = view.new_empty(0)  # keep only the version counter, which is shared with the view
+    alias, version = view.detach(), view._version  # noqa: SLF001  there is no public API
+    alias.data = view.new_empty(0)  # keep only the version counter, which is shared with the view
 
     def hook(gradient: torch.Tensor | None) -> None:
-        if gradient is not None and counter._version != version:  # noqa: SLF001  as above
-            if not_storable(gradient) is None:
+        if gradient is not None and alias._version != version:  # noqa: SLF001  as above
+            if is_storable(gradient):
                 with no_modes_or_grad():
                     gradient = gradient.detach().contiguous().as_strided(*geometry)
             on_gradient(gradient)

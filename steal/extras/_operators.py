@@ -87,14 +87,16 @@ class Operators(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
         with self._recorder.guarded(name):
             if wanted and self._recorder.accepts("I"):
                 self._recorder.record(key, self._uninitialized.skip((args, kwargs)), origin)
-            passed_on = None if watch is None else watch.before_operator(operator, args, kwargs)
+            allowed_kinds = None if watch is None else watch.before_operator(operator, args, kwargs)
 
             def finish(output: Any) -> None:
                 output_key = key._replace(kind="O")
                 if wanted and self._recorder.accepts("O"):
                     self._recorder.record(output_key, self._uninitialized.skip(output), origin)
-                if watch is not None and passed_on is not None:
-                    watch.after_operator(output_key, frame, str(operator), (args, kwargs), output, passed_on=passed_on)
+                if watch is not None and allowed_kinds is not None:
+                    watch.after_operator(
+                        output_key, frame, str(operator), (args, kwargs), output, allowed_kinds=allowed_kinds
+                    )
 
             return finish
         return None

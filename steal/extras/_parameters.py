@@ -12,7 +12,7 @@ from .._key import Key
 from .._records import Origin
 from ..capture._calls import Frame
 from ..capture._recorder import Extra, Recorder
-from ..values._dtypes import not_storable
+from ..values._dtypes import is_storable
 from ..values._raw import checksum, contiguous_cpu, no_modes
 
 
@@ -92,7 +92,7 @@ class Parameters(Extra):
 def _fingerprint(parameter: nn.Parameter) -> object:
     """Return a value that differs when the parameter has changed: its version, and on the CPU a checksum as well."""
     version = id(parameter), None if parameter.is_inference() else parameter._version  # noqa: SLF001  there is no public API
-    if parameter.is_cpu and not_storable(parameter) is None:
+    if parameter.is_cpu and is_storable(parameter):
         raw = contiguous_cpu(parameter)  # a variable, so that its memory lives until the checksum is computed
         return *version, parameter.shape, parameter.dtype, checksum(raw.data_ptr(), raw.nbytes)
     return version

@@ -6,7 +6,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
-from ..values._dtypes import dtype_and_shape, not_storable
+from ..values._dtypes import dtype_and_shape, is_storable
 from ..values._foreign import Skipped
 
 _ALLOCATORS = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
@@ -51,4 +51,4 @@ def _written_arguments(operator: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _has_storage(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not_storable(value) is None
+    return isinstance(value, torch.Tensor) and is_storable(value)

@@ -14,13 +14,13 @@ from .._key import Key
 from ..capture._calls import Frame
 from ..capture._recorder import Extra
 from ..values._describe import describe
-from ..values._dtypes import not_storable
+from ..values._dtypes import is_storable
 from ..values._raw import no_modes_or_grad
 from ..values._structure import tensors
 from ._source import source_line
 from ._uninitialized import allocates_uninitialized
 
-_NONE: frozenset[str] = frozenset()
+_NO_KINDS: frozenset[str] = frozenset()  # of the kinds of non-finite values, "nan" and "inf"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Watch(Extra):
 
     def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Check the output of a module."""
-        path = self._find_nonfinite(output, lambda: _NONE)
+        path = self._find_nonfinite(output, lambda: _NO_KINDS)  # none is exempt, even if an input contains it
         if path is not None:
             self._report(Key(frame.name, frame.iteration, "O"), path, (frame.name, None), (args, kwargs), output)
 
@@ -89,9 +89,9 @@ class Watch(Extra):
             if operator.is_view or allocates_uninitialized(operator):
                 return None
             if operator._schema.is_mutable:  # noqa: SLF001  the inputs must be read before the call changes them
-                known = _passed_on((args, kwargs))
+                known = _allowed_kinds((args, kwargs))
                 return lambda: known
-        return lambda: _passed_on((args, kwargs))
+        return lambda: _allowed_kinds((args, kwargs))
 
     def after_operator(
         self,
@@ -101,18 +101,18 @@ class Watch(Extra):
         inputs: Any,
         output: Any,
         *,
-        passed_on: Callable[[], frozenset[str]],
+        allowed_kinds: Callable[[], frozenset[str]],
     ) -> None:
         """Check the output of an ATen call."""
-        path = self._find_nonfinite(output, passed_on)
+        path = self._find_nonfinite(output, allowed_kinds)
         if path is not None:
             self._report(key, path, (frame.name, operator), inputs, output)
 
-    def _find_nonfinite(self, output: Any, passed_on: Callable[[], frozenset[str]]) -> str | None:
+    def _find_nonfinite(self, output: Any, allowed_kinds: Callable[[], frozenset[str]]) -> str | None:
         """Return the path of the first tensor with a non-finite value that wasn't merely passed on, or None."""
         for path, tensor in tensors(output).items():
             kinds = nonfinite_kinds(tensor) & self._wanted
-            if kinds and kinds - passed_on():
+            if kinds and kinds - allowed_kinds():
                 return path
         return None
 
@@ -134,7 +134,7 @@ class Watch(Extra):
             raise FilchError(f"on_nonfinite raised {type(error).__name__}: {error}") from error
 
 
-def _passed_on(inputs: Any) -> frozenset[str]:
+def _allowed_kinds(inputs: Any) -> frozenset[str]:
     """Return which non-finite kinds an ATen call with these inputs may pass on."""
     kinds: set[str] = set()
     for leaf in pytree.tree_leaves(inputs):
@@ -149,15 +149,15 @@ def nonfinite_kinds(tensor: torch.Tensor) -> frozenset[str]:
     """Return which of `"nan"` and `"inf"` a tensor contains; none if its data can't be read."""
     with no_modes_or_grad():
         floating = tensor.is_floating_point() or tensor.is_complex()
-        if not floating or not_storable(tensor) is not None or tensor.dtype == torch.float4_e2m1fn_x2:
-            return _NONE
+        if not floating or not is_storable(tensor) or tensor.dtype == torch.float4_e2m1fn_x2:
+            return _NO_KINDS
         if tensor.is_cuda and torch.cuda.is_current_stream_capturing():  # reading a result would break the capture
-            return _NONE
+            return _NO_KINDS
         if tensor.element_size() == 1:
             tensor = tensor.to(torch.float32)
         elif tensor.dtype == torch.complex32:
             tensor = tensor.to(torch.complex64)
         if bool(tensor.sum().isfinite()):  # fast and without a copy; a sum may overflow, hence the tests below
-            return _NONE
+            return _NO_KINDS
         tests = {"nan": torch.isnan, "inf": torch.isinf}
         return frozenset(name for name, test in tests.items() if bool(test(tensor).any()))

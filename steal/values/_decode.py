@@ -162,21 +162,21 @@ class _Decoder:
         return _LEAVES[tag](spec)
 
     def _tensor(self, spec: Spec) -> torch.Tensor:
-        """Return a dense tensor: a new view of the stored one, with the entries of the spec applied."""
+        """Return a dense tensor: a new view of the stored one, with the entries of its spec (see `_tensors`)."""
         reference = spec["tensor"]
         if (tensor := self.tensors.get(reference)) is None:
             tensor = self.tensors[reference] = self.get(reference)
         else:
-            tensor = tensor.detach()
+            tensor = tensor.detach()  # a tensor object for each occurrence, with the same memory
         if len(spec) == 1:
             return tensor
 
-        def lay_out() -> torch.Tensor:
+        def make() -> torch.Tensor:
             return apply_layout(tensor, spec, self._count_copy)
 
-        is_copy = "part" in spec or "order" in spec
+        may_copy = "part" in spec or "order" in spec
         cache_key = str([reference, *map(spec.get, ("part", "dtype", "order"))])
-        return apply_class_and_shape(self._cached(cache_key, lay_out) if is_copy else lay_out(), spec)
+        return apply_class_and_shape(self._cached(cache_key, make) if may_copy else make(), spec)
 
     def _part(self, spec: Spec) -> Any:
         """Return the tensor or placeholder of a part, without `"class"` and the like: the caller copies it."""

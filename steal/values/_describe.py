@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ._children import Child, children
-from ._dtypes import dtype_and_shape, not_storable
+from ._dtypes import dtype_and_shape, is_storable
 from ._foreign import Foreign, Skipped, class_name
 from ._statistics import statistics
 from ._tensors import unexpand
@@ -108,7 +108,7 @@ class _Describer:
 
     def _tensor(self, tensor: torch.Tensor) -> str:
         device = "" if tensor.device.type == "cpu" else f"@{tensor.device}"
-        numbers = f" {self._numbers(tensor)}" if self.statistics and not_storable(tensor) is None else ""
+        numbers = f" {self._numbers(tensor)}" if self.statistics and is_storable(tensor) else ""
         return dtype_and_shape(tensor, with_shape=self.with_shape) + device + numbers
 
     def _numbers(self, tensor: torch.Tensor) -> str:

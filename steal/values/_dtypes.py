@@ -23,7 +23,7 @@ class Carrier:
     short: str
 
 
-def _table() -> dict[torch.dtype, Carrier]:
+def _carriers() -> dict[torch.dtype, Carrier]:
     """Return the carriers of all dtypes that this torch has."""
     names = {
         "float32": ("FLOAT", "f32"), "float64": ("DOUBLE", "f64"), "float16": ("FLOAT16", "f16"),
@@ -33,21 +33,21 @@ def _table() -> dict[torch.dtype, Carrier]:
         "float8_e4m3fnuz": ("FLOAT8E4M3FNUZ", "f8e4m3fnuz"), "float8_e5m2": ("FLOAT8E5M2", "f8e5m2"),
         "float8_e5m2fnuz": ("FLOAT8E5M2FNUZ", "f8e5m2fnuz"), "float8_e8m0fnu": ("FLOAT8E8M0", "f8e8m0fnu"),
     }  # fmt: skip
-    table = {
+    carriers = {
         getattr(torch, name): Carrier(getattr(TensorProto, onnx_name), getattr(torch, name), short)
         for name, (onnx_name, short) in names.items()
         if hasattr(torch, name)
     }
     # ONNX has complex types, but no runtime loads them as constants. Pairs of reals are readable everywhere.
-    table[torch.complex64] = Carrier(TensorProto.FLOAT, torch.float32, "c64")
-    table[torch.complex128] = Carrier(TensorProto.DOUBLE, torch.float64, "c128")
-    table[torch.complex32] = Carrier(TensorProto.FLOAT16, torch.float16, "c32")
+    carriers[torch.complex64] = Carrier(TensorProto.FLOAT, torch.float32, "c64")
+    carriers[torch.complex128] = Carrier(TensorProto.DOUBLE, torch.float64, "c128")
+    carriers[torch.complex32] = Carrier(TensorProto.FLOAT16, torch.float16, "c32")
     # torch packs two float4 in a byte and its shape counts bytes; ONNX's shape counts numbers. Store the raw bytes.
-    table[torch.float4_e2m1fn_x2] = Carrier(TensorProto.UINT8, torch.uint8, "f4e2m1x2")
-    return table
+    carriers[torch.float4_e2m1fn_x2] = Carrier(TensorProto.UINT8, torch.uint8, "f4e2m1x2")
+    return carriers
 
 
-CARRIERS = _table()
+CARRIERS = _carriers()
 # Dtypes that torch can't even copy, and the dtypes as which their bytes are stored.
 OPAQUE_DTYPES = {
     getattr(torch, name): torch.uint16 if name == "bits16" else torch.uint8
@@ -59,7 +59,7 @@ OPAQUE_DTYPES = {
 }
 _BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in CARRIERS}
 is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  there is no public API
-_PLAIN = {torch.Tensor, nn.Parameter}
+_PLAIN_CLASSES = {torch.Tensor, nn.Parameter}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -85,10 +85,10 @@ def dtype_and_shape(tensor: torch.Tensor, *, with_shape: bool = True) -> str:
     return f"{dtype}[{', '.join(map(str, tensor.shape))}]" if with_shape else f"{dtype}[r{tensor.dim()}]"
 
 
-def not_storable(tensor: torch.Tensor) -> str | None:
+def reason_not_storable(tensor: torch.Tensor) -> str | None:
     """Return the reason why a tensor's data can't be stored, or None if it can."""
     if (  # the fast path, for nearly every tensor
-        type(tensor) in _PLAIN
+        type(tensor) in _PLAIN_CLASSES
         and tensor.dtype in CARRIERS
         and tensor.layout is torch.strided
         and not (tensor.is_meta or tensor.is_nested)
@@ -96,11 +96,16 @@ def not_storable(tensor: torch.Tensor) -> str | None:
         and not _is_freed(tensor)
     ):
         return None
-    return _reason(tensor)
+    return _check_storable(tensor)
 
 
-def _reason(tensor: torch.Tensor) -> str | None:
-    """Return what `not_storable` returns, with all checks."""
+def is_storable(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's data can be stored."""
+    return reason_not_storable(tensor) is None
+
+
+def _check_storable(tensor: torch.Tensor) -> str | None:
+    """Return what `reason_not_storable` returns, without the fast path."""
     if nn.parameter.is_lazy(tensor):
         return "it is not initialized"
     if tensor.is_meta or type(tensor).__name__ in {"FakeTensor", "FunctionalTensor"}:

@@ -19,7 +19,7 @@ import torch
 
 from ._arrays import array_to_tensor
 from ._children import Child, children, is_cache_class, step_to
-from ._dtypes import OPAQUE_DTYPES, not_storable
+from ._dtypes import OPAQUE_DTYPES, is_storable
 from ._foreign import FACTORIES, MAX_DEPTH, MAX_EXACT_INT, MAX_PARTS, UNKNOWN, Foreign, Put, Spec, skipped, type_name
 from ._raw import is_mode_active, no_modes
 from ._tensors import is_simple, split_parts, stored_form
@@ -167,8 +167,8 @@ def _encode_tuple(state: _State, value: tuple[Any, ...], path: str, depth: int) 
 
 
 def _encode_list(state: _State, value: list[Any], path: str, depth: int) -> Spec:
-    if (seen := state.seen.get(id(value))) is not None:
-        return _encode_again(state, value, seen[1])
+    if id(value) in state.seen:
+        return _encode_repeated(state, value)
     if state.exact:
         state.budget -= len(value)
     else:
@@ -183,8 +183,8 @@ def _encode_list(state: _State, value: list[Any], path: str, depth: int) -> Spec
 
 
 def _encode_dict(state: _State, value: dict[Any, Any], path: str, depth: int) -> Spec:
-    if (seen := state.seen.get(id(value))) is not None:
-        return _encode_again(state, value, seen[1])
+    if id(value) in state.seen:
+        return _encode_repeated(state, value)
     if not value:
         return state.remember(value, {"dict": []})
     if state.exact:
@@ -205,16 +205,17 @@ def _too_large(value: Any, depth: int) -> Spec:
     return skipped(value, "it is nested too deeply" if depth > MAX_DEPTH else f"it has more than {MAX_PARTS} parts")
 
 
-def _encode_again(state: _State, value: Any, spec: Spec) -> Spec:
-    """Encode an object that occurred before with spec `spec`, or None if it is inside itself."""
+def _encode_repeated(state: _State, value: Any) -> Spec:
+    """Encode an object that occurred before, or that contains itself."""
+    _, spec = state.seen[id(value)]
     return skipped(value, "it contains itself") if spec is None else state.reference_to(spec)
 
 
 def _encode_tensor(state: _State, value: torch.Tensor, path: str, depth: int) -> Spec:  # noqa: ARG001  as the other encoders
     if not state.exact:
         return _encode_any_tensor(state, value, path)
-    if (seen := state.seen.get(id(value))) is not None:
-        return state.reference_to(seen[1])
+    if id(value) in state.seen:
+        return _encode_repeated(state, value)
     is_plain = type(value) is torch.Tensor and is_simple(value)
     spec = state.put(value, path) if is_plain else _encode_any_tensor(state, value, path)
     state.seen[id(value)] = value, spec
@@ -223,25 +224,25 @@ def _encode_tensor(state: _State, value: torch.Tensor, path: str, depth: int) ->
 
 def _encode_any_tensor(state: _State, value: torch.Tensor, path: str) -> Spec:
     """Encode a tensor of any class or layout, by its parts if it isn't dense."""
-    split, stored = None, value
+    tag_and_parts, stored = None, value
     extra: Spec = {}
     with torch._C.DisableTorchFunction():  # noqa: SLF001  subclasses must not change how they are read
         try:
-            if not_storable(value) is None or value.dtype in OPAQUE_DTYPES:
+            if is_storable(value) or value.dtype in OPAQUE_DTYPES:
                 stored, extra = stored_form(value, exact=state.exact)
             else:
-                split = split_parts(value, exact=state.exact)
-        except Exception:  # noqa: BLE001, S110  a tensor whose attributes raise; `put` decides
+                tag_and_parts = split_parts(value, exact=state.exact)
+        except Exception:  # noqa: BLE001, S110  its attributes raise: `put` stores or skips it as it is
             pass
-        if split is not None:
-            return _encode_parts(state, value, split, path)
+        if tag_and_parts is not None:
+            return _encode_parts(state, value, tag_and_parts, path)
         spec = state.put(stored, path)
     return {**spec, **extra} if extra and "tensor" in spec else spec
 
 
-def _encode_parts(state: _State, value: torch.Tensor, split: tuple[str, Spec], path: str) -> Spec:
+def _encode_parts(state: _State, value: torch.Tensor, tag_and_parts: tuple[str, Spec], path: str) -> Spec:
     """Encode a tensor that `split_parts` has split; skip it if a part is skipped."""
-    tag, entries = split
+    tag, entries = tag_and_parts
     inner = _State(state.put, exact=False)  # the layout of the parts doesn't matter: they will be copied
     parts: Spec = {}
     for name, part in entries.items():
@@ -263,8 +264,8 @@ def _encode_other(state: _State, value: Any, path: str, depth: int) -> Spec:
     cls = type(value)
     if issubclass(cls, torch.Tensor):
         return _encode_tensor(state, value, path, depth)
-    if (seen := state.seen.get(id(value))) is not None:
-        return _encode_again(state, value, seen[1])
+    if id(value) in state.seen:
+        return _encode_repeated(state, value)
     state.count_copy(value)
     array: tuple[torch.Tensor, Spec] | str | None = None  # of a NumPy array: what to store, or why not to
     details: Spec = {}

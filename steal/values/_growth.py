@@ -9,8 +9,8 @@ import torch
 
 from ._raw import row_hashes
 
-_SMALLEST = 1024  # bytes; smaller tensors are stored whole
-RANK = 3  # the smallest rank of a cache: heads or batches come before the tokens
+_MIN_BYTES = 1024  # bytes; smaller tensors are stored whole
+MIN_RANK = 3  # the smallest rank of a cache: heads or batches come before the tokens
 _Hashes = npt.NDArray[np.int64]
 _Place = tuple[str, str, str]
 
@@ -56,7 +56,7 @@ class GrowthTracker:
 
         Args:
             place: module name, kind and path of the tensor.
-            raw: a contiguous CPU tensor with at least `RANK` dimensions.
+            raw: a contiguous CPU tensor with at least `MIN_RANK` dimensions.
         """
         last = self._last.get(place)
         if last is None or last.hashes is None:
@@ -71,7 +71,7 @@ class GrowthTracker:
 
     def remember(self, place: _Place, raw: torch.Tensor, reference: int, grown: GrownTensor | None) -> None:
         """Remember `raw`, stored as `reference`, as the last tensor at `place`."""
-        if raw.nbytes < _SMALLEST:
+        if raw.nbytes < _MIN_BYTES:
             return
         if grown is not None:
             self._last[place] = _LastTensor(raw.shape, raw.dtype, grown.hashes, reference, grown.dim)
@@ -96,7 +96,8 @@ def part_references(reference: int, grown: Sequence[tuple[int, int, int]]) -> li
 
     Args:
         reference: of the tensor; negative for a grown one.
-        grown: (first, tail, dim) of each grown tensor; `reference` -1 is the first row.
+        grown: of each grown tensor: the references of the tensor that it begins with (`first`) and of the data
+            appended to that (`tail`), and the dimension. The first of these tensors has reference -1, the next -2 …
 
     Raises:
         ValueError: a reference doesn't exist, or a tensor begins with one that was stored later.

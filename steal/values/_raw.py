@@ -73,7 +73,7 @@ def contiguous_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """Return a contiguous CPU tensor without lazy conjugate or negative: the tensor itself if it is one, else a copy.
 
     Args:
-        tensor: a storable one (see `not_storable`), on any device.
+        tensor: a storable one (see `is_storable`), on any device.
     """
     if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor

@@ -37,8 +37,8 @@ class StoredTensors:
         self._storages: dict[int, _Storage] = {}
 
     def __del__(self) -> None:
-        for alive, _, _ in getattr(self, "_storages", {}).values():  # torch.compile makes instances without __init__
-            _free(alive)
+        for weak, _, _ in getattr(self, "_storages", {}).values():  # torch.compile makes instances without __init__
+            _free(weak)
 
     @staticmethod
     def lookup_key(tensor: torch.Tensor, flags: tuple[bool, bool]) -> LookupKey | None:
@@ -54,12 +54,12 @@ class StoredTensors:
         place = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype, *flags)
         return storage, storage._cdata, tensor._version, place  # noqa: SLF001  the documented identity of a storage
 
-    def find(self, lookup: LookupKey, content: int | None, nbytes: int) -> Location | None:
+    def find(self, lookup: LookupKey, data_checksum: int | None, nbytes: int) -> Location | None:
         """Return where a tensor is stored; None if it is not, was modified since, or can't be tracked.
 
         Args:
             lookup: see `lookup_key`.
-            content: the `checksum` of its bytes; None for a tensor on a device.
+            data_checksum: the `checksum` of its bytes; None for a tensor on a device.
             nbytes: the number of bytes if it is contiguous, else 0.
         """
         storage, identity, version, place = lookup
@@ -68,16 +68,17 @@ class StoredTensors:
             return None
         for stored_place, stored_checksum, reference, _ in views:
             if stored_place == place:
-                return (reference, None) if stored_checksum == content else None
-        if content is None or not nbytes:
+                return (reference, None) if stored_checksum == data_checksum else None
+        if data_checksum is None or not nbytes:
             return None
-        start = place[0] * place[3].itemsize
+        offset, _, _, dtype, _, _ = place
+        start = offset * dtype.itemsize
         return _find_containing(views, storage, start, nbytes)
 
-    def remember(self, lookup: LookupKey, content: int | None, nbytes: int, reference: int) -> None:
+    def remember(self, lookup: LookupKey, data_checksum: int | None, nbytes: int, reference: int) -> None:
         """Remember that a tensor is stored as `reference` (see `find`)."""
         storage, identity, version, place = lookup
-        view = (place, content, reference, 0 if content is None else nbytes)
+        view = (place, data_checksum, reference, 0 if data_checksum is None else nbytes)
         if identity not in self._storages:
             self._sweep()
             self._storages[identity] = (_weak(storage), version, (view,))
@@ -109,9 +110,9 @@ def _find_containing(
     views: tuple[_StoredView, ...], storage: torch.UntypedStorage, start: int, nbytes: int
 ) -> Location | None:
     """Return the stored tensor that contains these bytes, if checking it costs less than storing them again."""
-    for (offset, _, _, dtype, _, _), content, reference, size in views:
-        first = offset * dtype.itemsize
-        if first <= start and start + nbytes <= first + size <= storage.nbytes() and size <= 8 * nbytes:
-            same = checksum(storage.data_ptr() + first, size) == content
-            return (reference, start - first) if same else None
+    for (offset, _, _, dtype, _, _), data_checksum, reference, size in views:
+        begin = offset * dtype.itemsize
+        if begin <= start and start + nbytes <= begin + size <= storage.nbytes() and size <= 8 * nbytes:
+            same = checksum(storage.data_ptr() + begin, size) == data_checksum
+            return (reference, start - begin) if same else None
     return None

@@ -63,6 +63,7 @@ class _Coder:
         return self._container(value, depth + 1)
 
     def _container(self, value: Any, depth: int) -> str:
+        """Return the type code of a container with those of its items, or the class name of any other value."""
         cls = type(value)
         if cls is tuple:
             return self._sequence(value, depth, "({})", "({},)")
@@ -75,21 +76,31 @@ class _Coder:
         if layers := _cache_layers(value):
             keys, values = ([getattr(layer, name) for layer in layers] for name in ("keys", "values"))
             return f"{cls.__name__}(key_cache={self.code(keys, depth)}, value_cache={self.code(values, depth)})"
-        parts = children(value)
         name = class_name(cls)
-        if parts is None:
+        tag_and_children = children(value)
+        if tag_and_children is None:
             return name
-        return f"{name}({','.join(f'{key}:{self.code(part, depth)}' for _, key, part in parts[1])})"
+        return f"{name}({','.join(f'{key}:{self.code(child, depth)}' for _, key, child in tag_and_children[1])})"
 
-    def _sequence(self, items: Any, depth: int, template: str, single: str) -> str:
+    def _sequence(self, items: Any, depth: int, template: str, template_of_one: str) -> str:
+        """Return the type codes of items between brackets; only the first one if there are many.
+
+        Args:
+            items: a list or tuple.
+            depth: how deeply the items are nested.
+            template: the brackets, with `{}` for the items.
+            template_of_one: the brackets of a single item, as in `(1,)`.
+        """
         if len(items) < _MAX_ITEMS:
-            return (single if len(items) == 1 else template).format(",".join(self.code(item, depth) for item in items))
+            codes = ",".join(self.code(item, depth) for item in items)
+            return (template_of_one if len(items) == 1 else template).format(codes)
         text = template.format(f"{self.code(items[0], depth)},...")
         if self._with_min_max and all(isinstance(item, int | float) for item in items):
             text += f"[{min(items)},{max(items)}:{sum(items) / len(items)}]"
         return text
 
     def _mapping(self, value: dict[Any, Any], depth: int) -> str:
+        """Return the type code of a dict; `{…}` if its keys are integers, as in the dynamic shapes of one tensor."""
         if not value:
             return "{}"
         has_int_keys = all(isinstance(key, int) for key in value)
@@ -103,34 +114,40 @@ class _Coder:
     def _tensor(self, value: torch.Tensor, letter: str) -> str:
         device = ("C" if value.device.type == "cpu" else "G") if self._with_device and letter == "T" else ""
         text = f"{device}{letter}{_dtype_code(value.dtype)}{self._dims(value.shape)}"
-        return text + self._numbers(value) if self._with_min_max and letter == "T" else text
+        return text + _statistics(value) if self._with_min_max and letter == "T" else text
 
     def _array(self, value: np.ndarray) -> str:
         text = f"A{_array_code(value.dtype)}{self._dims(value.shape)}"
         converted = array_to_tensor(value, exact=False)
         if not self._with_min_max or isinstance(converted, str) or value.dtype.kind in NOT_NUMERIC:
             return text
-        return text + self._numbers(converted[0])
+        return text + _statistics(converted[0])
 
     def _dims(self, shape: Iterable[int]) -> str:
+        """Return `s` and the shape, or `r` and the rank."""
         sizes = [*shape]
         return f"s{'x'.join(map(str, sizes))}" if self._with_shape else f"r{len(sizes)}"
 
-    def _numbers(self, value: torch.Tensor) -> str:
-        if not value.numel():
-            return "[empty]"
-        if not value.dim():
-            return f"={value.item()}"
-        numbers = value.detach()
-        numbers = numbers.abs() if numbers.is_complex() else numbers
-        nan = int(numbers.isnan().sum()) if numbers.is_floating_point() else 0
-        known = numbers[~numbers.isnan()] if nan else numbers
-        if not known.numel():
-            return f"[N{nan}nans]"
-        nans = f"N{nan}nans" if nan else ""
-        wide = known.double()  # torch has no min/max for narrow types
-        low, high = (end.to(known.dtype).item() for end in (wide.min(), wide.max()))
-        return f"[{low},{high}:A{wide.mean().item()}{nans}]"
+
+def _statistics(tensor: torch.Tensor) -> str:
+    """Return `[minimum,maximum:Amean]` of the elements other than NaN, with the number of NaNs; `=value` of a scalar.
+
+    Of complex elements, the absolute values are used.
+    """
+    if not tensor.numel():
+        return "[empty]"
+    if not tensor.dim():
+        return f"={tensor.item()}"
+    elements = tensor.detach()
+    elements = elements.abs() if elements.is_complex() else elements
+    nan_count = int(elements.isnan().sum()) if elements.is_floating_point() else 0
+    not_nan = elements[~elements.isnan()] if nan_count else elements
+    if not not_nan.numel():
+        return f"[N{nan_count}nans]"
+    nans = f"N{nan_count}nans" if nan_count else ""
+    float64 = not_nan.double()  # torch has no min/max for narrow types
+    minimum, maximum = (end.to(not_nan.dtype).item() for end in (float64.min(), float64.max()))
+    return f"[{minimum},{maximum}:A{float64.mean().item()}{nans}]"
 
 
 def _dtype_code(dtype: torch.dtype) -> str:

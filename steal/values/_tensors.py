@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.masked import MaskedTensor
 
-from ._dtypes import CARRIERS, OPAQUE_DTYPES, dtype_name, dtype_of, is_functorch_wrapped, not_storable
+from ._dtypes import CARRIERS, OPAQUE_DTYPES, dtype_name, dtype_of, is_functorch_wrapped, is_storable
 from ._foreign import Spec, type_name
 from ._raw import tensor_from_bytes
 
@@ -67,7 +67,7 @@ def stored_form(tensor: torch.Tensor, *, exact: bool) -> tuple[torch.Tensor, Spe
     stored = tensor
     if tensor.dtype in OPAQUE_DTYPES:
         stored, extra = tensor.detach().view(OPAQUE_DTYPES[tensor.dtype]), {"dtype": dtype_name(tensor.dtype)}
-        if not_storable(stored) is not None:
+        if not is_storable(stored):
             return tensor, {}
     if not exact:
         return stored, extra

@@ -10,7 +10,7 @@ from torch.masked import MaskedTensor, masked_tensor
 
 from filch.steal import DumpError, Skipped, describe, restore, steal_append, steal_forward, structure, tensors
 from filch.steal.values._decode import decode
-from filch.steal.values._dtypes import CARRIERS, OPAQUE_DTYPES, not_storable
+from filch.steal.values._dtypes import CARRIERS, OPAQUE_DTYPES, reason_not_storable
 from filch.steal.values._encode import encode
 from filch.steal.values._tensors import split_parts
 
@@ -530,7 +530,8 @@ def test_a_tensor_inside_a_torch_func_transformation_is_skipped():
 
     def look(tensor):
         encode(
-            [tensor, tensor.t()], lambda inner, _: reasons.append(not_storable(inner)) or {"skipped": "", "reason": ""}
+            [tensor, tensor.t()],
+            lambda inner, _: reasons.append(reason_not_storable(inner)) or {"skipped": "", "reason": ""},
         )
         return tensor.sum()
 
