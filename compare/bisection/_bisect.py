@@ -157,21 +157,21 @@ def _search(report: BisectReport, runner: VariantRunner, *, grow: bool) -> Bisec
     return replace(report, after=after.outcome, culprits=culprits)
 
 
-def _culprit(switch: Switch, on: Step, off: Step) -> Culprit:
+def _culprit(switch: Switch, enabled: Step, disabled: Step) -> Culprit:
     """Return the effect of one culprit, from the runs with it and without it; all other culprits are disabled."""
-    if switch.changes_graph and on.fingerprint == off.fingerprint:
+    if switch.changes_graph and enabled.fingerprint == disabled.fingerprint:
         raise CompareError(
             f"disabling {switch.name!r} has no effect on the graph, but the error disappears without it: "
             "the backend's results vary from run to run"
         )
-    enabled, disabled = Counter(on.ops), Counter(off.ops)
+    ops_enabled, ops_disabled = Counter(enabled.ops), Counter(disabled.ops)
     return Culprit(
         switch.kind,
         switch.name,
-        on.outcome,
-        appears=dict(sorted((enabled - disabled).items())),
-        disappears=dict(sorted((disabled - enabled).items())),
-        nodes=(enabled.total(), disabled.total()),
+        enabled.outcome,
+        appears=dict(sorted((ops_enabled - ops_disabled).items())),
+        disappears=dict(sorted((ops_disabled - ops_enabled).items())),
+        nodes=(ops_enabled.total(), ops_disabled.total()),
     )
 
 

@@ -52,7 +52,7 @@ class ProgramVariants:
         """Return the program optimized without some passes, and the switches of the passes that changed it."""
         if off not in self._optimized:
             pairs = zip(pass_switches(self.passes), self.passes, strict=True)
-            passes = {switch: each for switch, each in pairs if switch not in off}
+            passes = {switch: item for switch, item in pairs if switch not in off}
             detector: Any = _ChangeDetector(passes)  # it has some of the methods of `Instrument`
             with PassContext() as context:
                 context.instrument(detector)
@@ -83,13 +83,14 @@ class _ChangeDetector:
 
 def pass_switches(passes: Sequence[AnyPass]) -> list[Switch]:
     """Return a switch for each pass, by its name; a repeated pass has its number behind the name."""
-    names = [_pass_name(each) for each in passes]
+    names = [_pass_name(item) for item in passes]
     return [
         Switch(PASS, name if names.index(name) == index else f"{name} ({names[: index + 1].count(name)})")
         for index, name in enumerate(names)
     ]
 
 
-def _pass_name(each: Any) -> str:
-    name = each if isinstance(each, str) else getattr(each, "name", None)
-    return name if isinstance(name, str) and name else getattr(each, "__name__", type(each).__name__)
+def _pass_name(item: Any) -> str:
+    """Return the name of a pass: a string itself, else its `name`, else that of the function or class."""
+    name = item if isinstance(item, str) else getattr(item, "name", None)
+    return name if isinstance(name, str) and name else getattr(item, "__name__", type(item).__name__)

@@ -11,14 +11,14 @@ from ..common._complex import complex_as_real
 from ._metrics import bytes_of, compare_tensors, flat
 from ._tolerance import default_tolerance
 
-_TERMS = 3  # of a mark
-_MARK_ERROR = 1e-9  # by rounding
+_KEY_TERMS = 3  # numbers that are added to get a key
+_KEY_ERROR = 1e-9  # by rounding
 
 
 class Nearest:
-    """Some tensors of one dtype and shape, sorted by a mark: a number that hardly differs between close tensors.
+    """Some tensors of one dtype and shape, sorted by a key: a number that hardly differs between close tensors.
 
-    A tensor is only compared with those whose marks are near its own. Tensors with equal bytes count once.
+    A tensor is only compared with those whose keys are near its own. Tensors with equal bytes count once.
 
     Args:
         values: the tensors, by name.
@@ -29,8 +29,8 @@ class Nearest:
         first: dict[tuple[float, int], str] = {}
         for name in sorted(values):
             content = hash(bytes_of(values[name]).cpu().numpy().tobytes())
-            first.setdefault((_mark(values[name]), content), name)
-        self._marks = sorted((mark, name) for (mark, _), name in first.items())
+            first.setdefault((_key(values[name]), content), name)
+        self._keys = sorted((key, name) for (key, _), name in first.items())
 
     def find(self, tensor: torch.Tensor) -> str | None:
         """Return the name of the value nearest to `tensor`, of the same dtype and shape; None if none is close."""
@@ -39,25 +39,25 @@ class Nearest:
         nearest, least_error = None, math.inf
         numbers = _finite_numbers(tensor)
         largest = float(numbers.abs().amax()) if numbers.numel() else 0.0
-        mark, limit = _mark(tensor), default_tolerance(tensor.dtype).harmonic * (1 + largest)
-        for other, name in self._sorted_from(mark):
-            distance = abs(other - mark) / _TERMS
-            if not least_error or distance / (1 + distance) > min(least_error, limit) + _MARK_ERROR:
+        key, limit = _key(tensor), default_tolerance(tensor.dtype).harmonic * (1 + largest)
+        for other_key, name in self._sorted_from(key):
+            distance = abs(other_key - key) / _KEY_TERMS
+            if not least_error or distance / (1 + distance) > min(least_error, limit) + _KEY_ERROR:
                 break
             difference = compare_tensors(tensor, self._values[name])
             if difference.close and difference.error_max < least_error:
                 nearest, least_error = name, difference.error_max
         return nearest
 
-    def _sorted_from(self, mark: float) -> Iterator[tuple[float, str]]:
-        """Yield the marks and names, the nearest mark first."""
-        start = bisect_left(self._marks, (mark, ""))
-        above = (self._marks[place] for place in range(start, len(self._marks)))
-        below = (self._marks[place] for place in range(start - 1, -1, -1))
-        return merge(above, below, key=lambda item: abs(item[0] - mark))
+    def _sorted_from(self, key: float) -> Iterator[tuple[float, str]]:
+        """Yield the keys and names, the nearest key first."""
+        start = bisect_left(self._keys, (key, ""))
+        above = (self._keys[index] for index in range(start, len(self._keys)))
+        below = (self._keys[index] for index in range(start - 1, -1, -1))
+        return merge(above, below, key=lambda item: abs(item[0] - key))
 
 
-def _mark(tensor: torch.Tensor) -> float:
+def _key(tensor: torch.Tensor) -> float:
     """Return a number that changes by at most `3 d / (1 - d)` if each element `x` changes by at most `d (|x| + 1)`.
 
     `sign(x) log(|x| + 1)` changes by at most `d / (1 - d)`, and so do its maximum, its minimum and a weighted mean.
@@ -66,9 +66,9 @@ def _mark(tensor: torch.Tensor) -> float:
     numbers = _finite_numbers(tensor)
     if not numbers.numel():
         return 0.0
-    size = numbers.abs().log1p_().copysign_(numbers)
-    weights = torch.linspace(0.5, 1.0, size.numel(), out=torch.empty_like(size))  # so that the order counts
-    return float(size.amax() + size.amin() + torch.dot(size, weights) / size.numel())
+    logs = numbers.abs().log1p_().copysign_(numbers)
+    weights = torch.linspace(0.5, 1.0, logs.numel(), out=torch.empty_like(logs))  # so that the order counts
+    return float(logs.amax() + logs.amin() + torch.dot(logs, weights) / logs.numel())
 
 
 def _finite_numbers(tensor: torch.Tensor) -> torch.Tensor:

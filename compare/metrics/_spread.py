@@ -30,9 +30,9 @@ class Spread:
 
 def spread_of(expected: torch.Tensor, actual: torch.Tensor) -> Spread:
     """Return the spread of two tensors of any shapes and dtypes."""
-    expected, actual = (unexpand(one) if one.nbytes > _LARGE else one for one in (expected, actual))
+    expected, actual = (unexpand(item) if item.nbytes > _LARGE else item for item in (expected, actual))
     both = statistics(expected, content=False), statistics(actual, content=False)
-    ends = [end for one in both for end in (one.minimum, one.maximum) if end is not None and math.isfinite(end)]
+    ends = [end for item in both for end in (item.minimum, item.maximum) if end is not None and math.isfinite(end)]
     histogram = None
     if ends and not (expected.is_complex() or actual.is_complex()):
         low, high = min(ends), max(ends)

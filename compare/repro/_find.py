@@ -100,10 +100,10 @@ def _stages(program: Program, backend: Backend, name: str) -> Iterator[tuple[Sta
     if "compiled" in backend.stages:
         compiled = backend.compile(program, optimize=True)
         graphs.append(compiled.graph)
-        kernel = _node(compiled.graph, name)
-        if kernel is not None:
-            names |= {origin.name for origin in NodeProvenance(program.graph, compiled).of(kernel)}
-            node = node or kernel
+        compiled_node = _node(compiled.graph, name)
+        if compiled_node is not None:
+            names |= {origin.name for origin in NodeProvenance(program.graph, compiled).of(compiled_node)}
+            node = node or compiled_node
         if names:
             yield "compiled", frozenset(names)
     if node is None:
@@ -128,12 +128,12 @@ def _parts(
     if original is not None:
         names = frozenset(node.target for node in graph.nodes if node.name in names and node.target)
         graph = graph_from_fx(original.graph)
-    around = names
+    nearby = names
     for _ in range(_MAX_STEPS):
-        around = with_neighbors(graph, around)
-    near = [node for node in graph.nodes if node.name in around]
-    outputs = {name for node in near if node.name in names for name in node.outputs}
-    values = dict.fromkeys(name for node in near for name in (*node.reads, *node.outputs) if name)
+        nearby = with_neighbors(graph, nearby)
+    nodes = [node for node in graph.nodes if node.name in nearby]
+    outputs = {name for node in nodes if node.name in names for name in node.outputs}
+    values = dict.fromkeys(name for node in nodes for name in (*node.reads, *node.outputs) if name)
     needed = [name for name in values if name in outputs or name not in graph.constant_values]
     known = _known_values(records, program, call, needed, limits)
     return (OnnxParts(program, known) if original is None else TorchParts(original, known)), names
