@@ -199,7 +199,7 @@ class ValueComparator:
         elif provenance is not None and provenance.is_inserted(node):
             kind = "inserted"
         return replace(
-            self._row(name, node, self._graph.places[node.name], kind),
+            self._row(name, node, self._graph.node_indices[node.name], kind),
             module=node.module if node.module is not None else origin.module,
             source=node.source or origin.source,
             origins=tuple(item.name for item in computes),

@@ -24,7 +24,7 @@ class Ancestors:
         self._add(names)
 
     def __contains__(self, node: Node) -> bool:
-        place = self._graph.places[node.name]
+        place = self._graph.node_indices[node.name]
         while place not in self._found and self._pending and -self._pending[0] > place:
             self._add(self._graph.nodes[-heapq.heappop(self._pending)].reads)
         return place in self._found
@@ -32,6 +32,6 @@ class Ancestors:
     def _add(self, names: Iterable[str]) -> None:
         for name in names:
             node = self._graph.producer.get(name)
-            if node is not None and (place := self._graph.places[node.name]) not in self._found:
+            if node is not None and (place := self._graph.node_indices[node.name]) not in self._found:
                 self._found.add(place)
                 heapq.heappush(self._pending, -place)

@@ -101,7 +101,7 @@ class NodeProvenance:
         # If the optimizer merged two values that are not equal, the nodes that compute either may be the cause.
         merged = self._upstream(read, Ancestors(self.exported, ends))
         nodes = {item.name: item for item in (*self._between(ends, read, node), *self.of(node), *merged)}
-        return tuple(sorted(nodes.values(), key=lambda item: self.exported.places[item.name]))
+        return tuple(sorted(nodes.values(), key=lambda item: self.exported.node_indices[item.name]))
 
     def _between(self, ends: Iterable[str], read: Collection[str], node: Node) -> Iterator[Node]:
         """Yield the exported nodes between `ends` and the values that a compiled node reads or depends on."""

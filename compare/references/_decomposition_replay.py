@@ -117,7 +117,7 @@ def _groups(original: Original, wanted: Collection[str], sizes: Mapping[str, int
 
 
 def _group(graph: Graph, nodes: Mapping[str, Node], inside: Collection[str], outside: frozenset[str]) -> Group:
-    ordered = tuple(sorted(nodes.values(), key=lambda node: graph.places[node.name]))
+    ordered = tuple(sorted(nodes.values(), key=lambda node: graph.node_indices[node.name]))
     computed = frozenset(name for node in ordered for name in node.outputs if name in inside)
     used_names = {name for node in ordered for name in (*node.reads, *node.outputs) if name}
     return Group(ordered, computed, frozenset(used_names - computed - outside))
@@ -141,7 +141,7 @@ def _decompositions(graph: Graph, inside: Collection[str], constant: frozenset[s
     parts = [sorted(item for item in part if isinstance(item, int)) for part in connected.to_sets()]
     used = graph.cone(read, ())
     alone = {graph.producer[name].name for name in constant}.difference(node.name for node in used)
-    parts += [[graph.places[name]] for name in alone]
+    parts += [[graph.node_indices[name]] for name in alone]
     return [[graph.nodes[place] for place in part] for part in sorted(parts, key=lambda part: part[-1])]
 
 

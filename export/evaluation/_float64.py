@@ -32,7 +32,7 @@ class Float64Program:
         self._program._graph_module = _with_float64(program.graph_module)  # noqa: SLF001  it has no setter
         self._interpreter = Interpreter(self._program.graph_module, None)
         self._nodes = {node.name: node for node in self._interpreter.graph.nodes}
-        self._order = {node: place for place, node in enumerate(self._nodes.values())}
+        self._order = {node: index for index, node in enumerate(self._nodes.values())}
         self._cache: tuple[Mapping[str, torch.Tensor], Mapping[fx.Node, Any]] | None = None
 
     def walk(

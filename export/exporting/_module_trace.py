@@ -105,7 +105,7 @@ class _CallRecorder:
 
 
 def _run(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: _CallRecorder | None) -> None:
-    """Run a model on copies of its inputs, with the recorder's hooks, and restore its buffers."""
+    """Run a model on copies of its inputs, with the recorder's hooks if any, and restore buffers and random state."""
     args, kwargs = copy.deepcopy((tuple(args), dict(kwargs)))  # models extend caches in place
     buffers = [
         (module, name, buffer, buffer.clone())
@@ -113,11 +113,12 @@ def _run(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], recor
         for name, buffer in module.named_buffers(recurse=False)
     ]
     handles = []
-    for module in (item for item in model.modules() if recorder and not isinstance(item, torch.jit.ScriptModule)):
-        handles += [
-            module.register_forward_pre_hook(recorder.before, with_kwargs=True),  # type: ignore[union-attr]
-            module.register_forward_hook(recorder.after, with_kwargs=True),  # type: ignore[union-attr]
-        ]
+    for module in model.modules():
+        if recorder is not None and not isinstance(module, torch.jit.ScriptModule):  # which does not support hooks
+            handles += [
+                module.register_forward_pre_hook(recorder.before, with_kwargs=True),
+                module.register_forward_hook(recorder.after, with_kwargs=True),
+            ]
     try:
         with torch.no_grad(), torch.random.fork_rng():
             model(*args, **kwargs)

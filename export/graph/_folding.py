@@ -44,11 +44,11 @@ class Folding:
 
     Attributes:
         groups: the groups, parents before children.
-        places: for each node of the graph, the index in `groups` of its innermost group; None for no group.
+        node_groups: for each node of the graph, the index in `groups` of its innermost group; None for no group.
     """
 
     groups: tuple[Group, ...]
-    places: tuple[int | None, ...]
+    node_groups: tuple[int | None, ...]
 
 
 def fold(graph: Graph) -> Folding:
@@ -73,7 +73,7 @@ class _Folder:
         paths = [_path(node) if (path := origin_paths[node.name]) is None else path for node in graph.nodes]
         self._paths = self._fill(paths)
         self._groups: list[Group] = []
-        self._places: list[int | None] = [None] * len(graph.nodes)
+        self._node_groups: list[int | None] = [None] * len(graph.nodes)
 
     def folding(self) -> Folding:
         """Group the nodes, outermost calls first."""
@@ -82,10 +82,10 @@ class _Folder:
             nodes, depth, parent = pending.pop()
             for key, members in self._items(nodes, depth).items():
                 if isinstance(key, int):
-                    self._places[key] = parent
+                    self._node_groups[key] = parent
                 else:
                     pending.append((members, depth + 1, self._add(self._paths[members[0]], depth, parent, key[1])))
-        return Folding(tuple(self._groups), tuple(self._places))
+        return Folding(tuple(self._groups), tuple(self._node_groups))
 
     def _add(self, path: Path, depth: int, parent: int | None, call: int) -> int:
         frame, enclosing = path[depth], path[depth - 1].path if depth else ""

@@ -99,15 +99,15 @@ class Graph:
         pending = list(outputs)
         while pending:
             node = self.producer.get(pending.pop())
-            if node is not None and self.places[node.name] not in wanted:
-                wanted[self.places[node.name]] = node
+            if node is not None and self.node_indices[node.name] not in wanted:
+                wanted[self.node_indices[node.name]] = node
                 pending += [name for name in node.reads if name not in stop]
-        return tuple(wanted[place] for place in sorted(wanted))
+        return tuple(wanted[index] for index in sorted(wanted))
 
     @cached_property
-    def places(self) -> Mapping[str, int]:
+    def node_indices(self) -> Mapping[str, int]:
         """The index of each node in `nodes`, by its name."""
-        return {node.name: place for place, node in enumerate(self.nodes)}
+        return {node.name: index for index, node in enumerate(self.nodes)}
 
     @cached_property
     def _source_operators(self) -> Mapping[str, str]:

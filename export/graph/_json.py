@@ -16,8 +16,8 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
         "inputs": graph.inputs,
         "outputs": graph.outputs,
         "constants": graph.constants,
-        "nodes": [_packed(node) for node in graph.nodes],
-        "values": [_packed_value(value) for value in graph.values.values()],
+        "nodes": [_pack_node(node) for node in graph.nodes],
+        "values": [_pack_value(value) for value in graph.values.values()],
         "functions": {name: graph_to_json(function) for name, function in graph.functions.items()},
     }
 
@@ -40,16 +40,17 @@ def graph_from_json(data: Mapping[str, Any]) -> Graph:
     )
 
 
-def _packed_value(value: Value) -> list[Any]:
+def _pack_value(value: Value) -> list[Any]:
+    """Convert a value to a list of its fields, without a content of None."""
     packed = [value.name, value.dtype, value.shape]
     return packed if value.content is None else [*packed, _plain(value.content)]
 
 
 def _value(name: Any, dtype: Any, shape: Any, content: Any = None) -> Value:
-    return Value(_text(name), _optional_text(dtype), _dims(shape), _attribute(content))
+    return Value(_text(name), _optional_text(dtype), _shape(shape), _attribute(content))
 
 
-def _packed(node: Node) -> dict[str, Any]:
+def _pack_node(node: Node) -> dict[str, Any]:
     """Convert a node; fields that are empty or None, which most are in most graphs, are left out."""
     fields = {name: item for name, item in asdict(node).items() if item not in (None, (), {})}
     if node.attributes:
@@ -79,19 +80,21 @@ _FLOAT = "float"  # JSON has no inf and no NaN
 def _plain(item: Any) -> Any:
     """Convert an attribute to JSON-compatible values; `_attribute` is the reverse."""
     if isinstance(item, list | tuple):
-        return [_plain(one) for one in item]
+        return [_plain(element) for element in item]
     if isinstance(item, float) and not math.isfinite(item):
         return {_FLOAT: str(item)}
     return item if item is None or isinstance(item, str | int | float) else str(item)
 
 
 def _attribute(item: Any) -> Any:
+    """Convert an attribute or a constant's content back; see `_plain`."""
     if isinstance(item, list):
-        return [_attribute(one) for one in item]
+        return [_attribute(element) for element in item]
     return float(item[_FLOAT]) if isinstance(item, dict) else item
 
 
-def _dims(shape: Any) -> tuple[Any, ...] | None:
+def _shape(shape: Any) -> tuple[Any, ...] | None:
+    """Check a shape: None, or sizes that are integers, symbolic expressions as text, or None."""
     for size in shape or ():
         if size is not None and type(size) not in (int, str):
             raise TypeError(f"{size!r} is not a dimension")

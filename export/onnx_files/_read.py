@@ -20,7 +20,7 @@ from ._graphs import check_graphs
 from ._memory import check_room
 from ._tensors import Tensors
 
-_DUMP = b"\x0a\x0afilch.dump"  # the serialized key of a dump's metadata
+_DUMP_KEY = b"\x0a\x0afilch.dump"  # the serialized key of a dump's metadata
 
 
 def read_onnx(path: Path) -> ir.Model:
@@ -32,8 +32,8 @@ def read_onnx(path: Path) -> ir.Model:
     Raises:
         ProgramError: the file does not exist, is not an ONNX model, or can't be read or run safely.
     """
-    with _usable(path):
-        model = serde.deserialize_model(_checked(path))
+    with _program_errors(path):
+        model = serde.deserialize_model(_parse(path))
     ir.external_data.set_base_dir(model.graph, path.parent)
     return model
 
@@ -51,14 +51,14 @@ def read_graph(path: str | os.PathLike[str]) -> Graph:
     Raises:
         ProgramError: see `load_program`; Filch's metadata are not read.
     """
-    where = Path(path)
-    with _usable(where):
-        return graph_from_proto(_checked(where), where.parent)
+    file = Path(path)
+    with _program_errors(file):
+        return graph_from_proto(_parse(file), file.parent)
 
 
 @contextlib.contextmanager
-def _usable(path: Path) -> Iterator[None]:
-    """Convert exceptions in the block to `ProgramError`."""
+def _program_errors(path: Path) -> Iterator[None]:
+    """Convert exceptions in the block to a `ProgramError` that names the file."""
     try:
         yield
     except FileNotFoundError:
@@ -75,14 +75,14 @@ def _usable(path: Path) -> Iterator[None]:
         raise ProgramError(f"{str(path)!r} can't be used: {reason(error):.300}") from error
 
 
-def _checked(path: Path) -> ModelProto:
-    """Parse the file and check it."""
+def _parse(path: Path) -> ModelProto:
+    """Parse an ONNX file and check that it can be used safely; see `check_room` and `check_graphs`."""
     contents = read_untrusted(path)
-    if _DUMP in contents:
+    if _DUMP_KEY in contents:
         raise ProgramError(f"{str(path)!r} is a dump, not a program: it contains tensors and no nodes")
     check_room(contents)
     model: ModelProto = ModelProto.FromString(contents)
     if not len(model.graph.node) and not len(model.graph.output):
-        raise IndexError
+        raise DecodeError("it has no nodes and no outputs")  # protobuf parses many other files as an empty model
     check_graphs(model, Tensors(path).check)
     return model

@@ -85,7 +85,7 @@ def _checked(result: Program, start: Graph) -> Program:
     copies = _name_inputs(result.model, start.inputs)
     if len(result.model.graph.outputs) != len(start.outputs):
         raise PassError(f"its graph has {len(result.model.graph.outputs)} outputs, not {len(start.outputs)}")
-    _name_parts(result.model, start)
+    _rename_split_outputs(result.model, start)
     return replace(result, outputs=tuple(copies.get(name, name) for name in result.outputs))
 
 
@@ -108,12 +108,15 @@ def _name_inputs(model: ir.Model, names: Sequence[str]) -> dict[str, str]:
     return copies
 
 
-def _name_parts(model: ir.Model, before: Graph) -> None:
-    """Restore the names of the items of a sequence: a Split that replaces the sequence numbers its outputs."""
+def _rename_split_outputs(model: ir.Model, before: Graph) -> None:
+    """Restore the names of the results of SequenceAt nodes, which a pass may have replaced with outputs of a Split.
+
+    onnxscript replaces SplitToSequence with a Split, whose outputs it names `<sequence>_split_<index>`.
+    """
     values = {value.name: value for node in model.graph for value in node.outputs}
     for node in before.nodes:
         index = before.producer.get(node.inputs[1]) if node.op == "SequenceAt" else None
         if index is not None and node.outputs[0] not in values:
-            part = values.get(f"{node.inputs[0]}_split_{index.attributes.get('value')}")
-            if part is not None:
-                part.name = node.outputs[0]
+            output = values.get(f"{node.inputs[0]}_split_{index.attributes.get('value')}")
+            if output is not None:
+                output.name = node.outputs[0]

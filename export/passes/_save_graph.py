@@ -48,7 +48,7 @@ def _with_origins(graph: Graph, before: Graph) -> Graph:
     def origins(node: Node) -> tuple[str, ...]:
         if kept := [name for name in node.outputs if name in before.producer]:
             return tuple(item.name for item in before.cone(kept, stops))
-        return (node.name,) if node.name in before.places else ()
+        return (node.name,) if node.name in before.node_indices else ()
 
     nodes = tuple(replace(node, origins=origins(node)) for node in graph.nodes)
     return replace(graph, nodes=nodes, source_graph=before)

@@ -66,8 +66,8 @@ def _function_name(node: fx.Node) -> str:
     name = operator_name(node.target)
     if name == "getitem" or (name.endswith("_") and name[:-1] in _ARITHMETIC):
         return f"operator.{name if name == 'getitem' else 'i' + name[:-1]}"
-    places = {"torch": torch, "torch.nn.functional": nn.functional, "torch.Tensor": torch.Tensor}
-    return next((f"{place}.{name}" for place, holder in places.items() if hasattr(holder, name)), name)
+    namespaces = {"torch": torch, "torch.nn.functional": nn.functional, "torch.Tensor": torch.Tensor}
+    return next((f"{path}.{name}" for path, namespace in namespaces.items() if hasattr(namespace, name)), name)
 
 
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div"})

@@ -170,7 +170,7 @@ def save(original: Original, path: Path) -> bool:
     Returns:
         whether it was written. If not, a warning is logged: torch failed, or the program needs a pickle.
     """
-    if refusal := _refusal(original.program):
+    if refusal := _load_refusal(original.program):
         _log.warning(_NOT_SAVED, refusal)
         return False
     program, model = copy.copy(original.program), original.model.clone()
@@ -197,9 +197,10 @@ def save(original: Original, path: Path) -> bool:
     return True
 
 
-def _refusal(program: ExportedProgram) -> str | None:
+def _load_refusal(program: ExportedProgram) -> str | None:
     """Return why `load_program` would refuse the program's file; None if it would not."""
     for name, value in {**program.state_dict, **program.constants}.items():
+        # The `data` of an nn.Parameter are a plain tensor; those of another subclass are not.
         if not isinstance(value, torch.Tensor) or type(value.data) is not torch.Tensor:
             return f"{name!r} is a {type(value).__name__}, which only a pickle can hold"
     graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, fx.GraphModule)]

@@ -44,7 +44,7 @@ def union(cls: type[Any], **fields: Reader) -> Reader:
     return read
 
 
-def listed(reader: Reader, most: int | None = None) -> Reader:
+def list_of(reader: Reader, most: int | None = None) -> Reader:
     """Return a reader of lists of at most `most` items."""
 
     def read(data: Any) -> list[Any]:
@@ -57,7 +57,7 @@ def listed(reader: Reader, most: int | None = None) -> Reader:
     return read
 
 
-def mapped(key: Reader, reader: Reader) -> Reader:
+def dict_of(key: Reader, reader: Reader) -> Reader:
     """Return a reader of objects as dictionaries."""
     return lambda data: {key(name): reader(value) for name, value in _object(data).items()}
 
@@ -67,7 +67,7 @@ def optional(reader: Reader) -> Reader:
     return lambda data: None if data is None else reader(data)
 
 
-def later(find: Callable[[], Reader]) -> Reader:
+def deferred(find: Callable[[], Reader]) -> Reader:
     """Return a reader that is looked up when it is used, for recursive types."""
     return lambda data: find()(data)  # noqa: PLW0108  `find` can't be called yet: the reader does not exist
 
@@ -79,7 +79,7 @@ def empty(data: Any) -> Any:
     return data
 
 
-def one_of(cls: type[enum.IntEnum], allowed: Collection[int] | None = None) -> Reader:
+def enum_of(cls: type[enum.IntEnum], allowed: Collection[int] | None = None) -> Reader:
     """Return a reader of enum members, given by their numbers."""
 
     def read(data: Any) -> enum.IntEnum:
@@ -113,7 +113,7 @@ def number(data: Any) -> float:
     return float(data)
 
 
-def truth(data: Any) -> bool:
+def boolean(data: Any) -> bool:
     """Read a bool."""
     if not isinstance(data, bool):
         raise StoredError(f"{data!r:.80} is neither true nor false")

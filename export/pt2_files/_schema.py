@@ -13,21 +13,21 @@ from ._archive import StoredError
 from ._expressions import expression, symbol_name
 from ._fields import (
     Reader,
+    boolean,
+    deferred,
+    dict_of,
     empty,
+    enum_of,
     identifier,
     integer,
-    later,
-    listed,
-    mapped,
+    list_of,
     number,
-    one_of,
     optional,
     optional_identifier,
     path,
     record,
     size,
     text,
-    truth,
     union,
 )
 
@@ -75,8 +75,10 @@ def read_payloads(data: Any) -> dict[str, schema.PayloadMeta]:
     Raises:
         StoredError: the data contain something that is refused.
     """
-    meta = record(schema.PayloadMeta, path_name=path, is_param=truth, use_pickle=truth, tensor_meta=optional(_tensor()))
-    return record(schema.PayloadConfig, config=mapped(path, meta))(data).config  # type: ignore[no-any-return]
+    meta = record(
+        schema.PayloadMeta, path_name=path, is_param=boolean, use_pickle=boolean, tensor_meta=optional(_tensor())
+    )
+    return record(schema.PayloadConfig, config=dict_of(path, meta))(data).config  # type: ignore[no-any-return]
 
 
 @cache
@@ -85,42 +87,42 @@ def _program(target: _Target) -> Reader:
     return record(
         schema.ExportedProgram,
         graph_module=_module(target),
-        opset_version=mapped(text, integer),
-        range_constraints=mapped(symbol_name, record(schema.RangeConstraint, min_val=bound, max_val=bound)),
+        opset_version=dict_of(text, integer),
+        range_constraints=dict_of(symbol_name, record(schema.RangeConstraint, min_val=bound, max_val=bound)),
         schema_version=record(schema.SchemaVersion, major=integer, minor=integer),
-        verifiers=listed(lambda data: "TRAINING" if data == "TRAINING" else "ATEN"),
+        verifiers=list_of(lambda data: "TRAINING" if data == "TRAINING" else "ATEN"),
         torch_version=text,
     )
 
 
 def _module(target: _Target) -> Reader:
-    signature = record(schema.GraphSignature, input_specs=listed(_input()), output_specs=listed(_output()))
+    signature = record(schema.GraphSignature, input_specs=list_of(_input()), output_specs=list_of(_output()))
     reader = record(schema.GraphModule, graph=_graph(target), signature=signature, module_call_graph=lambda _: [])
     return lambda data: reader({**data, "module_call_graph": []} if isinstance(data, dict) else data)
 
 
 def _graph(target: _Target) -> Reader:
     argument = _argument(target)
-    named = record(schema.NamedArgument, name=optional_identifier, arg=argument, kind=optional(one_of(ArgumentKind)))
+    named = record(schema.NamedArgument, name=optional_identifier, arg=argument, kind=optional(enum_of(ArgumentKind)))
     node = record(
         schema.Node,
         target=target,
-        inputs=listed(named),
-        outputs=listed(argument),
+        inputs=list_of(named),
+        outputs=list_of(argument),
         metadata=_metadata,
-        is_hop_single_tensor_return=optional(truth),
+        is_hop_single_tensor_return=optional(boolean),
         name=optional(identifier),
     )
     return record(
         schema.Graph,
-        inputs=listed(argument),
-        outputs=listed(argument),
-        nodes=listed(node, _NODES),
-        tensor_values=mapped(identifier, _tensor()),
-        sym_int_values=mapped(identifier, _symbolic(schema.SymInt, as_int=integer)),
-        sym_float_values=mapped(identifier, _symbolic(schema.SymFloat, as_float=number)),
-        sym_bool_values=mapped(identifier, _symbolic(schema.SymBool, as_bool=truth)),
-        is_single_tensor_return=truth,
+        inputs=list_of(argument),
+        outputs=list_of(argument),
+        nodes=list_of(node, _NODES),
+        tensor_values=dict_of(identifier, _tensor()),
+        sym_int_values=dict_of(identifier, _symbolic(schema.SymInt, as_int=integer)),
+        sym_float_values=dict_of(identifier, _symbolic(schema.SymFloat, as_float=number)),
+        sym_bool_values=dict_of(identifier, _symbolic(schema.SymBool, as_bool=boolean)),
+        is_single_tensor_return=boolean,
         custom_obj_values=empty,
     )
 
@@ -129,42 +131,42 @@ def _argument(target: _Target) -> Reader:
     tensor, device = _named(schema.TensorArgument), _device()
     sym_int = union(schema.SymIntArgument, as_name=identifier, as_int=integer)
     sym_float = union(schema.SymFloatArgument, as_name=identifier, as_float=number)
-    sym_bool = union(schema.SymBoolArgument, as_name=identifier, as_bool=truth)
-    maybe_tensor = union(schema.OptionalTensorArgument, as_tensor=tensor, as_none=truth)
-    graph = record(schema.GraphArgument, name=identifier, graph=later(cache(lambda: _graph(target))))
-    few = partial(listed, most=_ENTRIES)
+    sym_bool = union(schema.SymBoolArgument, as_name=identifier, as_bool=boolean)
+    maybe_tensor = union(schema.OptionalTensorArgument, as_tensor=tensor, as_none=boolean)
+    graph = record(schema.GraphArgument, name=identifier, graph=deferred(cache(lambda: _graph(target))))
+    short_list = partial(list_of, most=_ENTRIES)
     reader = union(
         schema.Argument,
-        as_none=truth,
+        as_none=boolean,
         as_tensor=tensor,
-        as_tensors=few(tensor),
+        as_tensors=short_list(tensor),
         as_int=integer,
-        as_ints=few(integer),
+        as_ints=short_list(integer),
         as_float=number,
-        as_floats=few(number),
+        as_floats=short_list(number),
         as_string=text,
-        as_strings=few(text),
+        as_strings=short_list(text),
         as_sym_int=sym_int,
-        as_sym_ints=few(sym_int),
-        as_scalar_type=one_of(ScalarType, DTYPES),
-        as_memory_format=one_of(MemoryFormat),
-        as_layout=one_of(Layout, {Layout.Strided}),
+        as_sym_ints=short_list(sym_int),
+        as_scalar_type=enum_of(ScalarType, DTYPES),
+        as_memory_format=enum_of(MemoryFormat),
+        as_layout=enum_of(Layout, {Layout.Strided}),
         as_device=device,
-        as_bool=truth,
-        as_bools=few(truth),
+        as_bool=boolean,
+        as_bools=short_list(boolean),
         as_sym_bool=sym_bool,
-        as_sym_bools=few(sym_bool),
+        as_sym_bools=short_list(sym_bool),
         as_graph=graph,
-        as_optional_tensors=few(maybe_tensor),
+        as_optional_tensors=short_list(maybe_tensor),
         as_operator=target,
         as_sym_float=sym_float,
-        as_sym_floats=few(sym_float),
+        as_sym_floats=short_list(sym_float),
         as_optional_tensor=maybe_tensor,
         as_complex=record(getattr(schema, "ComplexValue", schema.Device), real=number, imag=number),
-        as_nested_tensors=few(few(tensor)),
-        as_int_lists=few(few(integer)),
-        as_float_lists=few(few(number)),
-        as_string_to_argument=mapped(identifier, later(lambda: reader)),
+        as_nested_tensors=short_list(short_list(tensor)),
+        as_int_lists=short_list(short_list(integer)),
+        as_float_lists=short_list(short_list(number)),
+        as_string_to_argument=dict_of(identifier, deferred(lambda: reader)),
     )
     return reader
 
@@ -172,13 +174,13 @@ def _argument(target: _Target) -> Reader:
 def _input() -> Reader:
     tensor, user = _named(schema.TensorArgument), record(schema.UserInputSpec, arg=_argument(_no_operator))
     constant = union(
-        schema.ConstantValue, as_none=truth, as_int=integer, as_float=number, as_string=text, as_bool=truth
+        schema.ConstantValue, as_none=boolean, as_int=integer, as_float=number, as_string=text, as_bool=boolean
     )
     return union(
         schema.InputSpec,
         user_input=user,
         parameter=record(schema.InputToParameterSpec, arg=tensor, parameter_name=path),
-        buffer=record(schema.InputToBufferSpec, arg=tensor, buffer_name=path, persistent=truth),
+        buffer=record(schema.InputToBufferSpec, arg=tensor, buffer_name=path, persistent=boolean),
         tensor_constant=record(schema.InputToTensorConstantSpec, arg=tensor, tensor_constant_name=path),
         constant_input=record(schema.InputToConstantInputSpec, name=identifier, value=constant),
         token=record(schema.InputTokenSpec, arg=_named(schema.TokenArgument)),
@@ -208,13 +210,13 @@ def _tensor() -> Reader:
     extent = _symbolic(schema.SymInt, as_int=size)
     return record(
         schema.TensorMeta,
-        dtype=one_of(ScalarType, DTYPES),
-        sizes=listed(extent, _ENTRIES),
-        requires_grad=truth,
+        dtype=enum_of(ScalarType, DTYPES),
+        sizes=list_of(extent, _ENTRIES),
+        requires_grad=boolean,
         device=_device(),
-        strides=listed(extent, _ENTRIES),
+        strides=list_of(extent, _ENTRIES),
         storage_offset=extent,
-        layout=one_of(Layout, {Layout.Strided}),
+        layout=enum_of(Layout, {Layout.Strided}),
     )
 
 
@@ -223,7 +225,7 @@ def _device() -> Reader:
 
 
 def _symbolic(cls: type[Any], **plain: Reader) -> Reader:
-    hint = union(schema.SymExprHint, as_int=integer, as_bool=truth, as_float=number)
+    hint = union(schema.SymExprHint, as_int=integer, as_bool=boolean, as_float=number)
     return union(cls, as_expr=record(schema.SymExpr, expr_str=_expression, hint=optional(hint)), **plain)
 
 
@@ -250,7 +252,10 @@ def _no_operator(data: Any) -> str:
 
 
 def _metadata(data: Any) -> dict[str, str]:
-    """Read a node's module stack and the locations in its stack trace, which torch writes into code as a comment."""
+    """Read a node's module stack and the locations in its stack trace.
+
+    Torch writes locations into generated code as comments, which a line break would end: only printable text is kept.
+    """
     if not isinstance(data, dict):
         raise StoredError(f"{data!r:.80} is not an object")
     metadata = {}

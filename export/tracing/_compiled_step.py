@@ -62,7 +62,7 @@ def compiled_step(step: TracedStep) -> Graph:
     return tracer.graph()
 
 
-_MANY = 10_000
+_MANY = 10_000  # recompilations: no limit in practice
 
 
 class CompiledStep(DispatchTracer):
@@ -74,7 +74,7 @@ class CompiledStep(DispatchTracer):
         compiles_optimizer: whether to compile the optimizer, too.
 
     Attributes:
-        updating: whether the optimizer runs.
+        updating: whether the optimizer runs, or raised the exception that ended the run.
         compiled: whether compiled code has run.
     """
 
@@ -109,7 +109,7 @@ class CompiledStep(DispatchTracer):
         self.updating = True
         with quiet():  # Dynamo warns that it ignores profiler events
             super().update(optimizer)
-        self.updating = False
+        self.updating = False  # not in `finally`: after an exception, it tells that the optimizer raised it
 
     def add_node(self, node: Node) -> None:
         """See `DispatchTracer.add_node`: a dispatched call is one execution."""

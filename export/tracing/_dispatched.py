@@ -141,12 +141,12 @@ class DispatchTracer(Tracer):
             owner = self.owner(running.variable)
             stack = self.calls.first_stacks.get(owner or "", ())
             return replace(node, stack=(GRADIENT, *stack), module=owner)
-        return derivative(node, self.recording.nodes.get(self.sequence_numbers.differentiated_node(running) or ""))
+        return mark_derivative(node, self.recording.nodes.get(self.sequence_numbers.differentiated_node(running) or ""))
 
     def with_call_stack(self, node: Node) -> Node:
         """Return a node that autograd does not run, with the calls in which it runs."""
         if self._loss is not None:  # the derivative of the loss by itself, which is 1
-            return derivative(node, self._loss)
+            return mark_derivative(node, self._loss)
         here = sys._getframe(1)  # noqa: SLF001  documented
         lines = lines_within(here, run.__code__)
         stack = self.calls.running or innermost_frames(lines or filter(None, [outside(here)]))
@@ -157,11 +157,12 @@ class DispatchTracer(Tracer):
         return self._weight_names.get(id(parameter), "").rpartition(".")[0]
 
 
-def derivative(node: Node, of: Node | None) -> Node:
-    """Return a node marked as part of the derivative of another node, which may be unknown."""
-    if of is None:
+def mark_derivative(node: Node, differentiated: Node | None) -> Node:
+    """Return a node marked as part of the derivative of `differentiated`, which is None if it is unknown."""
+    if differentiated is None:
         return replace(node, stack=(GRADIENT,))
-    return replace(node, stack=(GRADIENT, *of.stack), module=of.module, gradient_of=of.name)
+    stack = (GRADIENT, *differentiated.stack)
+    return replace(node, stack=stack, module=differentiated.module, gradient_of=differentiated.name)
 
 
 class TracingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]

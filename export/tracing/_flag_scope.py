@@ -18,7 +18,7 @@ from ..graph._nodes import Node
 from ..views._trace import trace_of
 from ._any_calls import AnyModelCallStack, all_frames, callers, object_calls, user_lines
 from ._call_sites import innermost_frames, is_filch
-from ._dispatched import DispatchTracer, TracingMode, derivative
+from ._dispatched import DispatchTracer, TracingMode, mark_derivative
 from ._recording import GraphRecording
 from ._sequence_numbers import SequenceNumbers
 
@@ -195,7 +195,7 @@ class ScopeTracer(DispatchTracer):
         begins = node.op == "ones_like" and _begins_backward(frame)
         loss = self.recording.producers.get(node.inputs[0]) if begins else None
         if loss is not None:
-            return derivative(node, loss)
+            return mark_derivative(node, loss)
         if self._flags.level == len(_LEVELS) - 1:
             stack = all_frames(frame, opened_by)
         else:

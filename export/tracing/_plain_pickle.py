@@ -59,40 +59,40 @@ class _Unpickler(pickle.Unpickler):
 
 def _check(content: bytes, memory: int) -> None:
     """Check the opcodes one by one without executing them."""
-    place, code, available = 0, -1, memory - len(content)
+    offset, code, available = 0, -1, memory - len(content)
     while available >= 0 and code != _STOP:
-        code = content[place] if place < len(content) else -1
+        code = content[offset] if offset < len(content) else -1
         if code not in _OPCODES:
-            raise TraceError(_refusal(content, place))
+            raise TraceError(_refusal(content, offset))
         size, needed = _OPCODES[code]
-        end = place + size
+        end = offset + size
         available -= needed
         if code in _VARIABLE_LENGTH:
-            start, end = end, end + int.from_bytes(content[place + 1 : end], "little")
-            available -= _argument_memory(_VARIABLE_LENGTH[code], content[start:end], end - start, place)
-        elif code == _PUT and int.from_bytes(content[place + 1 : end], "little") > place:
-            raise TraceError(f"is damaged: byte {place} numbers a value as if more preceded it than do")
-        place = end
+            start, end = end, end + int.from_bytes(content[offset + 1 : end], "little")
+            available -= _argument_memory(_VARIABLE_LENGTH[code], content[start:end], end - start, offset)
+        elif code == _PUT and int.from_bytes(content[offset + 1 : end], "little") > offset:
+            raise TraceError(f"is damaged: byte {offset} numbers a value as if more preceded it than do")
+        offset = end
     if available < 0:
         raise TraceError(f"would take more than {memory // 2**20:,} MB of memory; if it may, say so with memory=…")
 
 
-def _argument_memory(opcode: str, argument: bytes, length: int, place: int) -> int:
+def _argument_memory(opcode: str, argument: bytes, length: int, offset: int) -> int:
     """Return the memory of an argument, and check its length."""
     if len(argument) < length:
         raise TraceError("is cut short")
     if opcode == "LONG1" and length > _MAX_NUMBER:
-        raise TraceError(f"has a number of {length} bytes (byte {place}), and at most {_MAX_NUMBER} are read")
+        raise TraceError(f"has a number of {length} bytes (byte {offset}), and at most {_MAX_NUMBER} are read")
     return length if argument.isascii() else 4 * length
 
 
-def _refusal(content: bytes, place: int) -> str:
+def _refusal(content: bytes, offset: int) -> str:
     """Return why an opcode is refused."""
-    if place >= len(content):
+    if offset >= len(content):
         return "is cut short"
-    name = _NAMES.get(content[place])
+    name = _NAMES.get(content[offset])
     if name is None:
-        return f"is damaged: byte {place} is not an opcode"
+        return f"is damaged: byte {offset} is not an opcode"
     if name in _CALLS:
-        return f"asks for {name} (byte {place}), which may run anything; a trace needs plain values alone"
-    return f"asks for {name} (byte {place}); a trace needs dictionaries, lists, texts and numbers alone"
+        return f"asks for {name} (byte {offset}), which may run anything; a trace needs plain values alone"
+    return f"asks for {name} (byte {offset}); a trace needs dictionaries, lists, texts and numbers alone"

@@ -22,7 +22,7 @@ from ..graph._from_fx import (
 )
 from ..graph._nodes import Frame, Node
 from ._call_sites import innermost_frames, is_machinery
-from ._dispatched import derivative
+from ._dispatched import mark_derivative
 from ._recording import GraphRecording
 
 
@@ -155,7 +155,7 @@ class PartReader:
             stack=self._running + calls,
         )
         if is_gradient(node):
-            return derivative(operation, self._joint.differentiated(node))
+            return mark_derivative(operation, self._joint.differentiated(node))
         original = (
             self._joint.forward_operation(node) if self._is_backward else None
         )  # recomputed in the backward graph

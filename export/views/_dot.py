@@ -58,23 +58,23 @@ class _Dot:
         self._graph = graph
         self._first = first
         self._folding: Folding = fold(graph)
-        self._group = {node.name: group for node, group in zip(graph.nodes, self._folding.places, strict=True)}
         read = {name for node in graph.nodes for name in node.reads}
+        # The inputs and the constants that are read, which no node computes.
         self._uncomputed = [*graph.inputs, *(name for name in graph.constants if name in read)]
-        # The number of the node that each value comes from.
-        self._source = {name: place for place, node in enumerate(graph.nodes, first) for name in node.outputs if name}
-        self._source |= {name: place for place, name in enumerate(self._uncomputed, first + len(graph.nodes))}
+        # By value, the number of the DOT node that its edges start from.
+        self._source = {name: number for number, node in enumerate(graph.nodes, first) for name in node.outputs if name}
+        self._source |= {name: number for number, name in enumerate(self._uncomputed, first + len(graph.nodes))}
         self._first_output = first + len(graph.nodes) + len(self._uncomputed)
         self.end = self._first_output + len(graph.outputs)
 
     def nodes(self) -> Iterator[str]:
         """Yield the statements of all nodes."""
-        for place, node in enumerate(self._graph.nodes, self._first):
-            yield self._operation(place, node)
+        for number, node in enumerate(self._graph.nodes, self._first):
+            yield self._operation(number, node)
         for name in self._uncomputed:
             yield self._boundary_node(self._source[name], "input" if name in self._graph.inputs else "constant", name)
-        for place, name in enumerate(self._graph.outputs, self._first_output):
-            yield self._boundary_node(place, "output", name)
+        for number, name in enumerate(self._graph.outputs, self._first_output):
+            yield self._boundary_node(number, "output", name)
 
     def clusters(self) -> Iterator[str]:
         """Yield the outermost clusters. They contain only the numbers of nodes, because Netron ignores clusters.
@@ -82,7 +82,7 @@ class _Dot:
         They are built without recursion, because modules may be nested deeply.
         """
         groups = self._folding.groups
-        contents = [[f"{place};" for place in self._members.get(index, ())] for index in range(len(groups))]
+        contents = [[f"{number};" for number in self._members.get(index, ())] for index in range(len(groups))]
         for index, group in reversed([*enumerate(groups)]):  # inner groups come after outer ones
             title = f"{group} ({group.type.rpartition('.')[2]})" if group.type else str(group)
             content = f"label={_quoted(cut(title, _LABEL))}; {' '.join(contents[index])}"
@@ -94,36 +94,37 @@ class _Dot:
 
     def ungrouped(self) -> Iterator[str]:
         """Yield the nodes outside of all clusters."""
-        return (f"{place};" for place in (*self._members.get(None, ()), *range(self._first_output, self.end)))
+        return (f"{number};" for number in (*self._members.get(None, ()), *range(self._first_output, self.end)))
 
     @cached_property
     def _members(self) -> Mapping[int | None, Sequence[int]]:
         """The numbers of the nodes in each group; None is for nodes without a group."""
         members: dict[int | None, list[int]] = {}
-        for place, group in enumerate(self._folding.places, self._first):
-            members.setdefault(group, []).append(place)
+        for number, group in enumerate(self._folding.node_groups, self._first):
+            members.setdefault(group, []).append(number)
         for name in self._uncomputed:
-            members.setdefault(self._group_of_consumers(name), []).append(self._source[name])
+            members.setdefault(self._uncomputed_group(name), []).append(self._source[name])
         return members
 
-    def _group_of_consumers(self, name: str) -> int | None:
-        """Return the group of the consumers of a constant; None for several groups, and for an input."""
+    def _uncomputed_group(self, name: str) -> int | None:
+        """Return the group to draw a constant in: that of its consumers if they share one. Inputs are in no group."""
         if name in self._graph.inputs:
             return None
-        groups = {self._group[node.name] for node in self._graph.consumers[name]}
+        indices = (self._graph.node_indices[node.name] for node in self._graph.consumers[name])
+        groups = {self._folding.node_groups[index] for index in indices}
         return groups.pop() if len(groups) == 1 else None
 
-    def _operation(self, place: int, node: Node) -> str:
+    def _operation(self, number: int, node: Node) -> str:
         finding = self._graph.worst_finding(*node.outputs)
         title = [node.op, *([_finding_text(finding)] if finding else [])]
         facts = [f"{name}: {text}" for name, text in node_facts(self._graph, node).items()]
         role = "operation" if node.reads else "constant"
-        return _statement(place, title, [node.name, *facts], role, finding)
+        return _statement(number, title, [node.name, *facts], role, finding)
 
-    def _boundary_node(self, place: int, role: str, name: str) -> str:
+    def _boundary_node(self, number: int, role: str, name: str) -> str:
         finding = self._graph.worst_finding(name)
         title = [name, *([_finding_text(finding)] if finding else []), *self._type(name)]
-        return _statement(place, title, [f"{role} {name}"], role, finding)
+        return _statement(number, title, [f"{role} {name}"], role, finding)
 
     def _type(self, name: str) -> list[str]:
         value = self._graph.values.get(name)
@@ -133,14 +134,14 @@ class _Dot:
 
     def edges(self) -> Iterator[str]:
         """Yield an edge from the producer of a value to each consumer; values without a producer have none."""
-        for place, node in enumerate(self._graph.nodes, self._first):
+        for number, node in enumerate(self._graph.nodes, self._first):
             for name in dict.fromkeys(node.reads):
                 if name in self._source:
                     label = [] if name in self._uncomputed else self._type(name)
-                    yield f"{self._source[name]} -> {place}{_attributes(label=label, tooltip=[name])};"
-        for place, name in enumerate(self._graph.outputs, self._first_output):
+                    yield f"{self._source[name]} -> {number}{_attributes(label=label, tooltip=[name])};"
+        for number, name in enumerate(self._graph.outputs, self._first_output):
             if name in self._source:
-                yield f"{self._source[name]} -> {place}{_attributes(tooltip=[name])};"
+                yield f"{self._source[name]} -> {number}{_attributes(tooltip=[name])};"
 
 
 def _literal(content: Any) -> str:
@@ -150,10 +151,10 @@ def _literal(content: Any) -> str:
     return f"{content:g}" if isinstance(content, float) else str(content)
 
 
-def _statement(place: int, title: list[str], facts: list[str], role: str, finding: Finding | None) -> str:
+def _statement(number: int, title: list[str], facts: list[str], role: str, finding: Finding | None) -> str:
     fill = color(finding) if finding else _ROLES[role]
     font = ', fontcolor="#ffffff"' if is_dark(fill) else ""
-    return f"{place}{_attributes(label=title, tooltip=facts)[:-1]}, fillcolor={_quoted(fill)}{font}];"
+    return f"{number}{_attributes(label=title, tooltip=facts)[:-1]}, fillcolor={_quoted(fill)}{font}];"
 
 
 def _finding_text(finding: Finding) -> str:

@@ -60,10 +60,10 @@ class _GraphWriter:
             "name": visible(self._name),
             "groups": any(groups),
             "inputs": [self._parameter(name, name) for name in graph.inputs],
-            "outputs": [self._parameter(f"output:{place}", name) for place, name in enumerate(graph.outputs)],
+            "outputs": [self._parameter(f"output:{index}", name) for index, name in enumerate(graph.outputs)],
             "nodes": [
-                self._node(place, node, group)
-                for place, (node, group) in enumerate(zip(graph.nodes, groups, strict=True))
+                self._node(index, node, group)
+                for index, (node, group) in enumerate(zip(graph.nodes, groups, strict=True))
             ],
         }
 
@@ -74,13 +74,13 @@ class _GraphWriter:
         for group in folding.groups:
             around = "" if group.parent is None else paths[group.parent]
             paths.append(f"{around}/{visible(str(group)).replace('/', '∕') or '_'}")  # noqa: RUF001  no separator
-        return ["" if place is None else paths[place] for place in folding.places]
+        return ["" if group is None else paths[group] for group in folding.node_groups]
 
-    def _node(self, place: int, node: Node, group: str) -> dict[str, Any]:
+    def _node(self, index: int, node: Node, group: str) -> dict[str, Any]:
         kind = category(node.op)
         facts = node_facts(self._graph, node)
         return {
-            "name": visible(f"{place}_{node.name}"),
+            "name": visible(f"{index}_{node.name}"),
             "type": {"name": visible(node.op), "category": _OLDER.get(kind, kind).lower() or None},
             "inputs": [self._parameter(str(i), name) for i, name in enumerate(node.reads)],
             "outputs": [self._parameter(str(i), name) for i, name in enumerate(filter(None, node.outputs))],

@@ -50,30 +50,31 @@ class _Table:
     """Tables of strings and lists, which are stored once and referred to by index."""
 
     def __init__(self) -> None:
-        self._places: dict[str, dict[Any, int]] = {"strings": {}, "lists": {}}
+        self._indices: dict[str, dict[Any, int]] = {"strings": {}, "lists": {}}
 
     def text(self, text: str | None) -> int | None:
-        return None if text is None else self._place("strings", shortened(text, _MAX_TEXT))
+        return None if text is None else self._index("strings", shortened(text, _MAX_TEXT))
 
     def texts(self, texts: Iterable[str]) -> int:
         """Return the index of a list of texts, for example the names of metrics."""
-        return self._place("lists", tuple(self._place("strings", shortened(text, _MAX_TEXT)) for text in texts))
+        return self._index("lists", tuple(self._index("strings", shortened(text, _MAX_TEXT)) for text in texts))
 
     def stack(self, stack: tuple[Frame, ...]) -> int:
         """Return the index of a list of calls: path, type and source of each, flattened."""
         return self.texts(part or "" for frame in stack for part in (frame.path, frame.type, frame.source))
 
-    def _place(self, table: str, what: Any) -> int:
-        return self._places[table].setdefault(what, len(self._places[table]))
+    def _index(self, table: str, item: Any) -> int:
+        return self._indices[table].setdefault(item, len(self._indices[table]))
 
     def tables(self) -> dict[str, list[Any]]:
-        return {name: [*places] for name, places in self._places.items()}
+        return {name: [*indices] for name, indices in self._indices.items()}
 
 
 def _graph(graph: Graph, role: str, table: _Table) -> dict[str, Any]:
+    """Convert a graph whose role is `graph`, `before` (a source graph) or `function`; it refers to values by index."""
     names = dict.fromkeys((*graph.inputs, *graph.constants, *graph.producer, *graph.outputs, *graph.findings))
     names |= dict.fromkeys(name for node in graph.nodes for name in node.reads)
-    places = {name: place for place, name in enumerate(names)}
+    indices = {name: index for index, name in enumerate(names)}
     roles, folding = _roles(graph), fold(graph)
     return {
         "name": graph.name,
@@ -85,11 +86,13 @@ def _graph(graph: Graph, role: str, table: _Table) -> dict[str, Any]:
             [group.parent, table.text(group.path), table.text(str(group)), table.text(group.type)]
             for group in folding.groups
         ],
-        "nodes": [_node(node, group, places, table) for node, group in zip(graph.nodes, folding.places, strict=True)],
-        "inputs": [places[name] for name in graph.inputs],
-        "outputs": [places[name] for name in graph.outputs],
+        "nodes": [
+            _node(node, group, indices, table) for node, group in zip(graph.nodes, folding.node_groups, strict=True)
+        ],
+        "inputs": [indices[name] for name in graph.inputs],
+        "outputs": [indices[name] for name in graph.outputs],
         "findings": [
-            [places[name], *_finding(finding, table)] for name, items in graph.findings.items() for finding in items
+            [indices[name], *_finding(finding, table)] for name, items in graph.findings.items() for finding in items
         ],
     }
 
@@ -106,9 +109,8 @@ def _roles(graph: Graph) -> dict[str, str]:
 
 
 def _is_view(op: str) -> bool:
-    """Return whether the result of an operator may share the memory of its first input."""
-    name = op.rpartition("::")[2].lower()
-    parts = name.split(".")
+    """Return whether an operator such as `Reshape` or `aten.view.default` may return a view of its first input."""
+    parts = op.rpartition("::")[2].lower().split(".")  # without the domain
     return (parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[0]) in _VIEW_OPERATORS
 
 
@@ -118,14 +120,14 @@ def _value(value: Value, role: str, table: _Table) -> list[Any]:
     return [table.text(value.name), _ROLES.index(role), table.text(value.dtype), shape]
 
 
-def _node(node: Node, group: int | None, places: dict[str, int], table: _Table) -> list[Any]:
+def _node(node: Node, group: int | None, indices: dict[str, int], table: _Table) -> list[Any]:
     return _trimmed(
         [
             table.text(node.name),
             table.text(node.op),
             group,
-            [places[name] if name else None for name in node.inputs],
-            [places[name] if name else None for name in node.outputs],
+            [indices[name] if name else None for name in node.inputs],
+            [indices[name] if name else None for name in node.outputs],
             table.stack(node.stack) if node.stack else None,
             table.text(node.module),
             table.text(node.source),
@@ -134,7 +136,7 @@ def _node(node: Node, group: int | None, places: dict[str, int], table: _Table) 
             table.text(node.target),
             table.text(node.code),
             table.text(node.gradient_of),
-            [places[name] for name in node.captured if name] or None,
+            [indices[name] for name in node.captured if name] or None,
         ]
     )
 

@@ -67,8 +67,8 @@ class KernelGraphs:
             return compiled(*inputs)
 
     def watch_backward(self, callback: Callable[[BackwardRun], None]) -> None:
-        """Call `callback` with the first backward pass."""
-        compiled = next(iter(self._graphs.values()))
+        """Call `callback` with the first run of each backward graph, which may be compiled later."""
+        compiled = next(iter(self._graphs.values()))  # the graph that `compiled_for` compiled
         observed: list[Part] = []
 
         def observer(part: Part, inputs: list[Any]) -> Any:

@@ -213,7 +213,7 @@ class OnnxRuntimeBackend:
         level = self.options.graph_level if optimize else _OFF
         code = self.options.code(level.name, self._providers(replay=False))
         imports = ("import onnxruntime as ort", "import ctypes", "import numpy as np")
-        return Script("onnx", imports, code, "onnxruntime")
+        return Script(takes="onnx", imports=imports, code=code, module="onnxruntime")
 
     def _providers(self, *, replay: bool) -> list[str | tuple[str, dict[str, str]]]:
         """Return the execution providers in order of preference, the first one with its options."""

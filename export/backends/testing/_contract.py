@@ -121,10 +121,10 @@ class BackendContract:
                 )
                 defined |= {*node.outputs}
             _require({*graph.outputs} <= defined, f"{stage}: no node computes {sorted({*graph.outputs} - defined)}")
-            _require(len(graph.places) == len(graph.nodes), f"{stage}: two nodes have the same name")
-            _known(f"{stage}: `origins` has nodes", compiled.origins, graph.places)
+            _require(len(graph.node_indices) == len(graph.nodes), f"{stage}: two nodes have the same name")
+            _known(f"{stage}: `origins` has nodes", compiled.origins, graph.node_indices)
             origins = {name for names in compiled.origins.values() for name in names}
-            _known(f"{stage}: `origins` has exported nodes", origins, exported.places)
+            _known(f"{stage}: `origins` has exported nodes", origins, exported.node_indices)
             _known(f"{stage}: `value_aliases` has values", compiled.value_aliases, graph.known)
             _known(f"{stage}: `value_aliases` has exported values", compiled.value_aliases.values(), exported.known)
             graphs = compiled.intermediate_graphs().values()
@@ -311,7 +311,7 @@ class BackendContract:
         for stage, compiled in self._stages():
             times = backend.profile(compiled, self._case.inputs)
             _require(times, f"{stage}: `profile` is empty")
-            _known(f"{stage}: `profile` has times of nodes", times, compiled.graph.places)
+            _known(f"{stage}: `profile` has times of nodes", times, compiled.graph.node_indices)
             wrong = {name: time for name, time in times.items() if not 0 <= time < math.inf}
             _require(not wrong, f"{stage}: `profile` has negative or infinite times: {wrong}")
 
@@ -421,9 +421,9 @@ class BackendContract:
     def _in_order(self, where: str, graph: Graph, names: list[str]) -> None:
         _require(len({*names}) == len(names), f"{where} yields a value twice: {names}")
         _known(f"{where} yields values", names, graph.producer.keys() | {*graph.outputs})
-        place = {name: index for index, name in enumerate(names)}
+        position = {name: index for index, name in enumerate(names)}
         for name, node in graph.producer.items():
-            late = [read for read in node.reads if name in place and place.get(read, -1) > place[name]]
+            late = [read for read in node.reads if name in position and position.get(read, -1) > position[name]]
             _require(not late, f"{where} yields {name!r} before {late}, from which it is computed")
 
     def _run_file(self, run: Callable[..., Any]) -> Any:

@@ -40,7 +40,7 @@ class Sound:
         yield from REFERENCE.isolate(made, inputs, given, buffer=buffer)
 
     def profile(self, compiled, inputs):
-        return dict.fromkeys(compiled.graph.places, 0.5)
+        return dict.fromkeys(compiled.graph.node_indices, 0.5)
 
     def compile_without(self, program, off):
         if unknown := {*off} - {RELU, GEMM}:
@@ -366,7 +366,7 @@ BROKEN = {
     "times of unknown nodes": ("test_profile_gives_seconds_by_node", of(profile=lambda *_: {"no": 1.0})),
     "times below zero": (
         "test_profile_gives_seconds_by_node",
-        of(profile=lambda self, compiled, inputs: dict.fromkeys(compiled.graph.places, -1.0)),
+        of(profile=lambda self, compiled, inputs: dict.fromkeys(compiled.graph.node_indices, -1.0)),
     ),
     "unknown steps switched off": (
         "test_switched_off_steps_do_not_change_the_results",

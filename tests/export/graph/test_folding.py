@@ -25,7 +25,7 @@ def boxes_are_in_order(graph: Graph, folding: Folding) -> bool:
 
 def _enclosing(folding: Folding, node: int) -> tuple[object, ...]:
     path: list[object] = [("node", node)]
-    group = folding.places[node]
+    group = folding.node_groups[node]
     while group is not None:
         path.insert(0, group)
         group = folding.groups[group].parent
@@ -77,7 +77,7 @@ def test_the_check_of_the_order_detects_a_cycle() -> None:
 
 
 def _tops(folding: Folding) -> list[object]:
-    return [_enclosing(folding, place)[0] for place in range(len(folding.places))]
+    return [_enclosing(folding, place)[0] for place in range(len(folding.node_groups))]
 
 
 def test_groups_are_named_relative_to_their_parent() -> None:
@@ -113,7 +113,7 @@ def test_a_node_of_no_known_module_is_grouped_with_its_users() -> None:
 
     folding = fold(graph)
 
-    assert [None if place is None else folding.groups[place].path for place in folding.places] == [
+    assert [None if place is None else folding.groups[place].path for place in folding.node_groups] == [
         "block",
         "block.act",
         "block.sign",
@@ -138,5 +138,5 @@ def test_a_kernel_of_several_modules_is_in_the_module_that_contains_them() -> No
 
     folding = fold(Graph("", ("x",), ("y",), (), nodes, kinds, source_graph=source))
 
-    paths = [None if place is None else folding.groups[place].path for place in folding.places]
+    paths = [None if place is None else folding.groups[place].path for place in folding.node_groups]
     assert paths == ["block", "norm", None]
