@@ -52,13 +52,13 @@ class Inference:
 
     def _exited_scopes(self, name: str, *, is_output: bool) -> list[str]:
         """Return the scopes of the modules that a value leaves: computed inside, used outside."""
-        steps = (self._graph.producer[name].module or "").split(".")
+        parts = (self._graph.producer[name].module or "").split(".")
         users = self._graph.consumers.get(name, ())
-        shared = 0 if is_output else min((_shared_steps(steps, user.module) for user in users), default=len(steps))
-        return [".".join(steps[:count]) for count in range(shared + 1, len(steps) + 1) if steps[0]]
+        shared = 0 if is_output else min((_shared_parts(parts, user.module) for user in users), default=len(parts))
+        return [".".join(parts[:count]) for count in range(shared + 1, len(parts) + 1) if parts[0]]
 
 
-def _shared_steps(steps: list[str], module: str | None) -> int:
+def _shared_parts(parts: list[str], module: str | None) -> int:
     """Return the length of the common prefix of two module paths."""
-    pairs = zip(steps, (module or "").split("."), strict=False)
+    pairs = zip(parts, (module or "").split("."), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -113,18 +113,18 @@ def _captured_call(reference: Records, program: Program, graph: Graph, call: Cal
     source = f"{_source(reference)}, call {call.index} of {name or 'the model'}"
     inputs: dict[str, torch.Tensor] = {}
     paths = _argument_paths(program, graph, arguments)
-    for item, path in paths.items():
-        value = graph.values[item]
+    for graph_input, path in paths.items():
+        value = graph.values[graph_input]
         if path in arguments:
-            inputs[item] = arguments[path]
-            if value.shape is not None and not _fits(inputs[item], value.shape):
+            tensor = inputs[graph_input] = arguments[path]
+            if value.shape is not None and not _fits(tensor, value.shape):
                 raise CompareError(
-                    f"the program takes {item}: {value}, but {source}, was given {describe(inputs[item])} as {path}; "
+                    f"the program takes {graph_input}: {value}, but {source}, was given {describe(tensor)} as {path}; "
                     "export it with these inputs, or with dynamic_shapes"
                 )
-        elif _is_unread(program, graph, item):
+        elif _is_unread(program, graph, graph_input):
             shape = [dim if isinstance(dim, int) else 1 for dim in value.shape or ()]
-            inputs[item] = torch.zeros(shape, dtype=getattr(torch, value.dtype or "float32"))
+            inputs[graph_input] = torch.zeros(shape, dtype=getattr(torch, value.dtype or "float32"))
         else:
             given = ", ".join(arguments) or "no tensors"
             skipped = _skipped_tensor(named_arguments(parameters, args, kwargs))

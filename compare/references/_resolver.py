@@ -123,6 +123,7 @@ class EagerReplay(ReferenceResolver):
         return self._cache.values.get(name)
 
     def _advance(self, place: int) -> None:
+        """Run the exported program up to the value with this index in its order, and store each value on the way."""
         while self._last_place < place:
             name, value = next(self._walk, ("", None))
             if value is None:
@@ -132,6 +133,7 @@ class EagerReplay(ReferenceResolver):
             self._store(name, complex_as_real(value), "eager")
 
     def _run_decompositions(self, group: Group) -> None:
+        """Compute the values of a group of decompositions, after the eager values that it needs."""
         self._pending.discard(group)
         self._advance(max((self._places[need] for need in group.needs if need in self._places), default=-1))
         cached = self._cache.values

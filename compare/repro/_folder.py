@@ -25,7 +25,7 @@ from ._runner import Runner
 
 _SECONDS = 600
 _SHOWN = 6  # operators in a title
-_TOLERATED = 0.1  # of the error, so that a fixed library passes
+_LIMIT_RATIO = 0.1  # of the error: the limit of the script, so that a fixed library passes
 _EXPECTED: Mapping[ExpectedSource, tuple[str, str]] = {
     "model": ("the captured values of the PyTorch model", ""),
     "reference": ("the result of onnx.reference", "which agrees with the PyTorch model on the captured values"),
@@ -79,7 +79,7 @@ def write_folder(repro: Repro, case: Case, runner: Runner, options: Mapping[str,
         CompareError: the script does not show the difference, or the folder can't be written.
     """
     if not math.isinf(repro.error):
-        limit = float(f"{max(_TOLERATED * repro.error, limit if repro.error > limit else 0.0):.1e}")
+        limit = float(f"{max(_LIMIT_RATIO * repro.error, limit if repro.error > limit else 0.0):.1e}")
     operators = list(dict.fromkeys(case.operators))
     shown = ", ".join([*operators[:_SHOWN], *(["…"] if len(operators) > _SHOWN else [])])
     backend, script = runner.backend.name, runner.script
