@@ -46,12 +46,12 @@ class Draft:
         self._lock: int | None = None
 
     @classmethod
-    def create(cls, path: Path, heading: bytes) -> tuple[Self, int, int]:
+    def create(cls, path: Path, header: bytes) -> tuple[Self, int, int]:
         """Create the draft files, locked while this process lives; return the draft and the descriptors of both.
 
         Args:
             path: the path of the future dump.
-            heading: the first line of the journal.
+            header: the first line of the journal.
 
         Raises:
             OSError: the files can't be created.
@@ -64,7 +64,7 @@ class Draft:
             if fcntl is not None:
                 with contextlib.suppress(OSError):  # network file systems may not support locks
                     fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(journal, heading)
+            os.write(journal, header)
         except OSError:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -80,7 +80,7 @@ class Draft:
             return None
 
     @classmethod
-    def beside(cls, path: Path) -> list[Self]:
+    def find_all(cls, path: Path) -> list[Self]:
         """Return the drafts of captures to `path`, the latest first."""
         pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{8})\.journal")
         try:
@@ -190,7 +190,7 @@ class Draft:
 
 def unfinished_hint(path: Path) -> str | None:
     """Return a hint about an unfinished capture to `path`; None if there is none."""
-    for draft in Draft.beside(path):
+    for draft in Draft.find_all(path):
         if not draft.lock():
             return f"a capture to it still runs, and writes the dump when it ends (see {draft.journal.name!r})"
         draft.unlock()

@@ -1,6 +1,6 @@
 """The journal of a running capture, from which a dump can be made after a kill.
 
-Each line is JSON. The first is a heading with version, environment and modules. Each other line adds tensors (see
+Each line is JSON. The first is a header with version, environment and modules. Each other line adds tensors (see
 `Entry`), grown tensors, records, the number of tensors that exist at each record, and calls that raised. A line is
 written only after all bytes that it refers to.
 """
@@ -23,7 +23,7 @@ _MAX_ROWS = 64  # rows per line: few enough that the objects of a line are freed
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def heading(index: Index) -> str:
+def header(index: Index) -> str:
     """Return the first line of a journal."""
     return f"{_encode([form.VERSION, index.environment, modules_json(index.modules)])}\n"
 
@@ -46,8 +46,8 @@ def _journal_line(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
         if len(row) == _FAILED_LENGTH:
             failed.append(row)
             continue
-        *key, spec, tensor_count, grown_count, path, call, count, source = row
-        values = [*key, marshal.loads(spec), path, call, count]  # noqa: S302  written by this process
+        *key, spec, tensor_count, grown_count, path, call, iteration_in_call, source = row
+        values = [*key, marshal.loads(spec), path, call, iteration_in_call]  # noqa: S302  written by this process
         records.append(values if source is None else [*values, source])
         tensor_counts.append((tensor_count, grown_count))
     first, last = index.total_counts, tensor_counts[-1] if tensor_counts else index.total_counts
@@ -59,7 +59,7 @@ def _journal_line(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
 
 
 def read(lines: Iterable[bytes], size: int, name: str) -> Index | None:
-    """Return the index that a journal describes, up to an incomplete line; None if the heading is incomplete.
+    """Return the index that a journal describes, up to an incomplete line; None if the header is incomplete.
 
     Args:
         lines: the journal's lines.

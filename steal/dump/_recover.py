@@ -31,7 +31,7 @@ def recover(path: str | os.PathLike[str], to: str | os.PathLike[str] | None = No
         raise DumpError(
             f"can't recover {str(source)!r} to another folder: {str(target)!r}; name a file in the same one"
         )
-    drafts = Draft.beside(source)
+    drafts = Draft.find_all(source)
     if not drafts:
         raise DumpError(f"there is nothing to recover of {str(path)!r}: no capture to it was interrupted")
     draft = next((draft for draft in drafts if draft.lock()), None)

@@ -145,10 +145,10 @@ class Stream:
         block, gap = self._current, -self.end % alignment
         # The fast path, for most small tensors.
         if block is not None and block.filled + gap + nbytes < self._block_size:
-            place = block.address + block.filled
+            target = block.address + block.filled
             if gap:
-                ctypes.memset(place, 0, gap)
-            copy(place + gap, address, nbytes)
+                ctypes.memset(target, 0, gap)
+            copy(target + gap, address, nbytes)
             block.filled += gap + nbytes
             self.end += gap + nbytes
             return self.end - nbytes
@@ -310,9 +310,10 @@ class Stream:
                 self.error = error
             self.written = block.start + block.written
 
-    def _write_journal(self, line: bytes) -> None:
+    def _write_journal(self, lines: bytes) -> None:
+        """Write journal lines; the operating system may write only a part of them at a time."""
         try:
-            while line:
-                line = line[os.write(self._journal, line) :]
+            while lines:
+                lines = lines[os.write(self._journal, lines) :]
         except OSError as error:
             self.error = error

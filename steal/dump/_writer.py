@@ -24,7 +24,7 @@ from ..values._raw import bytes_of, contiguous_cpu, no_modes_or_grad, tensor_fro
 from . import _format as form
 from ._compression import compress_bytes, decompress_bytes
 from ._files import Draft
-from ._journal import heading, journal_lines
+from ._journal import header, journal_lines
 from ._model import Entry, Index, environment
 from ._stream import Stream
 
@@ -68,7 +68,7 @@ class DumpWriter:
 
     def __enter__(self) -> Self:
         try:
-            self._draft, self._data, self._journal = Draft.create(self.path, heading(self.index).encode())
+            self._draft, self._data, self._journal = Draft.create(self.path, header(self.index).encode())
         except (OSError, ValueError) as error:  # ValueError: a null character
             raise self._dump_error(error) from error
         self._direct = self._draft.open_direct()
@@ -240,13 +240,14 @@ def publish(draft: Draft, index: Index, data: int, *, inline: bool) -> None:
         mapped = mmap.mmap(data, index.end, access=mmap.ACCESS_READ) if index.end else b""
         draft.publish(index.model(None, lambda offset, length: mapped[offset : offset + length]), None)
         return
-    place = draft.place_data()
+    data_file = draft.place_data()
     try:
-        draft.publish(index.model(place.name, lambda _offset, _length: b""), place)
+        draft.publish(index.model(data_file.name, lambda _offset, _length: b""), data_file)
     except BaseException:
-        draft.undo_place_data(place)
+        draft.undo_place_data(data_file)
         raise
 
 
 def _alignment(nbytes: int) -> int:
+    """Return the alignment in the data file of a tensor with this many bytes."""
     return form.PAGE if nbytes >= form.PAGE else form.ALIGNMENT

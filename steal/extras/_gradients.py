@@ -57,6 +57,8 @@ class _GradientRecord:
     """A gradient record that is being collected.
 
     Attributes:
+        key: the key of the record.
+        handles: of the hooks on the tensors.
         spec: the structure of the value, with `{"gradient": index}` for each tensor that requires a gradient.
         paths: the paths of these tensors.
         gradients: the specs of their gradients by index; None for a tensor without one.

@@ -22,7 +22,7 @@ class Parameters(Extra):
     def __init__(self, roots: list[tuple[str, nn.Module]]) -> None:
         self._roots = roots
         self._fingerprints: dict[str, object] = {}
-        self._count: Counter[tuple[str, str]] = Counter()
+        self._record_counts: Counter[tuple[str, str]] = Counter()  # by name and kind
         # Handles instead of weak references: torch can't swap the contents of a parameter that has weak references.
         self._hooked: dict[int, Any] = {}
         self._handles: list[Any] = []
@@ -84,9 +84,9 @@ class Parameters(Extra):
                 self._record(name, "GP", parameter.grad, None)
 
     def _record(self, name: str, kind: str, tensor: torch.Tensor, call: int | None) -> None:
-        number = self._count[name, kind]
-        self._count[name, kind] += 1
-        self._recorder.record(Key(name, number, kind), tensor, Origin(None, call, number))
+        iteration = self._record_counts[name, kind]
+        self._record_counts[name, kind] += 1
+        self._recorder.record(Key(name, iteration, kind), tensor, Origin(None, call, iteration))
 
 
 def _fingerprint(parameter: nn.Parameter) -> object:

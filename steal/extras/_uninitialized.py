@@ -45,6 +45,7 @@ class UninitializedMemory:
 
 
 def _written_arguments(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Return the arguments that an operator writes to, by its schema."""
     arguments = dict(zip((argument.name for argument in operator._schema.arguments), args, strict=False)) | kwargs  # noqa: SLF001
     aliases = {argument.name: argument.alias_info for argument in operator._schema.arguments}  # noqa: SLF001
     return [value for name, value in arguments.items() if (alias := aliases[name]) is not None and alias.is_write]

@@ -11,6 +11,7 @@ import torch
 from ._dtypes import dtype_name, dtype_of
 from ._foreign import UNKNOWN, Spec
 
+# By item size, the integers as which torch and NumPy exchange floats that NumPy lacks, such as bfloat16.
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.uint16, np.uint16)}
 NOT_NUMERIC = "SUMm"  # dtype kinds of strings and times, which are stored as bytes
 _LONG_DOUBLES = frozenset("gG")  # longdouble and clongdouble, which torch lacks; also stored as bytes
@@ -45,12 +46,12 @@ def array_to_tensor(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | s
         raw = array.reshape(-1).view(np.uint8) if array.size else np.zeros(0, np.uint8)
         return torch.from_numpy(raw.reshape(*array.shape, dtype.itemsize)), extra | {"dtype": dtype.str}
     if dtype.type.__module__ == "ml_dtypes":
-        narrow = dtype_of(dtype.name)
-        if narrow is None and dtype.name in _WIDER:
+        torch_dtype = dtype_of(dtype.name)
+        if torch_dtype is None and dtype.name in _WIDER:
             return torch.from_numpy(array.astype(_WIDER[dtype.name])), extra | {"dtype": dtype.name}
-        if narrow is None:
+        if torch_dtype is None:
             return f"torch has no dtype {dtype}"
-        return torch.from_numpy(array.view(_BITS[dtype.itemsize][1])).view(narrow), extra
+        return torch.from_numpy(array.view(_BITS[dtype.itemsize][1])).view(torch_dtype), extra
     if not dtype.isnative:
         array, extra["dtype"] = array.astype(dtype.newbyteorder("=")), dtype.str
     try:

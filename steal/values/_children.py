@@ -45,6 +45,7 @@ def children(value: Any) -> tuple[str, Iterator[Child]] | None:
 
 
 def _mapping(cls: type, value: Any) -> tuple[str, Iterator[Child]]:
+    """Return the tag and the children of a mapping."""
     if dataclasses.is_dataclass(cls):  # transformers' ModelOutput, which omits fields that are None
         return "fields", _named(value.items())
     if issubclass(cls, dict):
@@ -79,6 +80,7 @@ def is_cache_class(cls: type) -> bool:
 
 
 def _foreign(value: Foreign) -> Iterator[Child]:
+    """Return the children of the object that a `Foreign` stands for."""
     if value.kind in ("fields", "state"):
         yield from _named(value.fields.items())
     else:
@@ -101,6 +103,7 @@ def _flattened(node: Any, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _with_attributes(value: Any, base: type, items: Iterator[Child]) -> Iterator[Child]:
+    """Yield the items, then the attributes of an instance of a subclass of `base`."""
     yield from items
     if type(value) is not base:
         yield from _named(attributes(value))

@@ -58,9 +58,9 @@ class _Describer:
     def _describe(self, value: Any, ancestors: tuple[int, ...]) -> str:
         if not issubclass(type(value), torch.Tensor) and (id(value) in ancestors or self.remaining <= 0):
             return "…"
-        if _is_leaf(value) or (parts := children(value)) is None:
+        if _is_leaf(value) or (tag_and_children := children(value)) is None:
             return self._counted(self._leaf(value))
-        return self._container(value, *parts, (*ancestors, id(value)))
+        return self._container(value, *tag_and_children, (*ancestors, id(value)))
 
     def _counted(self, text: str) -> str:
         """Return a text, and count it as parts if it is long."""
@@ -68,6 +68,7 @@ class _Describer:
         return text
 
     def _leaf(self, value: Any) -> str:
+        """Describe a tensor or another value without items; a class name if its text has several lines."""
         cls = type(value)
         if issubclass(cls, torch.Tensor):
             return self._tensor(value)
@@ -108,13 +109,14 @@ class _Describer:
 
     def _tensor(self, tensor: torch.Tensor) -> str:
         device = "" if tensor.device.type == "cpu" else f"@{tensor.device}"
-        numbers = f" {self._numbers(tensor)}" if self.statistics and is_storable(tensor) else ""
-        return dtype_and_shape(tensor, with_shape=self.with_shape) + device + numbers
+        suffix = f" {self._statistics(tensor)}" if self.statistics and is_storable(tensor) else ""
+        return dtype_and_shape(tensor, with_shape=self.with_shape) + device + suffix
 
-    def _numbers(self, tensor: torch.Tensor) -> str:
+    def _statistics(self, tensor: torch.Tensor) -> str:
+        """Return the cached text of `_describe_statistics`."""
         key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if key not in self.statistics_texts:
-            self.statistics_texts[key] = _describe_numbers(tensor)
+            self.statistics_texts[key] = _describe_statistics(tensor)
         return self.statistics_texts[key]
 
 
@@ -128,7 +130,7 @@ def _short_class_name(value: Any) -> str:
     return value.type_name.rpartition(".")[2].rpartition(":")[2] if type(value) is Foreign else type(value).__name__
 
 
-def _describe_numbers(tensor: torch.Tensor) -> str:
+def _describe_statistics(tensor: torch.Tensor) -> str:
     """Return minimum, maximum and mean of a tensor, and how many NaNs and infinities it has."""
     if tensor.numel() == 0:
         return "empty"

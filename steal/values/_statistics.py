@@ -55,11 +55,11 @@ def statistics(tensor: torch.Tensor, *, content: bool = True) -> Statistics:
     raw = contiguous_cpu(tensor)
     digest = hashlib.blake2b(bytes_of(raw), digest_size=DIGEST_SIZE).hexdigest() if content else ""
     with no_modes_or_grad():
-        numbers = _numbers(raw.detach())
+        numbers = _summarize(raw.detach())
     return Statistics(dtype_and_shape(tensor), dtype_name(tensor.dtype), tuple(tensor.shape), *numbers, digest)
 
 
-def _numbers(tensor: torch.Tensor) -> tuple[float | None, float | None, float | None, float | None, int, int]:
+def _summarize(tensor: torch.Tensor) -> tuple[float | None, float | None, float | None, float | None, int, int]:
     """Return minimum, maximum, mean and standard deviation of the finite elements, and the numbers of NaNs and infs."""
     if tensor.dtype == torch.float4_e2m1fn_x2:  # two numbers per byte, which torch can't compute with
         return None, None, None, None, 0, 0

@@ -83,14 +83,7 @@ class _Coder:
         return f"{name}({','.join(f'{key}:{self.code(child, depth)}' for _, key, child in tag_and_children[1])})"
 
     def _sequence(self, items: Any, depth: int, template: str, template_of_one: str) -> str:
-        """Return the type codes of items between brackets; only the first one if there are many.
-
-        Args:
-            items: a list or tuple.
-            depth: how deeply the items are nested.
-            template: the brackets, with `{}` for the items.
-            template_of_one: the brackets of a single item, as in `(1,)`.
-        """
+        """Insert the type codes of items, or only the first of many, into the brackets of `template`."""
         if len(items) < _MAX_ITEMS:
             codes = ",".join(self.code(item, depth) for item in items)
             return (template_of_one if len(items) == 1 else template).format(codes)

@@ -226,8 +226,9 @@ def _reorder(tensor: torch.Tensor, order: list[int], count_copy: Callable[[int],
 
 
 def _expand(tensor: torch.Tensor, shape: list[int]) -> torch.Tensor:
+    """Return a tensor expanded to a shape, after checking that it can be."""
     pairs = list(zip(tensor.shape, shape, strict=True))
-    if any(wanted < 0 or size not in (1, wanted) for size, wanted in pairs) or math.prod(shape) >= _MAX_ELEMENTS:
+    if any(new < 0 or old not in (1, new) for old, new in pairs) or math.prod(shape) >= _MAX_ELEMENTS:
         raise ValueError(f"{list(tensor.shape)} does not expand to {shape}")
     return tensor.expand(shape)
 

@@ -108,10 +108,10 @@ def test_recovery_accepts_data_that_is_already_linked(drafts):
 def test_recovery_refuses_tensors_that_overlap(drafts):
     """Each would be written separately."""
     path, _, journal = drafts
-    heading, *rest = journal.read_text().splitlines(keepends=True)
+    header, *rest = journal.read_text().splitlines(keepends=True)
     lines = [json.loads(line) for line in rest]
     entry = next(entry for line in lines for entry in line[0] if entry[6])
     entry[6] = 0  # where the first tensor's bytes are
-    journal.write_text(heading + "".join(f"{json.dumps(line)}\n" for line in lines))
+    journal.write_text(header + "".join(f"{json.dumps(line)}\n" for line in lines))
     with pytest.raises(DumpError, match="overlap those of another tensor"):
         recover(path)
