@@ -43,13 +43,13 @@ class _Step:
     """A step that is running under a time limit."""
 
     thread: int
-    error: Callable[[], FilchError]
+    error: Callable[[], FilchError]  # returns the exception to raise
     started: float
     deadline: float
-    outer: "_Step | None"
-    stops: list[Stop] = field(default_factory=list)
+    outer: "_Step | None"  # the enclosing step
+    stops: list[Stop] = field(default_factory=list)  # see `stoppable`
     expired: float = 0.0  # the time at which it expired; 0 if it has not
-    raised: bool = False
+    raised: bool = False  # whether `_TimeIsUp` was raised in the thread
 
 
 class TimeLimit:
@@ -71,13 +71,13 @@ class TimeLimit:
             raise BackendError(f"a time limit is a number of seconds above 0, not {seconds!r}")
         self.seconds = float(seconds)
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._step: _Step | None = None
         self._watcher: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         self._token = _current.set(self)
-        self._stuck = _on_stuck.get()
+        self._report_stuck = _on_stuck.get()
         if math.isfinite(self.seconds):
             self._watcher = threading.Thread(target=self._watch, name="filch-time-limit", daemon=True)
             self._watcher.start()
@@ -86,7 +86,7 @@ class TimeLimit:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         _current.reset(self._token)
         if self._watcher is not None:
-            self._over.set()
+            self._ended.set()
             self._watcher.join()
         if isinstance(error, _TimeIsUp):  # the interruption came after the step had ended
             raise BackendError(f"a backend took longer than its limit of {self.seconds:g} seconds") from None
@@ -104,9 +104,10 @@ class TimeLimit:
             problem = caught
             raise
         finally:
-            self._leave(step, problem)
+            self._end_step(step, problem)
 
-    def _leave(self, step: _Step, problem: BaseException | None) -> None:
+    def _end_step(self, step: _Step, problem: BaseException | None) -> None:
+        """Extend the outer step by the time of this one, and raise this step's error if it has expired."""
         with self._lock:
             self._step = step.outer
             if step.outer is not None:
@@ -119,7 +120,7 @@ class TimeLimit:
     def _watch(self) -> None:
         # A step that begins later also expires later than a wait that begins now, so this thread needs no wake-up.
         wait = self.seconds
-        while not self._over.wait(min(wait, threading.TIMEOUT_MAX)):
+        while not self._ended.wait(min(wait, threading.TIMEOUT_MAX)):
             stuck: FilchError | None = None
             with self._lock:
                 step, now = self._step, time.monotonic()
@@ -127,8 +128,8 @@ class TimeLimit:
                 if step is not None and wait <= 0:
                     stuck = self._expire(step, now)
                     wait = max(step.deadline - now, 0.01)
-            if stuck is not None and self._stuck is not None:
-                self._stuck(str(stuck))
+            if stuck is not None and self._report_stuck is not None:
+                self._report_stuck(str(stuck))
 
     def _expire(self, step: _Step, now: float) -> FilchError | None:
         """Try the next way to stop an expired step; return the step's error if none is left."""

@@ -14,7 +14,7 @@ from torch._dynamo import config as dynamo
 
 from .._errors import TraceError
 from ..backends.inductor._compiled_fx import CompiledGraph, Part
-from ..backends.inductor._kernel_graph import own_kernels
+from ..backends.inductor._kernel_graph import kernels_of_part
 from ..common._quiet import quiet
 from ..graph._graph import Graph
 from ..graph._nodes import Node, Value
@@ -170,7 +170,7 @@ class CompiledStep(DispatchTracer):
 
     def _kernels(self, part: Part, operations: Operations) -> Iterator[Node]:
         """Yield the kernels of a part with the names of the recording."""
-        kernels = own_kernels(part)
+        kernels = kernels_of_part(part)
         names = {name: values[0] for name, values in operations.values.items()}
         for name in (name for node in kernels.graph.nodes for name in node.outputs if name not in names):
             names[name] = self.recording.unique(name)

@@ -14,7 +14,7 @@ from ..graph._graph import Graph
 from ..graph._nodes import Node, Value
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may have no data
-_Place = tuple[Any, ...]  # offset, shape, strides and dtype of a tensor in its storage
+_Layout = tuple[Any, ...]  # offset, shape, strides and dtype of a tensor in its storage
 _State = tuple[str, int]  # the name of a value, and the number of writes to its memory before it
 
 
@@ -24,13 +24,13 @@ class _Memory:
 
     Attributes:
         storage: a weak reference, which keeps other storages from getting the address.
-        states: the values by their places.
+        states: the values by their layouts in it.
         writes: the number of in-place changes.
         last: the value of the last change.
     """
 
     storage: StorageWeakRef
-    states: dict[_Place, _State] = field(default_factory=dict)
+    states: dict[_Layout, _State] = field(default_factory=dict)
     writes: int = 0
     last: str = ""
 
@@ -129,7 +129,7 @@ class GraphRecording:
         memory = self._memory(tensor)
         self._states[tensor] = state = (name, memory.writes if memory is not None else 0)
         if memory is not None:
-            memory.states[_place(tensor)] = state
+            memory.states[_layout(tensor)] = state
         self.add_value(tensor_value(name, tensor))
         if self.copies_data and type(tensor) in _PLAIN and not tensor.is_meta:
             self.data[name] = tensor.detach().clone()
@@ -166,10 +166,10 @@ class GraphRecording:
         return Graph(name, tuple(self._inputs), outputs, tuple(self._constants), nodes, values)
 
     def _state(self, tensor: torch.Tensor) -> _State | None:
-        """Return the recorded value of a tensor, found by identity or by its place in memory."""
+        """Return the recorded value of a tensor, found by identity or by its layout in memory."""
         memory = self._memory(tensor)
         state = self._states.get(tensor)
-        return state or (memory.states.get(_place(tensor)) if memory is not None else None)
+        return state or (memory.states.get(_layout(tensor)) if memory is not None else None)
 
     def _memory(self, tensor: torch.Tensor) -> _Memory | None:
         """Return the values in the storage of a tensor; None if it has not exactly one storage."""
@@ -182,5 +182,5 @@ class GraphRecording:
         return self._memories[address]
 
 
-def _place(tensor: torch.Tensor) -> _Place:
+def _layout(tensor: torch.Tensor) -> _Layout:
     return tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype

@@ -123,10 +123,10 @@ class _Dot:
 
     def _boundary_node(self, number: int, role: str, name: str) -> str:
         finding = self._graph.worst_finding(name)
-        title = [name, *([_finding_text(finding)] if finding else []), *self._type(name)]
+        title = [name, *([_finding_text(finding)] if finding else []), *self._type_lines(name)]
         return _statement(number, title, [f"{role} {name}"], role, finding)
 
-    def _type(self, name: str) -> list[str]:
+    def _type_lines(self, name: str) -> list[str]:
         value = self._graph.values.get(name)
         if value is None or not value.dtype:
             return []
@@ -137,7 +137,7 @@ class _Dot:
         for number, node in enumerate(self._graph.nodes, self._first):
             for name in dict.fromkeys(node.reads):
                 if name in self._source:
-                    label = [] if name in self._uncomputed else self._type(name)
+                    label = [] if name in self._uncomputed else self._type_lines(name)
                     yield f"{self._source[name]} -> {number}{_attributes(label=label, tooltip=[name])};"
         for number, name in enumerate(self._graph.outputs, self._first_output):
             if name in self._source:

@@ -14,7 +14,7 @@ Trace = dict[str, dict[int, dict[str, Any]]]
 _ROOT = "model"  # the name of the model itself, for which Jittor uses the name of the caller's variable
 _BITS = re.compile(r"\d+")
 _PROTOCOL = 4  # of Python 3.4 and later
-_NONE: Mapping[str, str] = {}
+_EMPTY: Mapping[str, str] = {}
 
 
 class TraceView:
@@ -37,8 +37,8 @@ def serialize(trace: Trace, suffix: str) -> bytes:
 def trace_of(
     graph: Graph,
     *,
-    labels: Mapping[str, str] = _NONE,
-    data: Mapping[str, str] = _NONE,
+    labels: Mapping[str, str] = _EMPTY,
+    data: Mapping[str, str] = _EMPTY,
     unexecuted: Collection[str] = (),
 ) -> Trace:
     """Return the trace dictionary of a graph.
@@ -73,7 +73,7 @@ class _NumberedGraph:
     def __init__(self, graph: Graph, labels: Mapping[str, str], data: Mapping[str, str]) -> None:
         self._graph = graph
         self._labels = labels
-        self._numbers = data
+        self._data_texts = data
         self._constants = set(graph.constants)
         self._variables: dict[str, int] = {}
         self.data: dict[int, dict[str, Any]] = {}
@@ -88,15 +88,15 @@ class _NumberedGraph:
                 self._derivative(node, self.ids[node.gradient_of])
 
     def _operator(self, node: Node) -> None:
-        number = self.ids[node.name] = self._new(is_var="0", name=node.op, stacks=_stacks(node))
+        number = self.ids[node.name] = self._add(is_var="0", name=node.op, stacks=_stacks(node))
         for name in dict.fromkeys(node.reads):
             if name not in self._variables:  # the outer graph may compute what a subgraph reads
                 self._variables[name] = self._variable(name, [])
-            self._join(self._variables[name], number)
+            self._connect(self._variables[name], number)
         # An operator without outputs gets a variable without a type: JittorVis reads an operator's type from variables.
         for name in tuple(filter(None, node.outputs)) or (f"{node.name}:none",):
             self._variables[name] = self._variable(name, _stacks(node))
-            self._join(number, self._variables[name])
+            self._connect(number, self._variables[name])
 
     def _derivative(self, node: Node, source: int) -> None:
         """Record the number of the operator whose derivative a node and its outputs are, as Jittor does."""
@@ -108,7 +108,7 @@ class _NumberedGraph:
         # Jittor has no scalars: they get one dimension of size 1. `[]` is an unknown shape.
         dims = [] if value.shape is None else [str(dim) for dim in value.shape] or ["1"]
         constant = name.partition("@")[0]  # `weight@1` is the weight after a step
-        return self._new(
+        return self._add(
             is_var="1",
             name=self._labels.get(name, constant if constant in self._constants else ""),
             stacks=stacks,
@@ -116,16 +116,16 @@ class _NumberedGraph:
             ndim=str(len(dims)),
             dtype=value.dtype or "",
             dsize=str(_size(value.dtype)),
-            **({"data": self._numbers[name]} if name in self._numbers else {}),
+            **({"data": self._data_texts[name]} if name in self._data_texts else {}),
         )
 
-    def _new(self, *, stacks: list[dict[str, Any]], **attrs: str) -> int:
+    def _add(self, *, stacks: list[dict[str, Any]], **attrs: str) -> int:
         number = len(self.data)
         attrs["__id"] = str(number)
         self.data[number] = {"id": number, "inputs": [], "outputs": [], "stacks": stacks, "attrs": attrs}
         return number
 
-    def _join(self, source: int, target: int) -> None:
+    def _connect(self, source: int, target: int) -> None:
         self.data[source]["outputs"].append(target)
         self.data[target]["inputs"].append(source)
 
@@ -137,7 +137,7 @@ def _execution(graph: Graph, node: Node, ids: Mapping[str, int], *, compiled: bo
     return {
         "fused_ops": [ids[name] for name in dict.fromkeys(names) if name in ids],
         "jit_key": _key(graph, node, wrapper),
-        "file_path": _split(node.code)[0],
+        "file_path": _file_and_line(node.code)[0],
         "attrs": {"wrapper": wrapper} if wrapper else {},
     }
 
@@ -145,7 +145,7 @@ def _execution(graph: Graph, node: Node, ids: Mapping[str, int], *, compiled: bo
 def _key(graph: Graph, node: Node, wrapper: str) -> str:
     """Return the key of the executed code: the name and file of a generated function, or types and shapes."""
     if node.code is not None:
-        return f"{node.op}/{_split(wrapper or node.code)[0].replace(chr(92), '/').rpartition('/')[2]}"
+        return f"{node.op}/{_file_and_line(wrapper or node.code)[0].replace(chr(92), '/').rpartition('/')[2]}"
     return node.op + "".join(f"«{graph.values.get(name, Value(name))}" for name in node.reads)
 
 
@@ -154,7 +154,7 @@ def _stacks(node: Node) -> list[dict[str, Any]]:
 
 
 def _stack(frame: Frame) -> dict[str, Any]:
-    file, line = _split(frame.source)
+    file, line = _file_and_line(frame.source)
     name = frame.name if frame.path else _ROOT
     return {"name": name, "type": frame.type.rpartition(".")[2], "file_path": file, "lineno": line}
 
@@ -167,7 +167,7 @@ def _inferred_frames(node: Node) -> tuple[Frame, ...]:
     return (Frame(""), *(Frame(".".join(parts[: index + 1])) for index in range(len(parts))))
 
 
-def _split(source: str | None) -> tuple[str, int]:
+def _file_and_line(source: str | None) -> tuple[str, int]:
     """Split `file:line`; the line is 0 if there is none."""
     file, _, line = (source or "").rpartition(":")
     return (file, int(line)) if line.isdecimal() else (source or "", 0)

@@ -207,7 +207,7 @@ class KernelGraphs:
 
 
 @dataclass(frozen=True)
-class OwnKernels:
+class PartKernels:
     """The kernels of one part, with the names of the graph that Inductor got from AOTAutograd.
 
     Attributes:
@@ -221,15 +221,15 @@ class OwnKernels:
     buffers: Mapping[str, str]
 
 
-def own_kernels(part: Part) -> OwnKernels:
+def kernels_of_part(part: Part) -> PartKernels:
     """Return the kernels of one part, with the names of AOTAutograd's graph."""
     aot_graph = part.lowered.aot_graph
-    buffers, reader = BufferMap(aot_graph, part.lowered), graph_from_fx(aot_graph)
-    compiled = _as_compiled(part, buffers, reader, {}, None)
+    buffers, naming_graph = BufferMap(aot_graph, part.lowered), graph_from_fx(aot_graph)
+    compiled = _as_compiled(part, buffers, naming_graph, {}, None)
     nodes = tuple(map(_with_files, compiled.graph.nodes, part.lowered.kernels))
-    labels = _labels(buffers, reader, {})
+    labels = _labels(buffers, naming_graph, {})
     names = {name: label.name for buffer, label in labels.items() for name, _ in buffers.values(buffer)}
-    return OwnKernels(replace(compiled.graph, nodes=nodes), buffers.all_computed, names)
+    return PartKernels(replace(compiled.graph, nodes=nodes), buffers.all_computed, names)
 
 
 def _with_files(node: Node, kernel: Kernel) -> Node:
@@ -238,27 +238,30 @@ def _with_files(node: Node, kernel: Kernel) -> Node:
 
 
 def _as_compiled(
-    part: Part, buffers: BufferMap, reader: Graph, exported_names: Mapping[str, str], handle: Any
+    part: Part, buffers: BufferMap, naming_graph: Graph, exported_names: Mapping[str, str], handle: Any
 ) -> Compiled:
-    """Return the kernels of one part as a graph, with the names of `reader`."""
-    labels = _labels(buffers, reader, exported_names)
+    """Return the kernels of one part as a graph, with the names of the values of `naming_graph`."""
+    labels = _labels(buffers, naming_graph, exported_names)
     targets: dict[str, list[Node]] = {}
-    for node in reader.nodes:
+    for node in naming_graph.nodes:
         targets.setdefault(node.target or "", []).append(node)
     computed = {
-        kernel: _input_dependent(reader, [node for name in names for node in targets.get(name, ())])
+        kernel: _input_dependent(naming_graph, [node for name in names for node in targets.get(name, ())])
         for kernel, names in buffers.all_computed.items()
     }
     input_names = _input_names(part, buffers, exported_names)
     names = {**input_names, **{buffer: label.name for buffer, label in labels.items()}}
-    constants = tuple(name for name in dict.fromkeys(input_names.values()) if name in reader.constants)
+    constants = tuple(name for name in dict.fromkeys(input_names.values()) if name in naming_graph.constants)
     graph = Graph(
-        name=reader.name,
-        inputs=reader.inputs,
-        outputs=reader.outputs,
+        name=naming_graph.name,
+        inputs=naming_graph.inputs,
+        outputs=naming_graph.outputs,
         constants=constants,
         nodes=tuple(_node(kernel, names, computed[kernel.name]) for kernel in part.lowered.kernels),
-        values={name: reader.values.get(name, Value(name)) for name in (*reader.inputs, *constants, *names.values())},
+        values={
+            name: naming_graph.values.get(name, Value(name))
+            for name in (*naming_graph.inputs, *constants, *names.values())
+        },
     )
     return Compiled(
         graph,
@@ -266,25 +269,25 @@ def _as_compiled(
         {kernel: tuple(node.name for node in nodes) for kernel, nodes in computed.items()},
         {label.name: label.value for label in labels.values() if label.value not in (None, label.name)},
         intermediate_graphs=lambda: {
-            "AOTAutograd": graph_from_fx(part.lowered.aot_graph, reader.name),
-            "Inductor": graph_from_fx(part.lowered.graph, reader.name),
+            "AOTAutograd": graph_from_fx(part.lowered.aot_graph, naming_graph.name),
+            "Inductor": graph_from_fx(part.lowered.graph, naming_graph.name),
         },
     )
 
 
-def _labels(buffers: BufferMap, reader: Graph, exported_names: Mapping[str, str]) -> Mapping[str, Label]:
-    """Return the labels of the stored buffers, with the names of `reader`, by the names of the buffers."""
-    return buffers.labels({**{name: name for name in reader.known}, **exported_names}, reader.outputs)
+def _labels(buffers: BufferMap, naming_graph: Graph, exported_names: Mapping[str, str]) -> Mapping[str, Label]:
+    """Return the labels of the stored buffers, with the names of `naming_graph`, by the names of the buffers."""
+    return buffers.labels({**{name: name for name in naming_graph.known}, **exported_names}, naming_graph.outputs)
 
 
-def _input_dependent(reader: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
+def _input_dependent(graph: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Return the nodes whose values depend on the inputs, or all nodes but `Constant` if none does."""
-    dependent = tuple(node for node in nodes if not reader.constant_values.issuperset(node.outputs))
+    dependent = tuple(node for node in nodes if not graph.constant_values.issuperset(node.outputs))
     return dependent or tuple(node for node in nodes if node.op != "Constant")
 
 
 def _input_names(part: Part, buffers: BufferMap, exported_names: Mapping[str, str]) -> dict[str, str]:
-    """Map the names of Inductor's inputs to those of the reader's graph."""
+    """Map the names of Inductor's inputs to those of the naming graph."""
     sources, inputs = buffers.source.find_nodes(op="placeholder"), part.lowered.aot_graph.find_nodes(op="placeholder")
     pairs = zip(inputs, sources, strict=False)
     return {node.name: exported_names.get(source.name, source.name) for node, source in pairs}

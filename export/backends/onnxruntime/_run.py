@@ -93,7 +93,7 @@ def _run_bound(
 ) -> list[ort.OrtValue]:
     """Run with inputs and outputs on a device; with `replay`, return the outputs of a replayed CUDA graph."""
     binding = session.io_binding()
-    bound = {name: _on(value, device) if replay else value for name, value in feeds.items()}
+    bound = {name: _to_device(value, device) if replay else value for name, value in feeds.items()}
     for name, value in bound.items():
         binding.bind_ortvalue_input(name, value)
     for entry in session.get_outputs():
@@ -110,5 +110,6 @@ def _run_bound(
     return list(binding.get_outputs())
 
 
-def _on(value: ort.OrtValue, device: str) -> ort.OrtValue:
+def _to_device(value: ort.OrtValue, device: str) -> ort.OrtValue:
+    """Copy a value to a device, unless it is there."""
     return value if value.device_name() == device else ort.OrtValue.ortvalue_from_numpy(value.numpy(), device, 0)
