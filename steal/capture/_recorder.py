@@ -354,7 +354,8 @@ class _Hook:
     def __reduce__(self) -> tuple[Any, ...]:
         return _idle_hook, ()
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None) -> None:
+    # Torch passes no `kwargs` to a hook that another thread is removing; the callback then finds the block ended.
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> None:
         if _is_compiling() or _is_tracing():  # torch would trace the hook's operations, too
             return
         recorder = self.recorder

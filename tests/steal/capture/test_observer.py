@@ -289,6 +289,17 @@ def test_a_block_may_end_while_another_thread_runs_the_model(tmp_path):
     assert not errors
 
 
+def test_a_hook_that_another_thread_removes_may_be_called_without_keyword_arguments():
+    """Torch lists the hooks of a call first, and looks up later whether each of them takes keyword arguments."""
+    model, x = nn.Identity(), torch.ones(1)
+    with steal_forward(("m", model)) as capture:
+        (pre_hook,), (forward_hook,) = model._forward_pre_hooks.values(), model._forward_hooks.values()  # noqa: SLF001
+
+    assert pre_hook(model, (x,)) is None
+    assert forward_hook(model, (x,), x) is None
+    assert not capture
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_recomputed_forward_is_not_recorded(reentrant):
     """Checkpointing runs a module again in the backward pass."""
