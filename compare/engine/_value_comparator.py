@@ -63,6 +63,8 @@ class ValueComparator:
         self._random = random or RandomValues(run, Unpredictable(), lambda node: (node,))
         self._graph = graph = run.graph
         self._nodes = graph.producer
+        # By value, not by node: nodes of a foreign file may share a name.
+        self._indices = {name: index for index, node in enumerate(graph.nodes) for name in node.outputs}
         # Outputs are judged a second time at the end, which needs the inputs of their nodes.
         outputs = [name for name in graph.outputs if name in self._nodes]
         uses = Counter(read for name in [*self._nodes, *outputs] for read in set(self._nodes[name].reads))
@@ -199,7 +201,7 @@ class ValueComparator:
         elif provenance is not None and provenance.is_inserted(node):
             kind = "inserted"
         return replace(
-            self._row(name, node, self._graph.node_indices[node.name], kind),
+            self._row(name, node, self._indices[name], kind),
             module=node.module if node.module is not None else origin.module,
             source=node.source or origin.source,
             origins=tuple(item.name for item in computes),

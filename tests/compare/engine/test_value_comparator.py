@@ -1,5 +1,7 @@
 """The rows of one run: statuses, observer effect, references by exported name, and when these are released."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -53,6 +55,18 @@ def test_a_divergence_names_the_nodes_before_it_that_were_not_judged(stage, fiel
     rows = rows_of(chain("Relu", "Neg", "Abs"), values, {"a": X, "c": X * 2}, stage=stage)
     assert rows["c"].diverged
     assert {*getattr(rows["c"], field)} - {"c"} == {"b"}
+
+
+def test_nodes_that_share_a_name_have_their_own_indices():
+    """An ONNX file may give several nodes one name, and `onnx.reference` runs it."""
+    graph = chain("Relu", "Neg", "Abs")
+    graph = dataclasses.replace(graph, nodes=tuple(dataclasses.replace(node, name="same") for node in graph.nodes))
+    rows = rows_of(graph, dict.fromkeys("abc", X), dict.fromkeys("abc", X))
+    assert {name: (row.index, row.op) for name, row in rows.items()} == {
+        "a": (0, "Relu"),
+        "b": (1, "Neg"),
+        "c": (2, "Abs"),
+    }
 
 
 def test_a_sequence_is_the_same_if_all_its_elements_are():
