@@ -13,7 +13,7 @@ from .._categories import category
 Entry = dict[str, Any]
 
 
-def attachment(graph: Graph) -> str:
+def serialize_attachment(graph: Graph) -> str:
     """Return the JSON of an attachment for Netron 9: opened after a model, it adds entries to nodes and values.
 
     An entry has a `kind` (`node`, `value` or `model`), a `target` (the name of the object), a `name` and a `value`:
@@ -36,7 +36,7 @@ def attachment(graph: Graph) -> str:
 
 
 def _metadata(kind: str, target: str, facts: dict[str, str]) -> Iterator[Entry]:
-    return (_entry(kind, target, name, text) for name, text in prefixed(facts).items())
+    return (_entry(kind, target, name, text) for name, text in add_prefix(facts).items())
 
 
 def _metrics(graph: Graph, kind: str, target: str, values: tuple[str, ...]) -> Iterator[Entry]:
@@ -52,7 +52,7 @@ def _entry(kind: str, target: str, name: str, value: str | float) -> Entry:
     return {"kind": kind, "target": target.partition("\n")[0], "name": name, "value": value}
 
 
-def message(graph: Graph) -> str:
+def serialize_message(graph: Graph) -> str:
     """Return the JSON of a message, which Netron 6.0 and later reads from a file `*.netron`.
 
     The signature is the first key, because Netron looks for it in the first 64 bytes. The facts of a node are among its
@@ -88,7 +88,7 @@ def _graph(graph: Graph) -> dict[str, Any]:
             "outputs": arguments(node.outputs),
             "attributes": [
                 {"name": name, "type": "string", "value": str(value)}
-                for name, value in {**node.attributes, **prefixed(node_facts(graph, node))}.items()
+                for name, value in {**node.attributes, **add_prefix(node_facts(graph, node))}.items()
             ],
         }
 
@@ -107,6 +107,6 @@ def _value(name: str, value: Value | None, *, constant: bool) -> dict[str, Any]:
     return {"name": name, "type": kind} | ({"initializer": {"type": kind}} if constant else {})
 
 
-def prefixed(facts: Mapping[str, str]) -> dict[str, str]:
+def add_prefix(facts: Mapping[str, str]) -> dict[str, str]:
     """Return facts by their names in files for Netron, such as `filch.gradient_of`."""
     return {f"filch.{name.replace(' ', '_')}": text for name, text in facts.items()}

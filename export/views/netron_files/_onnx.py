@@ -9,13 +9,13 @@ from ..._errors import ViewError
 from ...graph._facts import node_facts, unicode, value_facts
 from ...graph._graph import Graph
 from .._view import Drawing
-from ._json import prefixed
+from ._json import add_prefix
 
 _LIMIT = 2**31 - 1  # bytes of a protobuf message
 _NOWHERE = "left-out"  # the name of a file that does not exist
 
 
-def annotated(graph: Graph, model: ir.Model) -> Drawing:
+def annotate_model(graph: Graph, model: ir.Model) -> Drawing:
     """Return the model of a graph in one file with its weights; nodes without a name get those of the graph.
 
     Netron 9 shows the metadata of a selected node, and the documentation of a value next to its type.
@@ -47,7 +47,7 @@ def annotated(graph: Graph, model: ir.Model) -> Drawing:
 
 
 def _metadata(facts: Mapping[str, str]) -> dict[str, str]:
-    return {unicode(name): unicode(text) for name, text in prefixed(facts).items()}
+    return {unicode(name): unicode(text) for name, text in add_prefix(facts).items()}
 
 
 def _values(graph: ir.Graph) -> Iterable[ir.Value]:

@@ -150,7 +150,8 @@ def test_hostile_names_arrive_as_they_are(tmp_path, netron):
 def test_a_graph_that_is_not_onnx_is_no_onnx_file():
     """The error says which suffix does."""
     with pytest.raises(
-        ViewError, match=r"graph 'after' is not one of ONNX.*written as .onnx: choose the suffix .netron"
+        ViewError,
+        match=r"graph 'after' was not read from an ONNX model and can't be written as .onnx: choose the suffix .netron",
     ):
         draw(fused_graph(), "netron", ".onnx")
 
