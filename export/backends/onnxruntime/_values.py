@@ -8,10 +8,13 @@ from torch.utils import dlpack
 
 from ...common._arrays import torch_to_array
 
+# The dtypes that torch lacks, and those that ONNX Runtime can't share with it.
+_NOT_SHARED = ("tensor(string", "tensor(int4", "tensor(uint4", "tensor(float8")
+
 
 def is_plain(value: ort.OrtValue) -> bool:
-    """Return whether torch has such values: tensors, but not of strings."""
-    return bool(value.is_tensor()) and value.data_type() != "tensor(string)"
+    """Return whether `to_torch` can convert a value: tensors, but not of strings, of 4 bits or of float8."""
+    return bool(value.is_tensor()) and not value.data_type().startswith(_NOT_SHARED)
 
 
 def to_ort(tensor: torch.Tensor) -> ort.OrtValue:

@@ -299,3 +299,24 @@ def test_the_outcomes_are_a_view(net: tuple[Capture, Program]) -> None:
     assert all(outcome.node in text for outcome in report.outcomes)
     assert "fused" in {outcome["kind"] for outcome in json.loads(report.to_json())["outcomes"]}
     assert "compiles no graph of its own" in replace(report, outcomes=()).table("outcomes")
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "float8e4m3fn", "float8e5m2"])
+def test_values_that_torch_can_not_share_are_left_out(dtype: str, optimize: bool) -> None:
+    """The other values of the graph are observed, and come from those that are left out."""
+    model = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["" : 21]>
+        quantized (float[4] x) => (float[4] y) <float scale = {{0.5}}> {{
+            q = QuantizeLinear <output_dtype = {onnx.TensorProto.DataType.Value(dtype.upper())}> (x, scale)
+            r = DequantizeLinear (q, scale)
+            y = Neg (r)
+        }}""")
+    backend = get_backend("onnxruntime-cpu")
+    compiled = backend.compile(Program(model), optimize=optimize)
+    x = torch.tensor([0.0, 0.5, 1.0, 3.5])
+
+    observed = dict(backend.observe(compiled, {"x": x}, buffer=1))
+
+    assert {"q", "r", "y"} <= {name for node in compiled.graph.nodes for name in node.outputs}
+    assert observed.keys() == {"r", "y"}
+    assert torch.equal(observed["y"], -x)
