@@ -17,7 +17,7 @@ ALONE := tests/steal/dump/test_fuzz.py
 XDIST := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint fix docs coverage bench clean \
+.PHONY: help demo test fuzz lint fix docs coverage bench gpu clean \
 	test-page lint-page fix-page test-no-page lint-no-page fix-no-page
 
 help: ## list the targets
@@ -61,6 +61,10 @@ coverage: $(VENV)/.installed-test ## list the lines that no test runs; fail belo
 
 bench: $(VENV)/.installed-test ## repeat the measurements of docs/evidence.md
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+
+# With another BIN, the packages that are there are used, and nothing is installed.
+gpu: $(if $(filter $(VENV)/bin,$(BIN)),$(VENV)/.installed-test) ## run the tests and benchmarks for a GPU, and write benchmarks/GPU.md
+	$(BIN)/python benchmarks/gpu $(ARGS)
 
 clean: ## remove everything that make has created, including the environment
 	rm -rf $(VENV) page/node_modules build dist demo .coverage* .*_cache *.egg-info

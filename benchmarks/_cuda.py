@@ -38,7 +38,7 @@ def cuda(options: argparse.Namespace) -> str:
     """
     if not torch.cuda.is_available():
         return f"skipped: torch.cuda.is_available() is False (torch {torch.__version__})"
-    workload = cuda_llama(options.folder)
+    workload = cuda_llama(options.folder, options.scale)
     unique_bytes = time_forward(workload, filch_layers, options.folder).size
     variants: dict[str, Variant] = {
         "plain": plain_forward,
@@ -66,8 +66,8 @@ def cuda(options: argparse.Namespace) -> str:
     return "\n".join([title, table(header, rows), *(f"{name}: no result: {reason}" for name, reason in failed.items())])
 
 
-def cuda_llama(folder: str) -> Workload:
-    """Return a Llama in bfloat16, with a batch for which a forward pass takes about a second."""
+def cuda_llama(folder: str, scale: float) -> Workload:
+    """Return a Llama in bfloat16, with a batch for which a forward pass takes about a second times `scale`."""
     from transformers import LlamaConfig, LlamaModel
 
     config = LlamaConfig(
@@ -88,7 +88,7 @@ def cuda_llama(folder: str) -> Workload:
         time_forward(workload, plain_forward, folder)  # the first run of a shape chooses kernels and allocates memory
         seconds = time_forward(workload, plain_forward, folder).total
         # Above 0.7 s, this batch is nearer to one second than twice the batch, which also needs twice the memory.
-        if seconds > 0.7 or torch.cuda.max_memory_allocated() > torch.cuda.mem_get_info()[1] * 0.4:  # noqa: PLR2004
+        if seconds > 0.7 * scale or torch.cuda.max_memory_allocated() > torch.cuda.mem_get_info()[1] * 0.4:
             return workload
         batch *= 2
 

@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE", help="also write all samples to this file")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="a folder on the disk to measure")
     parser.add_argument("--profile", action="store_true", help="show where the time of A and C goes instead")
-    parser.add_argument("--scale", type=float, default=1.0, help="size of C and D; 0.1 for a quick trial")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of C, D and CUDA; 0.1 for a quick trial")
     parser.add_argument("--cgroup", help="limit the memory of D by this existing control group instead of RLIMIT_DATA")
     parser.add_argument("--child", nargs=2, metavar=("MODEL", "VARIANT"), help=argparse.SUPPRESS)
     parser.add_argument("--memory", type=int, default=0, help=argparse.SUPPRESS)

@@ -2,7 +2,7 @@
 
 Each model is exported and compared with its own eager run, by the default tolerance and by float64. A row that is
 reported as different, wrong or suspicious is a false alarm, and so is a problem of the program's inputs and outputs. A
-backend that refuses a model is listed with the reason.
+backend that refuses a model is listed with the reason; one whose library or device is missing is skipped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import copy
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -32,26 +33,41 @@ BACKENDS = {
     **{f"onnxruntime-{level}": lambda level=level: get_backend("onnxruntime-cpu", level=level) for level in LEVELS},
     "openvino": lambda: get_backend("openvino"),
     "inductor": lambda: get_backend("inductor"),
+    "eager-cuda": lambda: get_backend("eager", device="cuda"),
+    "inductor-cuda": lambda: get_backend("inductor", device="cuda"),
+    "onnxruntime-cuda": lambda: get_backend("onnxruntime-cuda"),
+    "onnxruntime-cuda-float32": lambda: get_backend("onnxruntime-cuda", tf32=False),
 }
 MODES = {"tolerance": None, "float64": "float64"}
 SHOWN = 3  # flagged rows to print of each comparison
 
 
-def main() -> None:
-    """Print the flagged rows of each comparison, and a table of all comparisons."""
+def available_backends(labels: Sequence[str]) -> dict[str, Backend]:
+    """Return the backends by label; print which ones are skipped because their library or device is missing."""
+    backends: dict[str, Backend] = {}
+    for label in labels:
+        try:
+            backends[label] = BACKENDS[label]()
+        except FilchError as error:
+            print(f"{label}: skipped: {error}", flush=True)
+    return backends
+
+
+def main() -> int:
+    """Print the flagged rows of each comparison, and a table of all comparisons; return 1 if there is no backend."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=[*BACKENDS])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=[*MODES])
     options = parser.parse_args()
+    backends = available_backends(options.backends)
     counts = Counter[tuple[str, str, str]]()
     for name in options.models:
         model, args, kwargs = MODELS[name]()
         program = export(model, args, kwargs)
         with torch.no_grad(), steal_forward(model, submodules=True) as capture:
             model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-        for label in options.backends:
-            backend: Backend = BACKENDS[label]()
+        for label, backend in backends.items():
             for mode in options.modes:
                 try:
                     report = compare(capture, program, backend=backend, truth=MODES[mode])
@@ -65,10 +81,11 @@ def main() -> None:
     print()
     print("| backend | judged by | judged rows | different or wrong | suspicious | interface | refused |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for label in options.backends:
+    for label in backends:
         for mode in options.modes:
             kinds = ("judged", "flagged", "suspicious", "interface", "refused")
             print(f"| {label} | {mode} | {' | '.join(f'{counts[label, mode, kind]:,}' for kind in kinds)} |")
+    return int(not backends)
 
 
 def count_rows(report: Report) -> Counter[str]:
@@ -95,4 +112,4 @@ def print_flagged(title: str, report: Report) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

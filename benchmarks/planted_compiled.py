@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 from random import Random
 from typing import Any
@@ -14,6 +14,8 @@ from _zoo import CapturedModel, load_model
 
 from filch.compare import Report, compare
 from filch.export import Program, optimize
+from filch.export.backends import get_backend
+from filch.steal import FilchError
 from support.faults.compiled_plants import CompiledPlant, OrtPlants
 
 ONNX_RUNTIME = ("resnet", "bert", "llama", "t5", "vit", "whisper", "clip")
@@ -21,6 +23,7 @@ ONNX_RUNTIME = ("resnet", "bert", "llama", "t5", "vit", "whisper", "clip")
 SHARES = {
     "onnxruntime-cpu extended": (3, ONNX_RUNTIME),
     "onnxruntime-cpu all": (3, ONNX_RUNTIME),
+    "onnxruntime-cuda all": (3, ("resnet", "bert", "llama")),
     "openvino": (2, ("resnet", "bert", "llama", "t5", "vit")),
     "inductor": (3, ("bert", "llama", "vit")),
 }
@@ -37,8 +40,23 @@ def make_planter(backend: str, model: CapturedModel, optimized: Program) -> tupl
         from support.faults.openvino_plants import OpenVinoPlants
 
         return model.program, OpenVinoPlants(model.program, model.inputs)
-    # ONNX Runtime fuses most in the program as the exporter optimizes it.
-    return optimized, OrtPlants(optimized, model.inputs, level=backend.split()[1])
+    name, level = backend.split()
+    # TF32 would hide small faults. ONNX Runtime fuses most in the program as the exporter optimizes it.
+    clean = get_backend(name, level=level, **({"tf32": False} if name == "onnxruntime-cuda" else {}))
+    return optimized, OrtPlants(optimized, model.inputs, clean)
+
+
+def available_backends(labels: Sequence[str]) -> list[str]:
+    """Return the backends that can be made; print which ones are skipped because their library or device is missing."""
+    available = []
+    for label in labels:
+        try:
+            get_backend(label.split()[0])
+        except FilchError as error:
+            print(f"{label}: skipped: {error}", flush=True)
+        else:
+            available.append(label)
+    return available
 
 
 def plant_faults(planter: Any, kinds: Iterator[str], count: int, random: Random) -> Iterator[CompiledPlant]:
@@ -80,10 +98,11 @@ def main() -> int:
     missed: Counter[tuple[str, str]] = Counter()
     kinds_of: dict[str, Iterator[str]] = {}
     false_alarms = 0
+    backends = available_backends(options.backends)
     for name in options.models:
         model = load_model(name)
         optimized = optimize(model.program)
-        for backend in options.backends:
+        for backend in backends:
             count, models = SHARES[backend]
             if name not in models:
                 continue

@@ -79,7 +79,7 @@ def test_a_wrong_node_of_the_graph_that_onnx_runtime_optimized_is_named_first(na
     """One node of the optimized file is changed; the plain and the instrumented run both use that file."""
     one = subject(name)
     program = optimize(one.program)
-    check(one, OrtPlants(program, one.inputs, level), kinds, program)
+    check(one, OrtPlants(program, one.inputs, get_backend("onnxruntime-cpu", level=level)), kinds, program)
 
 
 def test_a_wrong_layer_of_the_model_that_openvino_read_is_named_first():

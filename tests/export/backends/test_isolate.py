@@ -263,7 +263,7 @@ def test_numbers_that_would_be_rounded_have_no_way_back() -> None:
 def test_a_wrong_node_of_the_graph_that_onnx_runtime_optimized_is_wrong_alone(kind: str, buffer: int) -> None:
     """Given what a sound one computed; of what was handed on, others are wrong, too."""
     program, inputs = subject("convolutions")
-    planter = OrtPlants(program, inputs, "all")
+    planter = OrtPlants(program, inputs, get_backend("onnxruntime-cpu", level="all"))
     sound = observed(planter.clean, planter.clean.compile(program, optimize=True), inputs)
     plant = planter.plant(kind, Random(0))  # noqa: S311  no secret
     made = plant.backend.compile(program, optimize=True)

@@ -16,7 +16,7 @@ import onnxruntime as ort
 import torch
 
 from filch.export import Program
-from filch.export.backends import Backend, Compiled, get_backend
+from filch.export.backends import Backend, Compiled
 from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
 from support.faults.plants import (
     Kinds,
@@ -87,8 +87,8 @@ class OrtPlants:
 
     kinds = ORT_KINDS
 
-    def __init__(self, program: Program, inputs: Mapping[str, torch.Tensor], level: str) -> None:
-        self.clean = get_backend("onnxruntime-cpu", level=level)
+    def __init__(self, program: Program, inputs: Mapping[str, torch.Tensor], clean: OnnxRuntimeBackend) -> None:
+        self.clean = clean
         made = self.clean.compile(program, optimize=True)
         model = onnx.load(made.handle.path)
         ops = {node.name: node.op for node in program.graph.nodes}
@@ -97,6 +97,7 @@ class OrtPlants:
             {name: tensor.numpy() for name, tensor in inputs.items()},
             kinds=ORT_KINDS,
             may=lambda node: ops.get(node.name) != node.op_type,
+            provider=clean.provider,
         )
 
     def plant(self, kind: str, random: Random) -> CompiledPlant | None:
@@ -109,5 +110,5 @@ class OrtPlants:
         return CompiledPlant(kind, plant.node, plant.text, backend)
 
     def _shows(self, model: onnx.ModelProto) -> bool:
-        found = run(model, self._planter.inputs, [])
+        found = run(model, self._planter.inputs, [], self.clean.provider)
         return any(not np.array_equal(self._planter.values[name], array) for name, array in found.items())

@@ -22,6 +22,7 @@ STRINGS = {b"none": b"tanh", b"tanh": b"none", b"NOTSET": b"SAME_UPPER", b"Relu"
 SIMPLE = (AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRING, AttributeProto.INTS)
 OTHERS = ("axis", "epsilon", "perm", "value", "value_float", "value_int", "value_ints")
 MUL = "planted_mul"
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 Fits = Callable[[NodeProto], object]
 
 
@@ -186,10 +187,12 @@ class Planter:
         *,
         kinds: Kinds = KINDS,
         may: Fits = lambda node: True,
+        provider: str = CPU,
     ) -> None:
+        self.provider = provider
         self.model, self.inputs, self.kinds, self.may, self.drawn = model, inputs, kinds, may, Counter[str]()
         weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-        self.values = {**inputs, **weights, **run(model, inputs, [x for node in model.graph.node for x in node.output])}
+        self.values = {**inputs, **weights, **self._run(model, [x for node in model.graph.node for x in node.output])}
 
     def plant(self, kind: str, random: Random) -> Plant | None:
         """Return a fault with which the model runs and the node's value is wrong; None if none was found."""
@@ -219,21 +222,27 @@ class Planter:
                 return []
             if right.shape != wrong.shape:  # what is noted of shapes is no longer true, and runtimes trust it
                 del draft.model.graph.value_info[:]
-        made = run(draft.model, self.inputs, names) | run(draft.model, self.inputs, [])
+        made = self._run(draft.model, names) | self._run(draft.model, [])
         return [(self.values[name], made[name]) for name in names if name]
 
     def run_alone(self, draft: Draft, node: NodeProto) -> np.ndarray:
         weights = {name: numpy_helper.to_array(draft.weights[name]) for name in node.input if name in draft.weights}
-        return run_nodes([node], self.values | weights, self.model)[node.output[0]]
+        return run_nodes([node], self.values | weights, self.model, self.provider)[node.output[0]]
+
+    def _run(self, model: ModelProto, names: list[str]) -> dict[str, np.ndarray]:
+        return run(model, self.inputs, names, self.provider)
 
 
-def run_nodes(nodes: Sequence[NodeProto], values: Mapping[str, np.ndarray], like: ModelProto) -> dict[str, np.ndarray]:
+def run_nodes(
+    nodes: Sequence[NodeProto], values: Mapping[str, np.ndarray], like: ModelProto, provider: str = CPU
+) -> dict[str, np.ndarray]:
     """Return the results of the last of some nodes, by name, given `values` and the results of the others.
 
     Args:
         nodes: in order.
         values: by name, more than they read if one likes.
         like: has the versions of the operators.
+        provider: see `run`.
     """
     reads, made = ({name for node in nodes for name in getattr(node, end)} for end in ("input", "output"))
     given = {name: values[name] for name in sorted(reads - made - {""})}
@@ -244,17 +253,20 @@ def run_nodes(nodes: Sequence[NodeProto], values: Mapping[str, np.ndarray], like
     )
     graph = helper.make_graph(nodes, "alone", *ends)
     model = helper.make_model(graph, opset_imports=like.opset_import, ir_version=like.ir_version)
-    return run(model, given, [])
+    return run(model, given, [], provider)
 
 
-def run(model: ModelProto, inputs: Mapping[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
-    """Return a model's outputs and the values of `names`."""
+def run(
+    model: ModelProto, inputs: Mapping[str, np.ndarray], names: list[str], provider: str = CPU
+) -> dict[str, np.ndarray]:
+    """Return a model's outputs and the values of `names`, computed by an execution provider, or else by the CPU's."""
     watched = deepcopy(model)
     wanted = dict.fromkeys(names).keys() - {"", *(output.name for output in model.graph.output)}
     watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in sorted(wanted))
     options = ort.SessionOptions()
     options.graph_optimization_level, options.log_severity_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, 4
-    session = ort.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    providers = [CPU] if provider == CPU else [(provider, {"use_tf32": "0"} if provider == CUDA else {}), CPU]
+    session = ort.InferenceSession(watched.SerializeToString(), options, providers=providers)
     found = session.run(None, {entry.name: inputs[entry.name] for entry in session.get_inputs()})
     made = zip(session.get_outputs(), found, strict=True)
     return {entry.name: array for entry, array in made if isinstance(array, np.ndarray)}
