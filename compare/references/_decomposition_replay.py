@@ -43,13 +43,15 @@ class DecompositionReplay:
         original: the exported PyTorch program.
         wanted: the names of the values that may be requested.
         sizes: the bytes of each value, by name.
-        buffer: bytes of values that one run should not exceed.
+        buffer: bytes of values that one run should not exceed; compiled decompositions are kept if all weights fit.
     """
 
     def __init__(self, original: Original, wanted: Collection[str], sizes: Mapping[str, int], buffer: int) -> None:
         self._cutter = Cutter(original.model, original.graph)
         self._backend = limit_backend(get_backend("onnxruntime-cpu"))
         self._drawn = original.unpredictable.replaced
+        weights = (value.const_value for value in original.model.graph.initializers.values())
+        self._keeps_compiled = sum(tensor.nbytes for tensor in weights if tensor is not None) <= buffer
         self._compiled: dict[Group, Compiled | None] = {}
         self._by_name: dict[str, Group] = {}
         for group in _groups(original, wanted, sizes, buffer):
@@ -67,9 +69,9 @@ class DecompositionReplay:
             group: the decompositions to run.
             known: eager values and inputs, by name.
         """
-        if group not in self._compiled:
-            self._compiled[group] = self._compile(group)
-        compiled = self._compiled[group]
+        compiled = self._compiled[group] if group in self._compiled else self._compile(group)
+        if self._keeps_compiled:
+            self._compiled[group] = compiled
         if compiled is None or not known.keys() >= {*compiled.graph.inputs}:
             return {}
         try:

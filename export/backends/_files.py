@@ -1,7 +1,7 @@
 """Write a program to a file, for runtimes that read models from files."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import onnx
@@ -15,6 +15,7 @@ from ..onnx_files._values import check_values
 from ._backend import Compiled
 
 DATA = "program.data"
+_SMALL = 1024  # bytes; smaller weights may be shapes
 _LARGE = 2**24  # larger weights are in a separate file, so that an observed graph need not contain them again
 
 
@@ -46,6 +47,50 @@ def write_model(model: ir.Model, path: Path) -> Path:
         raise BackendError(f"the program can't be written: {first_line(error)}") from error
     refuse_large_values(onnx.load(path, load_external_data=False), size)
     return path
+
+
+def write_without_weights(model: ir.Model, path: Path, dtypes: Collection[ir.DataType]) -> dict[str, ir.TensorProtocol]:
+    """Write a model for a runtime that is given the weights, so that they are neither written nor copied.
+
+    The weights refer to the file `DATA` in the same folder, which is as long as the largest of them, but takes no space
+    on the disk. Small weights are in the model, because they may be shapes.
+
+    Args:
+        model: the model.
+        path: the path of the file.
+        dtypes: the types of weights that the runtime can be given.
+
+    Returns:
+        the weights that are not in the file, by name; empty if all of them together are small.
+
+    Raises:
+        BackendError: see `write_model`.
+    """
+    tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
+    weights = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    size = sum(tensor.nbytes for tensor in weights.values() if tensor is not None)
+    given = {name: tensor for name, tensor in weights.items() if tensor.nbytes > _SMALL and tensor.dtype in dtypes}
+    if size <= _LARGE or size - sum(tensor.nbytes for tensor in given.values()) > _LARGE:
+        write_model(model, path)
+        return {}
+    light = model.clone()
+    for name, tensor in given.items():
+        shape = ir.Shape(tensor.shape.numpy())
+        light.graph.initializers[name].const_value = ir.ExternalTensor(
+            DATA, 0, tensor.nbytes, tensor.dtype, shape=shape, name=name
+        )
+    for value in (value for graph in light.graphs() for value in graph.initializers.values()):
+        if isinstance(value.const_value, ir.ExternalTensor) and value.name not in given:
+            value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
+    try:
+        proto = serde.serialize_model(light)
+        path.write_bytes(proto.SerializeToString())
+    except ValueError as error:  # raised by onnx-ir
+        raise BackendError(f"the program can't be written: {first_line(error)}") from error
+    with path.with_name(DATA).open("wb") as file:
+        file.truncate(max(tensor.nbytes for tensor in given.values()))
+    refuse_large_values(proto, size)
+    return given
 
 
 def refuse_large_values(model: onnx.ModelProto, weights: int) -> None:

@@ -20,4 +20,16 @@ def array_to_torch(array: np.ndarray | np.generic) -> torch.Tensor:
     return torch.from_numpy(copied.view(f"u{copied.itemsize}")).view(dtype)
 
 
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether two arrays have the same dtype, shape and bits, without copying them if they are contiguous."""
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    if a.__array_interface__["data"] == b.__array_interface__["data"] and a.strides == b.strides:
+        return True
+    flat_a, flat_b = (np.asarray(array, order="C").reshape(-1).view(np.uint8) for array in (a, b))
+    chunks = range(0, len(flat_a), _CHUNK)
+    return all(np.array_equal(flat_a[start : start + _CHUNK], flat_b[start : start + _CHUNK]) for start in chunks)
+
+
+_CHUNK = 2**24  # bytes
 _BY_ML_DTYPES = 2  # `isbuiltin` of a dtype that NumPy does not have itself

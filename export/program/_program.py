@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from filch.steal import parse_json, refuse_link_out
 
 from .._errors import ExportError, ProgramError, reason
+from ..common._arrays import same_bits
 from ..common._garbage_collection import no_collection
 from ..evaluation._unpredictable import Unpredictable, of_graph, outputs_of_random_subgraphs
 from ..graph._from_onnx import graph_from_onnx
@@ -170,7 +171,9 @@ class Program:
 
 def _equal(value: ir.Value, other: ir.Value) -> bool:
     a, b = value.const_value, other.const_value
-    return a is b or (a is not None and b is not None and a.tobytes() == b.tobytes())
+    if a is None or b is None or a.dtype == ir.DataType.STRING:
+        return a is b or (a is not None and b is not None and a.tobytes() == b.tobytes())
+    return a is b or (a.dtype == b.dtype and same_bits(a.numpy(), b.numpy()))
 
 
 def beside(path: Path) -> Path:

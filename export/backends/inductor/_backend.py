@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.export.graph_signature import ConstantArgument, OutputKind, OutputSpec
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
 
 from filch.steal.text import python_literal
 
@@ -43,19 +43,25 @@ class InductorBackend:
     def compile(self, program: Program, *, optimize: bool) -> Compiled:  # noqa: ARG002  it always does
         """See `Backend.compile`."""
         exported = unchanged_export(program, self.name)
-        specs = exported.graph_signature.output_specs
+        inputs, specs = exported.graph_signature.input_specs, exported.graph_signature.output_specs
         task = CompileTask(
             _without_prims_var(exported.graph_module),
             program.graph,
             partial(placeholder_values, exported),
             exported_names=weight_names(exported),
             outputs=tuple(index for index, spec in enumerate(specs) if _is_graph_output(spec)),
+            read_only=frozenset(index for index, spec in enumerate(inputs) if spec.kind == InputKind.PARAMETER),
             device=torch.device(self.device or "cpu"),
         )
         options = _with_eager_random(self.options, task.module)
         graphs = KernelGraphs(task, options)
-        placeholders = {node.name: node.meta.get("val") for node in exported.graph.find_nodes(op="placeholder")}
-        like = {name: _zeros_like(value) for name, value in placeholders.items() if isinstance(value, torch.Tensor)}
+        placeholders = exported.graph.find_nodes(op="placeholder")
+        traced = {
+            node.name: node.meta.get("val")
+            for node, spec in zip(placeholders, inputs, strict=True)
+            if spec.kind == InputKind.USER_INPUT
+        }
+        like = {name: _zeros_like(value) for name, value in traced.items() if isinstance(value, torch.Tensor)}
         compiled = graphs.compiled_for(placeholder_values(exported, like))
         return _with_note(
             replace(compiled, matmul_input_eps=torch_matmul_input_eps(task.device)), options, self.options

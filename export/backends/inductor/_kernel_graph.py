@@ -36,6 +36,7 @@ class CompileTask:
         bind: converts the inputs by name to the arguments of `module`.
         exported_names: maps the names of nodes of `module` to those of the same values in `graph`, if they differ.
         outputs: the indices of the results of `module` that are the outputs of `graph`.
+        read_only: the indices of the inputs that no kernel overwrites.
         device: the device to run on; None is that of the inputs.
         guarded: whether the caller guarantees inputs of the same shapes as when it is compiled.
         gradients: whether it is compiled for training, with a backward pass.
@@ -46,6 +47,7 @@ class CompileTask:
     bind: Callable[[Values], list[Any]]
     exported_names: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[int, ...] = ()
+    read_only: frozenset[int] = frozenset()
     device: torch.device | None = None
     guarded: bool = False
     gradients: bool = False
@@ -195,8 +197,12 @@ class KernelGraphs:
         return self._graphs[key]
 
     def _copy_inputs(self, values: Sequence[Any]) -> list[Any]:
-        """Copy the inputs to the device: a kernel may overwrite them."""
-        return [_copy(item, self._task.device) for item in values]
+        """Copy the inputs to the device, where a kernel may overwrite them; share those that no kernel overwrites."""
+        task = self._task
+        return [
+            item.detach() if index in task.read_only and _is_on(item, task.device) else _copy(item, task.device)
+            for index, item in enumerate(values)
+        ]
 
     def _original_dtype(self, value: torch.Tensor) -> torch.Tensor:
         """Cast a value of the float16 graph, if it is one, to the dtype of the original graph."""
@@ -302,6 +308,11 @@ def _forward(compiled: CompiledGraph) -> Part:
 def _properties(value: Any) -> Any:
     """Return the properties of an input for which a graph is compiled."""
     return (value.shape, value.dtype, value.stride()) if isinstance(value, torch.Tensor) else value
+
+
+def _is_on(item: Any, device: torch.device | None) -> bool:
+    """Return whether an input is a tensor that is on this device, any device if None."""
+    return isinstance(item, torch.Tensor) and (device is None or item.device == device)
 
 
 def _copy(item: Any, device: torch.device | None) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
@@ -19,6 +20,7 @@ import torch
 from onnx_ir.passes.common import ShapeInferencePass
 
 from ..._errors import BackendError
+from ...common._memory import release_memory
 from ...common._quiet import quiet
 from ...graph._cutting import AGAIN
 from ...graph._fingerprint import fingerprint
@@ -27,7 +29,7 @@ from ...graph._graph import Graph
 from ...graph._sizes import value_sizes
 from ...program._program import Program
 from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
-from .._files import DATA, first_line, in_folder, write_model
+from .._files import DATA, first_line, in_folder, write_model, write_without_weights
 from .._forms import Form, FormFinder, TensorSpec, spec_of
 from .._nchwc import DOMAIN
 from .._tf32 import tf32_input_eps
@@ -37,7 +39,7 @@ from ._probe import block_size
 from ._run import OrtValues, feeds_of, node_seconds, run
 from ._segments import cut, order_like, segments, type_proto
 from ._switches import switches_of, without
-from ._values import is_plain, to_ort, to_torch
+from ._values import DTYPES, array_to_ort, is_plain, to_ort, to_torch
 from ._versions import run_in
 
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -94,15 +96,20 @@ class OnnxRuntimeBackend:
         self, program: Program, folder: Path, *, optimize: bool, changed: dict[str, None] | None = None
     ) -> Compiled:
         """See `Backend.compile`; adds the names of the optimizers that changed the graph to `changed`, if given."""
-        source = write_model(program.model, folder / _PROGRAM)
-        exported = program.graph
+        source, exported = folder / _PROGRAM, program.graph
         if not optimize:
-            start = partial(self._session, source, _OFF)
-            handle = _Handle(exported, start, source, range(len(exported.nodes)), running=start())
+            given = self._write_source(program.model, source)
+            start = partial(self._session, source, _OFF, weights=given)
+            order = range(len(exported.nodes))
+            handle = _Handle(exported, start, source, order, given=given, running=start())
             return Compiled(exported, handle, matmul_input_eps=self._matmul_input_eps)
+        write_model(program.model, source)
         optimized = folder / "optimized.onnx"
         start = partial(self._session, source, self.options.graph_level, replay=True)
-        session = start(save_to=optimized, changed=changed)
+        session: ort.InferenceSession | None = start(save_to=optimized, changed=changed)
+        if self._is_frugal(source):  # this session has the optimized weights twice, and can't free them
+            session = None
+            release_memory()
         model = ir.load(optimized)
         graph = graph_from_onnx(model)
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
@@ -112,6 +119,21 @@ class OnnxRuntimeBackend:
         handle = _Handle(graph, start, optimized, order, forms, running=session)
         value_aliases = {name: form.value for name, form in forms.items()}
         return Compiled(graph, handle, value_aliases=value_aliases, matmul_input_eps=self._matmul_input_eps)
+
+    def _write_source(self, model: ir.Model, path: Path) -> dict[str, ort.OrtValue]:
+        """Write a model that runs without optimization; return the weights that its sessions are to be given.
+
+        Devices other than the CPU read the weights from the file.
+        """
+        if self._providers(replay=False) != [CPU]:
+            write_model(model, path)
+            return {}
+        given = write_without_weights(model, path, DTYPES)
+        return {name: array_to_ort(tensor.numpy()) for name, tensor in given.items()}
+
+    def _is_frugal(self, path: Path) -> bool:
+        """Return whether sessions of the program in a file have to save memory: it runs on the CPU and is large."""
+        return self.provider == CPU and path.with_name(DATA).exists()
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
@@ -201,7 +223,7 @@ class OnnxRuntimeBackend:
         On a GPU, it is the time to launch the kernels of a node.
         """
         handle: _Handle = compiled.handle
-        session = self._session(handle.path, _OFF, profile=True)
+        session = self._session(handle.path, _OFF, weights=handle.given, profile=True)
         try:
             seconds = node_seconds(session, feeds_of(handle.inputs, inputs))
         except Exception as error:
@@ -233,22 +255,39 @@ class OnnxRuntimeBackend:
         model = cut(handle.model, handle.graph, part, handle.initializers, types, replaced=replaced)
         path = handle.path.with_name(f"part-{handle.path.name}")
         onnx.save(model, path)
-        session = self._session(path, _OFF)
+        given = handle.given and {
+            item.name: handle.given[item.name] for item in model.graph.initializer if item.name in handle.given
+        }
+        session = self._session(path, _OFF, weights=given)
         if keep:
             handle.parts[key] = session
         return session
+
+    def _save_optimized(self, options: ort.SessionOptions, path: Path, save_to: Path) -> None:
+        """Let a session of the program in the file `path` save its optimized graph to `save_to`."""
+        if self.provider == TENSORRT:
+            # ONNX Runtime can't save a graph with compiled nodes like others; this saves it with the compiled engines.
+            options.add_session_config_entry("ep.context_enable", "1")
+            options.add_session_config_entry("ep.context_file_path", str(save_to))
+            return
+        options.optimized_model_filepath = str(save_to)
+        if path.with_name(DATA).exists():
+            options.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
+        if self._is_frugal(path):
+            options.add_session_config_entry("session.disable_prepacking", "1")
 
     def _session(
         self,
         path: Path,
         level: ort.GraphOptimizationLevel,
         *,
+        weights: OrtValues = MappingProxyType({}),
         save_to: Path | None = None,
         replay: bool = False,
         profile: bool = False,
         changed: dict[str, None] | None = None,
     ) -> ort.InferenceSession:
-        """Return a session of the program in the file `path`.
+        """Return a session of the program in the file `path`, with these weights in place of those in the file.
 
         The optimized graph is saved to `save_to`, and the names of the optimizers that change it are added to
         `changed`, if given. See `OrtOptions.provider_settings` for `replay`.
@@ -259,16 +298,12 @@ class OnnxRuntimeBackend:
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = str(path.with_name("profile"))
-        elif level == _OFF:
+        elif level == _OFF or self._is_frugal(path):
             options.enable_cpu_mem_arena = False  # each session has its own arena, which the next one can't reuse
-        if save_to is not None and self.provider == TENSORRT:
-            # ONNX Runtime can't save a graph with compiled nodes like others; this saves it with the compiled engines.
-            options.add_session_config_entry("ep.context_enable", "1")
-            options.add_session_config_entry("ep.context_file_path", str(save_to))
-        elif save_to is not None:
-            options.optimized_model_filepath = str(save_to)
-            if path.with_name(DATA).exists():
-                options.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
+        for name, value in weights.items():
+            options.add_initializer(name, value)
+        if save_to is not None:
+            self._save_optimized(options, path, save_to)
         off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
         recording = contextlib.nullcontext() if changed is None else record_transformers(changed)
         try:
@@ -301,6 +336,7 @@ class _Handle:
         parts: sessions that observe parts of it, by the indices of their nodes and the names of the references.
         running: the session that runs the graph without watched values, if there is one at the moment.
         specs: dtype and shape of each value when it was last computed, by name.
+        given: the weights that sessions of the graph or of a part of it are given, by name; the file has the others.
     """
 
     graph: Graph
@@ -311,6 +347,7 @@ class _Handle:
     parts: dict[tuple[tuple[int, ...], frozenset[str]], ort.InferenceSession] = field(default_factory=dict)
     running: ort.InferenceSession | None = None
     specs: dict[str, TensorSpec] = field(default_factory=dict)
+    given: OrtValues = field(default_factory=dict)
 
     @property
     def session(self) -> ort.InferenceSession:
@@ -327,6 +364,8 @@ class _Handle:
     @cached_property
     def weights(self) -> int:
         """The size of the weights in bytes."""
+        if self.given:
+            return sum(value.tensor_size_in_bytes() for value in self.given.values())
         files = (self.path, self.path.with_name(DATA if self.path.name == _PROGRAM else _WEIGHTS))
         return sum(file.stat().st_size for file in files if file.exists())
 
@@ -334,6 +373,7 @@ class _Handle:
         """Release the session if its weights exceed `buffer`: the sessions of the parts load them, too."""
         if self.weights > buffer:
             self.running = None
+            release_memory()
 
     def form(self, name: str) -> Form:
         """Return how a value of the graph is converted to the exported one."""

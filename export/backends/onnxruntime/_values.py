@@ -1,5 +1,6 @@
 """Convert between torch's tensors and ONNX Runtime's values."""
 
+import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import torch
@@ -10,6 +11,9 @@ from ...common._arrays import torch_to_array
 
 # The dtypes that torch lacks, and those that ONNX Runtime can't share with it.
 _NOT_SHARED = ("tensor(string", "tensor(int4", "tensor(uint4", "tensor(float8")
+# The types of weights that a session can be given as values.
+_NAMES = "FLOAT DOUBLE FLOAT16 BFLOAT16 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 BOOL"
+DTYPES = frozenset(ir.DataType[name] for name in _NAMES.split(" "))
 
 
 def is_plain(value: ort.OrtValue) -> bool:
@@ -19,7 +23,12 @@ def is_plain(value: ort.OrtValue) -> bool:
 
 def to_ort(tensor: torch.Tensor) -> ort.OrtValue:
     """Convert a tensor; a complex one gets a last dimension with the real and the imaginary part."""
-    array = torch_to_array(torch.view_as_real(tensor) if tensor.is_complex() else tensor)
+    return array_to_ort(torch_to_array(torch.view_as_real(tensor) if tensor.is_complex() else tensor))
+
+
+def array_to_ort(array: np.ndarray) -> ort.OrtValue:
+    """Convert an array to a value, which shares its memory if it is contiguous."""
+    array = np.asarray(array, order="C")
     if array.dtype.isbuiltin == 1:
         return ort.OrtValue.ortvalue_from_numpy(array)
     bits = array.view(f"u{array.itemsize}")  # NumPy does not have the dtype itself
