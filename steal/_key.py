@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+PlainKey = tuple[str, int, str]  # a `Key`, or the equal tuple, which takes less time to make
+
 
 class Key(NamedTuple):
     """The name of a captured value; equal to, and usable as, the plain tuple.

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from .._key import Key
+from .._key import Key, PlainKey
 from .._records import Origin
 from ..values._decode import decode
-from ..values._foreign import Spec
+from ..values._packed import Packed, unpack
 from ..values._raw import no_modes_or_grad
 from ._store import MemoryStore
 
@@ -33,7 +33,7 @@ class SinkStore(MemoryStore):
         """See `Store.view`."""
         return self._pending[reference]
 
-    def add(self, key: Key, spec: Spec, origin: Origin) -> None:  # noqa: ARG002  as above
+    def add(self, key: PlainKey, packed: Packed, origin: Origin) -> None:  # noqa: ARG002  as above
         """Pass the value to the sink, and release its tensors."""
         with no_modes_or_grad():  # the sink's operations must not affect the model
-            self._sink(key, decode(spec, self._pending.pop))
+            self._sink(Key(*key), decode(unpack(packed, key[2]), self._pending.pop))

@@ -1,6 +1,5 @@
 """The interface of stores, which receive tensors while the model runs, and the store in memory."""
 
-import marshal
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -9,11 +8,11 @@ import numpy.typing as npt
 import torch
 
 from .._errors import DumpError
-from .._key import Key
+from .._key import Key, PlainKey
 from .._records import Origin
-from ..values._foreign import Spec
 from ..values._growth import concatenate
-from ..values._raw import contiguous_cpu, copy, tensor_from_bytes
+from ..values._packed import Packed, unpack
+from ..values._raw import SMALL, contiguous_cpu, copy, small_bytes, tensor_from_bytes
 
 
 class Store(Protocol):
@@ -35,6 +34,10 @@ class Store(Protocol):
         """
         ...
 
+    def put_small(self, data: bytes, dtype: torch.dtype, shape: tuple[int, ...], key: PlainKey, path: str) -> int:
+        """Like `put`, for the bytes of a contiguous tensor on the CPU."""
+        ...
+
     def extend(self, first: int, tail: int, dim: int) -> int:
         """Return a negative reference to the concatenation of two stored tensors along a dimension."""
         ...
@@ -47,8 +50,8 @@ class Store(Protocol):
         """Return the tensor without a copy, if the store has it in memory."""
         ...
 
-    def add(self, key: Key, spec: Spec, origin: Origin) -> None:
-        """Add the record of a value; all its tensors were put before."""
+    def add(self, key: PlainKey, packed: Packed, origin: Origin) -> None:
+        """Add the record of a value by its packed spec; all its tensors were put before."""
 
     def rows(self, start: int) -> Iterable[Sequence[Any]]:
         """Return the rows of all records from index `start` on (see `LazyRecords`)."""
@@ -65,13 +68,11 @@ class Store(Protocol):
         """Finish; nothing is stored afterwards."""
 
 
-_Stored = tuple[npt.NDArray[np.uint8], int, int, torch.dtype, tuple[int, ...]]  # memory, start, bytes, dtype, shape
-_ARENA = 2**20  # bytes of an array that small tensors share
-_LARGE = 2**16  # bytes from which on a tensor has an array of its own
+_Stored = tuple[npt.NDArray[np.uint8] | bytes, torch.dtype, tuple[int, ...]]  # memory, dtype, shape
 
 
 class MemoryStore:
-    """Stores tensors in memory; small ones share arrays."""
+    """Stores tensors in memory."""
 
     error: DumpError | None = None
 
@@ -79,25 +80,21 @@ class MemoryStore:
         self._tensors: list[_Stored] = []
         self._grown: list[tuple[int, int, int]] = []
         self._rows: list[tuple[Any, ...]] = []
-        self._arena = np.empty(_ARENA, np.uint8)
-        self._address, self._end = self._arena.ctypes.data, 0
 
-    def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:  # noqa: ARG002  names are for files
+    def put(self, tensor: torch.Tensor, key: Key, path: str) -> int:
         """See `Store.put`."""
         raw = tensor if tensor.is_cpu else contiguous_cpu(tensor)
-        nbytes = raw.nbytes
-        if nbytes > _LARGE:
-            memory, start = np.empty(nbytes, np.uint8), 0
-            address = memory.ctypes.data
-        else:
-            start = -(-self._end // 64) * 64  # aligned for vector loads
-            if start + nbytes > _ARENA:
-                self._arena, start = np.empty(_ARENA, np.uint8), 0
-                self._address = self._arena.ctypes.data
-            self._end = start + nbytes
-            memory, address = self._arena, self._address + start
-        copy(address, raw.data_ptr(), nbytes)
-        self._tensors.append((memory, start, nbytes, raw.dtype, tuple(raw.shape)))
+        shape, address, nbytes = tuple(raw.shape), raw.data_ptr(), raw.nbytes
+        if nbytes <= SMALL:
+            return self.put_small(small_bytes(address, nbytes), raw.dtype, shape, key, path)
+        memory = np.empty(nbytes, np.uint8)
+        copy(memory.ctypes.data, address, nbytes)
+        self._tensors.append((memory, raw.dtype, shape))
+        return len(self._tensors) - 1
+
+    def put_small(self, data: bytes, dtype: torch.dtype, shape: tuple[int, ...], key: PlainKey, path: str) -> int:  # noqa: ARG002  names are for files
+        """See `Store.put_small`."""
+        self._tensors.append((data, dtype, shape))
         return len(self._tensors) - 1
 
     def extend(self, first: int, tail: int, dim: int) -> int:
@@ -113,18 +110,20 @@ class MemoryStore:
         """See `Store.view`."""
         if reference < 0:
             return concatenate(reference, self._grown, self.view)
-        memory, start, nbytes, dtype, shape = self._tensors[reference]
-        raw = torch.from_numpy(memory[start : start + nbytes]) if nbytes else None
+        memory, dtype, shape = self._tensors[reference]
+        # A copy of bytes, as torch has no read-only tensors.
+        array = np.frombuffer(bytearray(memory), np.uint8) if isinstance(memory, bytes) else memory
+        raw = torch.from_numpy(array) if len(array) else None
         return tensor_from_bytes(raw, dtype, torch.Size(shape))
 
-    def add(self, key: Key, spec: Spec, origin: Origin) -> None:
+    def add(self, key: PlainKey, packed: Packed, origin: Origin) -> None:
         """See `Store.add`."""
-        self._rows.append((*key, marshal.dumps(spec), *origin))
+        self._rows.append((*key, packed, *origin))
 
     def rows(self, start: int) -> Iterable[Sequence[Any]]:
         """See `Store.rows`."""
-        for name, iteration, kind, spec, *origin in self._rows[start:]:
-            yield name, iteration, kind, marshal.loads(spec), *origin  # noqa: S302  written above
+        for name, iteration, kind, packed, *origin in self._rows[start:]:
+            yield name, iteration, kind, unpack(packed, kind), *origin
 
     def add_failure(self, key: Key, exception: str) -> None:
         """Do nothing: the recorder keeps the failures."""

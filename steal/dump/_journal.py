@@ -6,7 +6,6 @@ written only after all bytes that it refers to.
 """
 
 import json
-import marshal
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from .._key import Key
 from .._records import ModuleInfo
 from ..files._untrusted import parse_index, parse_json
 from ..values._dtypes import dtype_name, dtype_of
+from ..values._packed import unpack
 from . import _format as form
 from ._model import Entry, Index, modules_json
 
@@ -33,8 +33,8 @@ def journal_lines(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
 
     Args:
         index: contains the tensors already.
-        rows: for a record: name, iteration, kind, spec (from `marshal`), the numbers of tensors and grown tensors that
-            exist at that point, and the fields of `Origin`. For a call that raised: name, iteration and exception.
+        rows: for a record: name, iteration, kind, packed spec, the numbers of tensors and grown tensors that exist at
+            that point, and the fields of `Origin`. For a call that raised: name, iteration and exception.
     """
     return "".join(_journal_line(index, rows[start : start + _MAX_ROWS]) for start in range(0, len(rows), _MAX_ROWS))
 
@@ -46,8 +46,8 @@ def _journal_line(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
         if len(row) == _FAILED_LENGTH:
             failed.append(row)
             continue
-        *key, spec, tensor_count, grown_count, path, call, iteration_in_call, source = row
-        values = [*key, marshal.loads(spec), path, call, iteration_in_call]  # noqa: S302  written by this process
+        name, iteration, kind, packed, tensor_count, grown_count, path, call, iteration_in_call, source = row
+        values = [name, iteration, kind, unpack(packed, kind), path, call, iteration_in_call]
         records.append(values if source is None else [*values, source])
         tensor_counts.append((tensor_count, grown_count))
     first, last = index.total_counts, tensor_counts[-1] if tensor_counts else index.total_counts

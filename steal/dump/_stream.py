@@ -19,6 +19,7 @@ BLOCK = 2**22  # bytes per write: few long writes take less processor time from 
 _HUGE = 2**21  # a huge page: one page fault instead of 512, and one piece for the disk
 _MEASURE_EVERY = 64  # blocks after which both ways of writing are measured again
 _MAX_SLOWDOWN = 5  # how much slower direct writes may be: the page cache takes processor time and memory from the model
+_ZEROS = bytes(4096)  # at least as many as an alignment
 _PAUSE = 0.1  # seconds that a partly filled block may wait
 
 
@@ -156,6 +157,22 @@ class Stream:
         for block, size in self._extend(nbytes):
             copy(block.address + block.filled, address, size)
             address += size
+        return offset
+
+    def put_bytes(self, data: bytes, alignment: int) -> int:
+        """Like `put`, for bytes."""
+        block, gap = self._current, -self.end % alignment
+        if block is not None and block.filled + gap + len(data) < self._block_size:
+            start = block.filled
+            end = start + gap + len(data)
+            block.view[start:end] = _ZEROS[:gap] + data if gap else data
+            block.filled = end
+            self.end += end - start
+            return self.end - len(data)
+        offset = start = self._align(alignment)
+        for block, size in self._extend(len(data)):
+            done = self.end - start
+            block.view[block.filled : block.filled + size] = data[done : done + size]
         return offset
 
     def put_cuda(self, flat: torch.Tensor, alignment: int, *, is_unshared: bool) -> int:

@@ -1,7 +1,6 @@
 """Write a dump: tensor data and journal while the model runs, the ONNX model at the end."""
 
 import errno
-import marshal
 import math
 import mmap
 import os
@@ -16,10 +15,10 @@ import torch
 from google.protobuf.message import EncodeError
 
 from .._errors import DumpError, os_error_reason
-from .._key import Key
+from .._key import Key, PlainKey
 from .._records import ModuleInfo, Origin
-from ..values._foreign import Spec
 from ..values._growth import concatenate
+from ..values._packed import Packed
 from ..values._raw import bytes_of, contiguous_cpu, no_modes_or_grad, tensor_from_bytes
 from . import _format as form
 from ._compression import compress_bytes, decompress_bytes
@@ -114,6 +113,17 @@ class DumpWriter:
         entries.append(Entry(name, iteration, kind, path, tensor.dtype, shape, offset, length, is_compressed))
         return len(entries) - 1
 
+    def put_small(self, data: bytes, dtype: torch.dtype, shape: tuple[int, ...], key: PlainKey, path: str) -> int:
+        """See `Store.put_small`."""
+        self._update_error()
+        is_compressed = self._compress and len(data) > 0
+        if is_compressed:
+            data = compress_bytes(memoryview(data), dtype.itemsize)
+        length, entries = len(data), self.index.tensors
+        offset = self._stream.put_bytes(data, _alignment(length))
+        entries.append(Entry(*key, path, dtype, shape, offset, length, is_compressed))
+        return len(entries) - 1
+
     def extend(self, first: int, tail: int, dim: int) -> int:
         """See `Store.extend`."""
         self.index.grown.append((first, tail, dim))
@@ -135,10 +145,10 @@ class DumpWriter:
 
     view = get  # the data has no other copy in memory
 
-    def add(self, key: Key, spec: Spec, origin: Origin) -> None:
+    def add(self, key: PlainKey, packed: Packed, origin: Origin) -> None:
         """See `Store.add`."""
         index = self.index
-        self._stream.put_row((*key, marshal.dumps(spec), len(index.tensors), len(index.grown), *origin))
+        self._stream.put_row((*key, packed, len(index.tensors), len(index.grown), *origin))
 
     def rows(self, start: int) -> Iterable[Sequence[Any]]:
         """See `Store.rows`."""

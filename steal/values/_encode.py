@@ -39,29 +39,11 @@ def encode(value: Any, put: Put, path: str = "", *, exact: bool = True) -> Spec:
         exact: also record memory order and the identity of shared objects. Otherwise each occurrence of a tensor is
             put separately, as a whole.
     """
-    # Modes of the model must not see the operations that read its tensors.
-    has_modes = is_mode_active()
-    if not has_modes:
-        if type(value) is torch.Tensor and is_simple(value):  # the fast path for most outputs
-            return put(value, path)
-        if type(value) is tuple and (tensor := _only_tensor(value)) is not None:  # the fast path for most inputs
-            return {"tuple": [[0, {"tuple": [[0, put(tensor, f"{path}[0][0]")]]}], [1, {"dict": []}]]}
     state = _State(put, exact=exact)
-    if has_modes:
+    if is_mode_active():  # modes of the model must not see the operations that read its tensors
         with no_modes():
             return _ENCODERS.get(type(value), _encode_other)(state, value, path, 0)
     return _ENCODERS.get(type(value), _encode_other)(state, value, path, 0)
-
-
-def _only_tensor(value: tuple[Any, ...]) -> torch.Tensor | None:
-    """Return the tensor of the arguments `((tensor,), {})` if these contain nothing else, else None."""
-    if len(value) != 2:
-        return None
-    args, kwargs = value
-    if type(args) is not tuple or len(args) != 1 or type(kwargs) is not dict or kwargs:
-        return None
-    tensor = args[0]
-    return tensor if type(tensor) is torch.Tensor and is_simple(tensor) else None
 
 
 class _State:

@@ -9,7 +9,7 @@ import torch
 
 from ._raw import row_hashes
 
-_MIN_BYTES = 1024  # bytes; smaller tensors are stored whole
+MIN_BYTES = 1024  # bytes; smaller tensors are stored whole
 MIN_RANK = 3  # the smallest rank of a cache: heads or batches come before the tokens
 _Hashes = npt.NDArray[np.int64]
 _Place = tuple[str, str, str]
@@ -71,7 +71,7 @@ class GrowthTracker:
 
     def remember(self, place: _Place, raw: torch.Tensor, reference: int, grown: GrownTensor | None) -> None:
         """Remember `raw`, stored as `reference`, as the last tensor at `place`."""
-        if raw.nbytes < _MIN_BYTES:
+        if raw.nbytes < MIN_BYTES:
             return
         if grown is not None:
             self._last[place] = _LastTensor(raw.shape, raw.dtype, grown.hashes, reference, grown.dim)

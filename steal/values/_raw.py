@@ -1,9 +1,10 @@
 """Read and hash a tensor's memory without being seen by modes, autograd or autocast."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from ctypes import memmove, string_at
+from ctypes import c_char, memmove, string_at
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from torch.utils import _python_dispatch
 
 from ._dtypes import CARRIERS, from_carrier
 
-_SMALL, _LARGE = 2**14, 2**20  # bytes up to which Python's hash is used, and above which torch's threads are
+SMALL, _LARGE = 2**14, 2**20  # bytes up to which Python's hash is used, and above which torch's threads are
 _BLOCK = 512  # words
 _Words = npt.NDArray[np.int64]
 _WORD = np.dtype(np.int64).str
@@ -42,6 +43,7 @@ class _TorchThreads:
 
 
 _scratch = _Scratch()
+_at: Callable[[int], Any] = (c_char * SMALL).from_address
 
 
 _is_function_mode_active = torch._C._is_torch_function_mode_enabled  # noqa: SLF001  there is no public API
@@ -99,6 +101,12 @@ def copy(target: int, source: int, nbytes: int) -> None:
         to.copy_(from_)
 
 
+def small_bytes(address: int, nbytes: int) -> bytes:
+    """Return a copy of at most `SMALL` bytes of memory; its `hash` is their `checksum`."""
+    data: bytes = _at(address)[:nbytes]  # in a third of the time of ctypes.string_at
+    return data
+
+
 def checksum(address: int, nbytes: int) -> int:
     """Return a hash of memory that detects nearly all changes.
 
@@ -106,8 +114,8 @@ def checksum(address: int, nbytes: int) -> int:
     the order of 4,096 sampled words, at memory speed: it can miss a few numbers of one block that change places, or
     pairs of changed signs.
     """
-    if nbytes <= _SMALL:
-        return hash(string_at(address, nbytes))
+    if nbytes <= SMALL:
+        return hash(small_bytes(address, nbytes))
     words = np.asarray(_Memory(address, nbytes // 8, _WORD))
     rest = string_at(address + 8 * len(words), nbytes % 8)
     # The step is odd, so that of pairs, such as complex numbers, both members are sampled.

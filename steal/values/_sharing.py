@@ -1,5 +1,6 @@
 """Detect tensors whose data is stored already, so that each is stored once."""
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class StoredTensors:
     # This runs in every hook, so it avoids function calls.
 
     def __init__(self) -> None:
-        self._storages: dict[int, _Storage] = {}
+        self._storages: OrderedDict[int, _Storage] = OrderedDict()  # finds its first item at once after removals
 
     def __del__(self) -> None:
         for weak, _, _ in getattr(self, "_storages", {}).values():  # torch.compile makes instances without __init__
@@ -48,11 +49,13 @@ class StoredTensors:
             tensor: any strided tensor.
             flags: `is_conj()` and `is_neg()`.
         """
-        if tensor.is_inference():
+        try:
+            version = tensor._version  # noqa: SLF001  documented, with this name
+        except RuntimeError:
             return None
         storage = tensor.untyped_storage()
-        place = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype, *flags)
-        return storage, storage._cdata, tensor._version, place  # noqa: SLF001  the documented identity of a storage
+        place = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, *flags)
+        return storage, storage._cdata, version, place  # noqa: SLF001  the documented identity of a storage
 
     def find(self, lookup: LookupKey, data_checksum: int | None, nbytes: int) -> Location | None:
         """Return where a tensor is stored; None if it is not, was modified since, or can't be tracked.
@@ -77,7 +80,8 @@ class StoredTensors:
 
     def remember(self, lookup: LookupKey, data_checksum: int | None, nbytes: int, reference: int) -> None:
         """Remember that a tensor is stored as `reference` (see `find`)."""
-        storage, identity, version, place = lookup
+        storage, identity, version, (offset, shape, strides, dtype, is_conj, is_neg) = lookup
+        place = offset, tuple(shape), strides, dtype, is_conj, is_neg  # not torch.Size, which stays tracked
         view = (place, data_checksum, reference, 0 if data_checksum is None else nbytes)
         if identity not in self._storages:
             self._sweep()
@@ -99,11 +103,12 @@ class StoredTensors:
         """
         for _ in range(min(_SWEEP_COUNT, len(self._storages))):
             identity = next(iter(self._storages))
-            stored = self._storages.pop(identity)
-            if _expired(stored[0]):
-                _free(stored[0])
+            weak = self._storages[identity][0]
+            if _expired(weak):
+                _free(weak)
+                del self._storages[identity]
             else:
-                self._storages[identity] = stored  # at the end, as the last one to be checked again
+                self._storages.move_to_end(identity)  # the last one to be checked again
 
 
 def _find_containing(

@@ -32,6 +32,7 @@ _LAYOUTS = {str(layout).removeprefix("torch."): layout for layout in (torch.spar
 _QUANTIZED = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
 _CLASSES = {type_name(cls): cls for cls in (nn.Parameter, nn.Buffer)}
 _OPAQUE_NAMES = {dtype_name(dtype): dtype for dtype in OPAQUE_DTYPES}
+_REAL_DTYPES = frozenset(dtype for dtype in CARRIERS if not dtype.is_complex)
 
 
 def is_simple(tensor: torch.Tensor) -> bool:
@@ -45,6 +46,25 @@ def is_simple(tensor: torch.Tensor) -> bool:
         )
     except (RuntimeError, ValueError):  # some sparse layouts have no strides
         return False
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is `is_simple`, storable, on the CPU, and has no lazy conjugate or negative.
+
+    It may still have no memory (see `reason_not_storable`).
+    """
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.requires_grad
+        and tensor.dtype in _REAL_DTYPES
+        and not tensor.is_nested
+        and not hasattr(tensor, "_is_buffer")
+        and not is_functorch_wrapped(tensor)
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+    )
 
 
 def unexpand(tensor: torch.Tensor) -> torch.Tensor:

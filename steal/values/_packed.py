@@ -1,0 +1,23 @@
+"""Keep the specs of records in one object each, until they are read or written.
+
+Python's garbage collector would scan the objects of a million specs again and again.
+"""
+
+import marshal
+
+from ._foreign import Spec
+
+Packed = bytes | int  # a marshalled spec, or the reference of a tensor that is all of the value (see `unpack`)
+
+
+def pack(spec: Spec) -> bytes:
+    """Pack a spec."""
+    return marshal.dumps(spec)
+
+
+def unpack(packed: Packed, kind: str) -> Spec:
+    """Return the spec of a record of this kind; a number means this tensor alone, or inputs with this one argument."""
+    if isinstance(packed, bytes):
+        return marshal.loads(packed)  # noqa: S302  `pack` has written it in this process
+    spec = {"tensor": packed}
+    return {"tuple": [[0, {"tuple": [[0, spec]]}], [1, {"dict": []}]]} if kind == "I" else spec
