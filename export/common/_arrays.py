@@ -20,6 +20,13 @@ def array_to_torch(array: np.ndarray | np.generic) -> torch.Tensor:
     return torch.from_numpy(copied.view(f"u{copied.itemsize}")).view(dtype)
 
 
+def same_tensor(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
+    """Return whether two weights are equal bit for bit, without copying them if they are contiguous."""
+    if a.dtype == ir.DataType.STRING:
+        return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    return a.dtype == b.dtype and same_bits(a.numpy(), b.numpy())
+
+
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     """Return whether two arrays have the same dtype, shape and bits, without copying them if they are contiguous."""
     if (a.dtype, a.shape) != (b.dtype, b.shape):

@@ -17,6 +17,6 @@ def release_memory() -> None:
 @functools.cache
 def _trim() -> Callable[[int], Any] | None:
     try:
-        return ctypes.CDLL(None).malloc_trim  # type: ignore[no-any-return]
+        return ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # another C library
         return None

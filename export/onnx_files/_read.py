@@ -17,6 +17,7 @@ from ..common._garbage_collection import no_collection
 from ..graph._graph import Graph
 from ._from_protobuf import graph_from_proto
 from ._graphs import check_graphs
+from ._mapped import map_weights
 from ._memory import check_room
 from ._tensors import Tensors
 
@@ -24,7 +25,7 @@ _DUMP_KEY = b"\x0a\x0afilch.dump"  # the serialized key of a dump's metadata
 
 
 def read_onnx(path: Path) -> ir.Model:
-    """Read the model of an ONNX file. External weights are loaded when they are used.
+    """Read the model of an ONNX file. External weights are mapped into memory.
 
     Args:
         path: the path of the file.
@@ -34,7 +35,8 @@ def read_onnx(path: Path) -> ir.Model:
     """
     with _program_errors(path):
         model = serde.deserialize_model(_parse(path))
-    ir.external_data.set_base_dir(model.graph, path.parent)
+        map_weights(model, path)
+    ir.external_data.set_base_dir(model.graph, path.parent)  # of those that can't be mapped
     return model
 
 

@@ -2,13 +2,17 @@
 
 import base64
 import copy
+import json
 import logging
 import tempfile
 import uuid
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
@@ -18,10 +22,10 @@ from torch import fx
 from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
 from torch.utils import _pytree as pytree
 
-from filch.steal import open_companion
+from filch.steal import open_companion, parse_json
 
 from .._errors import ExportError, reason
-from ..common._arrays import array_to_torch
+from ..common._arrays import array_to_torch, same_tensor
 from ..common._quiet import quiet
 from ..common._time_limit import limited_steps
 from ..evaluation._eager import walk_eager, weight_names
@@ -31,6 +35,7 @@ from ..evaluation._unpredictable import Unpredictable, of_program
 from ..graph._from_onnx import graph_from_onnx
 from ..graph._graph import Graph
 from ..onnx_files._graphs import check_graphs
+from ..onnx_files._mapped import map_weights
 from ..onnx_files._memory import check_room
 from ..onnx_files._tensors import Tensors
 from ..pt2_files import Archive, StoredError, is_runnable, load_extra, load_program
@@ -39,6 +44,7 @@ _log = logging.getLogger("filch")
 # Names of the extra files in the archive.
 _MODEL_ENTRY = "filch.onnx"
 _IDENTITY_ENTRY = "filch.id"
+_WEIGHTS_ENTRY = "filch.weights"  # JSON: which weights of the program are in another file, and their checksums
 _NOT_SAVED = "the exported program can't be saved beside the ONNX file (%s): only modules will have reference values"
 _STATE_LOCATION = "filch-state"  # the external-data location of weights that are in the exported program
 
@@ -164,8 +170,14 @@ def weight(model: ir.Model, name: str) -> torch.Tensor | None:
     return None if value is None or value.const_value is None else array_to_torch(value.const_value.numpy())
 
 
-def save(original: Original, path: Path) -> bool:
+def save(original: Original, path: Path, stored: Mapping[str, tuple[Any, ir.ExternalTensor]]) -> bool:
     """Write the program and the graph to a file in torch.export's format, without pickles.
+
+    Args:
+        original: the program.
+        path: the path of the file.
+        stored: weights that were written to another file in the same folder, and where, by their names in the saved
+            graph. Those that are also weights of the program are not written again.
 
     Returns:
         whether it was written. If not, a warning is logged: torch failed, or the program needs a pickle.
@@ -176,10 +188,17 @@ def save(original: Original, path: Path) -> bool:
     program, model = copy.copy(original.program), original.model.clone()
     program.example_inputs = None  # they may contain a user's classes, which torch would pickle
     program._module_call_graph = _flat_module_call_graph(program)  # noqa: SLF001  as may the signature; there is no setter
+    elsewhere = _stored_elsewhere(original, stored)
+    program._state_dict = _emptied(program.state_dict, elsewhere)  # noqa: SLF001  it has no setter
+    program._constants = _emptied(program.constants, elsewhere)  # noqa: SLF001  nor has this
+    places = {name: stored[name][1] for name in elsewhere.values()}
+    entry = json.dumps({target: [name, _checksum(model, name)] for target, name in elsewhere.items()})
     names = {target: target for target in weight_names(program).values()}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
-        if name in names and tensor is not None:
+        if name in places:
+            value.const_value = places[name]
+        elif name in names and tensor is not None:
             shape = ir.Shape(tensor.shape.numpy())
             value.const_value = ir.ExternalTensor(_STATE_LOCATION, None, None, tensor.dtype, shape=shape, name=name)
     contents = base64.b64encode(serde.serialize_model(model).SerializeToString()).decode()
@@ -187,14 +206,54 @@ def save(original: Original, path: Path) -> bool:
         file = Path(folder) / path.name
         try:
             with quiet():
-                torch.export.save(
-                    program, file, extra_files={_MODEL_ENTRY: contents, _IDENTITY_ENTRY: original.identity}
-                )
+                entries = {_MODEL_ENTRY: contents, _IDENTITY_ENTRY: original.identity, _WEIGHTS_ENTRY: entry}
+                torch.export.save(program, file, extra_files=entries)
             file.replace(path)
         except Exception as error:  # noqa: BLE001  torch's serializers raise exceptions of any type
             _log.warning(_NOT_SAVED, reason(error))
             return False
     return True
+
+
+def _stored_elsewhere(original: Original, stored: Mapping[str, tuple[Any, ir.ExternalTensor]]) -> dict[str, str]:
+    """Return the weights of the program that are also in another file: their names in the program and in the graph."""
+    weights = original.model.graph.initializers
+    pointers = {}
+    for name, (tensor, _) in stored.items():
+        value = weights[name].const_value if name in weights else None
+        if value is not None and same_tensor(value, tensor):
+            pointers[value.numpy().__array_interface__["data"][0]] = name
+    return {
+        target: pointers[tensor.data_ptr()]
+        for target, tensor in {**original.program.state_dict, **original.program.constants}.items()
+        if isinstance(tensor, torch.Tensor)
+        and tensor.is_contiguous()
+        and tensor.data_ptr() in pointers
+        and _is_like(tensor, weights[pointers[tensor.data_ptr()]].const_value)
+    }
+
+
+def _is_like(tensor: torch.Tensor, weight: Any) -> bool:
+    """Return whether a tensor has the dtype and shape of a weight."""
+    same_dtype: bool = tensor_adapters.from_torch_dtype(tensor.dtype) == weight.dtype
+    return same_dtype and tuple(tensor.shape) == tuple(weight.shape.numpy())
+
+
+def _emptied(weights: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the weights, with a single number in place of those with these names."""
+    return {name: _placeholder(value) if name in names else value for name, value in weights.items()}
+
+
+def _placeholder(value: torch.Tensor) -> torch.Tensor:
+    number = torch.zeros(1, dtype=value.dtype)
+    return torch.nn.Parameter(number, requires_grad=False) if isinstance(value, torch.nn.Parameter) else number
+
+
+def _checksum(model: ir.Model, name: str) -> int:
+    """Return the CRC-32 of a weight's bytes."""
+    tensor = model.graph.initializers[name].const_value
+    array = np.empty(0) if tensor is None else np.asarray(tensor.numpy(), order="C")
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data)
 
 
 def _load_refusal(program: ExportedProgram) -> str | None:
@@ -227,7 +286,7 @@ def _load(path: Path, identity: str) -> tuple[ExportedProgram, ir.Model]:
     """Load the file of an original; raise an ExportError if that fails or it is of another export."""
     try:
         with open_companion(path, path.name) as file:
-            parts = _read_archive(Archive(file), identity)
+            parts = _read_archive(Archive(file), identity, path)
     except Exception as error:  # for a damaged file, onnx and onnx_ir raise exceptions of any type
         cause = error.strerror if isinstance(error, OSError) else str(error)
         cause = cause if isinstance(error, OSError | StoredError | ValueError) else reason(error)
@@ -237,35 +296,80 @@ def _load(path: Path, identity: str) -> tuple[ExportedProgram, ir.Model]:
     return parts
 
 
-def _read_archive(archive: Archive, identity: str) -> tuple[ExportedProgram, ir.Model] | None:
+def _read_archive(archive: Archive, identity: str, path: Path) -> tuple[ExportedProgram, ir.Model] | None:
     """Return the program and the ONNX model in an archive; None if the archive is of another export."""
     if load_extra(archive, _IDENTITY_ENTRY) != identity.encode():
         return None
-    program = load_program(archive)
-    return program, _with_weights(base64.b64decode(load_extra(archive, _MODEL_ENTRY), validate=True), program)
-
-
-def _with_weights(contents: bytes, program: ExportedProgram) -> ir.Model:
-    """Parse the graph and give it the program's weights; refuse references to any other external data."""
-    check_room(contents)
-    proto = onnx.ModelProto.FromString(contents)
+    model = _read_model(base64.b64decode(load_extra(archive, _MODEL_ENTRY), validate=True), path)
+    program = load_program(archive, _read_elsewhere(load_extra(archive, _WEIGHTS_ENTRY, b"{}"), model))
     weights = {**program.state_dict, **program.constants}
-    external = [tensor for tensor in _tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
-    own = [tensor for tensor in proto.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
-    if len(external) > len(own) or any(tensor.name not in weights for tensor in own):
-        raise StoredError("its graph refers to other files")
-    check_graphs(proto, _check_inside)
-    model = serde.deserialize_model(proto)
     for name, value in model.graph.initializers.items():
         if isinstance(value.const_value, ir.ExternalTensor):
+            if name not in weights:
+                raise StoredError("its graph refers to other files")
             value.const_value = tensor_adapters.TorchTensor(weights[name].detach(), name=name)
+    return program, model
+
+
+def _read_model(contents: bytes, path: Path) -> ir.Model:
+    """Parse the graph of the file at `path`; weights that are in the program are external tensors without a file."""
+    check_room(contents)
+    proto = onnx.ModelProto.FromString(contents)
+    external = [tensor for tensor in _tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    own = [tensor for tensor in proto.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    if len(external) > len(own):
+        raise StoredError("its graph refers to other files")
+    tensors = Tensors(path)
+
+    def check(tensor: onnx.TensorProto, *, load: bool = False) -> None:
+        locations = [entry.value for entry in tensor.external_data if entry.key == "location"]
+        if tensor.data_location != onnx.TensorProto.EXTERNAL or locations != [_STATE_LOCATION]:
+            tensors.check(tensor, load=load)
+
+    check_graphs(proto, check)
+    model = serde.deserialize_model(proto)
+    in_program = {
+        name: value.const_value
+        for name, value in model.graph.initializers.items()
+        if isinstance(value.const_value, ir.ExternalTensor) and value.const_value.location == _STATE_LOCATION
+    }
+    for name in in_program:
+        model.graph.initializers[name].const_value = None
+    map_weights(model, path)
+    if any(isinstance(value.const_value, ir.ExternalTensor) for value in model.graph.initializers.values()):
+        raise StoredError("it refers to weights that can't be mapped into memory")
+    for name, tensor in in_program.items():
+        model.graph.initializers[name].const_value = tensor
     return model
 
 
-def _check_inside(tensor: onnx.TensorProto, *, load: bool = False) -> None:
-    """Check a tensor whose data is in the graph (see `Tensors.check`)."""
-    if tensor.data_location != onnx.TensorProto.EXTERNAL:
-        Tensors(Path()).check(tensor, load=load)
+def _read_elsewhere(entry: bytes, model: ir.Model) -> dict[str, torch.Tensor]:
+    """Return the weights of the program that are in another file, by name; they are those of the graph.
+
+    Args:
+        entry: JSON, the name in the graph and the checksum of each weight, by its name in the program.
+        model: the graph.
+
+    Raises:
+        StoredError: they were changed since, or the entry is damaged.
+    """
+    names = parse_json(entry)
+    if not isinstance(names, dict):
+        raise StoredError("its list of weights is damaged")
+    weights: dict[str, torch.Tensor] = {}
+    checked: dict[str, int] = {}
+    for target, item in names.items():
+        name, checksum = item if isinstance(item, list) and len(item) == 2 else (None, 0)
+        value = model.graph.initializers.get(name) if isinstance(name, str) else None
+        tensor = None if value is None else value.const_value
+        if not isinstance(name, str) or not isinstance(tensor, tensor_adapters.TorchTensor):
+            raise StoredError(f"its list of weights is damaged: {target!r:.200}")
+        if name not in checked:
+            checked[name] = _checksum(model, name)
+        if checked[name] != checksum:
+            raise StoredError(f"the weight {name!r:.200} was changed since it was saved, in the file of the weights")
+        weights[target] = tensor.raw
+    return weights
 
 
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:

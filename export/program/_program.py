@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from filch.steal import parse_json, refuse_link_out
 
 from .._errors import ExportError, ProgramError, reason
-from ..common._arrays import same_bits
+from ..common._arrays import same_tensor
 from ..common._garbage_collection import no_collection
 from ..evaluation._unpredictable import Unpredictable, of_graph, outputs_of_random_subgraphs
 from ..graph._from_onnx import graph_from_onnx
@@ -38,6 +38,7 @@ _STRATEGY = "filch.strategy"
 _VERSION = 1
 _DEFAULT_NAME = "main_graph"  # the name that torch's exporter gives every graph
 _LARGE = 64 * 2**20  # bytes; larger weights are written to a file beside the model
+_SMALL, _ALIGNMENT = 256, 4096  # bytes; smaller weights stay in the model, and those in the file begin at a page
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,8 @@ class Program:
             path: the path of the file. Its metadata contain the module calls.
             original: also write the exported torch program to `<path>.pt2`, in torch.export's format. With it, a
                 comparison of the file has eager reference values for all nodes, even if the file was changed since;
-                without it, only for modules. It contains the weights a second time.
+                without it, only for modules. It does not contain the weights that are in `<path>.data`, so that these
+                must stay as they are; smaller weights, and those that the graph no longer has, are in both files.
 
         Raises:
             ProgramError: the file can't be written.
@@ -145,16 +147,26 @@ class Program:
             raise ProgramError(f"{os.fspath(path)!r} is not a file name")
         saved = self.model.clone()
         saved.metadata_props.update(self._metadata())
-        weights = [value.const_value for value in saved.graph.initializers.values() if value.const_value is not None]
-        large = sum(tensor.nbytes for tensor in weights) > _LARGE
+        tensors = [value.const_value for value in saved.graph.initializers.values() if value.const_value is not None]
+        large = sum(tensor.nbytes for tensor in tensors) > _LARGE
         try:
             for file in (where, where.with_name(f"{where.name}.data")):
                 refuse_link_out(file)
-            if original and self.original is not None and _original.save(self.original, beside(where)):
-                saved.metadata_props[_ORIGINAL] = json.dumps([beside(where).name, self.original.identity])
-            if not large:
+            if large:
+                ir.external_data.unload_from_model(
+                    saved, where.parent, f"{where.name}.data", size_threshold_bytes=_SMALL, alignment=_ALIGNMENT
+                )
+            else:
                 ir.external_data.load_to_model(saved)  # the weights of another file
-            ir.save(saved, where, external_data=f"{where.name}.data" if large else None)
+            weights = self.model.graph.initializers
+            stored = {
+                name: (weights[name].const_value, value.const_value)
+                for name, value in saved.graph.initializers.items()
+                if isinstance(value.const_value, ir.ExternalTensor)
+            }
+            if original and self.original is not None and _original.save(self.original, beside(where), stored):
+                saved.metadata_props[_ORIGINAL] = json.dumps([beside(where).name, self.original.identity])
+            ir.save(saved, where)
         except OSError as error:
             raise ProgramError(f"can't write {str(where)!r}: {error.strerror or error}") from error
 
@@ -171,9 +183,7 @@ class Program:
 
 def _equal(value: ir.Value, other: ir.Value) -> bool:
     a, b = value.const_value, other.const_value
-    if a is None or b is None or a.dtype == ir.DataType.STRING:
-        return a is b or (a is not None and b is not None and a.tobytes() == b.tobytes())
-    return a is b or (a.dtype == b.dtype and same_bits(a.numpy(), b.numpy()))
+    return a is b or (a is not None and b is not None and same_tensor(a, b))
 
 
 def beside(path: Path) -> Path:

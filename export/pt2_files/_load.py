@@ -1,6 +1,6 @@
 """Load the program of an archive: Filch's readers check everything, then torch's deserializer builds the program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import fx
@@ -24,17 +24,26 @@ _EXTRA = "extra/"
 _JSON = 64 * 2**20  # bytes; torch writes about 2,500 for an operation
 
 
-def load_program(archive: Archive) -> ExportedProgram:
+def load_program(archive: Archive, stored_elsewhere: Mapping[str, torch.Tensor] | None = None) -> ExportedProgram:
     """Load the program with its weights. Running it can only compute tensors.
 
     It has no example inputs, no guards and no module calls.
+
+    Args:
+        archive: the archive.
+        stored_elsewhere: weights that replace those in the archive, by name.
 
     Raises:
         StoredError: it is damaged, has an unknown schema, calls an operator that is not a pure function of tensors, or
             contains a pickle or objects of classes.
     """
     stored = _read(archive, _targets.runnable)
-    return _deserialized(stored, read_weights(archive, WEIGHTS), read_weights(archive, CONSTANTS))
+    weights, constants = read_weights(archive, WEIGHTS), read_weights(archive, CONSTANTS)
+    for name, tensor in (stored_elsewhere or {}).items():
+        group = weights if name in weights else constants
+        is_parameter = isinstance(group.get(name), torch.nn.Parameter)
+        group[name] = torch.nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
+    return _deserialized(stored, weights, constants)
 
 
 def load_graph(archive: Archive) -> fx.Graph:
@@ -48,13 +57,13 @@ def load_graph(archive: Archive) -> fx.Graph:
     return graph
 
 
-def load_extra(archive: Archive, name: str) -> bytes:
-    """Load an extra file of the archive by name.
+def load_extra(archive: Archive, name: str, default: bytes | None = None) -> bytes:
+    """Load an extra file of the archive by name; `default`, if given, is the result if there is none.
 
     Raises:
         StoredError: there is no such file.
     """
-    return archive.read(_EXTRA + name)
+    return archive.read(_EXTRA + name) if default is None else archive.get(_EXTRA + name, default)
 
 
 def _read(archive: Archive, target: Callable[[str], str]) -> schema.ExportedProgram:

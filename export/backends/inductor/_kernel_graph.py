@@ -200,7 +200,7 @@ class KernelGraphs:
         """Copy the inputs to the device, where a kernel may overwrite them; share those that no kernel overwrites."""
         task = self._task
         return [
-            item.detach() if index in task.read_only and _is_on(item, task.device) else _copy(item, task.device)
+            _shared(item) if index in task.read_only and _is_on(item, task.device) else _copy(item, task.device)
             for index, item in enumerate(values)
         ]
 
@@ -313,6 +313,11 @@ def _properties(value: Any) -> Any:
 def _is_on(item: Any, device: torch.device | None) -> bool:
     """Return whether an input is a tensor that is on this device, any device if None."""
     return isinstance(item, torch.Tensor) and (device is None or item.device == device)
+
+
+def _shared(item: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that shares the memory of an input."""
+    return item.detach().requires_grad_(item.requires_grad)
 
 
 def _copy(item: Any, device: torch.device | None) -> Any:

@@ -100,8 +100,7 @@ class OnnxRuntimeBackend:
         if not optimize:
             given = self._write_source(program.model, source)
             start = partial(self._session, source, _OFF, weights=given)
-            order = range(len(exported.nodes))
-            handle = _Handle(exported, start, source, order, given=given, running=start())
+            handle = _Handle(exported, start, source, [*range(len(exported.nodes))], given=given, running=start())
             return Compiled(exported, handle, matmul_input_eps=self._matmul_input_eps)
         write_model(program.model, source)
         optimized = folder / "optimized.onnx"
