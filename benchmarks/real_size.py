@@ -24,6 +24,7 @@ import torch
 from _measure import GIB, MIB, describe_environment, format_target, run_in_subprocess, table
 from torch import nn
 
+SMALL = ("words=4000", "heads=8", "kv_heads=4")  # so that the vocabulary does not dominate
 EAGER, PLAIN, CHECK = "eager forward", "plain ONNX Runtime", "check"
 MAX_PEAK, MAX_DISK, MAX_CHECK = 2.2, 1.05, 8.0  # of the weights, of the weights, of the plain runs' sum
 
@@ -347,12 +348,41 @@ def measure(options: argparse.Namespace, arguments: list[str]) -> tuple[dict[str
                 except RuntimeError as error:
                     failed[name] = str(error)
                     break
-                usage, weights = Usage(**result["usage"]), max(weights, result["weights"])
+                usage, weights = Usage(**result["usage"]), result["weights"] or weights
                 if name not in usages or usage.seconds < usages[name].seconds:
                     usages[name] = usage
             if name in usages:
                 print(f"{name}: {usages[name]}", flush=True)
     return usages, failed, weights
+
+
+# Changes of the size, the smallest first; only one property grows in each.
+GROWTH: dict[str, list[tuple[list[str], int]]] = {
+    "layers": [([f"layers={layers}", *SMALL], 32) for layers in (2, 4, 8)],
+    "width": [([f"width={width}", f"mlp={4 * width}", *SMALL], 32) for width in (512, 1024, 2048)],
+    "tokens": [(["layers=2", *SMALL], tokens) for tokens in (32, 128, 512)],
+}
+
+
+def measure_growth(options: argparse.Namespace, arguments: list[str]) -> str:
+    """Measure the last step with growing layers, width and number of tokens; return the table.
+
+    Time and memory grow linearly if the last two columns do not grow.
+    """
+    rows = []
+    for name, sizes in GROWTH.items():
+        for change, tokens in sizes:
+            more = [*arguments, "--change", *change, "--tokens", str(tokens), "--steps", EAGER, options.steps[-1]]
+            parsed = argparse.Namespace(**{**vars(options), "steps": [EAGER, options.steps[-1]]})
+            usages, failed, weights = measure(parsed, more)
+            if failed or not weights:
+                return "\n".join(f"{step}: no result: {reason}" for step, reason in failed.items())
+            usage, plain = usages[options.steps[-1]], usages[EAGER]
+            extra = (usage.peak - plain.peak) / weights
+            cells = (f"{weights / MIB:.0f}", tokens, f"{usage.seconds:.1f}", f"{usage.seconds / plain.seconds:.1f}")
+            rows.append((name, *cells, f"{extra:.2f}"))
+    header = ("growing", "weights MiB", "tokens", "seconds", "seconds / eager", "(peak - eager's) / weights")
+    return table(header, rows)
 
 
 def format_table(usages: dict[str, Usage], failed: dict[str, str], weights: int) -> str:
@@ -394,6 +424,7 @@ def main() -> None:
     parser.add_argument("--compare", type=json.loads, default={}, help="further arguments of compare, as JSON")
     parser.add_argument("--rounds", type=int, default=1, help="the fastest counts")
     parser.add_argument("--steps", nargs="+", choices=STEPS, metavar="STEP", help="some of: %(choices)s")
+    parser.add_argument("--growth", action="store_true", help="measure only how the last of the steps grows")
     parser.add_argument("--rows", metavar="FOLDER", help="write the reports to this folder")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="for the files")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -402,6 +433,10 @@ def main() -> None:
         run_child(options)
         return
     print(describe_environment("filch", "torch", "onnx", "onnxruntime", "transformers"))
+    if options.growth:
+        options.steps = options.steps or [CHECK]
+        print(measure_growth(options, [item for item in arguments if item != "--growth"]))
+        return
     usages, failed, weights = measure(options, arguments)
     print(f"{weights / GIB:.2f} GiB of weights", format_table(usages, failed, weights), sep="\n\n")
     print(*targets(usages, weights, options.buffer * MIB), sep="\n")
