@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .._errors import BackendError, reason
 from ..common._suggestions import hint
+from ..evaluation._devices import program_on
 from ..evaluation._eager import Replace, walk_eager
 from ..program._program import Program
 from ._backend import Compiled, ReferenceLookup, Stage, Values
@@ -133,9 +134,9 @@ class EagerBackend:
     def _moved_program(self, program: ExportedProgram) -> ExportedProgram:
         if self.dtype is None and self.device is None:
             return program
-        moved = copy.copy(program)
-        moved._state_dict = {name: self._move(tensor) for name, tensor in program.state_dict.items()}  # noqa: SLF001  it has no setter
-        moved._constants = {name: self._move(value) for name, value in program.constants.items()}  # noqa: SLF001  nor has this
+        moved = copy.copy(program if self.device is None else program_on(program, self.device))
+        moved._state_dict = {name: self._move(tensor) for name, tensor in moved.state_dict.items()}  # noqa: SLF001  it has no setter
+        moved._constants = {name: self._move(value) for name, value in moved.constants.items()}  # noqa: SLF001  nor has this
         return moved
 
     def _move(self, value: Any) -> Any:

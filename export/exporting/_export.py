@@ -16,6 +16,7 @@ from filch.steal import ModuleInfo, argument_tensors
 from .._errors import ExportError, reason
 from ..common._process_state import preserve_process_state
 from ..common._quiet import quiet
+from ..evaluation._devices import program_on
 from ..graph._from_onnx import graph_from_onnx
 from ..graph._module_calls import ModuleCall, Port, Sides
 from ..program._names import Names
@@ -83,7 +84,8 @@ def export(
         if key in eager_calls and _is_filled(signature, eager_calls[key]):
             followed[key] = _sides(eager_calls[key], signature.inputs, signature.outputs, names)
     calls = {key: call for key, sides in followed.items() if (call := _module_call(key, sides)) is not None}
-    original = Original.of(decomposed, onnx_model)
+    # Captures and inputs of programs are on the CPU, so references are computed there.
+    original = Original.of(program_on(decomposed, torch.device("cpu")), onnx_model)
     inputs = {name: path for name, path in _inputs(model, exported, args, kwargs).items() if name in graph.inputs}
     missing = [key for key in eager_calls if key not in calls]
     if missing:

@@ -13,6 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from filch.steal.text import python_literal
 
 from ..._errors import BackendError
+from ...evaluation._devices import module_on
 from ...evaluation._eager import placeholder_values, weight_names
 from ...evaluation._unpredictable import random_nodes
 from ...graph._from_fx import graph_from_fx
@@ -44,14 +45,15 @@ class InductorBackend:
         """See `Backend.compile`."""
         exported = unchanged_export(program, self.name)
         inputs, specs = exported.graph_signature.input_specs, exported.graph_signature.output_specs
+        device = None if self.device is None else torch.device(self.device)
         task = CompileTask(
-            _without_prims_var(exported.graph_module),
+            _without_prims_var(exported.graph_module if device is None else module_on(exported.graph_module, device)),
             program.graph,
             partial(placeholder_values, exported),
             exported_names=weight_names(exported),
             outputs=tuple(index for index, spec in enumerate(specs) if _is_graph_output(spec)),
             read_only=frozenset(index for index, spec in enumerate(inputs) if spec.kind == InputKind.PARAMETER),
-            device=torch.device(self.device or "cpu"),
+            device=device or torch.device("cpu"),
         )
         options = _with_eager_random(self.options, task.module)
         graphs = KernelGraphs(task, options)

@@ -147,7 +147,7 @@ class OnnxRuntimeBackend:
         replay = bool(self.options.use_cuda_graph) and compiled.handle.path.name != _PROGRAM
         feeds = feeds_of(compiled.handle.inputs, inputs)
         results = run(session, feeds, self._device, replay=replay)
-        tensors = {name: to_torch(value) for name, value in results.items() if is_plain(value)}
+        tensors = {name: to_torch(value).cpu() for name, value in results.items() if is_plain(value)}
         # An output that is an input or a weight shares the memory of `feeds` or of the session, which is freed.
         return {name: tensor if name in computed else tensor.clone() for name, tensor in tensors.items()}
 
@@ -182,7 +182,7 @@ class OnnxRuntimeBackend:
                 if last_part.get(name, -1) > number:
                     available[name] = replaced.get(name, value)
                 if is_plain(value):
-                    yield name, handle.form(name).to_exported(to_torch(value))
+                    yield name, handle.form(name).to_exported(to_torch(value).cpu())
             for name in read:
                 if last_part[name] == number:
                     available.pop(name, None)

@@ -120,7 +120,9 @@ class OrtOptions:
         attributes |= {} if self.threads is None else {"intra_op_num_threads": _code(self.threads)}
         entries = [f"{_code(name)}, {_code(value)}" for name, value in self.entries.items()]
         off = f", disabled_optimizers={_code([*self.disabled_optimizers])}" if self.disabled_optimizers else ""
+        on_gpu = any(name not in (CPU, (CPU,)) for name in providers)
         lines = [
+            *(['getattr(ort, "preload_dlls", list)()  # CUDA libraries that pip installed'] if on_gpu else []),
             "options = ort.SessionOptions()",
             *(f"options.{name} = {value}" for name, value in attributes.items()),
             *(f"options.add_session_config_entry({entry})" for entry in entries),

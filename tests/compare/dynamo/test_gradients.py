@@ -46,6 +46,26 @@ def test_clean_gradients_are_close_and_the_model_is_left_alone(model):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.gpu
+@needs_compiler
+def test_gradients_on_a_device_are_close_and_a_wrong_one_is_found(model, monkeypatch):
+    """The kernels of the backward pass are Triton's there."""
+    from torch._inductor import lowering
+
+    model, x = model.cuda(), torch.randn(5, 8, device="cuda")
+    clean = compare_gradients(model, (x,), loss=_squared)
+    assert clean.close, clean
+    assert sum(row.op == "gradient" for row in clean.rows) == len(list(model.parameters()))
+    assert any(row.node.startswith("triton_") for row in clean.rows)
+
+    torch._dynamo.reset()  # noqa: SLF001  torch documents it
+    sign = torch.ops.aten.sign.default
+    right = lowering.lowerings[sign]
+    monkeypatch.setitem(lowering.lowerings, sign, lambda x: lowering.mul(right(x), 1.01))
+    first = compare_gradients(model, (x,), loss=_squared).first_divergence
+    assert first is not None and "sign" in first.operators and first.node.startswith("triton_")
+
+
 @needs_compiler
 def test_a_wrong_backward_lowering_is_found_in_its_kernel(model, monkeypatch):
     """The lowering of sign is too large: forward is right, and a backward kernel is the first divergence."""

@@ -12,6 +12,7 @@ from torch import nn
 from filch.export import BackendError
 from filch.export.backends import CompiledVariant, Script, Switch, get_backend
 from filch.export.backends.testing import BackendContract
+from support.processes.gpu import ort_cuda
 
 EAGER, REFERENCE = get_backend("eager"), get_backend("reference")
 RELU, GEMM = Switch("rule", "relu"), Switch("rule", "gemm")
@@ -124,6 +125,29 @@ class TestNetOnOpenVino(OfNet, TestOpenVino): ...
 
 
 class TestNetOnInductor(OfNet, TestInductor): ...
+
+
+@pytest.mark.gpu
+class TestNetOnEagerOnCuda(OfNet):
+    rtol = atol = 2e-3  # cuDNN rounds the inputs of convolutions to TF32 by default
+
+    def make_backend(self):
+        return get_backend("eager", device="cuda")
+
+
+@pytest.mark.gpu
+class TestNetOnInductorOnCuda(OfNet):
+    rtol = atol = 2e-3  # as above
+    test_the_script_runs_without_filch = None  # it has none: `device` is implemented by Filch
+
+    def make_backend(self):
+        return get_backend("inductor", device="cuda")
+
+
+@pytest.mark.gpu
+class TestNetOnOnnxRuntimeOnCuda(OfNet):
+    def make_backend(self):
+        return ort_cuda(tf32=False)
 
 
 def of(**methods):

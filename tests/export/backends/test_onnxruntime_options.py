@@ -212,6 +212,14 @@ def test_what_cuda_does_not_know_is_refused_too(options: dict[str, Any], said: s
         on_cuda(**options)
 
 
+def test_a_script_for_a_device_loads_its_libraries() -> None:
+    """Without them, ONNX Runtime would use the CPU; on the CPU there are none."""
+    loads = 'getattr(ort, "preload_dlls", list)()'
+    code = on_cuda(tf32=False).script(optimize=True).code
+    assert 0 < code.index(loads) < code.index("ort.InferenceSession(")
+    assert loads not in get_backend("onnxruntime-cpu").script(optimize=True).code
+
+
 def test_a_provider_that_does_not_start_is_no_cpu(program: Program) -> None:
     """ONNX Runtime would step back to the CPU without a word."""
     if CUDA not in ort.get_available_providers() or torch.cuda.is_available():

@@ -17,6 +17,7 @@ from filch.export import ExportError, Program, ProgramError, export, load_progra
 from filch.export.backends import backend_names, get_backend
 from filch.export.backends._option_text import unknown_option
 from filch.steal import Capture, FilchError, steal_forward
+from support.processes.gpu import ort_cuda
 
 
 @pytest.fixture(scope="module")
@@ -217,9 +218,7 @@ def test_backends_go_by_name() -> None:
 @pytest.mark.gpu
 def test_the_cuda_backend_runs_the_tiny_llm(program: Program, captured: Capture) -> None:
     """The session reports that it runs on the device."""
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    report = compare(captured, program, backend="onnxruntime-cuda", tolerance=1e-4)
+    report = compare(captured, program, backend=ort_cuda(), tolerance=1e-4)
 
     assert report.close
 

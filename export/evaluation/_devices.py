@@ -1,0 +1,69 @@
+"""Move exported programs to a device: weights, and the devices that are written in their graphs."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.fx.node import map_aggregate
+from torch.utils import _pytree as pytree
+
+
+def program_on(program: ExportedProgram, device: torch.device) -> ExportedProgram:
+    """Return a program that runs on a device: the program itself if all of it is there, or else a changed copy."""
+    weights = (program.state_dict, program.constants)
+    is_there = all(_is_on(value, device) for values in weights for value in values.values())
+    if is_there and not _named_devices(program.graph_module) - {device}:
+        return program
+    moved = copy.copy(program)
+    moved._state_dict, moved._constants = (  # noqa: SLF001  they have no setters
+        {name: _to(value, device) for name, value in values.items()} for values in weights
+    )
+    moved._graph_module = module_on(program.graph_module, device)  # noqa: SLF001  nor has this
+    return moved
+
+
+def module_on(module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
+    """Return a copy of a graph module that creates its tensors on a device; the export wrote the model's device."""
+    moved = fx.GraphModule(module, copy.deepcopy(module.graph))
+    for node in moved.graph.nodes:
+        node.args, node.kwargs = (
+            map_aggregate(items, lambda item: device if isinstance(item, torch.device) else item)
+            for items in (node.args, node.kwargs)
+        )
+        if "val" in node.meta:
+            node.meta["val"] = pytree.tree_map(lambda value: _to(value, device), node.meta["val"])
+    for name, child in moved.named_children():
+        if isinstance(child, fx.GraphModule):
+            setattr(moved, name, module_on(child, device))
+    for name, buffer in moved.named_buffers(recurse=False):
+        setattr(moved, name, _to(buffer, device))
+    moved.meta = module.meta
+    moved.recompile()
+    return moved
+
+
+def _named_devices(module: fx.GraphModule) -> set[torch.device]:
+    """Return the devices that are arguments of nodes."""
+    found: set[torch.device] = set()
+
+    def add(item: Any) -> Any:
+        if isinstance(item, torch.device):
+            found.add(item)
+        return item
+
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            for node in part.graph.nodes:
+                map_aggregate((node.args, node.kwargs), add)
+    return found
+
+
+def _is_on(value: Any, device: torch.device) -> bool:
+    return not isinstance(value, torch.Tensor) or value.device == device
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    """Return a tensor on a device; a parameter becomes a plain tensor there. Other values are returned unchanged."""
+    return value if _is_on(value, device) else value.detach().to(device)
